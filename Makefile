@@ -1,0 +1,83 @@
+# What can be done here. `make` alone lists it. Needs Python >= 3.11 and make; .venv is made on first use.
+
+PYTHON ?= python3
+# What the machine must have for a strict run: a test that is skipped for want of one of these fails. See tests/support/machine.py.
+REQUIRE ?= root,user,userns,git,node,npm,network
+# Further arguments for pytest: make test ARGS="-k timeout -x"
+ARGS ?=
+# PACKAGES=no keeps `make test` as root from installing missing Debian packages.
+PACKAGES ?= yes
+
+export PYTHON PACKAGES
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(VENV)/.run-installed
+DEV := $(VENV)/.dev-installed
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check lint types layers format bench soak prove fuzz lock packages clean
+
+help: ## list what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+$(RUN): pyproject.toml requirements/run.lock tools/make-venv
+	@tools/make-venv run
+	@touch $@
+
+$(DEV): $(RUN) requirements/dev.lock requirements/installer.lock
+	@tools/make-venv dev
+	@touch $@
+
+setup: $(DEV) ## make .venv with everything for working on Corral
+
+demo: $(RUN) ## show what Corral does, in seconds
+	@CORRAL_DATA_DIR="$(CURDIR)/$(VENV)/corral-data" $(BIN)/python -m corral.cli.demo
+
+packages:
+	@tools/ensure-packages
+
+test: $(DEV) packages ## run the tests; what this machine can't do is skipped with a reason
+	@$(PYTEST) $(ARGS)
+
+lint: $(DEV) ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(DEV) ## mypy, strict
+	@$(BIN)/mypy
+
+layers: $(DEV) ## import-linter: flow goes down
+	@$(BIN)/lint-imports --no-cache
+
+format: $(DEV) ## let ruff repair what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+# One after the other and the tests last, also under make -j: their closing line is the last one printed.
+check: $(DEV) ## exactly what CI runs: lint, types, layers, and the tests with nothing skipped
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory types
+	@$(MAKE) --no-print-directory layers
+	@$(MAKE) --no-print-directory test ARGS="--require=$(REQUIRE) $(ARGS)"
+
+bench: $(RUN) ## latency and density here, beside the peers that are installed
+	@$(BIN)/corral bench
+
+soak: $(DEV) ## open, close and kill hundreds of times, and count what is left
+	@$(PYTEST) -m soak --timeout=0 $(ARGS)
+
+prove: $(DEV) ## switch each defence off and show that a probe goes red
+	@$(PYTEST) -m prove --timeout=0 $(ARGS)
+
+fuzz: $(DEV) ## the property tests with a hundred times the examples
+	@$(PYTEST) tests/property --hypothesis-profile=fuzz --timeout=0 $(ARGS)
+
+lock: $(DEV) ## write requirements/*.lock anew (make lock ARGS=--upgrade)
+	@tools/lock $(ARGS)
+
+clean: ## remove .venv, caches and build products
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

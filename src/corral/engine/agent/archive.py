@@ -1,0 +1,85 @@
+"""Trees as tar streams, packed and unpacked inside the sandbox, so that no path of theirs means anything on the host."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+
+from corral.engine import wire
+from corral.engine.agent.reply import Refused, Reply
+
+
+def pack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Write a tar of a file or folder to the descriptor that came along; names are relative to it."""
+    path = message["path"]
+    os.lstat(path)
+    skipped: list[str] = []
+
+    def keep(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if not (info.isreg() or info.isdir() or info.issym() or info.islnk()):
+            skipped.append(info.name)  # a FIFO, socket or device means nothing outside
+            return None
+        return info
+
+    with (
+        os.fdopen(descriptors.pop(0), "wb") as sink,
+        tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, errorlevel=1) as tar,
+    ):
+        if os.path.isdir(path) and not os.path.islink(path):
+            _add_tree(tar, path, keep, skipped)
+        else:
+            tar.add(path, arcname=os.path.basename(path), recursive=False, filter=keep)
+    reply.send({"skipped": skipped[:50]})
+
+
+def _add_tree(tar: tarfile.TarFile, root: str, keep: tarfile._FilterFunction, skipped: list[str]) -> None:  # type: ignore[name-defined]
+    tar.add(root, arcname=".", recursive=False, filter=keep)
+    stack = [root]
+    while stack:
+        folder = stack.pop()
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            name = os.path.relpath(entry.path, root)
+            try:
+                tar.add(entry.path, arcname=name, recursive=False, filter=keep)
+            except (PermissionError, FileNotFoundError) as error:
+                skipped.append(f"{name}: {error.strerror}")
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                stack.append(entry.path)
+
+
+def unpack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Unpack a tar stream below a folder. Names that lead out of it are refused, not cleaned up."""
+    path, count = message["path"], 0
+    os.makedirs(path, exist_ok=True)
+    folders: list[tarfile.TarInfo] = []
+    try:
+        with os.fdopen(descriptors.pop(0), "rb") as source, tarfile.open(fileobj=source, mode="r|*") as tar:
+            for member in tar:
+                safe = tarfile.tar_filter(member, path) if hasattr(tarfile, "tar_filter") else _checked(member)
+                if not (safe.isreg() or safe.isdir() or safe.issym() or safe.islnk()):
+                    continue
+                tar.extract(safe, path, set_attrs=not safe.isdir(), **_no_second_filter())
+                if safe.isdir():
+                    folders.append(safe)
+                count += 1
+    except tarfile.TarError as error:
+        raise Refused("archive", 0, f"bad archive: {error}") from error
+    for folder in reversed(folders):  # modes last: a read-only folder must be filled first
+        if folder.mode is not None:
+            os.chmod(os.path.join(path, folder.name), folder.mode & 0o7777)
+    reply.send({"count": count})
+
+
+def _no_second_filter() -> dict[str, str]:
+    return {"filter": "fully_trusted"} if hasattr(tarfile, "tar_filter") else {}
+
+
+def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """What `tar_filter` does, for Pythons older than its backport."""
+    name = os.path.normpath(member.name.lstrip("/"))
+    if name.startswith(".."):
+        raise Refused("archive", 0, f"{member.name!r} leads out of the target folder")
+    member.name = name
+    member.mode &= 0o755
+    return member

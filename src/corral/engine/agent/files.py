@@ -1,0 +1,319 @@
+"""Operations on single files and folders. Each takes (message, descriptors, reply)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from corral.engine import syscalls, wire
+from corral.engine.agent.reply import Refused, Reply, read_all
+
+Operation = Callable[[wire.Message, list[int], Reply], None]
+
+MAX_EDIT_BYTES = 64 * 1024 * 1024
+_EDIT_ATTEMPTS = 5
+
+
+def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file, and nothing else: no FIFO that blocks, no device, nothing of /proc."""
+    descriptor = syscalls.openat2(
+        syscalls.AT_FDCWD, os.fsencode(path), flags | os.O_NONBLOCK | os.O_NOCTTY, resolve=syscalls.RESOLVE_NO_MAGICLINKS
+    )
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(kind):
+            number = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
+            raise Refused("not_regular", number, f"is a {name_kind(kind)}, not a regular file", kind=name_kind(kind))
+        if syscalls.file_system_magic(descriptor) == syscalls.PROC_SUPER_MAGIC:
+            raise Refused("not_regular", errno.EINVAL, "is in /proc: read it with a command", kind="proc")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def name_kind(mode: int) -> str:
+    """The word for a file's type."""
+    for test, name in (
+        (stat.S_ISREG, "file"), (stat.S_ISDIR, "folder"), (stat.S_ISLNK, "link"), (stat.S_ISFIFO, "fifo"),
+        (stat.S_ISSOCK, "socket"), (stat.S_ISCHR, "device"), (stat.S_ISBLK, "device"),
+    ):  # fmt: skip
+        if test(mode):
+            return name
+    return "other"
+
+
+def describe(path: str, info: os.stat_result) -> dict[str, Any]:
+    """What the host is told of a file."""
+    target = None
+    if stat.S_ISLNK(info.st_mode):
+        with contextlib.suppress(OSError):
+            target = os.readlink(path)
+    return {
+        "path": path,
+        "kind": name_kind(info.st_mode),
+        "size": info.st_size,
+        "mode": stat.S_IMODE(info.st_mode),
+        "modified": info.st_mtime,
+        "uid": info.st_uid,
+        "gid": info.st_gid,
+        "target": target,
+    }
+
+
+def open_for_reading(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Hand out a descriptor of a regular file."""
+    descriptor = open_regular(message["path"])
+    try:
+        reply.send({"stat": describe(message["path"], os.fstat(descriptor))}, (descriptor,))
+    finally:
+        os.close(descriptor)
+
+
+def stat_one(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Describe one path."""
+    path = message["path"]
+    info = os.stat(path) if message.get("follow", True) else os.lstat(path)
+    reply.send({"stat": describe(path, info)})
+
+
+def resolve(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """The path with every link followed."""
+    reply.send({"path": os.path.realpath(message["path"], strict=bool(message.get("strict")))})
+
+
+def make_folder(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """mkdir, with parents if asked."""
+    path, mode = message["path"], message.get("mode", 0o755)
+    if message.get("parents"):
+        os.makedirs(path, exist_ok=True)
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    else:
+        os.mkdir(path)
+    if "mode" in message:
+        os.chmod(path, mode)
+    reply.send({})
+
+
+def make_link(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """A symbolic link."""
+    os.symlink(message["target"], message["path"])
+    reply.send({})
+
+
+def move(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Rename; across file systems, copy and remove."""
+    source, target = message["source"], message["target"]
+    os.lstat(source)
+    if not message.get("overwrite", True) and os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        import shutil
+
+        shutil.move(source, target)
+    reply.send({})
+
+
+def change_mode(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """chmod."""
+    os.chmod(message["path"], message["mode"])
+    reply.send({})
+
+
+def write(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Write the content of the memory file that came along, atomically."""
+    source = descriptors[0]
+    size = os.fstat(source).st_size
+    with replacing(message) as target:
+        offset = 0
+        while offset < size:
+            sent = os.sendfile(target, source, offset, min(size - offset, 1 << 24))
+            if sent == 0:
+                break
+            offset += sent
+    reply.send({"size": size})
+
+
+def write_stream(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Hand out a descriptor to write to; the file appears when the host says that it is whole."""
+    with replacing(message) as target:
+        wire.send(reply.sock, {"opened": True}, (target,))
+        received = wire.receive(reply.sock)
+        if received is None or not received[0].get("commit"):
+            raise Refused("aborted", errno.ECANCELED, "the writer went away")
+    reply.send({})
+
+
+@contextlib.contextmanager
+def replacing(message: wire.Message) -> Iterator[int]:
+    """A new file beside the target that takes its place at the end, or vanishes if anything goes wrong."""
+    path = os.path.realpath(message["path"])
+    if message.get("parents", True):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    before = _existing(path, exclusive=message.get("exclusive", False))
+    temporary = f"{os.path.dirname(path)}/.corral-{os.getpid()}-{os.urandom(6).hex()}"
+    target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        if message.get("append") and before is not None:
+            _copy_into(path, target)
+        yield target
+        mode = message.get("mode")
+        if mode is None:
+            mode = stat.S_IMODE(before.st_mode) if before is not None else 0o644
+        os.fchmod(target, mode)
+        if message.get("exclusive"):
+            os.link(temporary, path)  # fails if somebody was faster, where rename would overwrite
+            os.unlink(temporary)
+        else:
+            os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    finally:
+        os.close(target)
+
+
+def _existing(path: str, *, exclusive: bool) -> os.stat_result | None:
+    try:
+        info = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    if exclusive:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    if not stat.S_ISREG(info.st_mode):
+        number = errno.EISDIR if stat.S_ISDIR(info.st_mode) else errno.EINVAL
+        kind = name_kind(info.st_mode)
+        raise Refused("not_regular", number, f"is a {kind}, not a regular file", kind=kind)
+    if not os.access(path, os.W_OK, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return info
+
+
+def _copy_into(path: str, target: int) -> None:
+    source = open_regular(path)
+    try:
+        while os.sendfile(target, source, None, 1 << 24):  # type: ignore[arg-type]  # None: the file's own position
+            pass
+    finally:
+        os.close(source)
+
+
+def edit(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Replace bytes in a file, only if it is still what was read: compare, then swap by rename."""
+    old, new = (read_all(descriptor, limit=MAX_EDIT_BYTES) for descriptor in descriptors[:2])
+    path = message["path"]
+    for _ in range(_EDIT_ATTEMPTS):
+        descriptor = open_regular(path)
+        try:
+            before = os.fstat(descriptor)
+            content = read_all(descriptor, limit=MAX_EDIT_BYTES)
+        finally:
+            os.close(descriptor)
+        count = _check_edit(content, old, message)
+        changed = content.replace(old, new)
+        with contextlib.suppress(_Raced):
+            _swap(path, before, changed)
+            digest = hashlib.sha256(changed).hexdigest()
+            reply.send({"replacements": count, "sha256": digest, "size": len(changed)})
+            return
+    raise Refused("conflict", errno.EAGAIN, "the file kept changing while it was edited")
+
+
+def _check_edit(content: bytes, old: bytes, message: wire.Message) -> int:
+    expected = message.get("expected_sha256")
+    actual = hashlib.sha256(content).hexdigest()
+    if expected is not None and actual != expected:
+        raise Refused("conflict", errno.EAGAIN, "the file has changed since it was read", sha256=actual)
+    count = content.count(old) if old else 0
+    if count == 0:
+        raise Refused("no_match", 0, "the text to replace is not in the file", count=0)
+    if count > 1 and not message.get("replace_all"):
+        raise Refused("ambiguous", 0, f"the text to replace occurs {count} times", count=count)
+    return count
+
+
+class _Raced(Exception):
+    """Somebody changed the file between reading and swapping."""
+
+
+def _swap(path: str, before: os.stat_result, content: bytes) -> None:
+    with replacing({"path": path, "parents": False}) as target:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(target, view) :]
+        now = os.stat(path)
+        if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
+            raise _Raced
+
+
+def remove(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Remove a file, or a folder with all that is in it if asked. Iterative: depth can't exhaust anything."""
+    path = message["path"]
+    info = os.lstat(path)
+    if not stat.S_ISDIR(info.st_mode):
+        os.unlink(path)
+    elif message.get("recursive"):
+        remove_tree(path)
+    else:
+        os.rmdir(path)
+    reply.send({})
+
+
+def remove_tree(path: str) -> None:
+    """Delete a folder by descriptors, moving deep children up so that neither paths nor the stack grow."""
+    parent = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _empty(parent)
+    finally:
+        os.close(parent)
+    os.rmdir(path)
+
+
+def _empty(top: int) -> None:
+    counter = 0
+    while folders := _unlink_files(top):
+        for name in folders:
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+            try:
+                for child in _unlink_files(inner):
+                    counter += 1
+                    _lift(child, inner, f".corral-rm-{os.getpid()}-{counter}", top)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=top)
+
+
+def _unlink_files(folder: int) -> list[str]:
+    folders = []
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            folders.append(entry.name)
+        else:
+            os.unlink(entry.name, dir_fd=folder)
+    return folders
+
+
+def _lift(name: str, source: int, new_name: str, target: int) -> None:
+    try:
+        os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # A folder of a lower layer can't be renamed. Those are ours, so not deep enough to hurt.
+        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=source)
+        try:
+            _empty(folder)
+        finally:
+            os.close(folder)
+        os.rmdir(name, dir_fd=source)

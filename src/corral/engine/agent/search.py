@@ -1,0 +1,183 @@
+"""Listing, globbing, searching and replacing over trees: results are structures, never parsed text."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from fnmatch import translate
+
+from corral.engine import wire
+from corral.engine.agent.files import MAX_EDIT_BYTES, describe, open_regular, replacing
+from corral.engine.agent.reply import Refused, Reply, read_all
+
+_MAX_LINE_BYTES = 4096
+_SNIFF_BYTES = 8192
+_NEVER_SEARCHED = frozenset(("/proc", "/sys", "/dev"))
+
+
+def list_folder(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """The entries of one folder, by name."""
+    path = message["path"]
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        with contextlib.suppress(FileNotFoundError):  # it vanished meanwhile: then it is not listed
+            reply.add(describe(entry.path, entry.stat(follow_symlinks=False)), size=200 + len(entry.path) * 6)
+    reply.flush()
+    reply.send({})
+
+
+def glob(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Paths below `path` that match the pattern; `**` crosses folders."""
+    root, limit = message["path"], message["limit"]
+    pattern = compile_glob(message["pattern"])
+    errors: list[str] = []
+    found = 0
+    truncated = False
+    os.scandir(root).close()  # a missing root is an error, an unreadable folder below is only reported
+    for path, info in _walk(root, errors, hidden=message.get("hidden", True)):
+        if pattern.fullmatch(os.path.relpath(path, root)):
+            if found >= limit:
+                truncated = True
+                break
+            found += 1
+            reply.add(describe(path, info), size=200 + len(path) * 6)
+    reply.flush()
+    reply.send({"truncated": truncated, "unreadable": errors[:50]})
+
+
+def grep(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Lines that match, with file and number."""
+    root, limit = message["path"], message["limit"]
+    pattern = _compile(message)
+    include = compile_glob(message["include"]) if message.get("include") else None
+    errors: list[str] = []
+    found, truncated = 0, False
+    for path in _files(root, include, errors, hidden=message.get("hidden", False)):
+        for number, line in _matching_lines(path, pattern, errors):
+            if found >= limit:
+                truncated = True
+                break
+            found += 1
+            text = line[:_MAX_LINE_BYTES].decode("utf-8", "replace")
+            reply.add({"path": path, "line": number, "text": text}, size=100 + 6 * len(text) + 6 * len(path))
+        if truncated:
+            break
+    reply.flush()
+    reply.send({"truncated": truncated, "unreadable": errors[:50]})
+
+
+def replace(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    """Replace in every matching file below a path, each file atomically."""
+    pattern = _compile(message)
+    new = read_all(descriptors[0], limit=MAX_EDIT_BYTES)
+    include = compile_glob(message["include"]) if message.get("include") else None
+    errors: list[str] = []
+    for path in _files(message["path"], include, errors, hidden=message.get("hidden", False)):
+        try:
+            count = _replace_in(path, pattern, new, fixed=bool(message.get("fixed")))
+        except (OSError, Refused) as error:
+            errors.append(f"{path}: {error}")
+            continue
+        if count:
+            reply.add({"path": path, "replacements": count}, size=60 + 6 * len(path))
+    reply.flush()
+    reply.send({"unreadable": errors[:50]})
+
+
+def compile_glob(pattern: str) -> re.Pattern[str]:
+    """`*` and `?` stay within a name, `**` crosses folders."""
+    parts = []
+    segments = pattern.strip("/").split("/")
+    for index, segment in enumerate(segments):
+        last = index == len(segments) - 1
+        if segment == "**":
+            parts.append(".*" if last else "(?:[^/]+/)*")
+            continue
+        parts.append(_segment(segment) + ("" if last else "/"))
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def _segment(segment: str) -> str:
+    # fnmatch's own translation, with its "any character" narrowed to "any but a slash"
+    body = translate(segment).removeprefix("(?s:").removesuffix(")\\Z").removesuffix(")\\z")
+    return re.sub(r"(?<!\\)\.\*", "[^/]*", re.sub(r"(?<!\\)\.(?!\*)", "[^/]", body))
+
+
+def _compile(message: wire.Message) -> re.Pattern[bytes]:
+    text = message["pattern"].encode("utf-8", "surrogateescape")
+    flags = re.IGNORECASE if message.get("ignore_case") else 0
+    try:
+        return re.compile(re.escape(text) if message.get("fixed") else text, flags)
+    except re.error as error:
+        raise Refused("pattern", 0, f"not a regular expression: {error}") from error
+
+
+def _walk(root: str, errors: list[str], *, hidden: bool) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything below, folders before their content, names sorted, links not followed. No recursion."""
+    stack = [root]
+    while stack:
+        folder = stack.pop()
+        try:
+            with os.scandir(folder) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+        except OSError as error:
+            errors.append(f"{folder}: {error.strerror}")
+            continue
+        inner = []
+        for entry in entries:
+            if entry.path in _NEVER_SEARCHED or (not hidden and entry.name.startswith(".")):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                info = entry.stat(follow_symlinks=False)
+                yield entry.path, info
+                if stat.S_ISDIR(info.st_mode):
+                    inner.append(entry.path)
+        stack.extend(reversed(inner))
+
+
+def _files(root: str, include: re.Pattern[str] | None, errors: list[str], *, hidden: bool) -> Iterator[str]:
+    info = os.stat(root)
+    if not stat.S_ISDIR(info.st_mode):
+        yield root
+        return
+    for path, entry in _walk(root, errors, hidden=hidden):
+        if not stat.S_ISREG(entry.st_mode):
+            continue
+        if include is None or include.fullmatch(os.path.basename(path)) or include.fullmatch(os.path.relpath(path, root)):
+            yield path
+
+
+def _matching_lines(path: str, pattern: re.Pattern[bytes], errors: list[str]) -> Iterator[tuple[int, bytes]]:
+    try:
+        descriptor = open_regular(path)
+    except (OSError, Refused) as error:
+        errors.append(f"{path}: {error}")
+        return
+    with os.fdopen(descriptor, "rb", buffering=1 << 16) as file:
+        if b"\0" in file.peek(_SNIFF_BYTES)[:_SNIFF_BYTES]:
+            return  # binary
+        number = 0
+        while line := file.readline(1 << 20):  # a "line" without end is looked at in pieces
+            number += 1
+            line = line.rstrip(b"\r\n")
+            if pattern.search(line):
+                yield number, line
+
+
+def _replace_in(path: str, pattern: re.Pattern[bytes], new: bytes, *, fixed: bool) -> int:
+    descriptor = open_regular(path)
+    try:
+        content = read_all(descriptor, limit=MAX_EDIT_BYTES)
+    finally:
+        os.close(descriptor)
+    if b"\0" in content[:_SNIFF_BYTES]:
+        return 0
+    changed, count = pattern.subn((lambda _: new) if fixed else new, content)
+    if count:
+        with replacing({"path": path, "parents": False}) as target:
+            view = memoryview(changed)
+            while view:
+                view = view[os.write(target, view) :]
+    return count

@@ -1,0 +1,121 @@
+"""The agent's process: takes requests one after the other, forks for those that may take long."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from typing import NoReturn
+
+from corral.engine import syscalls, wire
+from corral.engine.agent import archive, files, search, watch
+from corral.engine.agent.reply import Refused, Reply
+from corral.engine.errors import ProtocolError
+from corral.engine.perform import Stage
+from corral.engine.recipe import CODE_GID, CODE_UID
+
+_QUICK = {
+    "open": files.open_for_reading,
+    "write": files.write,
+    "edit": files.edit,
+    "stat": files.stat_one,
+    "mkdir": files.make_folder,
+    "move": files.move,
+    "chmod": files.change_mode,
+    "resolve": files.resolve,
+    "link": files.make_link,
+}
+_SLOW = {
+    "write_stream": files.write_stream,
+    "list": search.list_folder,
+    "glob": search.glob,
+    "grep": search.grep,
+    "replace": search.replace,
+    "remove": files.remove,
+    "pack": archive.pack,
+    "unpack": archive.unpack,
+    "watch": watch.watch,
+}
+
+
+def serve_files(channel_fd: int, stage: Stage) -> NoReturn:
+    """Become the agent. Ends when the host closes the channel, and with init in any case."""
+    status = 1
+    try:
+        channel = _settle(channel_fd, stage)
+        while True:
+            received = wire.receive(channel)
+            if received is None:
+                break
+            _answer(channel, *received)
+        status = 0
+    except (OSError, ProtocolError):
+        status = 1
+    finally:
+        os._exit(status)
+
+
+def _settle(channel_fd: int, stage: Stage) -> socket.socket:
+    signal.set_wakeup_fd(-1)
+    # Finished children of the agent are nobody's concern: let the kernel drop them.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.dup2(channel_fd, 3)
+    syscalls.close_range(4)
+    null = os.open("/dev/null", os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+    os.chdir("/")
+    os.umask(0o022)
+    if stage.identity.rootless:
+        syscalls.set_capabilities(0)
+    else:
+        os.setgroups([])
+        syscalls.set_file_identity(CODE_UID, CODE_GID)
+        syscalls.set_capabilities(0)
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    stage.seccomp.install()
+    return socket.socket(fileno=3)
+
+
+def _answer(channel: socket.socket, message: wire.Message, descriptors: list[int]) -> None:
+    if not descriptors:
+        return
+    reply = Reply(socket.socket(fileno=descriptors.pop(0)))
+    operation = message.get("op", "")
+    try:
+        if operation in _QUICK:
+            _run(_QUICK[operation], message, descriptors, reply)
+        elif operation in _SLOW:
+            pid = os.fork()
+            if pid == 0:
+                channel.close()
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.alarm(int(message.get("timeout", 0)))
+                _run(_SLOW[operation], message, descriptors, reply)
+                os._exit(0)
+        else:
+            reply.refuse(Refused("unknown", 0, f"unknown operation {operation!r}"))
+    except OSError as error:
+        reply.refuse(Refused.from_os(error))
+    finally:
+        reply.close()
+        wire.close_all(descriptors)
+
+
+def _run(function: files.Operation, message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    try:
+        function(message, descriptors, reply)
+    except Refused as refusal:
+        reply.refuse(refusal)
+    except OSError as error:
+        reply.refuse(Refused.from_os(error))
+    except MemoryError:
+        reply.refuse(Refused("too_big", 0, "the sandbox's memory does not suffice for this operation"))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reply.refuse(Refused("invalid", 0, f"{type(error).__name__}: {error}"[:500]))
+    with contextlib.suppress(OSError):
+        reply.close()

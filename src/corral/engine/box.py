@@ -1,0 +1,299 @@
+"""The host side of one sandbox: made by the launcher, kept by it or by a keeper, and ended without a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from corral.engine import cgroup, sweep, syscalls, wire
+from corral.engine.errors import SetupError, UnsupportedError
+from corral.engine.init import Init
+from corral.engine.perform import Stage, open_layer, perform
+from corral.engine.plan import OpenLayer, plan_sandbox
+from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Recipe
+from corral.engine.sampling import DiskWatch
+from corral.engine.seccomp.install import Prepared
+from corral.engine.state import DataFolder
+from corral.engine.storage import FolderStorage, Storage
+from corral.engine.uidrange import UidRange, claim_range
+
+_SETUP_SECONDS = 20.0
+_NAMESPACES = (
+    syscalls.CLONE_NEWUSER
+    | syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWPID
+    | syscalls.CLONE_NEWNET
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWUTS
+)
+
+
+@dataclass(slots=True)
+class Workshop:
+    """What the launcher has found out once and uses for every sandbox."""
+
+    data: DataFolder
+    root: bool
+    hierarchy: cgroup.Hierarchy
+    storage: Storage
+    seccomp: Prepared
+    idmapped: bool = True
+    """Whether lowers can be shifted into a user namespace (found out at the first sandbox)."""
+
+
+@dataclass(slots=True)
+class Box:
+    """A living sandbox, seen from the host."""
+
+    recipe: Recipe
+    folder: Path
+    lock_fd: int
+    pid: int
+    pid_fd: int
+    host: socket.socket
+    group: cgroup.Group
+    uids: UidRange | None
+    disk_watch: DiskWatch | None
+    waiting: list[socket.socket] = field(default_factory=list)
+    """Those who asked for its end and wait for the answer."""
+
+    def kill(self) -> None:
+        """End every process in it: the kernel kills a PID namespace with its init."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pid_fd, signal.SIGKILL)
+
+    def clear(self, data: DataFolder) -> None:
+        """Remove what is left once init is dead."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        cgroup.remove(self.group.paths)
+        sweep.discard(data, self.folder)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close our descriptors; for a sandbox that somebody else keeps now, or that is no more."""
+        self.group.close()
+        self.host.close()
+        for descriptor in (self.pid_fd, self.lock_fd):
+            os.close(descriptor)
+        if self.uids is not None:
+            self.uids.claim.close()
+
+    def usage(self) -> dict[str, Any]:
+        """What the kernel counted."""
+        return {**self.group.usage(), "oom_kills": self.group.out_of_memory_kills()}
+
+
+def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket) -> Box:
+    """Make a sandbox. Whatever goes wrong, nothing of it stays.
+
+    Raises:
+        SetupError: the kernel refused a step.
+        UnsupportedError: this machine can't do it at all.
+    """
+    uids = claim_range() if shop.root else None
+    identity = Identity(
+        rootless=not shop.root,
+        outer_uid=uids.first if uids else os.geteuid(),
+        outer_gid=uids.first if uids else os.getegid(),
+    )
+    group = cgroup.Group.plan(shop.hierarchy, f"corral-{shop.data.instance()}-{recipe.sandbox_id}")
+    state = {"id": recipe.sandbox_id, "cgroups": group.paths, "made": time.time(), "maker": os.getpid()}
+    with contextlib.ExitStack() as undo:
+        if uids:
+            undo.callback(uids.claim.close)
+        folder, lock_fd = shop.data.found(recipe.sandbox_id, state)
+        undo.callback(os.close, lock_fd)
+        undo.callback(sweep.discard, shop.data, folder)
+        storage = None if recipe.ephemeral else shop.storage
+        disk_fd = storage.prepare(recipe, identity) if storage else None
+        undo.callback(group.close)
+        undo.callback(cgroup.remove, group.paths)
+        owner_ids = (identity.outer_uid, identity.outer_gid) if uids else None
+        group.make(recipe.limits, owner=owner_ids)
+        host, inner = wire.make_pair()
+        undo.callback(host.close)
+        try:
+            pid = _start_init(shop, recipe, identity, group, inner, host, owner)
+        finally:
+            inner.close()
+        pid_fd = os.pidfd_open(pid)
+        undo.callback(os.close, pid_fd)
+        undo.callback(_kill_and_reap, pid)
+        _guide_setup(shop, recipe, identity, group, pid, host, disk_fd)
+        undo.pop_all()
+    watch = None
+    if isinstance(storage, FolderStorage):
+        watch = DiskWatch(str(folder / "disk"), recipe.limits.disk_bytes, recipe.limits.inodes)
+    return Box(recipe, folder, lock_fd, pid, pid_fd, host, group, uids, watch)
+
+
+def _kill_and_reap(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _start_init(
+    shop: Workshop, recipe: Recipe, identity: Identity, group: cgroup.Group,
+    inner: socket.socket, host: socket.socket, owner: socket.socket,
+) -> int:  # fmt: skip
+    """Clone init into its namespaces and its cgroup."""
+    if not identity.rootless:
+        # Per-user kernel limits are charged to whoever creates the user namespace: let that be the sandbox's own id.
+        os.setresuid(-1, identity.outer_uid, -1)
+    try:
+        pid = syscalls.clone(_NAMESPACES, cgroup_fd=group.init_fd)
+    except OSError as error:
+        raise UnsupportedError(f"this kernel gives no namespaces: {error.strerror}", hint=NAMESPACE_HINT) from error
+    finally:
+        # In the child this runs too, and must not: its ids are of the new namespace by then.
+        if os.getpid() != 1 and not identity.rootless:
+            os.setresuid(-1, 0, -1)
+    if pid == 0:
+        _be_init(shop, recipe, identity, inner, owner)
+    return pid
+
+
+NAMESPACE_HINT = (
+    "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1 and user.max_user_namespaces>0; on "
+    "Ubuntu 23.10 or later also kernel.apparmor_restrict_unprivileged_userns=0 or an AppArmor profile), or run as root"
+)
+
+
+def _be_init(
+    shop: Workshop, recipe: Recipe, identity: Identity, inner: socket.socket, owner: socket.socket
+) -> NoReturn:
+    try:
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+        syscalls.close_all_but((0, 1, 2, inner.fileno(), owner.fileno()))
+        received = wire.receive(inner)
+        if received is None:
+            os._exit(1)
+        message, descriptors = received
+        names: list[str] = message["fds"]
+        given = dict(zip(names, descriptors, strict=True))
+        if not identity.rootless:
+            os.setresgid(0, 0, 0)
+            os.setgroups([])
+            os.setresuid(0, 0, 0)
+        group_fd, oom_fd = given.pop("group", None), given.pop("oom", None)
+        stage = Stage(recipe, identity, shop.seccomp, given)
+        perform(plan_sandbox(recipe, identity), stage)
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of ids has cleared it
+        syscalls.set_process_name("corral-init")
+        init = Init(
+            stage, host=inner, owner=owner, group_fd=group_fd, oom_fd=oom_fd,
+            memory_limited=bool(message["memory_limited"]),
+        )  # fmt: skip
+        wire.send(inner, {"ready": True})
+        init.run()
+    except SetupError as error:
+        wire.send(inner, {"error": str(error), "step": error.step, "errno": error.errno})
+    except BaseException as error:
+        # The only way out of here is _exit: this process must never return into the launcher's loop.
+        with contextlib.suppress(OSError):
+            wire.send(inner, {"error": repr(error), "step": "init", "errno": getattr(error, "errno", 0) or 0})
+    os._exit(1)
+
+
+def _guide_setup(
+    shop: Workshop, recipe: Recipe, identity: Identity, group: cgroup.Group, pid: int, host: socket.socket,
+    disk_fd: int | None,
+) -> None:  # fmt: skip
+    """Give the waiting child its ids, its groups and its layers, and wait until it is ready."""
+    descriptors: dict[str, int] = {}
+    try:
+        if disk_fd is not None:
+            descriptors["d"] = disk_fd
+        _write_maps(pid, identity)
+        group.attach(pid)
+        if not identity.rootless:
+            descriptors.update(_open_layers(shop, recipe, identity, pid))
+        if group.unified is not None:
+            descriptors["group"] = os.open(group.unified, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        oom_file = group.out_of_memory_file()
+        if oom_file is not None:
+            descriptors["oom"] = os.open(oom_file, os.O_RDONLY | os.O_CLOEXEC)
+        names = list(descriptors)
+        memory_limited = "memory" in group.limited
+        message = {"fds": names, "memory_limited": memory_limited}
+        wire.send(host, message, tuple(descriptors.values()))
+    except OSError as error:
+        raise SetupError(f"{error.strerror or error}", step="prepare", errno=error.errno or 0) from error
+    finally:
+        wire.close_all(list(descriptors.values()))
+    answer = _wait_ready(host)
+    if "ready" not in answer:
+        raise SetupError(
+            f"the kernel refused a step: {answer.get('error')}", step=str(answer.get("step")),
+            errno=int(answer.get("errno", 0)), hint=_setup_hint(answer),
+        )  # fmt: skip
+
+
+def _setup_hint(answer: wire.Message) -> str:
+    step = str(answer.get("step", ""))
+    if step.startswith("PrivateMounts") or step.startswith("OwnCgroupView"):
+        return NAMESPACE_HINT
+    if step.startswith("Proc "):
+        return "a container that masks parts of /proc can't hold a sandbox: start it with /proc unmasked, or use Docker"
+    if step.startswith("Overlay"):
+        return "the data folder's file system can't hold an overlay: set CORRAL_DATA_DIR to a folder on ext4, xfs or btrfs"
+    return "`corral doctor` says what this machine can do"
+
+
+def _wait_ready(host: socket.socket) -> wire.Message:
+    poll = select.poll()
+    poll.register(host, select.POLLIN)
+    if not poll.poll(_SETUP_SECONDS * 1000):
+        raise SetupError("set-up took too long", step="wait")
+    received = wire.receive(host)
+    if received is None:
+        raise SetupError("init died during set-up", step="init")
+    wire.close_all(received[1])
+    return received[0]
+
+
+def _write_maps(pid: int, identity: Identity) -> None:
+    proc = Path(f"/proc/{pid}")
+    try:
+        if identity.rootless:
+            (proc / "setgroups").write_text("deny")
+        (proc / "uid_map").write_text(identity.uid_map)
+        (proc / "gid_map").write_text(identity.gid_map)
+    except PermissionError as error:
+        raise UnsupportedError("user ids can't be mapped in a new namespace", hint=NAMESPACE_HINT) from error
+
+
+def _open_layers(shop: Workshop, recipe: Recipe, identity: Identity, pid: int) -> dict[str, int]:
+    """Lowers as detached mounts, shifted so that files of the host's root belong to root inside."""
+    layers: dict[str, int] = {}
+    userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for step in plan_sandbox(recipe, identity):
+            if not isinstance(step, OpenLayer) or step.name == "d":
+                continue
+            if shop.idmapped:
+                try:
+                    layers[step.name] = open_layer(step.path, userns_fd=userns)
+                    continue
+                except OSError:
+                    shop.idmapped = False  # an old kernel or file system: ids look foreign inside, nothing is less safe
+            layers[step.name] = open_layer(step.path)
+    except BaseException:
+        wire.close_all(list(layers.values()))
+        raise
+    finally:
+        os.close(userns)
+    return layers
+
+
+CODE_IDS = (CODE_UID, CODE_GID)

@@ -1,0 +1,155 @@
+"""One call: a program that init started, from its start to the report of its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from corral.engine import wire
+from corral.engine.child import Program, become, set_window
+from corral.engine.perform import Stage
+from corral.engine.trees import Trees
+
+
+class CallRefused(Exception):
+    """The program could not be started at all."""
+
+    def __init__(self, code: str, number: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.errno = number
+
+
+@dataclass(slots=True)
+class Call:
+    """What init remembers of a running program."""
+
+    number: int
+    program: Program
+    channel: socket.socket
+    pid: int
+    status_fd: int | None
+    report_fd: int
+    started: float
+    deadline: float | None
+    oom_before: int
+    reason: str = ""
+    limit: str = ""
+    ended: bool = False
+    client_gone: bool = False
+    terminal_fd: int | None = field(default=None)
+
+    @classmethod
+    def start(
+        cls, number: int, program: Program, channel: socket.socket, stage: Stage, trees: Trees,
+        *, soft_limits: bool, oom_count: int,
+    ) -> Call:  # fmt: skip
+        """Fork and say so on the channel."""
+        master, terminal = _open_terminal(program) if program.pty else (None, None)
+        report_reader, report_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+        def start_program() -> NoReturn:
+            become(program, stage, soft_limits=soft_limits, report_fd=report_writer, terminal=terminal)
+
+        try:
+            started = trees.start(number, start_program)
+        except OSError as error:
+            os.close(report_reader)
+            if master is not None:
+                os.close(master)
+            raise CallRefused("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
+        finally:
+            os.close(report_writer)
+        now = time.monotonic()
+        deadline = now + program.timeout if program.timeout is not None else None
+        call = cls(number, program, channel, started.pid, started.status_fd, report_reader, now, deadline, oom_count)
+        with contextlib.suppress(OSError):  # a client gone by now is noticed on the channel
+            wire.send(channel, {"started": started.pid}, (master,) if master is not None else ())
+        if master is not None:
+            os.close(master)
+        return call
+
+    def signal(self, number: int, *, group: bool) -> None:
+        """Signal the program, or its whole process group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.status_fd is None:
+                (os.killpg if group else os.kill)(self.pid, number)
+            else:
+                _signal_below(self.pid, number)
+
+    def finish(
+        self, status: int, *, cpu_seconds: float | None, peak_kib: int | None, trees: Trees, oom_count: int
+    ) -> None:
+        """Report the end. The kernel's word on the status is all that counts; nothing printed is parsed."""
+        self.ended = True
+        refusal = _read_report(self.report_fd)
+        code, number = _decode(status)
+        report: wire.Message = {"ended": True, "code": code, "signal": number, "limit": self.limit}
+        if refusal is not None:
+            report["error"], report["errno"], report["text"] = refusal
+        reason = self.reason
+        if reason in ("", "cancelled") and oom_count > self.oom_before and 137 in (code, 128 + number):
+            reason = "oom"
+        report["reason"] = reason or ("signalled" if number else "exited")
+        tree_cpu = trees.cpu_seconds(self.number)
+        tree_peak = trees.peak_memory_bytes(self.number)
+        report["usage"] = {
+            "cpu_seconds": tree_cpu if tree_cpu is not None else cpu_seconds,
+            "cpu_of": "tree" if tree_cpu is not None else "process",
+            "peak_memory_bytes": tree_peak if tree_peak is not None else (peak_kib or 0) * 1024,
+            "memory_of": "tree" if tree_peak is not None else "process",
+            "wall_seconds": time.monotonic() - self.started,
+        }
+        with contextlib.suppress(OSError):
+            wire.send(self.channel, report)
+
+    def close(self) -> None:
+        """Let go of every descriptor."""
+        os.close(self.report_fd)
+        if self.status_fd is not None:
+            os.close(self.status_fd)
+        self.channel.close()
+
+
+def _open_terminal(program: Program) -> tuple[int, str]:
+    try:
+        master, slave = pty.openpty()
+    except OSError as error:
+        raise CallRefused("pty", error.errno or 0, f"no pseudo terminal: {error.strerror}") from error
+    terminal = os.ttyname(slave)
+    os.fchown(slave, program.uid, program.gid)
+    set_window(master, program.rows, program.columns)
+    # The slave stays open in init's child alone; the master sees a hang-up when the last program lets go of it.
+    os.close(slave)
+    return master, terminal
+
+
+def _read_report(report_fd: int) -> tuple[str, int, str] | None:
+    try:
+        parts = os.read(report_fd, 4096).decode(errors="replace").split("\0", 2)
+    except BlockingIOError:
+        return None
+    if len(parts) != 3:
+        return None
+    return parts[0], int(parts[1]), parts[2]
+
+
+def _decode(status: int) -> tuple[int, int]:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return 128 + number, number
+    return os.WEXITSTATUS(status), 0
+
+
+def _signal_below(reaper: int, number: int) -> None:
+    """Where a subreaper stands between: the program is its first child and leads the group."""
+    with open(f"/proc/{reaper}/task/{reaper}/children") as file:
+        children = file.read().split()
+    if children:
+        os.killpg(int(children[0]), signal.Signals(number))

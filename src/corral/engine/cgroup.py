@@ -1,0 +1,283 @@
+"""Control groups, whichever way this machine has them: v2, v1, both beside each other, or none.
+
+cgroup2 is used for knowing and killing process trees even where it has no controllers (the hybrid layout). Limits go to
+v2 where the controllers are there, else to v1. Where nothing can be limited the answer says `soft`.
+
+Every group is a folder of our own naming under the group this process is in (or the root of the tree, when root), and
+its path is written into the sandbox's state before it is made, so that a later sweep finds exactly what is ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from corral.engine.recipe import Limits
+
+_V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
+_V2_CONTROLLERS = ("memory", "pids", "cpu")
+CPU_PERIOD_US = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """Where groups can be made on this machine."""
+
+    unified: Path | None
+    unified_controllers: frozenset[str]
+    v1: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def limited(self) -> frozenset[str]:
+        """What is bounded by the kernel: memory, pids, cpu."""
+        return (self.unified_controllers | frozenset(self.v1)) & frozenset(("memory", "pids", "cpu"))
+
+
+def detect(
+    *, self_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/proc/self/mountinfo")
+) -> Hierarchy:
+    """Find out by trying: a group counts only if one can be made and has the files that bound it."""
+    own = _own_paths(self_cgroup.read_text())
+    unified_root, v1_roots = _mounted(mounts.read_text())
+    unified: Path | None = None
+    controllers: frozenset[str] = frozenset()
+    if unified_root is not None and "" in own:
+        for base in dict.fromkeys((unified_root / own[""].lstrip("/"), unified_root)):
+            made = _try_unified(base)
+            if made is None:
+                continue
+            if unified is None or made > controllers:
+                unified, controllers = base, made
+            if controllers >= {"memory", "pids"}:
+                break
+    v1: dict[str, Path] = {}
+    for controller in _V1_CONTROLLERS:
+        if controller in controllers or controller not in v1_roots or controller not in own:
+            continue
+        base = v1_roots[controller] / own[controller].lstrip("/")
+        if _can_make_group(base):
+            v1[controller] = base
+    return Hierarchy(unified, controllers, v1)
+
+
+@dataclass(slots=True)
+class Group:
+    """The groups of one sandbox."""
+
+    unified: Path | None
+    v1: dict[str, Path]
+    limited: frozenset[str]
+    init_fd: int | None = None
+    """The leaf in which init is born (cgroup2)."""
+
+    @property
+    def paths(self) -> list[str]:
+        """Every folder, for the state file."""
+        return [str(p) for p in (self.unified, *self.v1.values()) if p is not None]
+
+    @classmethod
+    def plan(cls, hierarchy: Hierarchy, name: str) -> Group:
+        """The groups that will be made, before they are."""
+        unified = hierarchy.unified / name if hierarchy.unified else None
+        return cls(unified, {c: base / name for c, base in hierarchy.v1.items()}, hierarchy.limited)
+
+    def make(self, limits: Limits, *, owner: tuple[int, int] | None) -> None:
+        """Create the folders and write the limits; `owner` may make leaves below, but not change the limits."""
+        for path in self.v1.values():
+            path.mkdir(exist_ok=True)
+        if self.unified is not None:
+            self._make_unified(self.unified, owner)
+        self.set_limits(limits)
+
+    def _make_unified(self, path: Path, owner: tuple[int, int] | None) -> None:
+        path.mkdir()
+        present = (path / "cgroup.controllers").read_text().split()
+        for controller in present:
+            with contextlib.suppress(OSError):  # a leaf then simply has no accounting of its own
+                (path / "cgroup.subtree_control").write_text(f"+{controller}")
+        (path / "init").mkdir()
+        if owner is not None:
+            for entry in (path, path / "cgroup.procs", path / "cgroup.subtree_control", path / "cgroup.threads"):
+                os.chown(entry, *owner)
+            for entry in (path / "init", path / "init/cgroup.procs"):
+                os.chown(entry, *owner)
+        self.init_fd = os.open(path / "init", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Write the limits; may be repeated while the sandbox runs."""
+        quota = max(1000, int(limits.cpus * CPU_PERIOD_US))
+        if self.unified is not None:
+            _write(self.unified / "memory.max", limits.memory_bytes)
+            _write(self.unified / "memory.swap.max", 0)
+            _write(self.unified / "pids.max", limits.processes + _OWN_PROCESSES)
+            _write(self.unified / "cpu.max", f"{quota} {CPU_PERIOD_US}")
+        if "memory" in self.v1:
+            _write(self.v1["memory"] / "memory.limit_in_bytes", limits.memory_bytes, must=True)
+            _write(self.v1["memory"] / "memory.memsw.limit_in_bytes", limits.memory_bytes)
+            _write(self.v1["memory"] / "memory.kmem.tcp.limit_in_bytes", limits.memory_bytes // 4)
+        if "pids" in self.v1:
+            _write(self.v1["pids"] / "pids.max", limits.processes + _OWN_PROCESSES, must=True)
+        if "cpu" in self.v1:
+            _write(self.v1["cpu"] / "cpu.cfs_period_us", CPU_PERIOD_US)
+            _write(self.v1["cpu"] / "cpu.cfs_quota_us", quota, must=True)
+
+    def attach(self, pid: int) -> None:
+        """Put a process into the v1 groups (it is born in the v2 one)."""
+        for path in dict.fromkeys(self.v1.values()):
+            (path / "cgroup.procs").write_text(str(pid))
+
+    def usage(self) -> dict[str, float | int | None]:
+        """CPU seconds, memory now and at its peak, processes: from the kernel, None where nobody counts."""
+        cpu = _flat(self.unified, "cpu.stat").get("usage_usec")
+        cpu_seconds = cpu / 1e6 if cpu is not None else None
+        if "cpuacct" in self.v1:
+            nanoseconds = _number(self.v1["cpuacct"] / "cpuacct.usage")
+            cpu_seconds = nanoseconds / 1e9 if nanoseconds is not None else cpu_seconds
+        memory, peak = _number(self.unified, "memory.current"), _number(self.unified, "memory.peak")
+        if "memory" in self.v1:
+            memory = _number(self.v1["memory"], "memory.usage_in_bytes")
+            peak = _number(self.v1["memory"], "memory.max_usage_in_bytes")
+        processes = _number(self.v1.get("pids", self.unified), "pids.current")
+        return {"cpu_seconds": cpu_seconds, "memory_bytes": memory, "peak_memory_bytes": peak, "processes": processes}
+
+    def out_of_memory_kills(self) -> int:
+        """How often the kernel has killed a process of this sandbox for want of memory."""
+        if "memory" in self.v1:
+            return _flat(self.v1["memory"], "memory.oom_control").get("oom_kill", 0)
+        return _flat(self.unified, "memory.events").get("oom_kill", 0)
+
+    def out_of_memory_file(self) -> Path | None:
+        """The file init may read to see its own count."""
+        if "memory" in self.v1:
+            return self.v1["memory"] / "memory.oom_control"
+        if self.unified is not None and (self.unified / "memory.events").exists():
+            return self.unified / "memory.events"
+        return None
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        if self.init_fd is not None:
+            os.close(self.init_fd)
+            self.init_fd = None
+
+
+_OWN_PROCESSES = 8
+"""Room for init, the file agent and its workers beside the processes promised to the code."""
+
+
+def remove(paths: list[str]) -> list[str]:
+    """Kill whatever is left in these groups and remove them; what could not be removed is returned."""
+    left = []
+    for path in paths:
+        folder = Path(path)
+        with contextlib.suppress(OSError):
+            (folder / "cgroup.kill").write_text("1")
+        if not _remove_group(folder):
+            left.append(path)
+    return left
+
+
+def _remove_group(folder: Path, *, patience: float = 2.0) -> bool:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            for child in _children(folder):
+                _remove_group(child, patience=0.5)
+            folder.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)  # killed processes leave their group a moment after they are gone
+        else:
+            return True
+
+
+def _children(folder: Path) -> list[Path]:
+    return [entry for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink()]
+
+
+def _own_paths(text: str) -> dict[str, str]:
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            paths[controller] = path
+    return paths
+
+
+def _mounted(text: str) -> tuple[Path | None, dict[str, Path]]:
+    unified: Path | None = None
+    v1: dict[str, Path] = {}
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        words = after.split()
+        if len(words) < 3:
+            continue
+        kind, _, options = words[:3]
+        target = Path(before.split()[4])
+        if kind == "cgroup2":
+            unified = target
+        elif kind == "cgroup":
+            for option in options.split(","):
+                if option in _V1_CONTROLLERS:
+                    v1[option] = target
+    return unified, v1
+
+
+def _try_unified(base: Path) -> frozenset[str] | None:
+    """The controllers a group below `base` has, or None when none can be made."""
+    if not _can_make_group(base):
+        return None
+    available = set((base / "cgroup.controllers").read_text().split()) & set(_V2_CONTROLLERS)
+    enabled = set((base / "cgroup.subtree_control").read_text().split())
+    for controller in available - enabled:
+        with contextlib.suppress(OSError):  # processes live here, or it is not ours to change: found out by looking again
+            (base / "cgroup.subtree_control").write_text(f"+{controller}")
+    return frozenset((base / "cgroup.subtree_control").read_text().split()) & frozenset(_V2_CONTROLLERS)
+
+
+def _can_make_group(base: Path) -> bool:
+    probe = base / f"corral-probe-{os.getpid()}"
+    try:
+        probe.mkdir()
+    except OSError:
+        return False
+    try:
+        return os.access(probe / "cgroup.procs", os.W_OK)
+    finally:
+        with contextlib.suppress(OSError):
+            probe.rmdir()
+
+
+def _write(path: Path, value: int | str, *, must: bool = False) -> None:
+    try:
+        path.write_text(str(value))
+    except OSError:
+        if must:
+            raise
+
+
+def _number(folder: Path | None, name: str = "") -> int | None:
+    if folder is None:
+        return None
+    try:
+        return int((folder / name if name else folder).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _flat(folder: Path | None, name: str) -> dict[str, int]:
+    if folder is None:
+        return {}
+    try:
+        lines = (folder / name).read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.split() for line in lines)
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}

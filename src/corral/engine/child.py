@@ -1,0 +1,182 @@
+"""From fork to execve: how a child of init becomes the program. Runs in the child; never returns."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import stat
+import struct
+import termios
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from corral.engine import syscalls
+from corral.engine.errors import RefusedError, SetupError
+from corral.engine.perform import Stage, perform
+from corral.engine.plan import plan_program
+from corral.engine.recipe import CODE_GID, CODE_UID
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+_INHERITED_IGNORES: Final = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run, as init received it."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    uid: int = CODE_UID
+    gid: int = CODE_GID
+    pty: bool = False
+    rows: int = 24
+    columns: int = 80
+    read_only: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    timeout: float | None = None
+    outlive_client: bool = False
+    stdio: tuple[int, ...] = field(default=())
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any], stdio: tuple[int, ...]) -> Program:
+        """Parse a request; the sender is trusted, so a malformed one is a bug and raises."""
+        known = {name: message[name] for name in cls.__slots__ if name in message and name != "stdio"}
+        for name in ("argv", "read_only", "hidden"):
+            if name in known:
+                known[name] = tuple(known[name])
+        return cls(**known, stdio=stdio)
+
+
+def become(program: Program, stage: Stage, *, soft_limits: bool, report_fd: int, terminal: str | None) -> NoReturn:
+    """Turn this process into the program. What went wrong is written to `report_fd` (init reads it at the end)."""
+    status = NOT_EXECUTABLE
+    try:
+        _reset_signals()
+        _take_standard_streams(program, terminal)
+        report_fd = _move_up(report_fd)
+        if program.read_only or program.hidden:
+            _restrict_view(program)
+        limits = stage.recipe.limits
+        perform(plan_program(stage.identity, limits, uid=program.uid, gid=program.gid, soft_limits=soft_limits), stage)
+        _enter_folder(program.cwd)
+        status = _execute(program)
+    except RefusedError as error:
+        _report(report_fd, error.code, error.errno, str(error))
+    except SetupError as error:
+        _report(report_fd, "setup", error.errno, error.step)
+    except OSError as error:
+        _report(report_fd, "setup", error.errno or 0, str(error))
+    except BaseException as error:
+        # Whatever it is, this process must not go on as a second init.
+        _report(report_fd, "setup", 0, repr(error))
+    os._exit(status)
+
+
+def _report(report_fd: int, code: str, number: int, text: str) -> None:
+    os.write(report_fd, f"{code}\0{number}\0{text}".encode(errors="replace")[:4000])
+
+
+def _reset_signals() -> None:
+    for number in _INHERITED_IGNORES:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _take_standard_streams(program: Program, terminal: str | None) -> None:
+    os.setsid()
+    if terminal is not None:
+        descriptor = os.open(terminal, os.O_RDWR)
+        fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
+        streams: tuple[int, ...] = (descriptor,) * 3
+    else:
+        streams = program.stdio
+    # Numbers 0–2 may themselves be sources: copy all of them out of the way first.
+    safe = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10) for number in streams]
+    for target, source in enumerate(safe):
+        os.dup2(source, target, inheritable=True)
+
+
+def _move_up(descriptor: int) -> int:
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+
+
+def _restrict_view(program: Program) -> None:
+    """Read-only and hidden paths for this call alone, in a mount namespace of its own."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+    kept = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    for path in program.read_only:
+        _must_exist(path)
+        if path != "/":
+            syscalls.mount(path, path, "", syscalls.MS_BIND | syscalls.MS_REC)
+        for mounted in _mounts_below(path):
+            syscalls.mount("", mounted, "", syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | kept)
+    for path in program.hidden:
+        if _must_exist(path):
+            syscalls.mount("tmpfs", path, "tmpfs", kept | syscalls.MS_RDONLY, "mode=0000,size=4k,nr_inodes=2")
+        else:
+            syscalls.mount("/dev/null", path, "", syscalls.MS_BIND)
+
+
+def _mounts_below(path: str) -> list[str]:
+    """`path` and the writable places mounted under it (a read-only root must not leave /usr writable)."""
+    prefix = path.rstrip("/") + "/"
+    found = [path]
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            words = line.split()
+            target, kind = words[4], line.partition(" - ")[2].split()[0]
+            if target.startswith(prefix) and kind in ("overlay", "tmpfs") and not target.startswith("/proc/"):
+                found.append(target)
+    return [target for target in dict.fromkeys(found) if target == path or not target.startswith("/dev")]
+
+
+def _must_exist(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        raise RefusedError(f"view path {path!r}: {error.strerror}", code="view", errno=error.errno or 0) from error
+
+
+def _enter_folder(cwd: str) -> None:
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise RefusedError(f"{cwd}: {error.strerror}", code="cwd", errno=error.errno or 0) from error
+
+
+def _execute(program: Program) -> int:
+    """execve along PATH. Comes back only if nothing could be started; the shell's codes say why."""
+    name = program.argv[0]
+    argv, env = list(program.argv), program.env
+    folders = [""] if "/" in name else env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
+    refusal = 0
+    for folder in folders:
+        path = f"{folder}/{name}" if folder else name
+        try:
+            os.execve(path, argv, env)
+        except OSError as error:
+            if error.errno == errno.E2BIG:
+                raise RefusedError("argument list too long", code="too_big", errno=error.errno) from error
+            if error.errno == errno.ENOEXEC:
+                argv = ["/bin/sh", path, *program.argv[1:]]  # a script without #!, as execvp and every shell do
+                os.execve("/bin/sh", argv, env)
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                refusal = error.errno or errno.EACCES
+    if refusal:
+        _say(f"corral: {name}: {os.strerror(refusal)}\n")
+        return NOT_EXECUTABLE
+    _say(f"corral: {name}: command not found\n")
+    return NOT_FOUND
+
+
+def _say(text: str) -> None:
+    os.write(2, text.encode("utf-8", "surrogateescape"))
+
+
+def set_window(descriptor: int, rows: int, columns: int) -> None:
+    """The size a terminal claims to have."""
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -1,0 +1,260 @@
+"""Init: PID 1 of one sandbox. Starts programs, knows their trees, reaps, and reports how each ended.
+
+One single-threaded loop. It trusts what comes over its control sockets (from the host) and nothing that comes from
+inside. It ends, and the kernel ends the whole sandbox with it, when its owner or its keeper is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from corral.engine import syscalls, wire
+from corral.engine.agent.worker import serve_files
+from corral.engine.call import Call, CallRefused
+from corral.engine.child import Program
+from corral.engine.errors import ProtocolError
+from corral.engine.perform import Stage
+from corral.engine.soft import MemoryWatch
+from corral.engine.trees import CgroupTrees, ReaperTrees, Trees
+
+_POLL_OOM_SECONDS = 0.1
+
+
+class Init:
+    """The loop and what it knows."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        host: socket.socket,
+        owner: socket.socket,
+        group_fd: int | None,
+        oom_fd: int | None,
+        memory_limited: bool,
+    ) -> None:
+        self._stage = stage
+        self._host = host
+        self._owned_by: socket.socket | None = owner
+        self._oom_fd = oom_fd
+        self._trees: Trees = CgroupTrees(group_fd) if group_fd is not None else ReaperTrees()
+        self._soft = not memory_limited
+        self._memory = MemoryWatch(stage.recipe.limits.memory_bytes) if self._soft else None
+        self._calls: dict[int, Call] = {}
+        self._unfinished: set[int] = set()
+        self._next = 0
+        self._epoll = select.epoll()
+        self._on_ready: dict[int, Callable[[], None]] = {}
+        self._wakeup, wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
+
+    def run(self) -> NoReturn:
+        """Serve until there is nobody left to serve."""
+        # From inside, PID 1 can only be reached by signals it has a handler for: only SIGCHLD has one, and it says little.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.watch(self._wakeup, self._reap)
+        self.watch(self._host.fileno(), self._hear_host)
+        if self._owned_by is not None:
+            self._serve(self._owned_by)
+        while True:
+            for descriptor, _ in self._epoll.poll(self._patience()):
+                callback = self._on_ready.get(descriptor)
+                if callback is not None:
+                    callback()
+            self._look_at_clocks()
+
+    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """Call back when a descriptor has something to say."""
+        self._on_ready[descriptor] = callback
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        """The opposite; to be called before closing."""
+        if self._on_ready.pop(descriptor, None) is not None:
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(descriptor)
+
+    def _serve(self, control: socket.socket) -> None:
+        control.setblocking(True)
+        self.watch(control.fileno(), lambda: self._hear(control))
+
+    def _hear_host(self) -> None:
+        received = wire.receive(self._host)
+        if received is None:
+            os._exit(0)  # launcher or keeper is gone: so is this sandbox
+        message, descriptors = received
+        operation = message.get("op")
+        if operation == "detach":
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, 0)
+            self._owned_by = None
+            wire.send(self._host, {"ok": True})
+        elif operation == "control":
+            self._serve(socket.socket(fileno=descriptors.pop(0)))
+        elif operation == "disk_full":
+            self._end_all("disk")
+        wire.close_all(descriptors)
+
+    def _hear(self, control: socket.socket) -> None:
+        try:
+            received = wire.receive(control)
+        except ProtocolError:
+            received = None
+        if received is None:
+            if control is self._owned_by:
+                os._exit(0)
+            self.unwatch(control.fileno())
+            control.close()
+            return
+        message, descriptors = received
+        if not descriptors:
+            return  # nobody to answer
+        channel = socket.socket(fileno=descriptors.pop(0))
+        try:
+            if message.get("op") == "start":
+                self._start(Program.from_message(message, tuple(descriptors)), channel)
+            elif message.get("op") == "files":
+                self._start_agent(descriptors.pop(0))
+                wire.send(channel, {"ok": True})
+                channel.close()
+            else:
+                wire.send(channel, {"error": "unknown", "text": str(message.get("op"))})
+                channel.close()
+        except CallRefused as refusal:
+            with contextlib.suppress(OSError):
+                wire.send(channel, {"error": refusal.code, "errno": refusal.errno, "text": str(refusal)})
+            channel.close()
+        except OSError:
+            channel.close()  # the client is gone
+        finally:
+            wire.close_all(descriptors)
+
+    def _start(self, program: Program, channel: socket.socket) -> None:
+        self._next += 1
+        call = Call.start(self._next, program, channel, self._stage, self._trees,
+                          soft_limits=self._soft, oom_count=self.oom_count())  # fmt: skip
+        self._calls[call.number] = call
+        self.watch(channel.fileno(), lambda: self._hear_channel(call))
+        if call.status_fd is not None:
+            self.watch(call.status_fd, lambda: self._read_status(call))
+
+    def _hear_channel(self, call: Call) -> None:
+        """The client speaks about its call, or has closed the channel, which is a cancellation."""
+        try:
+            received = wire.receive(call.channel)
+        except ProtocolError:
+            received = None
+        if received is None:
+            self.unwatch(call.channel.fileno())
+            call.client_gone = True
+            if not call.program.outlive_client and call.reason == "":
+                self._end(call, "cancelled")
+            return
+        message, descriptors = received
+        wire.close_all(descriptors)
+        operation = message.get("op")
+        if operation == "kill":
+            self._end(call, str(message.get("reason", "cancelled")))
+        elif operation == "signal":
+            call.signal(int(message["number"]), group=bool(message.get("group", True)))
+
+    def _end(self, call: Call, reason: str) -> None:
+        if not call.ended and not call.reason:
+            call.reason = reason
+        self._trees.kill(call.number)
+
+    def _end_all(self, limit: str) -> None:
+        for call in list(self._calls.values()):
+            call.limit = limit
+            self._end(call, "signalled")
+        for number in list(self._unfinished):
+            self._trees.kill(number)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wakeup, 4096)
+        by_pid = {call.pid: call for call in self._calls.values()}
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            call = by_pid.get(pid)
+            if call is None:
+                continue
+            if call.status_fd is None:
+                cpu = usage.ru_utime + usage.ru_stime
+                self._finish(call, status, cpu_seconds=cpu, peak_kib=usage.ru_maxrss)
+            else:
+                self._read_status(call)
+        self._unfinished = {number for number in self._unfinished if not self._trees.finish(number)}
+
+    def _read_status(self, call: Call) -> None:
+        """A subreaper says how its program ended, or has been killed from inside before it could."""
+        if call.ended or call.status_fd is None:
+            return
+        line = os.read(call.status_fd, 200).split()
+        self.unwatch(call.status_fd)
+        if len(line) == 3:
+            status, cpu, peak = int(line[0]), float(line[1]), int(line[2])
+            self._finish(call, status, cpu_seconds=cpu, peak_kib=peak)
+        else:
+            # The program's tree has lost its root: end whatever lies loose rather than let it slip away.
+            self._trees.kill(call.number)
+            self._finish(call, int(signal.SIGKILL), cpu_seconds=None, peak_kib=None)
+
+    def _finish(self, call: Call, status: int, *, cpu_seconds: float | None, peak_kib: int | None) -> None:
+        if call.reason in ("timeout", "cancelled"):
+            self._trees.kill(call.number)  # again: what was being born during the first time
+        call.finish(status, cpu_seconds=cpu_seconds, peak_kib=peak_kib, trees=self._trees, oom_count=self.oom_count())
+        self.unwatch(call.channel.fileno())
+        if call.status_fd is not None:
+            self.unwatch(call.status_fd)
+        call.close()
+        del self._calls[call.number]
+        if not self._trees.finish(call.number):
+            self._unfinished.add(call.number)
+
+    def oom_count(self) -> int:
+        """How often the kernel killed for want of memory."""
+        if self._memory is not None:
+            return self._memory.kills
+        if self._oom_fd is None:
+            return 0
+        for line in os.pread(self._oom_fd, 4096, 0).splitlines():
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+        return 0
+
+    def _patience(self) -> float:
+        waits = [60.0]
+        now = time.monotonic()
+        waits += [call.deadline - now for call in self._calls.values() if call.deadline is not None]
+        if self._memory is not None and (self._calls or self._unfinished):
+            waits.append(_POLL_OOM_SECONDS)
+        return max(0.0, min(waits))
+
+    def _look_at_clocks(self) -> None:
+        now = time.monotonic()
+        for call in list(self._calls.values()):
+            if call.deadline is not None and now >= call.deadline:
+                call.deadline = None
+                self._end(call, "timeout")
+        if self._memory is not None and (self._calls or self._unfinished):
+            self._memory.look(now)
+
+    def _start_agent(self, channel_fd: int) -> None:
+        """Fork the file agent: it acts on files as the code's user, and the code can't signal it (own uid as root)."""
+        pid = os.fork()
+        if pid == 0:
+            serve_files(channel_fd, self._stage)

@@ -1,0 +1,246 @@
+"""The launcher: the small single-threaded process that makes sandboxes for one program.
+
+It is exec'd once over a socket pair (the program that uses Corral may have threads and gigabytes, and must not be
+forked), forks an init for each sandbox, and ends everything it made when its program goes away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from corral.engine import cgroup, sweep, syscalls, wire
+from corral.engine.box import Box, Workshop, make_box
+from corral.engine.errors import EngineError, ProtocolError, SetupError
+from corral.engine.keeper import become_keeper
+from corral.engine.recipe import Recipe
+from corral.engine.seccomp.install import Prepared
+from corral.engine.state import DataFolder
+from corral.engine.storage import choose
+
+_DISK_LOOK_SECONDS = 0.5
+
+
+class Launcher:
+    """The loop."""
+
+    def __init__(self, client: socket.socket, shop: Workshop) -> None:
+        self._client = client
+        self._shop = shop
+        self._boxes: dict[str, Box] = {}
+        self._by_pid_fd: dict[int, Box] = {}
+        self._epoll = select.epoll()
+        self._epoll.register(client.fileno(), select.EPOLLIN)
+        self._leaving: list[socket.socket] | None = None
+        self._operations: dict[str, Callable[[wire.Message, list[int], socket.socket], None]] = {
+            "hello": self._hello,
+            "create": self._create,
+            "destroy": self._destroy,
+            "detach": self._detach,
+            "usage": self._usage,
+            "shutdown": self._shutdown,
+        }
+
+    def run(self) -> None:
+        """Serve until the program is gone and nothing of its sandboxes is left."""
+        while self._leaving is None or self._boxes:
+            for descriptor, _ in self._epoll.poll(self._patience()):
+                if descriptor == self._client.fileno():
+                    self._hear()
+                elif descriptor in self._by_pid_fd:
+                    self._bury(self._by_pid_fd[descriptor])
+            self._look_at_disks()
+            self._reap_helpers()
+        sweep.empty_trash(self._shop.data)
+        for answer in self._leaving:
+            self._answer(answer, {"ok": True})
+
+    def _hear(self) -> None:
+        try:
+            received = wire.receive(self._client)
+        except ProtocolError:
+            received = None
+        if received is None:
+            self._epoll.unregister(self._client.fileno())
+            self._leave()
+            return
+        message, descriptors = received
+        if not descriptors:
+            return
+        reply = socket.socket(fileno=descriptors.pop(0))
+        operation = self._operations.get(str(message.get("op")))
+        try:
+            if operation is None:
+                self._answer(reply, {"error": "unknown", "text": f"unknown operation {message.get('op')!r}"})
+            else:
+                operation(message, descriptors, reply)
+        finally:
+            wire.close_all(descriptors)
+
+    def _answer(self, reply: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
+        with contextlib.suppress(OSError):  # whoever asked may be gone
+            wire.send(reply, message, descriptors)
+        reply.close()
+
+    def _hello(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+        shop = self._shop
+        self._answer(reply, {
+            "root": shop.root,
+            "storage": shop.storage.kind,
+            "hard_disk": shop.storage.hard,
+            "limited": sorted(shop.hierarchy.limited),
+            "trees": "cgroup" if shop.hierarchy.unified is not None else "subreaper",
+            "pid": os.getpid(),
+        })  # fmt: skip
+
+    def _create(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+        recipe = Recipe.from_json(message["recipe"])
+        owner = socket.socket(fileno=descriptors.pop(0))
+        try:
+            box = make_box(self._shop, recipe, owner)
+        except SetupError as error:
+            text = {"error": "setup", "text": str(error), "hint": error.hint, "step": error.step, "errno": error.errno}
+            self._answer(reply, text)
+            return
+        except EngineError as error:
+            self._answer(reply, {"error": "unsupported", "text": str(error), "hint": error.hint})
+            return
+        except FileExistsError:
+            self._answer(reply, {"error": "exists", "text": f"there is a sandbox {recipe.sandbox_id!r} already"})
+            return
+        except OSError as error:
+            self._answer(reply, {"error": "setup", "text": f"{error.strerror or error}", "errno": error.errno or 0})
+            return
+        finally:
+            owner.close()
+        self._boxes[recipe.sandbox_id] = box
+        self._by_pid_fd[box.pid_fd] = box
+        self._epoll.register(box.pid_fd, select.EPOLLIN)
+        self._answer(reply, {"ok": True, "pid": box.pid, "cgroups": box.group.paths})
+
+    def _box(self, message: wire.Message, reply: socket.socket) -> Box | None:
+        box = self._boxes.get(str(message.get("id")))
+        if box is None:
+            self._answer(reply, {"error": "gone", "text": "no such sandbox"})
+        return box
+
+    def _destroy(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+        box = self._box(message, reply)
+        if box is not None:
+            box.waiting.append(reply)
+            box.kill()
+
+    def _usage(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+        box = self._box(message, reply)
+        if box is not None:
+            self._answer(reply, {"ok": True, "usage": box.usage()})
+
+    def _detach(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+        """Hand a sandbox to a keeper, a process of its own that outlives us."""
+        box = self._box(message, reply)
+        if box is None:
+            return
+        wire.send(box.host, {"op": "detach"})
+        if wire.receive(box.host) is None:
+            self._answer(reply, {"error": "gone", "text": "the sandbox ended"})
+            return
+        pid = os.fork()
+        if pid == 0:
+            become_keeper(box, self._shop.data, dict(message["info"]))
+        os.waitpid(pid, 0)  # it forks once more and leaves: the keeper is nobody's child
+        self._forget(box)
+        box.let_go()
+        self._answer(reply, {"ok": True})
+
+    def _forget(self, box: Box) -> None:
+        self._epoll.unregister(box.pid_fd)
+        del self._by_pid_fd[box.pid_fd]
+        del self._boxes[box.recipe.sandbox_id]
+
+    def _bury(self, box: Box) -> None:
+        self._forget(box)
+        box.clear(self._shop.data)
+        for reply in box.waiting:
+            self._answer(reply, {"ok": True})
+        if self._leaving is None:
+            sweep.delete_in_background(self._shop.data)
+
+    def _shutdown(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+        self._leave()
+        assert self._leaving is not None
+        self._leaving.append(reply)
+
+    def _leave(self) -> None:
+        if self._leaving is None:
+            self._leaving = []
+        for box in self._boxes.values():
+            box.kill()
+
+    def _patience(self) -> float:
+        watched = any(box.disk_watch for box in self._boxes.values())
+        return _DISK_LOOK_SECONDS if watched else 60.0
+
+    def _look_at_disks(self) -> None:
+        now = time.monotonic()
+        for box in self._boxes.values():
+            if box.disk_watch is not None and box.disk_watch.look(now):
+                with contextlib.suppress(OSError):
+                    wire.send(box.host, {"op": "disk_full"})
+
+    def _reap_helpers(self) -> None:
+        inits = {box.pid for box in self._boxes.values()}
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                # WNOWAIT first: the end of an init is read elsewhere, together with its pidfd.
+                result = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if result is None or result.si_pid in inits:
+                    return
+                os.waitpid(result.si_pid, os.WNOHANG)
+
+
+def hide_arguments() -> None:
+    """Overwrite our argument strings: init is forked from here, and its /proc entry would show paths of the host."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    # Fields 48 to 51 of proc(5), counted from the one after the name: arguments and environment, start and end.
+    arguments_start, arguments_end, environment_start, environment_end = (int(fields[i]) for i in range(45, 49))
+    syscalls.overwrite_memory(arguments_start, arguments_end - arguments_start, b"corral")
+    syscalls.overwrite_memory(environment_start, environment_end - environment_start, b"")
+
+
+def open_workshop(data_path: str) -> Workshop:
+    """Find out what this machine offers, and clear up what earlier processes left."""
+    data = DataFolder(data_path)
+    data.prepare()
+    root = os.geteuid() == 0
+    sweep.sweep(data)
+    return Workshop(data, root, cgroup.detect(), choose(data_path, root=root), Prepared())
+
+
+def main(client_fd: int, settings: dict[str, Any]) -> None:
+    """Entry point of the launcher's process."""
+    client = socket.socket(fileno=client_fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the program; we follow when it is gone
+    os.umask(0o022)
+    syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+    syscalls.set_process_name("corral-launcher")
+    hide_arguments()
+    try:
+        shop = open_workshop(settings["data"])
+        if shop.root:
+            syscalls.prctl(syscalls.PR_SET_SECUREBITS, syscalls.SECBIT_NO_SETUID_FIXUP)
+    except (OSError, EngineError) as error:
+        with contextlib.suppress(OSError):
+            wire.send(client, {"error": f"{type(error).__name__}: {error}"})
+        return
+    wire.send(client, {"ready": True})
+    gc.collect()
+    gc.freeze()  # what is here now is shared with every init: keep the collector from touching those pages
+    Launcher(client, shop).run()

@@ -1,0 +1,320 @@
+"""The plan: what will be done to the kernel, as a list that can be read, printed and compared before it is done.
+
+This module is pure. `perform.py` is the only one that carries steps out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Limits, Recipe
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+# Files of /proc that tell about the host or reach into the kernel, and that no program needs.
+MASKED_FILES = (
+    "config.gz", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup",
+    "kpagecount", "kpageflags", "latency_stats", "modules", "mtrr", "pagetypeinfo", "partitions", "sched_debug",
+    "schedstat", "slabinfo", "softirqs", "swaps", "sysrq-trigger", "timer_list", "vmallocinfo", "zoneinfo",
+    "buddyinfo", "diskstats", "dma", "locks", "allocinfo",
+)  # fmt: skip
+MASKED_FOLDERS = ("acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "scsi", "sysvipc", "tty")
+READ_ONLY_FOLDERS = ("sys",)
+# 0 makes the kernel refuse; seccomp refuses as well. Init itself makes a mount namespace for a restricted view.
+USER_LIMITS = {
+    "max_user_namespaces": 0,
+    "max_pid_namespaces": 0,
+    "max_net_namespaces": 0,
+    "max_ipc_namespaces": 0,
+    "max_uts_namespaces": 0,
+    "max_cgroup_namespaces": 0,
+    "max_time_namespaces": 0,
+    "max_mnt_namespaces": 256,
+    "max_inotify_instances": 128,
+    "max_inotify_watches": 65536,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do. Its text form is what `corral doctor` and the golden tests show."""
+
+    def __str__(self) -> str:
+        words = " ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != "")
+        return f"{type(self).__name__} {words}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLayer(Step):
+    """Take hold of a host folder before anything covers it."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateMounts(Step):
+    """No mount made here is ever seen by the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCgroupView(Step):
+    """The sandbox sees its own cgroup as the root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging(Step):
+    """A small tmpfs in which the new root is put together. Layers get short names there, the only ones mountinfo shows."""
+
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attach(Step):
+    """Give a layer taken hold of earlier its short name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tmpfs(Step):
+    """A bounded file system in memory."""
+
+    target: str
+    mode: str
+    size_bytes: int
+    inodes: int
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MakeFolders(Step):
+    """Folders in the staging area."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay(Step):
+    """Copy-on-write over layers; without `upper`, read-only."""
+
+    target: str
+    lowers: tuple[str, ...]
+    upper: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proc(Step):
+    """A fresh /proc, other users' processes hidden."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitNamespaces(Step):
+    """Per-user kernel limits of this user namespace."""
+
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskProc(Step):
+    """Cover what tells about the host, with the host's own /dev/null, and make /proc/sys read-only."""
+
+    files: tuple[str, ...]
+    folders: tuple[str, ...]
+    read_only: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Devices(Step):
+    """The harmless devices, pseudo terminals of its own, and the usual links."""
+
+    target: str
+    names: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnly(Step):
+    """No more changes to this mount."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pivot(Step):
+    """The new root becomes /, the host's tree is let go for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loopback(Step):
+    """127.0.0.1 works; there is no other interface."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hostname(Step):
+    """The name this machine seems to have."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFiles(Step):
+    """Small files the sandbox starts with."""
+
+    paths: tuple[str, ...]
+
+
+# What happens between fork and execve of each program.
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSession(Step):
+    """A session of its own, so that no terminal or group is shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLimits(Step):
+    """setrlimit, always after the user namespace exists, so that sandboxes do not share a count."""
+
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropBounding(Step):
+    """No program started from here can ever gain these capabilities."""
+
+    capabilities: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BecomeUser(Step):
+    """Real, effective and saved ids, and no extra groups."""
+
+    uid: int
+    gid: int
+    set_groups: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetCapabilities(Step):
+    """Permitted and effective become exactly this mask."""
+
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoNewPrivileges(Step):
+    """execve never raises privileges from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Step):
+    """The seccomp allow list."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseOthers(Step):
+    """Nothing but the three standard descriptors goes along."""
+
+
+def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
+    """What init does to become the first process of a sandbox."""
+    names, opening = _name_layers(recipe)
+    overlays: list[Step] = []
+    uppers: list[str] = []
+    for index, tree in enumerate(recipe.trees):
+        lowers = tuple(names[path] for path in tree.lowers)
+        upper = ""
+        if tree.writable:
+            upper = f"d/{index}"
+            uppers += [f"{upper}/u", f"{upper}/w"]
+        elif len(lowers) == 1:
+            lowers = (*lowers, "e")  # an overlay needs two layers when it has no upper
+        overlays.append(Overlay("root" + tree.target.rstrip("/"), lowers, upper))
+    folders = ("root", "d", "e", *names.values())
+    steps: list[Step] = [OwnCgroupView(), PrivateMounts(), *opening]
+    if not recipe.ephemeral:
+        steps.append(OpenLayer("d", recipe.folder + "/disk"))
+    steps.append(Staging(folders))
+    steps += [Attach(name) for name in names.values()]
+    if recipe.ephemeral:
+        limits = recipe.limits
+        steps += [Tmpfs("d", "0755", limits.disk_bytes, limits.inodes, executable=True), MakeFolders(tuple(uppers))]
+    else:
+        steps.append(Attach("d"))
+    steps += overlays
+    steps += [
+        Proc("root/proc"),
+        LimitNamespaces(tuple(USER_LIMITS.items())),
+        MaskProc(MASKED_FILES, MASKED_FOLDERS, READ_ONLY_FOLDERS),
+        Tmpfs("root/dev", "0755", 65536, 64),
+        Devices("root/dev", DEVICES, tuple(DEVICE_LINKS.items())),
+        Tmpfs("root/dev/shm", "1777", recipe.limits.shared_memory_bytes, 4096, executable=True),
+        ReadOnly("root/dev"),
+        Pivot(),
+        Loopback(),
+        Hostname(recipe.hostname),
+        DropBounding(tuple(bit for bit in range(64) if not BUILD_CAPABILITIES >> bit & 1)),
+    ]
+    if recipe.files:
+        steps.append(WriteFiles(tuple(recipe.files)))
+    return steps
+
+
+def plan_program(identity: Identity, limits: Limits, *, uid: int, gid: int, soft_limits: bool) -> list[Step]:
+    """What a child of init does before it becomes the program."""
+    capabilities = BUILD_CAPABILITIES if uid == 0 else 0
+    rlimits = [
+        ("CORE", 0),
+        ("NOFILE", limits.open_files),
+        ("NPROC", limits.processes),
+        ("FSIZE", limits.disk_bytes),
+        ("MSGQUEUE", 0),
+        ("MEMLOCK", 8 * 1024 * 1024),
+        ("SIGPENDING", 1024),
+    ]
+    if soft_limits:
+        # No cgroup bounds memory: at least no single process can pass the sandbox's limit.
+        rlimits.append(("DATA", limits.memory_bytes))
+    return [
+        OwnSession(),
+        ResourceLimits(tuple(rlimits)),
+        DropBounding(tuple(bit for bit in range(64) if (BUILD_CAPABILITIES & ~capabilities) >> bit & 1)),
+        BecomeUser(uid, gid, not identity.rootless),
+        SetCapabilities(capabilities),
+        NoNewPrivileges(),
+        CloseOthers(),
+        Filter(),
+    ]
+
+
+def _capability_mask(*bits: int) -> int:
+    return sum(1 << bit for bit in bits)
+
+
+# chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service: what an image build or apt needs, and
+# nothing that reaches beyond the sandbox's own user namespace.
+BUILD_CAPABILITIES = _capability_mask(0, 1, 3, 4, 5, 6, 7, 10)
+
+CODE_IDS = (CODE_UID, CODE_GID)
+
+
+def _name_layers(recipe: Recipe) -> tuple[dict[str, str], list[Step]]:
+    names: dict[str, str] = {}
+    for tree in recipe.trees:
+        for path in tree.lowers:
+            names.setdefault(path, f"l{len(names)}")
+    return names, [OpenLayer(name, path) for path, name in names.items()]
+
+
+def render(steps: list[Step]) -> str:
+    """The plan as text, one step a line."""
+    return "\n".join(str(step) for step in steps)

@@ -1,0 +1,85 @@
+"""What the engine is asked to make: plain frozen values, with no trace of how it is done."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+CODE_UID = CODE_GID = 1000
+"""Who hostile code is inside. Clients of this field expect the user `daytona` to have these ids."""
+
+UID_RANGE_SIZE = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One overlay: host folders, uppermost first, shown at `target`; writes go to the sandbox's own storage."""
+
+    target: str
+    lowers: tuple[str, ...]
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one sandbox may use."""
+
+    memory_bytes: int
+    processes: int
+    cpus: float
+    disk_bytes: int
+    inodes: int
+    open_files: int = 4096
+    shared_memory_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything needed to make one sandbox."""
+
+    sandbox_id: str
+    folder: str
+    trees: tuple[Tree, ...]
+    limits: Limits
+    hostname: str = "corral"
+    ephemeral: bool = False
+    files: dict[str, str] = field(default_factory=dict)
+    """Small text files laid down in the writable root before anything runs: path → content."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a message."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Recipe:
+        """The inverse of `to_json`."""
+        trees = tuple(Tree(t["target"], tuple(t["lowers"]), t["writable"]) for t in data["trees"])
+        return cls(**{**data, "trees": trees, "limits": Limits(**data["limits"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How ids inside map to ids outside.
+
+    As root a sandbox owns a whole range (init is 0 inside, code is 1000). As an ordinary user there is one id, and
+    init and code share it.
+    """
+
+    rootless: bool
+    outer_uid: int
+    outer_gid: int
+
+    @property
+    def init_uid(self) -> int:
+        """Init's id inside."""
+        return CODE_UID if self.rootless else 0
+
+    @property
+    def uid_map(self) -> str:
+        """The line for /proc/PID/uid_map."""
+        return f"{CODE_UID} {self.outer_uid} 1" if self.rootless else f"0 {self.outer_uid} {UID_RANGE_SIZE}"
+
+    @property
+    def gid_map(self) -> str:
+        """The line for /proc/PID/gid_map."""
+        return f"{CODE_GID} {self.outer_gid} 1" if self.rootless else f"0 {self.outer_gid} {UID_RANGE_SIZE}"

@@ -1,0 +1,58 @@
+"""The vocabulary of the policy: what is decided about one syscall, and on which arguments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["ALLOW", "Case", "Match", "Rule"]
+
+ALLOW: Final = 0
+"""The errno of a syscall that is let through."""
+
+_LOW_32: Final = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Holds when the low 32 bits of an argument, masked, are one of `values`.
+
+    Low 32 bits only, because every argument the policy looks at is an `int` (or shorter) in the kernel, which drops the
+    rest: a comparison of all 64 would miss `TIOCSTI | 1 << 32`, which the kernel takes for TIOCSTI.
+    """
+
+    argument: int
+    values: tuple[int, ...]
+    mask: int = _LOW_32
+
+    def holds(self, args: Sequence[int]) -> bool:
+        """Whether these arguments match."""
+        return args[self.argument] & self.mask in self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """When every match holds, answer with `errno` (`ALLOW` lets the call through)."""
+
+    when: tuple[Match, ...]
+    errno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The first case that holds decides; none: `errno` (`ALLOW` lets the call through)."""
+
+    errno: int
+    reason: str = ""
+    cases: tuple[Case, ...] = ()
+
+    @property
+    def denies_always(self) -> bool:
+        """Whether no argument gets through."""
+        return self.errno != ALLOW and all(case.errno != ALLOW for case in self.cases)
+
+    def decide(self, args: Sequence[int]) -> int:
+        """The errno for these arguments: the meaning of the rule, which the compiled filters must keep."""
+        for case in self.cases:
+            if all(match.holds(args) for match in case.when):
+                return case.errno
+        return self.errno

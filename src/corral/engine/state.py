@@ -1,0 +1,120 @@
+"""What is written down about each sandbox, so that whoever comes next can find it or clear it up.
+
+A data folder holds:
+
+    instance            a random name that marks this folder's cgroups
+    base/HASH/          the made-up part of the system (never changed once made)
+    sandboxes/ID/       lock, state.json, disk or disk.img, keeper.sock, logs/
+    trash/              what is being deleted
+    disks/, packages/, runtimes/, cache/
+
+A sandbox lives as long as somebody holds the lock of its folder: the kernel lets go of it when that process dies, in
+whatever way. `state.json` is written before the first kernel object exists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+_FOUNDING_SECONDS = 60
+"""A folder under its first name for longer than this was left by a process that died."""
+
+
+class DataFolder:
+    """The folder in which everything of one installation lies."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.sandboxes = self.path / "sandboxes"
+        self.trash = self.path / "trash"
+
+    def prepare(self) -> None:
+        """Make what is missing."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.sandboxes, self.trash):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def instance(self) -> str:
+        """The name that marks what is ours."""
+        path = self.path / "instance"
+        with contextlib.suppress(FileExistsError), open(path, "x") as file:
+            file.write(os.urandom(4).hex())
+        name = path.read_text().strip()
+        if not name:  # another process is between creating and writing: take the file's number, also unique here
+            name = f"{path.stat().st_ino:x}"
+        return name
+
+    def folder(self, sandbox_id: str) -> Path:
+        """The folder of one sandbox."""
+        return self.sandboxes / sandbox_id
+
+    def ids(self) -> list[str]:
+        """All sandboxes that left a trace."""
+        entries = (entry for entry in self.sandboxes.iterdir() if entry.is_dir())
+        return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+
+    def found(self, sandbox_id: str, state: dict[str, Any]) -> tuple[Path, int]:
+        """Make a sandbox's folder with its state, already locked when it appears under its name.
+
+        Raises:
+            FileExistsError: there is one of that name.
+        """
+        final = self.folder(sandbox_id)
+        if final.exists():
+            raise FileExistsError(sandbox_id)
+        unfinished = self.sandboxes / f".new-{sandbox_id}"
+        unfinished.mkdir(mode=0o700)
+        descriptor = lock(unfinished)
+        assert descriptor is not None  # the name is ours alone
+        try:
+            write_state(unfinished, state)
+            unfinished.rename(final)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return final, descriptor
+
+
+def lock(folder: Path) -> int | None:
+    """Hold a sandbox's folder; None if somebody else does."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def write_state(folder: Path, state: dict[str, Any]) -> None:
+    """Replace state.json as a whole."""
+    temporary = folder / f".state.{os.getpid()}"
+    temporary.write_text(json.dumps({"format": FORMAT, **state}, indent=1))
+    temporary.rename(folder / "state.json")
+
+
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """state.json, or None when there is none that can be read."""
+    try:
+        state = json.loads((folder / "state.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def dead_folders(data: DataFolder) -> Iterator[tuple[Path, int]]:
+    """Folders whose holder is gone, each with its lock now held by us."""
+    unfinished = (path for path in data.sandboxes.glob(".new-*") if time.time() - path.stat().st_mtime > _FOUNDING_SECONDS)
+    for folder in (*(data.folder(sandbox_id) for sandbox_id in data.ids()), *unfinished):
+        with contextlib.suppress(OSError):
+            descriptor = lock(folder)
+            if descriptor is not None:
+                yield folder, descriptor

@@ -1,0 +1,40 @@
+"""Where a sandbox's writes go. A storage owns its quota and its deletion.
+
+| storage | for | quota |
+|---|---|---|
+| `LoopStorage` | root, with loop devices and mkfs.ext4 | hard: a file system of that size and number of inodes |
+| `FolderStorage` | everybody | soft: measured now and then (`sampling.py`), one file bounded by an rlimit |
+| memory (no class: a tmpfs inside) | `ephemeral=True` | hard |
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from corral.engine.recipe import Identity, Recipe
+from corral.engine.storage.folder import FolderStorage
+from corral.engine.storage.loop import LoopStorage
+
+__all__ = ["FolderStorage", "LoopStorage", "Storage", "choose"]
+
+
+class Storage(Protocol):
+    """A place on disk for one sandbox's uppers."""
+
+    kind: str
+    hard: bool
+
+    def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
+        """Make it. A descriptor of a detached mount as root; None when init mounts `folder/disk` itself.
+
+        Raises:
+            OSError: no space, or the kernel refused.
+        """
+
+
+def choose(data_folder: str, *, root: bool) -> Storage:
+    """The best storage this machine offers."""
+    if root and LoopStorage.available():
+        return LoopStorage(os.path.join(data_folder, "disks"))
+    return FolderStorage()

@@ -1,0 +1,31 @@
+"""Uppers as plain folders. Works everywhere; the quota is soft."""
+
+from __future__ import annotations
+
+import os
+
+from corral.engine import syscalls
+from corral.engine.recipe import Identity, Recipe
+from corral.engine.storage.layout import make_uppers
+
+
+class FolderStorage:
+    """A folder `disk` inside the sandbox's own folder."""
+
+    kind = "folder"
+    hard = False
+
+    def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
+        """See `Storage`."""
+        path = os.path.join(recipe.folder, "disk")
+        os.mkdir(path, 0o700)
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            make_uppers(recipe, identity, directory_fd=directory)
+        finally:
+            os.close(directory)
+        if identity.rootless:
+            return None
+        tree = syscalls.open_tree(path)
+        syscalls.mount_setattr(tree, attr_set=syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV)
+        return tree

@@ -1,0 +1,96 @@
+"""Clearing up: what a killed process left behind, and what is deleted in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from corral.engine import cgroup, syscalls
+from corral.engine.agent.files import remove_tree
+from corral.engine.state import DataFolder, dead_folders, read_state
+
+
+def sweep(data: DataFolder) -> list[str]:
+    """Clear up every sandbox whose holder is dead; the ids that were removed."""
+    removed = []
+    for folder, lock_fd in dead_folders(data):
+        try:
+            state = read_state(folder) or {}
+            if state.get("kept"):
+                continue
+            if cgroup.remove([str(path) for path in state.get("cgroups", [])]):
+                continue  # something in it does not die yet: the next sweep tries again
+            discard(data, folder)
+            removed.append(folder.name)
+        finally:
+            os.close(lock_fd)
+    _remove_stale_groups(data)
+    empty_trash(data)
+    return removed
+
+
+def discard(data: DataFolder, folder: Path) -> None:
+    """Out of sight at once; the deletion itself may take its time."""
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(data.trash / f"{folder.name}.{os.getpid()}.{os.urandom(3).hex()}")
+
+
+def empty_trash(data: DataFolder) -> None:
+    """Delete what was discarded, however deep or odd it is."""
+    for entry in list(data.trash.iterdir()):
+        with contextlib.suppress(OSError):
+            delete(str(entry))
+
+
+def delete(path: str) -> None:
+    """A file, or a folder with all its content."""
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        os.unlink(path)
+        return
+    _make_accessible(path)
+    remove_tree(path)
+
+
+def _make_accessible(path: str) -> None:
+    """Folders that the code made unreadable for itself are unreadable for an ordinary user too: open them first."""
+    if os.geteuid() == 0:
+        return
+    stack = [path]
+    while stack:
+        folder = stack.pop()
+        with contextlib.suppress(OSError):
+            os.chmod(folder, 0o700)
+            for entry in os.scandir(folder):
+                if entry.is_dir(follow_symlinks=False):
+                    stack.append(entry.path)
+
+
+def delete_in_background(data: DataFolder) -> int:
+    """Fork somebody who empties the trash. Only for the single-threaded launcher and keeper."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            syscalls.close_range(3)
+            with contextlib.suppress(OSError):
+                os.nice(10)
+            empty_trash(data)
+        finally:
+            os._exit(0)
+    return pid
+
+
+def _remove_stale_groups(data: DataFolder) -> None:
+    """Groups with our mark whose sandbox has no folder any more."""
+    try:
+        hierarchy = cgroup.detect()
+    except OSError:
+        return
+    mark = f"corral-{data.instance()}-"
+    known = set(data.ids())
+    for base in {hierarchy.unified, *hierarchy.v1.values()} - {None}:
+        assert base is not None
+        for entry in base.iterdir():
+            if entry.name.startswith(mark) and entry.name.removeprefix(mark) not in known:
+                cgroup.remove([str(entry)])

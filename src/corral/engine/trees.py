@@ -1,0 +1,234 @@
+"""Which processes belong to one call, and how all of them are ended: two ways behind one interface.
+
+`CgroupTrees`: a cgroup2 leaf per call, born into it, ended by one write. `ReaperTrees`: where no cgroup can be made, a
+child subreaper per call under which every orphan of the call comes to lie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn, Protocol
+
+from corral.engine import syscalls
+
+Become = Callable[[], NoReturn]
+
+
+class Started(NamedTuple):
+    """A child of init. With `status_fd`, the program is its child: the end is read there, not by waiting."""
+
+    pid: int
+    status_fd: int | None
+
+
+class Trees(Protocol):
+    """The process trees of a sandbox, by number."""
+
+    def start(self, number: int, become: Become) -> Started:
+        """Fork; the child calls `become`."""
+
+    def kill(self, number: int) -> None:
+        """End every process of the call, however it hides."""
+
+    def cpu_seconds(self, number: int) -> float | None:
+        """CPU time of the whole tree, None if nobody counts it."""
+
+    def peak_memory_bytes(self, number: int) -> int | None:
+        """Peak memory of the whole tree, None if nobody counts it."""
+
+    def finish(self, number: int) -> bool:
+        """Forget the tree if it is empty; False while something of it still runs."""
+
+
+class CgroupTrees:
+    """One cgroup2 leaf per call."""
+
+    def __init__(self, group_fd: int) -> None:
+        self._group = group_fd
+
+    def start(self, number: int, become: Become) -> Started:
+        """See `Trees`."""
+        name = f"call{number}"
+        os.mkdir(name, 0o755, dir_fd=self._group)
+        leaf = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._group)
+        try:
+            pid = syscalls.clone(0, cgroup_fd=leaf)
+            if pid == 0:
+                become()
+        except OSError:
+            os.rmdir(name, dir_fd=self._group)
+            raise
+        finally:
+            os.close(leaf)
+        return Started(pid, None)
+
+    def kill(self, number: int) -> None:
+        """See `Trees`."""
+        try:
+            self._write(f"call{number}/cgroup.kill", "1")
+        except FileNotFoundError:
+            self._kill_one_by_one(number)  # Linux before 5.14
+
+    def _kill_one_by_one(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            self._write(f"call{number}/cgroup.freeze", "1")
+        while pids := self._read(f"call{number}/cgroup.procs").split():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.001)
+
+    def cpu_seconds(self, number: int) -> float | None:
+        """See `Trees`."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int(self._read(f"call{number}/cpu.stat").split()[1]) / 1e6
+        return None
+
+    def peak_memory_bytes(self, number: int) -> int | None:
+        """See `Trees`."""
+        with contextlib.suppress(OSError, ValueError):
+            return int(self._read(f"call{number}/memory.peak"))
+        return None
+
+    def finish(self, number: int) -> bool:
+        """See `Trees`."""
+        try:
+            os.rmdir(f"call{number}", dir_fd=self._group)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return False
+            raise
+        return True
+
+    def _read(self, name: str) -> str:
+        descriptor = os.open(name, os.O_RDONLY, dir_fd=self._group)
+        try:
+            return os.read(descriptor, 65536).decode()
+        finally:
+            os.close(descriptor)
+
+    def _write(self, name: str, value: str) -> None:
+        descriptor = os.open(name, os.O_WRONLY, dir_fd=self._group)
+        try:
+            os.write(descriptor, value.encode())
+        finally:
+            os.close(descriptor)
+
+
+class ReaperTrees:
+    """One child subreaper per call. It waits for the program, passes its end on, and stays while orphans live."""
+
+    def __init__(self) -> None:
+        self._reapers: dict[int, int] = {}
+
+    def start(self, number: int, become: Become) -> Started:
+        """See `Trees`."""
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _reap(become, writer)
+        os.close(writer)
+        self._reapers[number] = pid
+        return Started(pid, reader)
+
+    def kill(self, number: int) -> None:
+        """See `Trees`."""
+        reaper = self._reapers.get(number)
+        others = [pid for other, pid in self._reapers.items() if other != number]
+        if not others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # all but PID 1, in one sweep under the kernel's own lock
+            return
+        _stop_and_kill(reaper, others)
+
+    def cpu_seconds(self, number: int) -> float | None:
+        """See `Trees`."""
+        return None
+
+    def peak_memory_bytes(self, number: int) -> int | None:
+        """See `Trees`."""
+        return None
+
+    def finish(self, number: int) -> bool:
+        """See `Trees`."""
+        pid = self._reapers.get(number)
+        if pid is None:
+            return True
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            del self._reapers[number]
+            return True
+        return False
+
+
+def _reap(become: Become, status_fd: int) -> NoReturn:
+    """The subreaper: says "STATUS CPU PEAK_KIB" when the program ends, then stays until no orphan is left."""
+    try:
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+        program = os.fork()
+        if program == 0:
+            become()
+        syscalls.close_all_but((status_fd,))  # above all, not hold the program's pipes open
+        while True:
+            pid, status, usage = os.wait4(-1, 0)
+            if pid == program:
+                os.write(status_fd, f"{status} {usage.ru_utime + usage.ru_stime:.6f} {usage.ru_maxrss}".encode())
+                os.close(status_fd)
+    except ChildProcessError:
+        os._exit(0)
+    except BaseException:
+        os._exit(1)
+
+
+def _stop_and_kill(reaper: int | None, others: list[int]) -> None:
+    """End what descends from `reaper`, and orphans that lie directly under init, but nothing of the other calls."""
+    deadline = time.monotonic() + 2.0
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        seen: set[int] = set()
+        while time.monotonic() < deadline:
+            members = _outside(others) - {reaper, os.getpid()}
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            if members <= seen:
+                break
+            seen |= members
+    if reaper is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(reaper, signal.SIGKILL)
+
+
+def _outside(others: list[int]) -> set[int]:
+    parents = process_parents()
+    protected = set(others)
+    result = set()
+    for pid in parents:
+        chain, walker = set(), pid
+        while walker not in protected and walker in parents and walker not in chain:
+            chain.add(walker)
+            walker = parents[walker]
+        if walker not in protected:
+            result.add(pid)
+    return result
+
+
+def process_parents() -> dict[int, int]:
+    """pid → parent for every live process that init sees."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+            if fields[0] != b"Z":
+                parents[int(name)] = int(fields[1])
+    return parents

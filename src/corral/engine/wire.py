@@ -1,0 +1,122 @@
+"""Messages between the engine's processes: small JSON objects and descriptors over SOCK_SEQPACKET sockets.
+
+Each request carries the socket on which its answer is wanted, so that nobody has to sort answers: any thread or event
+loop may ask, a closed answer socket is a cancellation, and a dead peer is an end of file.
+Everything received is bounded in size, depth and number of descriptors, since init is not trusted by the host side.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import socket
+from typing import Any, Final
+
+from corral.engine.errors import ProtocolError
+
+Message = dict[str, Any]
+
+MAX_INLINE_BYTES: Final = 60_000
+MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
+MAX_DESCRIPTORS: Final = 32
+
+
+def make_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message. A large one travels in a sealed memory file as its first descriptor."""
+    body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    if len(body) <= MAX_INLINE_BYTES:
+        _send_raw(sock, b"I" + body, descriptors)
+        return
+    if len(body) > MAX_PAYLOAD_BYTES:
+        raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
+    carrier = memory_file(body)
+    try:
+        _send_raw(sock, b"M", (carrier, *descriptors))
+    finally:
+        os.close(carrier)
+
+
+def receive(sock: socket.socket, *, allow_large: bool = True) -> tuple[Message, list[int]] | None:
+    """The next message and its descriptors (the caller closes them); None at end of file."""
+    data, descriptors = _receive_raw(sock)
+    if not data and not descriptors:
+        return None
+    try:
+        if data[:1] == b"M" and descriptors and allow_large:
+            carrier = descriptors.pop(0)
+            try:
+                body = _read_carrier(carrier)
+            finally:
+                os.close(carrier)
+        elif data[:1] == b"I":
+            body = data[1:]
+        else:
+            raise ProtocolError("a message of an unknown kind")
+        message = json.loads(body)
+        if not isinstance(message, dict):
+            raise ProtocolError("a message that is not an object")
+    except (ValueError, RecursionError, ProtocolError) as error:
+        close_all(descriptors)
+        raise ProtocolError(f"unreadable message: {type(error).__name__}") from error
+    return message, descriptors
+
+
+def close_all(descriptors: list[int] | tuple[int, ...]) -> None:
+    """Close descriptors that came with a message."""
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+def memory_file(content: bytes) -> int:
+    """An unnamed file in memory holding `content`, positioned at its start."""
+    descriptor = os.memfd_create("corral", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _read_carrier(carrier: int) -> bytes:
+    size = os.fstat(carrier).st_size
+    if size > MAX_PAYLOAD_BYTES:
+        raise ProtocolError("a payload over the limit")
+    return os.pread(carrier, size, 0)
+
+
+def _send_raw(sock: socket.socket, data: bytes, descriptors: tuple[int, ...]) -> None:
+    ancillary = []
+    if descriptors:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+    sent = sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+    if sent != len(data):
+        raise ProtocolError("a message was cut while being sent")
+
+
+def _receive_raw(sock: socket.socket) -> tuple[bytes, list[int]]:
+    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+    try:
+        data, ancillary, flags, _ = sock.recvmsg(MAX_INLINE_BYTES + 64, space, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError:
+        return b"", []
+    descriptors = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    received = list(descriptors)
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        close_all(received)
+        raise ProtocolError("a message over the size limit")
+    return data, received

@@ -1,0 +1,121 @@
+"""Every block of the README runs, and shows what really comes out."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.project import ROOT, Block, read_blocks
+
+README = ROOT / "README.md"
+BLOCKS = read_blocks(README) if README.exists() else []
+SNIPPETS = [block for block in BLOCKS if block.language == "python"]
+TERMINALS = [block for block in BLOCKS if block.language in {"console", "sh", "bash", "shell"}]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a terminal block, and what the block shows below it."""
+
+    text: str
+    shown: str
+
+
+def read_commands(block: Block) -> list[Command]:
+    """Take a block apart. In ```console a command begins with "$ "; in ```sh every line is one."""
+    commands: list[Command] = []
+    lines = iter(block.text.splitlines())
+    for line in lines:
+        if block.language == "console" and not line.startswith("$ "):
+            if commands:
+                last = commands[-1]
+                commands[-1] = Command(last.text, f"{last.shown}{line}\n")
+            continue
+        text = line.removeprefix("$ ")
+        while text.endswith("\\"):
+            text = f"{text[:-1]} {next(lines).removeprefix('> ').strip()}"
+        if text.strip() and not text.startswith("#"):
+            commands.append(Command(text, ""))
+    return commands
+
+
+def runs_corral(text: str) -> bool:
+    # Also at the end of a pipe: echo 'print(1)' | corral run -
+    return re.search(r"(^|[|;&] *)corral ", text) is not None
+
+
+def make_environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
+
+
+def matches(shown: str, real: str) -> bool:
+    """A line "..." or "…" stands for any lines, and within a line for any text."""
+    pattern = ""
+    for line in shown.strip().splitlines():
+        if line.strip() in {"...", "…"}:
+            pattern += r"(?:.*\n)*?"
+        else:
+            parts = re.split(r"\.\.\.|…", line.rstrip())
+            pattern += ".*".join(re.escape(part) for part in parts) + r"[ \t]*\n"
+    return re.fullmatch(pattern, real.strip() + "\n") is not None
+
+
+def test_readme_is_there_and_fits_on_a_few_screens() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+
+
+def test_readme_shows_python_and_the_shell() -> None:
+    assert SNIPPETS
+    assert any(runs_corral(command.text) for block in TERMINALS for command in read_commands(block))
+
+
+@pytest.mark.parametrize("block", SNIPPETS, ids=str)
+def test_python_block_runs(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "snippet.py"
+    file.write_text(block.text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, file],
+        cwd=tmp_path,
+        env=make_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", TERMINALS, ids=str)
+def test_terminal_block_runs_and_shows_what_comes_out(block: Block, tmp_path: Path) -> None:
+    for command in read_commands(block):
+        if not runs_corral(command.text):
+            continue
+        done = subprocess.run(
+            ["bash", "-c", command.text],
+            cwd=tmp_path,
+            env=make_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, f"$ {command.text}\n{done.stdout}"
+        if command.shown.strip():
+            both = f"$ {command.text}\nshown:\n{command.shown}\nreal:\n{done.stdout}"
+            assert matches(command.shown, done.stdout), both
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_make_targets_that_are_named_exist(name: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = {shlex.split(call)[0] for call in re.findall(r"(?:`|^\$ |^)make ([a-z]+)", text, re.MULTILINE)}
+    assert named
+    assert named <= targets

@@ -1,0 +1,56 @@
+"""A lack that was required not to be there is a failure, and so is a skip that nobody explained."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support.project import ROOT
+
+TESTS = """
+import pytest
+
+@pytest.mark.needs_docker
+def test_with_docker():
+    pass
+
+def test_that_skips_itself():
+    pytest.skip("felt like it")
+
+def test_that_passes():
+    pass
+"""
+
+
+def run_pytest(folder: Path, *options: str) -> str:
+    file = folder / "test_sample.py"
+    file.write_text(TESTS, encoding="utf-8")
+    # A PATH without docker, so that the answer is the same on every machine.
+    env = os.environ | {"PYTHONPATH": str(ROOT / "tests"), "PATH": "", "PYTEST_ADDOPTS": ""}
+    argv = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-rfs", *options, str(file)]
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True).stdout
+
+
+def test_a_lack_is_a_skip_with_its_reason(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path)
+    assert "1 passed, 2 skipped" in output
+    assert "needs docker: docker is not on PATH" in output
+
+
+def test_a_required_lack_is_a_failure(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path, "--require=docker,root")
+    assert "--require=docker: docker is not on PATH" in output
+    assert "2 failed, 1 passed" in output or "1 failed, 1 passed, 1 error" in output
+
+
+def test_a_lack_that_is_not_required_stays_a_skip_in_a_strict_run(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path, "--require=git", "-k", "docker or passes")
+    assert "1 passed, 1 skipped" in output
+
+
+def test_an_unknown_requirement_is_refused(tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    argv = [sys.executable, "-m", "pytest", "-p", "conftest", "--require=dokcer"]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 4
+    assert "--require: unknown dokcer; there are root, " in done.stderr
