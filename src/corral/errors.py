@@ -1,0 +1,268 @@
+"""Every error that Corral raises.
+
+CorralError
+├── SpecError (ValueError)                    the wish is wrong: a value, a combination, a name
+│   └── UnknownLanguageError                  no such language
+├── BackendError                              the maker can't
+│   ├── BackendUnavailableError               this machine or service can't; the hint says how to get it
+│   ├── UnknownBackendError (ValueError)      no such backend
+│   └── CapabilityError (NotImplementedError) this backend has not got that power
+├── SandboxError                              the sandbox as a whole
+│   ├── SandboxGoneError                      it has ended, or never was; nothing replaces it in silence
+│   └── SandboxClosedError                    you closed it
+├── ExecError                                 starting or ending a program
+│   ├── InvalidCommandError (ValueError)      empty, NUL-carrying or oversized argument, bad env, bad timeout
+│   ├── WorkdirError (FileNotFoundError)      the folder to run in is not there
+│   ├── ExitError                             check=True and the program failed; carries the result
+│   └── ExecTimeoutError (TimeoutError)       check=True and the program was out of time; carries the result
+├── SandboxFileError (OSError)                one file operation
+│   ├── SandboxFileNotFoundError (FileNotFoundError)
+│   ├── SandboxFileExistsError (FileExistsError)
+│   ├── SandboxPermissionError (PermissionError)
+│   ├── SandboxIsFolderError (IsADirectoryError)
+│   ├── SandboxNotFolderError (NotADirectoryError)
+│   ├── SandboxFileKindError                  a FIFO, device or the like where a regular file is needed
+│   ├── SandboxFileTooLargeError              over the limit of the call
+│   ├── SandboxNoSpaceError                   the sandbox's disk or inodes are used up
+│   ├── EditError                             the text is not there, or not once
+│   └── EditConflictError                     the file is no longer what was read
+├── PolicyError (PermissionError)             a rule of the caller forbids it
+└── EngineFaultError                          the engine broke a promise of its own: a bug, please report it
+
+Each class has a `code`, its identity on the wire and in logs, which never changes. Messages name the value, say what to
+do, and carry no secret and no path of the host.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from corral.results import ExecResult
+
+
+class CorralError(Exception):
+    """The root. `hint` says what to do; `retryable` whether the same call may succeed later."""
+
+    code: ClassVar[str] = "corral"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, sandbox_id: str | None = None, op: str | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.sandbox_id = sandbox_id
+        self.op = op
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class SpecError(CorralError, ValueError):
+    """The wish is wrong."""
+
+    code = "spec"
+
+
+class UnknownLanguageError(SpecError):
+    """No such language."""
+
+    code = "unknown_language"
+
+
+class BackendError(CorralError):
+    """The maker of sandboxes can't."""
+
+    code = "backend"
+
+
+class BackendUnavailableError(BackendError):
+    """This machine or service can't make such a sandbox; the hint says how it could."""
+
+    code = "backend_unavailable"
+
+
+class UnknownBackendError(BackendError, ValueError):
+    """No backend of that name."""
+
+    code = "unknown_backend"
+
+
+class CapabilityError(BackendError, NotImplementedError):
+    """This backend has not got that power."""
+
+    code = "capability"
+
+
+class SandboxError(CorralError):
+    """The sandbox as a whole."""
+
+    code = "sandbox"
+
+
+class SandboxGoneError(SandboxError):
+    """The sandbox has ended, or there never was one of that name."""
+
+    code = "sandbox_gone"
+
+
+class SandboxClosedError(SandboxError):
+    """You closed it."""
+
+    code = "sandbox_closed"
+
+
+class ExecError(CorralError):
+    """Starting or ending a program."""
+
+    code = "exec"
+
+
+class InvalidCommandError(ExecError, ValueError):
+    """A command that no kernel could run."""
+
+    code = "invalid_command"
+
+
+class WorkdirError(ExecError, FileNotFoundError):
+    """The folder to run in is not there, or not a folder."""
+
+    code = "workdir"
+
+
+class ExitError(ExecError):
+    """The program failed and `check=True` was given."""
+
+    code = "exit"
+
+    def __init__(self, message: str, *, result: ExecResult, sandbox_id: str | None = None, op: str | None = None) -> None:
+        super().__init__(message, sandbox_id=sandbox_id, op=op)
+        self.result = result
+
+
+class ExecTimeoutError(ExitError, TimeoutError):
+    """The program was out of time and `check=True` was given."""
+
+    code = "exec_timeout"
+
+
+class SandboxFileError(CorralError, OSError):
+    """One file operation failed. `path` is the path inside."""
+
+    code = "file"
+
+    def __init__(
+        self, message: str, *, path: str | None = None, sandbox_id: str | None = None, op: str | None = None, hint: str = ""
+    ) -> None:
+        CorralError.__init__(self, message, sandbox_id=sandbox_id, op=op, hint=hint)
+        self.path = path
+
+
+class SandboxFileNotFoundError(SandboxFileError, FileNotFoundError):
+    """No such file or folder inside."""
+
+    code = "file_not_found"
+
+
+class SandboxFileExistsError(SandboxFileError, FileExistsError):
+    """Something of that name is there already."""
+
+    code = "file_exists"
+
+
+class SandboxPermissionError(SandboxFileError, PermissionError):
+    """The user inside may not."""
+
+    code = "file_permission"
+
+
+class SandboxIsFolderError(SandboxFileError, IsADirectoryError):
+    """A folder where a file is needed."""
+
+    code = "is_folder"
+
+
+class SandboxNotFolderError(SandboxFileError, NotADirectoryError):
+    """A file where a folder is needed."""
+
+    code = "not_folder"
+
+
+class SandboxFileKindError(SandboxFileError):
+    """A FIFO, socket, device or /proc file where a regular one is needed."""
+
+    code = "file_kind"
+
+
+class SandboxFileTooLargeError(SandboxFileError):
+    """More bytes than the call may return."""
+
+    code = "file_too_large"
+
+
+class SandboxNoSpaceError(SandboxFileError):
+    """The sandbox's disk or inodes are used up."""
+
+    code = "no_space"
+
+
+class EditError(SandboxFileError):
+    """The text to replace is not in the file, or not exactly once; `count` says how often."""
+
+    code = "edit"
+
+    def __init__(
+        self, message: str, *, path: str | None = None, sandbox_id: str | None = None, op: str | None = None,
+        hint: str = "", count: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(message, path=path, sandbox_id=sandbox_id, op=op, hint=hint)
+        self.count = count
+
+
+class EditConflictError(SandboxFileError):
+    """The file is no longer what was read."""
+
+    code = "edit_conflict"
+    retryable = True
+
+
+class PolicyError(CorralError, PermissionError):
+    """A rule of the caller forbids it."""
+
+    code = "policy"
+
+
+class EngineFaultError(CorralError):
+    """The engine broke a promise of its own."""
+
+    code = "engine_fault"
+
+
+FILE_ERRORS_BY_ERRNO: dict[int, type[SandboxFileError]] = {
+    errno.ENOENT: SandboxFileNotFoundError,
+    errno.EEXIST: SandboxFileExistsError,
+    errno.ENOTEMPTY: SandboxFileExistsError,
+    errno.EACCES: SandboxPermissionError,
+    errno.EPERM: SandboxPermissionError,
+    errno.EROFS: SandboxPermissionError,
+    errno.EISDIR: SandboxIsFolderError,
+    errno.ENOTDIR: SandboxNotFolderError,
+    errno.ENOSPC: SandboxNoSpaceError,
+    errno.EDQUOT: SandboxNoSpaceError,
+    errno.EFBIG: SandboxNoSpaceError,
+    errno.EINVAL: SandboxFileKindError,
+}
+"""The one table from a kernel's word to a class of ours."""
+
+
+def all_error_classes() -> list[type[CorralError]]:
+    """Every class of the tree, root first."""
+    found: list[type[CorralError]] = []
+    queue: list[type[CorralError]] = [CorralError]
+    while queue:
+        current = queue.pop(0)
+        if current not in found:
+            found.append(current)
+            queue.extend(current.__subclasses__())
+    return found

@@ -1,0 +1,43 @@
+"""Paths inside a sandbox and paths of the host are different types, and never meet by accident."""
+
+from __future__ import annotations
+
+import posixpath
+from pathlib import Path, PurePosixPath
+
+from corral.errors import SandboxFileError
+
+HostPath = Path
+"""A path on this machine."""
+
+MAX_PATH_BYTES = 4095
+
+
+class SandboxPath(str):
+    """An absolute, normal path inside a sandbox. Always made by `inside`.
+
+    A `str` and not a `PurePosixPath`, because names inside are bytes that need not be UTF-8 (surrogates carry them).
+    """
+
+    __slots__ = ()
+
+
+def inside(path: str | PurePosixPath, *, workdir: str) -> SandboxPath:
+    """Parse a path given by a caller: relative ones are under `workdir`; `~` is the home folder's business, not ours.
+
+    Raises:
+        SandboxFileError: empty, with a NUL, or longer than the kernel takes.
+    """
+    text = str(path)
+    if isinstance(path, Path) and not isinstance(path, PurePosixPath):
+        raise SandboxFileError(f"{text!r} is a path of the host", path=text, hint="give a string or a PurePosixPath")
+    if not text:
+        raise SandboxFileError("the path is empty", path=text, hint="give a path inside the sandbox")
+    if "\0" in text:
+        raise SandboxFileError(f"the path {text!r} has a NUL character", path=text, hint="no file can have such a name")
+    if len(text.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
+        raise SandboxFileError(f"the path is longer than {MAX_PATH_BYTES} bytes", path=text[:80] + "…")
+    joined = posixpath.join(workdir, text)
+    # Not normpath: "a/../b" means something else when a is a link. Only doubled slashes and dots are dropped.
+    parts = [part for part in joined.split("/") if part not in ("", ".")]
+    return SandboxPath("/" + "/".join(parts))

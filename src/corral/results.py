@@ -1,0 +1,252 @@
+"""What comes back: everything the core knows, which each caller narrows for its own reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+EndReason = Literal["exited", "signalled", "timeout", "oom", "cancelled"]
+FileKind = Literal["file", "folder", "link", "fifo", "socket", "device", "other"]
+StreamName = Literal["stdout", "stderr"]
+
+TIMEOUT_EXIT_CODE = 124
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What something cost. None means that nobody could count it; `notes` says what is missing or approximate."""
+
+    wall_seconds: float
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxUsage:
+    """What a sandbox holds now and has used since it was made, from the kernel's own counters."""
+
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    processes: int | None = None
+    disk_bytes: int | None = None
+    oom_kills: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChunk:
+    """A piece of output, as it came."""
+
+    stream: StreamName
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        """Decoded on its own; a character cut in two shows as U+FFFD."""
+        return self.data.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """How a program ended and what it printed.
+
+    `stdout` and `stderr` are apart, `output` has both in the order in which they were written. Bytes that are not UTF-8
+    are shown as U+FFFD and counted in `replaced_bytes`; the bytes themselves are in `stdout_bytes` and `stderr_bytes`.
+    When more was printed than the limit, the middle is cut out, a line says how much, and `truncated` is true.
+    """
+
+    exit_code: int
+    reason: EndReason
+    usage: Usage
+    stdout_bytes: bytes = b""
+    stderr_bytes: bytes = b""
+    output_bytes: bytes = b""
+    signal: int | None = None
+    truncated: bool = False
+    stdout_total_bytes: int = 0
+    stderr_total_bytes: int = 0
+    limit: str | None = None
+    """Which limit of the sandbox ended the program, where one did and `reason` does not say it (`disk`)."""
+
+    @property
+    def stdout(self) -> str:
+        """Standard output as text."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """Standard error as text."""
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+    @property
+    def output(self) -> str:
+        """Both, in order, as text."""
+        return self.output_bytes.decode("utf-8", "replace")
+
+    @property
+    def replaced_bytes(self) -> int:
+        """How many bytes of `output` were not UTF-8."""
+        return _count_undecodable(self.output_bytes)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program ended by itself with 0."""
+        return self.exit_code == 0 and self.reason == "exited"
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether time ran out."""
+        return self.reason == "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeResult(ExecResult):
+    """How a snippet ended; `language` is the one it was run as."""
+
+    language: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One file or folder inside."""
+
+    path: str
+    kind: FileKind
+    size: int
+    mode: int
+    modified: float
+    uid: int
+    gid: int
+    target: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rstrip("/").rpartition("/")[2] or "/"
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return self.kind == "folder"
+
+
+@dataclass(frozen=True, slots=True)
+class GlobResult:
+    """Paths that match; `unreadable` are folders that could not be looked into."""
+
+    files: tuple[FileInfo, ...]
+    truncated: bool = False
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> list[str]:
+        """Only the paths."""
+        return [file.path for file in self.files]
+
+
+@dataclass(frozen=True, slots=True)
+class GrepMatch:
+    """One line."""
+
+    path: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrepResult:
+    """Lines that match; `unreadable` are files and folders that could not be looked into."""
+
+    matches: tuple[GrepMatch, ...]
+    truncated: bool = False
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EditResult:
+    """What an edit did; `sha256` is of the new content, for the next compare-and-swap."""
+
+    path: str
+    replacements: int
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceResult:
+    """What replacing over a tree did: path → number of replacements."""
+
+    replacements: dict[str, int]
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """All replacements together."""
+        return sum(self.replacements.values())
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """A change in a watched tree."""
+
+    path: str
+    kind: Literal["created", "modified", "written", "removed"]
+    folder: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxInfo:
+    """A sandbox as a list shows it."""
+
+    sandbox_id: str
+    backend: str
+    name: str | None = None
+    state: str = "running"
+    created: float = 0.0
+    deadline: float | None = None
+    """Seconds left until it is ended, None if it has no end of its own."""
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What holds on a backend, honestly: each property is `hard` (the kernel's), `soft` (by sampling) or `none`."""
+
+    isolation: str
+    memory: Literal["hard", "soft", "none"]
+    processes: Literal["hard", "soft", "none"]
+    cpu: Literal["hard", "soft", "none"]
+    disk: Literal["hard", "soft", "none"]
+    network: tuple[str, ...] = ("none",)
+    powers: frozenset[str] = frozenset()
+    """Optional powers, by the name of their protocol: `detach`, `pty`, `views`, `users`, `watch` …"""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def limits(self) -> Literal["hard", "soft"]:
+        """`soft` as soon as one of memory, processes, cpu, disk is not the kernel's."""
+        return "hard" if {self.memory, self.processes, self.cpu, self.disk} == {"hard"} else "soft"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a sandbox, for `on_event` and the log. Carries no content of files or output."""
+
+    kind: str
+    sandbox_id: str
+    backend: str
+    details: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+
+
+def _count_undecodable(data: bytes) -> int:
+    count, rest = 0, data
+    while rest:
+        try:
+            rest.decode("utf-8")
+        except UnicodeDecodeError as error:
+            count += error.end - error.start
+            rest = rest[error.end :]
+        else:
+            break
+    return count
