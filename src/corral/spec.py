@@ -1,0 +1,180 @@
+"""The wish: what a sandbox shall be. Frozen, and validated once, here."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from corral.errors import SpecError
+
+HOME = "/home/daytona"
+USER = "daytona"
+DEFAULT_OUTPUT_LIMIT_BYTES = 4 * 1024 * 1024
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+
+
+def parse_size(value: int | str, *, what: str) -> int:
+    """Bytes from an int or a text such as "512MB" or "2GiB".
+
+    Raises:
+        SpecError: not a size.
+    """
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value.lower())
+        if not match:
+            raise SpecError(f"{what}: {value!r} is not a size", hint='write bytes as a number, or like "512MiB"')
+        return int(float(match[1]) * _UNITS[match[2]])
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(f"{what}: {value!r} is not a size", hint='write bytes as a number, or like "512MiB"')
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """How much a sandbox may use. Sizes may be given as text ("512MiB")."""
+
+    cpus: float = 2.0
+    memory_bytes: int | str = 1024**3
+    disk_bytes: int | str = 3 * 1024**3
+    processes: int = 256
+    inodes: int = 200_000
+    open_files: int = 4096
+
+    def __post_init__(self) -> None:
+        for name, least in (("memory_bytes", 16 * 2**20), ("disk_bytes", 2**20)):
+            size = parse_size(getattr(self, name), what=name)
+            if size < least:
+                raise SpecError(f"{name}={size} is too little for anything to run", hint=f"give at least {least} bytes")
+            object.__setattr__(self, name, size)
+        if not (isinstance(self.cpus, int | float) and math.isfinite(self.cpus) and self.cpus >= 0.01):
+            raise SpecError(f"cpus={self.cpus!r} is not a share of processors", hint="give a number such as 0.5 or 2")
+        for name, least in (("processes", 1), ("inodes", 16), ("open_files", 16)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise SpecError(f"{name}={value!r} is not a limit", hint=f"give a whole number of at least {least}")
+
+    @property
+    def memory(self) -> int:
+        """Memory in bytes."""
+        return int(self.memory_bytes)
+
+    @property
+    def disk(self) -> int:
+        """Disk in bytes."""
+        return int(self.disk_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPolicy:
+    """Whom a sandbox may talk to. Default: nobody; an empty list of hosts is nobody as well."""
+
+    mode: Literal["none", "allow", "open"] = "none"
+    hosts: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, value: str | NetworkPolicy | None) -> NetworkPolicy:
+        """From "none", "open" or a list "pypi.org,github.com".
+
+        Raises:
+            SpecError: an empty name among the hosts.
+        """
+        if isinstance(value, NetworkPolicy):
+            return value
+        if value is None or value == "none":
+            return cls()
+        if value == "open":
+            return cls("open")
+        hosts = tuple(part.strip() for part in value.split(","))
+        if not all(hosts):
+            raise SpecError(f"network={value!r} is not a policy", hint='write "none", "open", or hosts like "a.org,b.org"')
+        return cls("allow", hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """When a sandbox ends, whatever its owner does. None: with its owner (a detached one: never by itself)."""
+
+    seconds: float | None = None
+    idle_seconds: float | None = None
+    keep_on_failure: bool = False
+    """If the `with` block ends by an exception, leave the sandbox alive, detached, for a look."""
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "idle_seconds"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+                raise SpecError(f"lifetime {name}={value!r} is not a time", hint="give seconds above 0, or None")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A sandbox, as wished for."""
+
+    image: str | None = None
+    resources: Resources = field(default_factory=Resources)
+    network: NetworkPolicy = field(default_factory=NetworkPolicy)
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = HOME
+    lifetime: Lifetime = field(default_factory=Lifetime)
+    name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    """Python packages, laid read-only under the sandbox (fetched on the host, wheels only, and kept for next time)."""
+    venv: str | os.PathLike[str] | None = None
+    """A virtual environment of the host whose packages are shown read-only."""
+    ephemeral: bool = False
+    """Keep what is written in memory instead of on disk."""
+    hostname: str = "corral"
+    exec_timeout: float | None = None
+    """The timeout of every call that names none."""
+    output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
+    """How much of each stream a result keeps."""
+    client_token: str | None = None
+    """Makes create repeatable: the same token gives the same sandbox, never a second one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "env", check_env(self.env))
+        object.__setattr__(self, "labels", dict(self.labels))
+        if isinstance(self.packages, str):
+            raise SpecError(f"packages={self.packages!r} is a text", hint="give a list: packages=['numpy']")
+        object.__setattr__(self, "packages", tuple(self.packages))
+        for package in self.packages:
+            if not isinstance(package, str) or not re.match(r"[A-Za-z0-9]", package) or "\n" in package:
+                raise SpecError(f"{package!r} is not a package requirement", hint="write it as for pip: 'numpy>=2'")
+        if not self.workdir.startswith("/") or "\0" in self.workdir or ".." in self.workdir.split("/"):
+            raise SpecError(f"workdir={self.workdir!r} is not an absolute path", hint=f"for example {HOME}")
+        if self.name is not None and not _NAME.fullmatch(self.name):
+            raise SpecError(f"name={self.name!r} is not a name", hint="letters, digits, '.', '_' and '-', at most 63")
+        if not _HOSTNAME.fullmatch(self.hostname):
+            raise SpecError(f"hostname={self.hostname!r} is not a host name", hint="letters, digits and '-', at most 63")
+        check_timeout(self.exec_timeout, what="exec_timeout", error=SpecError)
+        if isinstance(self.output_limit_bytes, bool) or not isinstance(self.output_limit_bytes, int) or self.output_limit_bytes < 1:
+            raise SpecError(f"output_limit_bytes={self.output_limit_bytes!r} is not a limit", hint="give bytes, 1 or more")
+
+
+def check_timeout(value: float | None, *, what: str, error: type[Exception]) -> None:
+    """A timeout is None or a finite number of seconds above 0; raises `error` otherwise."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        hint = "give seconds above 0, or None for no limit"
+        raise error(f"{what}={value!r} is not a time: {hint}")
+
+
+def check_env(env: Mapping[str, str], *, error: type[Exception] = SpecError) -> dict[str, str]:
+    """Names without '=' and NUL, values without NUL; raises `error` otherwise. Values are never shown."""
+    checked: dict[str, str] = {}
+    for name, value in env.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise error(f"{name!r} is not a name for an environment variable: it is empty or has '=' or NUL in it")
+        if not isinstance(value, str) or "\0" in value:
+            raise error(f"the value of environment variable {name!r} is not a text without NUL")
+        checked[name] = value
+    return checked
