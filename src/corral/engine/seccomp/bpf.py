@@ -4,14 +4,15 @@
     number, by binary search      -> allow | errno | argument checks
     number beyond the table, x32  -> ENOSYS
 
-A block of code always ends in returns and never falls out of its end, so that blocks are put together by concatenation
-and jumps are the lengths of what they skip. Only loads of number and arch come before the verdict of an unconditional
-rule: the kernel then proves at install time that it is always allowed, and skips the filter for it.
+Classic BPF jumps forward only, so the program is written from its end to its start: what an instruction jumps to is
+there already, and a verdict is written once for all who come to it. That keeps the program short, and so cheap to
+install: the kernel compiles it anew each time. Only loads of number and arch come before the verdict of an
+unconditional rule: the kernel proves at install time that such a call is always allowed, and skips the filter for it.
 """
 
 import struct
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -66,18 +67,57 @@ def verdict(errno: int) -> int:
     return RET_ALLOW if errno == ALLOW else RET_ERRNO | errno
 
 
+class _Writer:
+    """A program, from its end. A place is the number of instructions from there to the end."""
+
+    def __init__(self) -> None:
+        self._backwards: list[_Op] = []
+        self._verdicts: dict[int, int] = {}
+
+    def add(self, op: _Op) -> int:
+        """Put an instruction before all others; its own place."""
+        self._backwards.append(op)
+        return len(self._backwards)
+
+    def answer(self, errno: int) -> int:
+        """Where the verdict for `errno` is returned."""
+        place = self._verdicts.get(errno)
+        if place is None or not self._in_reach(place):
+            place = self._verdicts[errno] = self.add(_Op(_RETURN, k=verdict(errno)))
+        return place
+
+    def branch(self, code: int, k: int, *, yes: int, no: int) -> int:
+        """A comparison that goes on at one of two places."""
+        # The one hop may push the other target out of reach, hence the slack.
+        yes = yes if self._in_reach(yes, slack=1) else self._hop(yes)
+        no = no if self._in_reach(no) else self._hop(no)
+        return self.add(_Op(code, jt=self._distance(yes), jf=self._distance(no), k=k))
+
+    def finish(self) -> bytes:
+        return b"".join(_INSTRUCTION.pack(*op) for op in reversed(self._backwards))
+
+    def _hop(self, place: int) -> int:
+        # A conditional jump holds 8 bits, an unconditional one 32.
+        return self.add(_Op(_GOTO, k=self._distance(place)))
+
+    def _in_reach(self, place: int, *, slack: int = 0) -> bool:
+        return self._distance(place) + slack <= _MAX_JUMP
+
+    def _distance(self, place: int) -> int:
+        return len(self._backwards) - place
+
+
 @cache
 def compile_filter(arch: str) -> bytes:
     """The policy for `arch` as an array of `struct sock_filter`. Raises: UnsupportedArchError."""
     rules = {number: POLICY.get(name, UNKNOWN) for name, number in numbers(arch).items()}
-    program = [
-        _Op(_LOAD, k=_ARCH),
-        _Op(_IF_EQ, jt=1, k=audit_arch(arch)),
-        _Op(_RETURN, k=RET_KILL_PROCESS),
-        _Op(_LOAD, k=_NR),
-        *_search(_ranges(rules)),
-    ]
-    return b"".join(_INSTRUCTION.pack(*op) for op in program)
+    program = _Writer()
+    _search(_ranges(rules), program)
+    ours = program.add(_Op(_LOAD, k=_NR))
+    foreign = program.add(_Op(_RETURN, k=RET_KILL_PROCESS))
+    program.branch(_IF_EQ, audit_arch(arch), yes=ours, no=foreign)
+    program.add(_Op(_LOAD, k=_ARCH))
+    return program.finish()
 
 
 def _ranges(rules: Mapping[int, Rule]) -> list[_Range]:
@@ -87,39 +127,36 @@ def _ranges(rules: Mapping[int, Rule]) -> list[_Range]:
     return [next(group) for _, group in alike]
 
 
-def _search(ranges: Sequence[_Range]) -> list[_Op]:
+def _search(ranges: Sequence[_Range], program: _Writer) -> int:
+    """Write a balanced search for the number; its place."""
     if len(ranges) == 1:
-        return _judge(ranges[0].rule)
+        return _judge(ranges[0].rule, program)
     middle = len(ranges) // 2
-    low, high = _search(ranges[:middle]), _search(ranges[middle:])
-    border = ranges[middle].start
-    if len(low) <= _MAX_JUMP:
-        return [_Op(_IF_GE, jt=len(low), k=border), *low, *high]
-    # A conditional jump holds 8 bits, an unconditional one 32.
-    return [_Op(_IF_GE, jf=1, k=border), _Op(_GOTO, k=len(low)), *low, *high]
+    high, low = _search(ranges[middle:], program), _search(ranges[:middle], program)
+    return program.branch(_IF_GE, ranges[middle].start, yes=high, no=low)
 
 
-def _judge(rule: Rule) -> list[_Op]:
-    cases = (op for case in rule.cases for op in _case(case))
-    return [*cases, _Op(_RETURN, k=verdict(rule.errno))]
+def _judge(rule: Rule, program: _Writer) -> int:
+    place = program.answer(rule.errno)
+    for case in reversed(rule.cases):
+        place = _try(case, otherwise=place, program=program)
+    return place
 
 
-def _case(case: Case) -> list[_Op]:
-    """Returns the verdict when all matches hold, else runs out of its end."""
-    code = [_Op(_RETURN, k=verdict(case.errno))]
+def _try(case: Case, *, otherwise: int, program: _Writer) -> int:
+    place = program.answer(case.errno)
     for match in reversed(case.when):
-        code = [*_match(match, skip=len(code)), *code]
-    return code
+        place = _compare(match, yes=place, no=otherwise, program=program)
+    return place
 
 
-def _match(match: Match, *, skip: int) -> list[_Op]:
-    """Runs out of its end when an argument matches, else jumps `skip` instructions beyond it."""
-    load = [_Op(_LOAD, k=_ARGS + 8 * match.argument)]  # both machines are little-endian: the low half comes first
+def _compare(match: Match, *, yes: int, no: int, program: _Writer) -> int:
+    for value in reversed(match.values):
+        no = program.branch(_IF_EQ, value, yes=yes, no=no)
     if match.mask != _LOW_32:
-        load.append(_Op(_AND, k=match.mask))
-    last = len(match.values) - 1
-    tests = [_Op(_IF_EQ, jt=last - i, jf=skip if i == last else 0, k=value) for i, value in enumerate(match.values)]
-    return [*load, *tests]
+        program.add(_Op(_AND, k=match.mask))
+    # Both machines are little-endian: the low half of an argument comes first.
+    return program.add(_Op(_LOAD, k=_ARGS + 8 * match.argument))
 
 
 def simulate(program: bytes, *, arch: str, nr: int, args: Sequence[int] = ()) -> int:
@@ -129,7 +166,7 @@ def simulate(program: bytes, *, arch: str, nr: int, args: Sequence[int] = ()) ->
     """
     padded = (*args, 0, 0, 0, 0, 0, 0)[:6]
     data = _DATA.pack(nr & _LOW_32, audit_arch(arch), 0, *(arg & _LOW_64 for arg in padded))
-    code = [_Op(*fields) for fields in _INSTRUCTION.iter_unpack(program)]
+    code = _decode(program)
     accumulator = at = 0
     while at < len(code):
         op = code[at]
@@ -145,6 +182,11 @@ def simulate(program: bytes, *, arch: str, nr: int, args: Sequence[int] = ()) ->
         else:
             at += op.jt if _holds(op, accumulator) else op.jf
     raise ValueError("the program runs out of its end")
+
+
+@lru_cache(maxsize=8)  # the same few filters are asked thousands of times
+def _decode(program: bytes) -> list[_Op]:
+    return [_Op(*fields) for fields in _INSTRUCTION.iter_unpack(program)]
 
 
 def _holds(op: _Op, accumulator: int) -> bool:

@@ -1,0 +1,219 @@
+"""ProcessBase: what every running program has in common, whichever backend runs it.
+
+A backend feeds it from whatever thread it reads in; callers may wait on it from any event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from corral.errors import CorralError, ExecError
+from corral.output import Capture
+from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
+
+BACKLOG_BYTES = 1024 * 1024
+"""How far a reader may lag behind before the program has to wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a program ended, as the backend saw it."""
+
+    exit_code: int
+    reason: EndReason
+    usage: Usage
+    signal: int | None = None
+    limit: str | None = None
+
+
+class _Subscriber:
+    """One reader of the output, in its own event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, backlog: list[OutputChunk], drained: Callable[[], None]) -> None:
+        self._loop = loop
+        self._chunks: deque[OutputChunk] = deque(backlog)
+        self._bytes = 0
+        self._ended = False
+        self._wakeup = asyncio.Event()
+        self._drained = drained
+        self._lock = threading.Lock()
+
+    def push(self, chunk: OutputChunk | None) -> bool:
+        """From any thread; None is the end. True if this reader lags too far behind."""
+        with self._lock:
+            if chunk is None:
+                self._ended = True
+            else:
+                self._chunks.append(chunk)
+                self._bytes += len(chunk.data)
+            full = self._bytes > BACKLOG_BYTES
+        try:
+            self._loop.call_soon_threadsafe(self._wakeup.set)
+        except RuntimeError:  # its loop is closed: nobody reads here any more
+            return False
+        return full
+
+    async def next(self) -> OutputChunk | None:
+        """The next piece, None at the end."""
+        while True:
+            with self._lock:
+                if self._chunks:
+                    chunk = self._chunks.popleft()
+                    self._bytes -= len(chunk.data)
+                    emptied = not self._chunks
+                    break
+                if self._ended:
+                    return None
+                self._wakeup.clear()
+            await self._wakeup.wait()
+        if emptied:
+            self._drained()
+        return chunk
+
+
+class ProcessBase(ABC):
+    """A running program. See `corral.protocol.Process` for the promises."""
+
+    def __init__(self, *, output_limit_bytes: int) -> None:
+        self._capture = Capture(output_limit_bytes)
+        self._subscribers: list[_Subscriber] = []
+        self._lock = threading.Lock()
+        self._end: concurrent.futures.Future[Ending] = concurrent.futures.Future()
+
+    # What a backend provides.
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """Its number inside."""
+
+    @abstractmethod
+    async def write(self, data: bytes | str) -> None:
+        """See `Process`."""
+
+    @abstractmethod
+    async def close_stdin(self) -> None:
+        """See `Process`."""
+
+    @abstractmethod
+    async def signal(self, number: int) -> None:
+        """See `Process`."""
+
+    @abstractmethod
+    async def resize(self, *, rows: int, columns: int) -> None:
+        """See `Process`."""
+
+    @abstractmethod
+    def end_tree(self, reason: EndReason) -> None:
+        """Ask for the end of the program and all that it started. Must not block; may be called again."""
+
+    def resume_reading(self) -> None:
+        """A reader that lagged behind has caught up. Only of use to backends that can make a program wait."""
+
+    # What a backend calls.
+
+    def feed(self, stream: StreamName, data: bytes) -> bool:
+        """Take output. True if a reader lags behind, so that the backend should pause."""
+        chunk = OutputChunk(stream, data)
+        with self._lock:
+            self._capture.add(stream, data)
+            subscribers = list(self._subscribers)
+        return any([subscriber.push(chunk) for subscriber in subscribers])
+
+    def finish(self, ending: Ending | CorralError) -> None:
+        """The program has ended, or it can't be known any more how. Only the first call counts."""
+        with self._lock:
+            if self._end.done():
+                return
+            if isinstance(ending, Ending):
+                self._end.set_result(ending)
+            else:
+                self._end.set_exception(ending)
+            subscribers = list(self._subscribers)
+        for subscriber in subscribers:
+            subscriber.push(None)
+
+    # What is the same for all.
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self._end.done()
+
+    async def output(self) -> AsyncIterator[OutputChunk]:
+        """See `Process`."""
+        with self._lock:
+            subscriber = _Subscriber(asyncio.get_running_loop(), self._capture.chunks(), self.resume_reading)
+            self._subscribers.append(subscriber)
+            if self._end.done():
+                subscriber.push(None)
+        try:
+            while (chunk := await subscriber.next()) is not None:
+                yield chunk
+        finally:
+            with self._lock:
+                self._subscribers.remove(subscriber)
+            self.resume_reading()
+        if (error := self._end.exception()) is not None:
+            raise error
+
+    async def wait(self, *, timeout: float | None = None) -> ExecResult:
+        """See `Process`."""
+        ending = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._end)), timeout)
+        return self._result(ending)
+
+    async def kill(self) -> ExecResult:
+        """See `Process`."""
+        self.end_tree("cancelled")
+        return await self.wait()
+
+    async def aclose(self) -> None:
+        """See `Process`."""
+        if not self._end.done():
+            self.end_tree("cancelled")
+            try:
+                await self.wait()
+            except CorralError:
+                return  # the sandbox is gone, and the program with it
+
+    async def __aenter__(self) -> ProcessBase:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _result(self, ending: Ending) -> ExecResult:
+        with self._lock:
+            capture = self._capture
+            return ExecResult(
+                exit_code=TIMEOUT_EXIT_CODE if ending.reason == "timeout" else ending.exit_code,
+                reason=ending.reason,
+                usage=ending.usage,
+                stdout_bytes=capture.stream("stdout"),
+                stderr_bytes=capture.stream("stderr"),
+                output_bytes=capture.combined(),
+                signal=ending.signal,
+                truncated=capture.truncated,
+                stdout_total_bytes=capture.total("stdout"),
+                stderr_total_bytes=capture.total("stderr"),
+                limit=ending.limit,
+            )
+
+
+def as_bytes(data: bytes | str) -> bytes:
+    """Input for a program.
+
+    Raises:
+        ExecError: neither bytes nor text.
+    """
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogateescape")
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise ExecError(f"input must be bytes or text, not {type(data).__name__}")
