@@ -1,7 +1,224 @@
+"""The keeper: a process of its own for each detached sandbox.
+
+It holds the sandbox, its deadline (on the monotonic clock), and the output of programs that were started to run on. It
+is found through its socket in the sandbox's folder, and ends the sandbox if that folder vanishes. Whoever may open the
+folder may speak to it; messages carry a version so that an older keeper is understood by a newer client.
+"""
+
 from __future__ import annotations
-from typing import Any, NoReturn
+
+import contextlib
 import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from corral.engine import sweep, syscalls, wire
 from corral.engine.box import Box
-from corral.engine.state import DataFolder
+from corral.engine.client import ask
+from corral.engine.errors import EngineError, ProtocolError
+from corral.engine.keptlog import KeptLog
+from corral.engine.state import DataFolder, read_state, write_state
+
+VERSION = 1
+SOCKET_NAME = "keeper.sock"
+_LOOK_SECONDS = 0.5
+
+
 def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
-    os._exit(0)
+    """In a child of the launcher: leave its session, let the launcher go on, and keep the box."""
+    ready_reader, ready_writer = os.pipe()
+    os.setsid()
+    if os.fork() != 0:
+        os.close(ready_writer)
+        os.read(ready_reader, 1)  # the launcher answers only when the keeper listens
+        os._exit(0)
+    try:
+        held = [0, 1, 2, ready_writer, box.host.fileno(), box.pid_fd, box.lock_fd]
+        if box.group.init_fd is not None:
+            held.append(box.group.init_fd)
+        if box.uids is not None:
+            held.append(box.uids.claim.fileno())
+        syscalls.close_all_but(tuple(held))
+        syscalls.set_process_name("corral-keeper")
+        keeper = Keeper(box, data, info)
+        os.close(ready_writer)
+        keeper.run()
+    except BaseException:
+        # Whatever it is: a keeper that fails must take its sandbox along and never return into the launcher.
+        box.kill()
+        with contextlib.suppress(Exception):
+            box.clear(data)
+    os._exit(1)
+
+
+class Keeper:
+    """The loop."""
+
+    def __init__(self, box: Box, data: DataFolder, info: dict[str, Any]) -> None:
+        self._box = box
+        self._data = data
+        self._info = info
+        self._inode = os.stat(box.folder).st_ino
+        self._deadline = _moment(info.get("lifetime_seconds"))
+        self._idle_seconds = info.get("idle_seconds")
+        self._last_use = time.monotonic()
+        self._logs: dict[int, KeptLog] = {}
+        self._waiting: list[socket.socket] = []
+        self._epoll = select.epoll()
+        self._on_ready: dict[int, Callable[[], None]] = {}
+        self._control, inner = wire.make_pair()
+        wire.send(box.host, {"op": "control"}, (inner.fileno(),))
+        inner.close()
+        os.chdir(box.folder)
+        os.makedirs("logs", mode=0o700, exist_ok=True)
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._door.bind(SOCKET_NAME)  # relative: a socket's path may have 107 bytes at most
+        self._door.listen(64)
+        state = read_state(box.folder) or {}
+        write_state(box.folder, {**state, "detached": True, "info": info, "keeper": os.getpid()})
+        os.chdir("/")
+        self._watch(self._door.fileno(), self._accept)
+        self._watch(box.pid_fd, self._ended)
+
+    def run(self) -> NoReturn:
+        """Serve until the sandbox ends."""
+        signal.signal(signal.SIGTERM, lambda *_: self._box.kill())
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            for descriptor, _ in self._epoll.poll(_LOOK_SECONDS):
+                callback = self._on_ready.get(descriptor)
+                if callback is not None:
+                    callback()
+            self._look_around()
+
+    def _watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+        self._on_ready[descriptor] = callback
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def _unwatch(self, descriptor: int) -> None:
+        if self._on_ready.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    def _look_around(self) -> None:
+        now = time.monotonic()
+        over = self._deadline is not None and now >= self._deadline
+        busy = any(not log.ended for log in self._logs.values())
+        idle = self._idle_seconds is not None and not busy and now - self._last_use >= self._idle_seconds
+        if over or idle or not self._folder_is_there():
+            self._box.kill()
+        if self._box.disk_watch is not None and self._box.disk_watch.look(now):
+            with contextlib.suppress(OSError):
+                wire.send(self._box.host, {"op": "disk_full"})
+
+    def _folder_is_there(self) -> bool:
+        try:
+            return os.stat(self._box.folder).st_ino == self._inode
+        except OSError:
+            return False
+
+    def _ended(self) -> None:
+        """The sandbox is no more: clear up and go."""
+        self._box.clear(self._data)
+        for reply in self._waiting:
+            with contextlib.suppress(OSError):
+                wire.send(reply, {"ok": True})
+        with contextlib.suppress(OSError):
+            sweep.empty_trash(self._data)
+        os._exit(0)
+
+    def _accept(self) -> None:
+        connection, _ = self._door.accept()
+        self._watch(connection.fileno(), lambda: self._hear(connection))
+
+    def _hear(self, connection: socket.socket) -> None:
+        try:
+            received = wire.receive(connection)
+        except ProtocolError:
+            received = None
+        if received is None:
+            self._unwatch(connection.fileno())
+            connection.close()
+            return
+        message, descriptors = received
+        if not descriptors:
+            return
+        self._last_use = time.monotonic()
+        reply = socket.socket(fileno=descriptors.pop(0))
+        try:
+            self._answer(message, reply)
+        except (OSError, EngineError, KeyError, TypeError, ValueError) as error:
+            with contextlib.suppress(OSError):
+                wire.send(reply, {"error": "refused", "text": f"{type(error).__name__}: {error}"})
+            reply.close()
+        finally:
+            wire.close_all(descriptors)
+
+    def _answer(self, message: wire.Message, reply: socket.socket) -> None:
+        operation = message.get("op")
+        if operation == "destroy":
+            self._waiting.append(reply)
+            self._box.kill()
+            return
+        if operation == "info":
+            wire.send(reply, self._describe())
+        elif operation == "control":
+            ours, theirs = wire.make_pair()
+            wire.send(self._box.host, {"op": "control"}, (theirs.fileno(),))
+            theirs.close()
+            wire.send(reply, {"ok": True}, (ours.fileno(),))
+            ours.close()
+        elif operation == "usage":
+            wire.send(reply, {"ok": True, "usage": self._box.usage()})
+        elif operation == "run":
+            wire.send(reply, {"ok": True, "number": self._run(message["program"])})
+        elif operation == "deadline":
+            self._deadline = _moment(message.get("seconds"))
+            wire.send(reply, {"ok": True})
+        else:
+            wire.send(reply, {"error": "unknown", "text": f"unknown operation {operation!r}"})
+        reply.close()
+
+    def _describe(self) -> wire.Message:
+        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        return {
+            "ok": True, "version": VERSION, "id": self._box.recipe.sandbox_id, "seconds_left": left,
+            "info": self._info, "running": [number for number, log in self._logs.items() if not log.ended],
+        }  # fmt: skip
+
+    def _run(self, program: dict[str, Any]) -> int:
+        """Start a program whose output goes to a log here, and that nobody's leaving ends."""
+        number = 1 + max([0, *self._logs])
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            message = {**program, "op": "start", "outlive_client": True}
+            channel = ask(self._control, message, (null, writer, writer))
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(null)
+            os.close(writer)
+        log = KeptLog(str(self._box.folder / "logs" / str(number)), reader, channel, list(program["argv"]))
+        self._logs[number] = log
+        self._watch(reader, lambda: self._read_log(log))
+        self._watch(channel.fileno(), lambda: self._end_log(log))
+        return number
+
+    def _read_log(self, log: KeptLog) -> None:
+        if not log.take():
+            self._unwatch(log.reader)
+            log.close_reader()
+
+    def _end_log(self, log: KeptLog) -> None:
+        if log.hear():
+            self._unwatch(log.channel.fileno())
+            log.channel.close()
+
+
+def _moment(seconds: float | None) -> float | None:
+    return None if seconds is None else time.monotonic() + seconds

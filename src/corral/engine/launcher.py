@@ -227,6 +227,9 @@ def open_workshop(data_path: str) -> Workshop:
 def main(client_fd: int, settings: dict[str, Any]) -> None:
     """Entry point of the launcher's process."""
     client = socket.socket(fileno=client_fd)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the program; we follow when it is gone
     os.umask(0o022)
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)

@@ -186,6 +186,8 @@ def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
         for folder in reversed(missing):
             os.mkdir(folder, 0o755)
             os.chown(folder, uid, gid)
+        if path.endswith("/"):
+            continue
         descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
         with os.fdopen(descriptor, "w") as file:
             file.write(stage.recipe.files[path])

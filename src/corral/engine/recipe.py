@@ -44,7 +44,8 @@ class Recipe:
     hostname: str = "corral"
     ephemeral: bool = False
     files: dict[str, str] = field(default_factory=dict)
-    """Small text files laid down in the writable root before anything runs: path → content."""
+    """Small text files laid down in the writable root before anything runs: path → content. A path that ends in
+    "/" is a folder."""
 
     def to_json(self) -> dict[str, Any]:
         """As a message."""

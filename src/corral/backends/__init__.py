@@ -1,0 +1,1 @@
+"""Backends: the makers of sandboxes, one folder each, found through `registry`."""

@@ -1,0 +1,196 @@
+"""Makes, finds and ends embedded sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import secrets
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from corral.backends.embedded import exchange, keepers, packages, settings
+from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
+from corral.backends.embedded.seam import mapped
+from corral.backends.embedded import tsstub as typescript
+from corral.engine import wire
+from corral.engine.base import Tool, build
+from corral.engine.client import LauncherClient, check
+from corral.engine.recipe import Limits, Recipe, Tree
+from corral.errors import CapabilityError, SandboxGoneError
+from corral.results import Capabilities, Event, SandboxInfo
+from corral.spec import HOME, Spec
+
+NAME = "embedded"
+POWERS = frozenset({"detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What one sandbox stands on: its trees, its first files and its environment."""
+
+    trees: tuple[Tree, ...]
+    files: dict[str, str]
+    env: dict[str, str]
+
+
+class EmbeddedBackend:
+    """See `corral.protocol.Backend`. One per data folder and process; usable from any thread and event loop."""
+
+    name = NAME
+
+    def __init__(self, data_folder: Path | str | None = None) -> None:
+        self.data_folder = Path(data_folder) if data_folder is not None else settings.default_data_folder()
+        self._launcher = LauncherClient(self.data_folder)
+        self._tokens: dict[str, EmbeddedSandbox] = {}
+        self._lock = threading.Lock()
+        self._exit_registered = False
+
+    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> EmbeddedSandbox:
+        """See `Backend`."""
+        _refuse_what_is_missing(spec)
+        if spec.client_token is not None:
+            with self._lock:
+                known = self._tokens.get(spec.client_token)
+            if known is not None and not known.closed:
+                return known
+        self._clean_up_at_exit()
+        ground = await self._prepare_ground(spec)
+        sandbox_id = str(uuid.uuid4())
+        recipe = self._recipe(spec, sandbox_id, ground)
+        ours, theirs = wire.make_pair()
+        try:
+            with mapped(op="create"):
+                reply = await asyncio.to_thread(
+                    self._launcher.request, {"op": "create", "recipe": recipe.to_json()}, (theirs.fileno(),)
+                )
+                # If this is cancelled, `ours` is closed below: init sees its owner gone and the launcher clears up.
+                check(await exchange.answer(reply))
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        sandbox = EmbeddedSandbox(
+            sandbox_id=sandbox_id, spec=spec, control=ours, env=ground.env, grip=OwnedGrip(self._launcher, sandbox_id),
+            data_folder=self.data_folder, on_event=on_event, root=os.geteuid() == 0,
+        )  # fmt: skip
+        if spec.client_token is not None:
+            with self._lock:
+                self._tokens[spec.client_token] = sandbox
+        sandbox.arm_deadline()
+        sandbox.tell("created")
+        return sandbox
+
+    async def connect(self, sandbox_id: str) -> EmbeddedSandbox:
+        """See `Backend`."""
+        return await keepers.connect(self.data_folder, sandbox_id)
+
+    async def list(self) -> Sequence[SandboxInfo]:
+        """See `Backend`."""
+        return await keepers.list_all(self.data_folder)
+
+    async def delete(self, sandbox_id: str) -> None:
+        """See `Backend`."""
+        sandbox = await self.connect(sandbox_id)
+        await sandbox.kill()
+
+    async def capabilities(self) -> Capabilities:
+        """See `Backend`."""
+        with mapped(op="capabilities"):
+            reply = await asyncio.to_thread(self._launcher.request, {"op": "hello"})
+            hello = check(await exchange.answer(reply))
+        limited = set(hello["limited"])
+        root = bool(hello["root"])
+        notes = []
+        if not root:
+            notes.append("one user id: system files can't be changed inside, user='root' is not there")
+        if "memory" not in limited:
+            notes.append("memory is added up ten times a second; one process is bounded by the kernel")
+        if not hello["hard_disk"]:
+            notes.append("disk is measured about once a second; one file is bounded by the kernel; ephemeral=True is hard")
+        return Capabilities(
+            isolation="namespaces" if root else "namespaces, rootless",
+            memory="hard" if "memory" in limited else "soft",
+            processes="hard",
+            cpu="hard" if "cpu" in limited else "none",
+            disk="hard" if hello["hard_disk"] else "soft",
+            powers=POWERS if root else POWERS - {"users"},
+            notes=tuple(notes),
+        )
+
+    async def aclose(self) -> None:
+        """See `Backend`."""
+        await asyncio.to_thread(self._launcher.shutdown)
+
+    # Parts.
+
+    def _clean_up_at_exit(self) -> None:
+        with self._lock:
+            if not self._exit_registered:
+                # Straight to the launcher's socket: at exit there may be no event loop any more.
+                atexit.register(self._launcher.shutdown)
+                os.register_at_fork(after_in_child=self._launcher.abandon)
+                self._exit_registered = True
+
+    async def _prepare_ground(self, spec: Spec) -> Ground:
+        tools = settings.find_host_tools(owned=os.geteuid() == 0, typescript=typescript.installed(self.data_folder))
+        extra: list[Tool] = []
+        if spec.packages:
+            folder = await packages.provide_packages(self.data_folder, spec.packages)
+            extra.append(Tool(str(folder), settings.PACKAGES_AT))
+        if spec.venv is not None:
+            extra.append(Tool(str(packages.venv_site_packages(spec.venv)), settings.VENV_AT))
+        description = tools.description
+        if extra:
+            description = type(description)((*description.tools, *extra), description.commands, description.owned)
+        trees = await asyncio.to_thread(build, self.data_folder, description)
+        files = {packages.path_file(): "".join(f"{tool.target}\n" for tool in extra)} if extra else {}
+        if spec.workdir not in (HOME, "/workspace"):
+            files[spec.workdir.rstrip("/") + "/"] = ""
+        return Ground(trees, files, tools.env)
+
+    def _recipe(self, spec: Spec, sandbox_id: str, ground: Ground) -> Recipe:
+        resources = spec.resources
+        limits = Limits(
+            memory_bytes=resources.memory,
+            processes=resources.processes,
+            cpus=resources.cpus,
+            disk_bytes=resources.disk,
+            inodes=resources.inodes,
+            open_files=resources.open_files,
+            shared_memory_bytes=max(1 << 20, min(resources.memory // 2, 64 << 20)),
+        )
+        return Recipe(
+            sandbox_id=sandbox_id,
+            folder=str(self.data_folder / "sandboxes" / sandbox_id),
+            trees=ground.trees,
+            limits=limits,
+            hostname=spec.hostname,
+            ephemeral=spec.ephemeral,
+            files=ground.files,
+        )
+
+
+def _refuse_what_is_missing(spec: Spec) -> None:
+    if spec.image is not None:
+        raise CapabilityError(
+            f"image={spec.image!r}: the embedded backend has no images yet", op="create",
+            hint="packages=[…] or venv= bring Python packages; the host's own /usr is the base",
+        )  # fmt: skip
+    if spec.network.mode != "none":
+        raise CapabilityError(
+            f"network={spec.network.mode!r}: the embedded backend gives no network yet", op="create",
+            hint="bring files with files.upload, Python packages with packages=[…]",
+        )  # fmt: skip
+
+
+def new_token() -> str:
+    """A fresh client token."""
+    return secrets.token_hex(16)
+
+
+__all__ = ["EmbeddedBackend", "SandboxGoneError", "new_token"]

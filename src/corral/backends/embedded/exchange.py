@@ -1,0 +1,72 @@
+"""Waiting for the engine's answers in whatever event loop the caller runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+
+from corral.engine import wire
+from corral.engine.errors import GoneError
+
+
+async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
+    """The next message and its descriptors.
+
+    Raises:
+        GoneError: the other side is no more.
+    """
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            received = wire.receive(sock, allow_large=False)
+        except BlockingIOError:
+            await _ready(loop, sock.fileno(), loop.add_reader, loop.remove_reader)
+            continue
+        if received is None:
+            raise GoneError("the other side is gone")
+        return received
+
+
+async def answer(sock: socket.socket) -> wire.Message:
+    """The one answer to a request; the socket is closed. Raises: as `receive`."""
+    try:
+        message, descriptors = await receive(sock)
+        wire.close_all(descriptors)
+        return message
+    finally:
+        sock.close()
+
+
+async def read_pipe(descriptor: int, size: int) -> bytes:
+    """The next bytes of a non-blocking pipe, empty at its end. Safe to cancel: no thread is left reading."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return os.read(descriptor, size)
+        except BlockingIOError:
+            await _ready(loop, descriptor, loop.add_reader, loop.remove_reader)
+
+
+async def write_pipe(descriptor: int, data: bytes) -> None:
+    """All of `data` into a non-blocking pipe. Raises: OSError, above all BrokenPipeError."""
+    loop = asyncio.get_running_loop()
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            await _ready(loop, descriptor, loop.add_writer, loop.remove_writer)
+
+
+async def _ready(
+    loop: asyncio.AbstractEventLoop, descriptor: int, add: Callable[..., object], remove: Callable[[int], object]
+) -> None:
+    ready: asyncio.Future[None] = loop.create_future()
+    add(descriptor, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        remove(descriptor)

@@ -1,0 +1,347 @@
+"""Files of an embedded sandbox, through the file agent inside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from typing import Any
+
+from corral.backends.embedded import exchange
+from corral.backends.embedded.seam import file_error, mapped
+from corral.engine import syscalls, wire
+from corral.engine.client import ask
+from corral.engine.errors import GoneError
+from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileNotFoundError
+from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, encode
+from corral.paths import SandboxPath
+from corral.protocol import PathLike
+from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
+
+_SEARCH_SECONDS = 300
+_KINDS = ("file", "folder", "link", "fifo", "socket", "device", "other")
+
+
+class EmbeddedFiles(FilesBase):
+    """See `corral.protocol.AsyncFiles`."""
+
+    def __init__(self, *, workdir: str, sandbox_id: str, open_agent: Callable[[], socket.socket]) -> None:
+        super().__init__(workdir=workdir)
+        self._sandbox_id = sandbox_id
+        self._open_agent = open_agent
+        self._agent: socket.socket | None = None
+
+    def close(self) -> None:
+        """Let go of the agent."""
+        if self._agent is not None:
+            self._agent.close()
+            self._agent = None
+
+    # Talking to the agent.
+
+    def _request(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
+        for attempt in (1, 2):
+            if self._agent is None:
+                self._agent = self._open_agent()
+            try:
+                return ask(self._agent, message, descriptors)
+            except GoneError:
+                # The agent can be killed from inside (rootless, where it shares the code's uid): start another, once.
+                self._agent.close()
+                self._agent = None
+                if attempt == 2:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str) -> wire.Message:
+        with mapped(sandbox_id=self._sandbox_id, op=message["op"]):
+            answer = await exchange.answer(self._request(message, descriptors))
+        return self._check(answer, path, message["op"])
+
+    def _check(self, answer: wire.Message, path: str, operation: str) -> wire.Message:
+        if "error" in answer:
+            raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op=operation)
+        return answer
+
+    async def _collect(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> tuple[list[Any], wire.Message]:
+        """An answer that comes in batches."""
+        items: list[Any] = []
+        with mapped(sandbox_id=self._sandbox_id, op=message["op"]):
+            sock = self._request({"timeout": _SEARCH_SECONDS, **message}, descriptors)
+            try:
+                while True:
+                    part, received = await exchange.receive(sock)
+                    wire.close_all(received)
+                    if "items" not in part:
+                        return items, self._check(part, path, message["op"])
+                    items.extend(part["items"])
+            finally:
+                sock.close()
+
+    # Reading and writing.
+
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        descriptor = await self._open(target)
+        try:
+            # Up to the size it had when opened: a file that grows for ever must end here all the same.
+            remaining = os.fstat(descriptor).st_size
+            while remaining > 0:
+                # Not in a thread: the read is short, and a cancelled thread would go on with a closed descriptor.
+                chunk = os.read(descriptor, min(chunk_bytes, remaining))
+                if not chunk:
+                    return
+                remaining -= len(chunk)
+                yield chunk
+                await asyncio.sleep(0)
+        finally:
+            os.close(descriptor)
+
+    async def _open(self, path: SandboxPath) -> int:
+        """An open descriptor, checked again on this side: a regular file, and nothing of /proc."""
+        with mapped(sandbox_id=self._sandbox_id, op="read"):
+            sock = self._request({"op": "open", "path": path})
+            try:
+                answer, descriptors = await exchange.receive(sock)
+            finally:
+                sock.close()
+        if "error" in answer or len(descriptors) != 1:
+            wire.close_all(descriptors)
+            raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op="read")
+        descriptor = descriptors[0]
+        if (
+            not stat.S_ISREG(os.fstat(descriptor).st_mode)
+            or syscalls.file_system_magic(descriptor) == syscalls.PROC_SUPER_MAGIC
+        ):
+            os.close(descriptor)
+            raise SandboxFileKindError(f"{path}: not a regular file", path=path, sandbox_id=self._sandbox_id, op="read")
+        return descriptor
+
+    async def write(
+        self, path: PathLike, content: bytes | str | AsyncIterable[bytes], *, mode: int | None = None, parents: bool = True,
+        exclusive: bool = False, append: bool = False,
+    ) -> int:  # fmt: skip
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        message: wire.Message = {"path": target, "parents": parents, "exclusive": exclusive, "append": append}
+        if mode is not None:
+            message["mode"] = mode
+        if isinstance(content, AsyncIterable):
+            return await self._write_stream(target, message, content)
+        if not isinstance(content, str | bytes | bytearray | memoryview):
+            raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
+        data = encode(content) if isinstance(content, str) else bytes(content)
+        carrier = wire.memory_file(data) if len(data) < CHUNK_BYTES else await asyncio.to_thread(wire.memory_file, data)
+        try:
+            await self._ask({"op": "write", **message}, (carrier,), path=target)
+        finally:
+            os.close(carrier)
+        return len(data)
+
+    async def _write_stream(self, path: SandboxPath, message: wire.Message, content: AsyncIterable[bytes]) -> int:
+        total = 0
+        with mapped(sandbox_id=self._sandbox_id, op="write"):
+            # Closing the socket without a commit makes the agent throw the unfinished file away.
+            with self._request({"op": "write_stream", **message}) as sock:
+                opened, descriptors = await exchange.receive(sock)
+                if "opened" not in opened or len(descriptors) != 1:
+                    wire.close_all(descriptors)
+                    raise file_error(opened, path=path, sandbox_id=self._sandbox_id, op="write")
+                try:
+                    async for piece in content:
+                        total += len(piece)
+                        _write_all(descriptors[0], piece)
+                        await asyncio.sleep(0)
+                except OSError as error:
+                    if isinstance(error, SandboxFileError):
+                        raise
+                    refusal = {"error": "os", "errno": error.errno, "text": error.strerror}
+                    raise file_error(refusal, path=path, sandbox_id=self._sandbox_id, op="write") from error
+                finally:
+                    os.close(descriptors[0])
+                wire.send(sock, {"commit": True})
+                answer, descriptors = await exchange.receive(sock)
+                wire.close_all(descriptors)
+        self._check(answer, path, "write")
+        return total
+
+    async def _edit(
+        self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
+    ) -> EditResult:
+        carriers = (wire.memory_file(old), wire.memory_file(new))
+        message = {"op": "edit", "path": path, "replace_all": replace_all, "expected_sha256": expected_sha256}
+        try:
+            answer = await self._ask(message, carriers, path=path)
+        finally:
+            wire.close_all(carriers)
+        return EditResult(path, int(answer["replacements"]), str(answer["sha256"]), int(answer["size"]))
+
+    # About files.
+
+    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        return _info((await self._ask({"op": "stat", "path": target, "follow": follow}, path=target))["stat"])
+
+    async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        items, _ = await self._collect({"op": "list", "path": target}, path=target)
+        return [_info(item) for item in items]
+
+    async def glob(
+        self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
+    ) -> GlobResult:
+        """See `AsyncFiles`."""
+        root = self.at(path)
+        if pattern.startswith("/"):
+            root, pattern = SandboxPath("/"), pattern.lstrip("/")
+        message = {"op": "glob", "path": root, "pattern": pattern, "hidden": hidden, "limit": limit}
+        items, last = await self._collect(message, path=root)
+        return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
+
+    async def grep(
+        self, pattern: str, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False, fixed: bool = False,
+        hidden: bool = False, limit: int = DEFAULT_MATCH_LIMIT,
+    ) -> GrepResult:  # fmt: skip
+        """See `AsyncFiles`."""
+        root = self.at(path)
+        message = {
+            "op": "grep", "path": root, "pattern": pattern, "include": include, "ignore_case": ignore_case, "fixed": fixed,
+            "hidden": hidden, "limit": limit,
+        }  # fmt: skip
+        items, last = await self._collect(message, path=root)
+        matches = tuple(GrepMatch(str(item["path"]), int(item["line"]), str(item["text"])) for item in items)
+        return GrepResult(matches, bool(last["truncated"]), _texts(last["unreadable"]))
+
+    async def replace(
+        self, pattern: str, new: str | bytes, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False,
+        fixed: bool = True, hidden: bool = False,
+    ) -> ReplaceResult:  # fmt: skip
+        """See `AsyncFiles`."""
+        root = self.at(path)
+        carrier = wire.memory_file(encode(new))
+        message = {
+            "op": "replace", "path": root, "pattern": pattern, "include": include, "ignore_case": ignore_case, "fixed": fixed,
+            "hidden": hidden,
+        }  # fmt: skip
+        try:
+            items, last = await self._collect(message, (carrier,), path=root)
+        finally:
+            os.close(carrier)
+        return ReplaceResult({str(i["path"]): int(i["replacements"]) for i in items}, _texts(last["unreadable"]))
+
+    # Changing the tree.
+
+    async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
+        """See `AsyncFiles`."""
+        message = {"op": "move", "source": self.at(source), "target": self.at(target), "overwrite": overwrite}
+        await self._ask(message, path=self.at(source))
+
+    async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        if target == "/":
+            raise SandboxFileError("the root can't be removed", path=target, op="remove")
+        with contextlib.suppress(SandboxFileNotFoundError if missing_ok else ()):
+            await self._ask({"op": "remove", "path": target, "recursive": recursive}, path=target)
+
+    async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
+        """See `AsyncFiles`."""
+        message = {"op": "mkdir", "path": self.at(path), "parents": parents}
+        if mode is not None:
+            message["mode"] = mode
+        await self._ask(message, path=self.at(path))
+
+    async def symlink(self, path: PathLike, target: str) -> None:
+        """See `AsyncFiles`."""
+        await self._ask({"op": "link", "path": self.at(path), "target": target}, path=self.at(path))
+
+    async def chmod(self, path: PathLike, mode: int) -> None:
+        """See `AsyncFiles`."""
+        await self._ask({"op": "chmod", "path": self.at(path), "mode": mode}, path=self.at(path))
+
+    # Streams.
+
+    async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        with mapped(sandbox_id=self._sandbox_id, op="watch"):
+            with self._request({"op": "watch", "path": target, "recursive": recursive}) as sock:
+                while True:
+                    message, descriptors = await exchange.receive(sock)
+                    wire.close_all(descriptors)
+                    self._check(message, target, "watch")
+                    for item in message.get("items", ()):
+                        yield WatchEvent(str(item["path"]), item["kind"], bool(item["folder"]))
+
+    async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(reader, False)
+        try:
+            with mapped(sandbox_id=self._sandbox_id, op="pack"):
+                try:
+                    sock = self._request({"op": "pack", "path": target}, (writer,))
+                finally:
+                    os.close(writer)
+                with sock:
+                    while chunk := await exchange.read_pipe(reader, CHUNK_BYTES):
+                        yield chunk
+                    message, descriptors = await exchange.receive(sock)
+                    wire.close_all(descriptors)
+            self._check(message, target, "pack")
+        finally:
+            os.close(reader)
+
+    async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(writer, False)
+        try:
+            with mapped(sandbox_id=self._sandbox_id, op="unpack"):
+                try:
+                    sock = self._request({"op": "unpack", "path": target}, (reader,))
+                finally:
+                    os.close(reader)
+                with sock:
+                    try:
+                        async for chunk in archive:
+                            await exchange.write_pipe(writer, chunk)
+                    except BrokenPipeError:
+                        pass  # the agent has stopped reading; its answer says why
+                    os.close(writer)
+                    writer = -1
+                    message, descriptors = await exchange.receive(sock)
+                    wire.close_all(descriptors)
+        finally:
+            if writer >= 0:
+                os.close(writer)
+        return int(self._check(message, target, "unpack")["count"])
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _info(item: dict[str, Any]) -> FileInfo:
+    kind = item["kind"] if item["kind"] in _KINDS else "other"
+    target = item.get("target")
+    return FileInfo(
+        path=str(item["path"]), kind=kind, size=int(item["size"]), mode=int(item["mode"]), modified=float(item["modified"]),
+        uid=int(item["uid"]), gid=int(item["gid"]), target=str(target) if target is not None else None,
+    )  # fmt: skip
+
+
+def _texts(items: Sequence[object]) -> tuple[str, ...]:
+    return tuple(str(item) for item in items)

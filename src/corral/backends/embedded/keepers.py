@@ -1,0 +1,237 @@
+"""Detached sandboxes: finding them through the data folder, and holding them through their keepers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corral.backends.embedded import exchange
+from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.backends.embedded.seam import mapped
+from corral.engine import sweep, wire
+from corral.engine.client import ask, check, receive_within
+from corral.engine.errors import EngineError, GoneError
+from corral.engine.keeper import SOCKET_NAME
+from corral.engine.state import DataFolder, read_state
+from corral.errors import SandboxGoneError, SpecError
+from corral.results import SandboxInfo
+from corral.spec import Lifetime, Resources, Spec
+
+_KEEPER_SECONDS = 10.0
+
+
+class KeeperGrip:
+    """A keeper holds the sandbox; we may ask it."""
+
+    owned = False
+
+    def __init__(self, data_folder: Path, sandbox_id: str) -> None:
+        self._socket = _dial(data_folder, sandbox_id)
+
+    def request(self, message: wire.Message) -> socket.socket:
+        """See `Grip`."""
+        return ask(self._socket, message, ())
+
+    def close(self) -> None:
+        """See `Grip`."""
+        self._socket.close()
+
+
+def describe(
+    spec: Spec, *, name: str | None, lifetime_seconds: float | None, env: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a keeper remembers of a sandbox, for whoever connects later."""
+    checked = Spec(name=name) if name is not None else spec
+    lifetime = Lifetime(seconds=lifetime_seconds if lifetime_seconds is not None else spec.lifetime.seconds)
+    return {
+        "name": checked.name,
+        "labels": dict(spec.labels),
+        "created": time.time(),
+        "lifetime_seconds": lifetime.seconds,
+        "idle_seconds": spec.lifetime.idle_seconds,
+        "env": dict(env),
+        "root": os.geteuid() == 0,
+        "spec": {
+            "env": dict(spec.env), "workdir": spec.workdir, "exec_timeout": spec.exec_timeout, "hostname": spec.hostname,
+            "output_limit_bytes": spec.output_limit_bytes, "ephemeral": spec.ephemeral, "packages": list(spec.packages),
+            "resources": {
+                "cpus": spec.resources.cpus, "memory_bytes": spec.resources.memory, "disk_bytes": spec.resources.disk,
+                "processes": spec.resources.processes, "inodes": spec.resources.inodes,
+                "open_files": spec.resources.open_files,
+            },
+        },
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A detached sandbox's folder and what its keeper wrote there."""
+
+    sandbox_id: str
+    folder: Path
+    state: dict[str, Any]
+
+    @property
+    def name(self) -> str | None:
+        """Its name, if it has one."""
+        info = self.state.get("info")
+        return info.get("name") if isinstance(info, dict) else None
+
+
+def find_all(data_folder: Path) -> list[Found]:
+    """Every detached sandbox that has a folder, alive or not."""
+    data = DataFolder(data_folder)
+    if not data.sandboxes.is_dir():
+        return []
+    found = []
+    for sandbox_id in data.ids():
+        state = read_state(data.folder(sandbox_id))
+        if state is not None and state.get("detached"):
+            found.append(Found(sandbox_id, data.folder(sandbox_id), state))
+    return found
+
+
+def find(data_folder: Path, wanted: str) -> Found:
+    """By id, by name, or by an unmistakable beginning of an id.
+
+    Raises:
+        SandboxGoneError: none, or more than one.
+    """
+    everything = find_all(data_folder)
+    exact = [found for found in everything if wanted in (found.sandbox_id, found.name)]
+    close = exact or [found for found in everything if len(wanted) >= 4 and found.sandbox_id.startswith(wanted)]
+    if len(close) != 1:
+        how = "is no sandbox" if not close else "are several sandboxes"
+        raise SandboxGoneError(f"there {how} {wanted!r}", op="connect", hint="`corral sandbox list` shows those that live")
+    return close[0]
+
+
+def ensure_name_is_free(data_folder: Path, name: str | None) -> None:
+    """Raises: SpecError when a living sandbox has that name."""
+    if name is not None and any(found.name == name for found in find_all(data_folder)):
+        raise SpecError(f"there is a sandbox named {name!r} already", hint="take another name, or remove that one")
+
+
+async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
+    """See `Backend.connect`."""
+    found = find(data_folder, wanted)
+    grip: KeeperGrip | None = None
+    try:
+        with mapped(sandbox_id=found.sandbox_id, op="connect"):
+            grip = KeeperGrip(data_folder, found.sandbox_id)
+            reply = grip.request({"op": "control"})
+            try:
+                answer, descriptors = await exchange.receive(reply)
+            finally:
+                reply.close()
+            if len(descriptors) != 1:
+                wire.close_all(descriptors)
+                raise GoneError("no control socket")
+            check(answer)
+    except BaseException:
+        if grip is not None:
+            grip.close()
+        raise
+    info = found.state["info"]
+    return EmbeddedSandbox(
+        sandbox_id=found.sandbox_id, spec=_spec_from(info), control=socket.socket(fileno=descriptors[0]), env=info["env"],
+        grip=grip, data_folder=data_folder, root=bool(info["root"]),
+    )  # fmt: skip
+
+
+def _spec_from(info: dict[str, Any]) -> Spec:
+    kept = dict(info["spec"])
+    resources = Resources(**kept.pop("resources"))
+    lifetime = Lifetime(seconds=info.get("lifetime_seconds"), idle_seconds=info.get("idle_seconds"))
+    return Spec(**kept, name=info.get("name"), labels=info.get("labels", {}), resources=resources, lifetime=lifetime)
+
+
+async def list_all(data_folder: Path) -> list[SandboxInfo]:
+    """See `Backend.list`."""
+    return await asyncio.to_thread(_list_all, data_folder)
+
+
+def _list_all(data_folder: Path) -> list[SandboxInfo]:
+    infos = []
+    for found in find_all(data_folder):
+        with contextlib.suppress(EngineError, OSError):
+            answer = _ask(data_folder, found.sandbox_id, {"op": "info"})
+            info = answer["info"]
+            infos.append(
+                SandboxInfo(
+                    sandbox_id=found.sandbox_id, backend="embedded", name=info.get("name"), state="running",
+                    created=float(info["created"]), deadline=answer["seconds_left"], labels=info.get("labels", {}),
+                )  # fmt: skip
+            )
+    return infos
+
+
+def _ask(data_folder: Path, sandbox_id: str, message: wire.Message) -> wire.Message:
+    connection = _dial(data_folder, sandbox_id)
+    try:
+        with ask(connection, message, ()) as reply:
+            return check(receive_within(reply, _KEEPER_SECONDS))
+    finally:
+        connection.close()
+
+
+def _dial(data_folder: Path, sandbox_id: str) -> socket.socket:
+    folder = os.open(DataFolder(data_folder).folder(sandbox_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        # Through the descriptor: the path of a data folder may be longer than a socket's name can be.
+        connection.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+    except OSError as error:
+        connection.close()
+        raise GoneError("its keeper does not answer") from error
+    finally:
+        os.close(folder)
+    return connection
+
+
+# Programs that run on by themselves, with logs.
+
+
+@dataclass(frozen=True, slots=True)
+class KeptProgram:
+    """A program that a keeper runs."""
+
+    number: int
+    argv: tuple[str, ...]
+    state: str
+    exit_code: int | None
+    log: Path
+
+
+def run_kept(data_folder: Path, wanted: str, program: dict[str, Any]) -> int:
+    """Start a program whose output the keeper logs; its number."""
+    found = find(data_folder, wanted)
+    with mapped(sandbox_id=found.sandbox_id, op="run"):
+        return int(_ask(data_folder, found.sandbox_id, {"op": "run", "program": program})["number"])
+
+
+def kept_programs(data_folder: Path, wanted: str) -> list[KeptProgram]:
+    """The programs a keeper runs or has run, oldest first."""
+    folder = find(data_folder, wanted).folder / "logs"
+    programs = []
+    for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
+        about = json.loads(path.read_text())
+        programs.append(
+            KeptProgram(int(path.stem), tuple(about["argv"]), about["state"], about.get("exit_code"), path.with_suffix(".log"))
+        )
+    return programs
+
+
+def sweep_now(data_folder: Path) -> list[str]:
+    """Clear up after dead processes; the ids that were removed."""
+    data = DataFolder(data_folder)
+    data.prepare()
+    return sweep.sweep(data)

@@ -1,0 +1,328 @@
+"""A program in an embedded sandbox: its pipes are read by the pump, its end is heard on its channel."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal as signals
+import socket
+import struct
+import termios
+import time
+from collections.abc import Callable
+
+from corral.backends.embedded import exchange
+from corral.backends.embedded.pump import EXACT_BYTES, READ_BYTES, Pump, enlarge, get_pump, make_output_pipe
+from corral.backends.embedded.seam import exec_error
+from corral.engine import wire
+from corral.engine.client import ask
+from corral.engine.errors import ProtocolError
+from corral.errors import EngineFaultError, ExecError, SandboxGoneError
+from corral.process import Ending, ProcessBase, as_bytes
+from corral.results import EndReason, StreamName, Usage
+from corral.sandbox import SpawnRequest
+
+_GRACE_SECONDS = 5.0
+"""Init ends a program in time by itself. If it has not said so by then, the sandbox as a whole is given up."""
+_FIONREAD = termios.FIONREAD
+_REASONS: tuple[EndReason, ...] = ("exited", "signalled", "timeout", "oom", "cancelled")
+
+
+class EmbeddedProcess(ProcessBase):
+    """See `corral.protocol.Process`."""
+
+    def __init__(
+        self, *, sandbox_id: str, request: SpawnRequest, channel: socket.socket, outputs: dict[int, StreamName],
+        stdin_fd: int | None, give_up: Callable[[], None],
+    ) -> None:  # fmt: skip
+        super().__init__(output_limit_bytes=request.output_limit_bytes)
+        self._sandbox_id = sandbox_id
+        self._request = request
+        self._channel = channel
+        self._outputs = outputs
+        self._stdin_fd = stdin_fd
+        self._terminal_fd: int | None = None
+        self._give_up = give_up
+        self._pid = 0
+        self._printed = 0
+        self._large = False
+        self._paused: set[int] = set()
+        self._pump: Pump = get_pump()
+        self._begun = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """See `Process`."""
+        return self._pid
+
+    # Life, on the pump's thread.
+
+    def begin(self, message: wire.Message, descriptors: list[int]) -> None:
+        """Init has started it."""
+        self._pid = int(message["started"])
+        if self._request.pty:
+            self._terminal_fd = descriptors.pop(0)
+            os.set_blocking(self._terminal_fd, False)
+            self._outputs = {self._terminal_fd: "stdout"}
+            self._stdin_fd = self._terminal_fd
+        wire.close_all(descriptors)
+        if self._request.timeout is not None:
+            self._pump.call_at(self, self._begun + self._request.timeout + _GRACE_SECONDS, self._not_in_time)
+        for descriptor in self._outputs:
+            self._pump.add(descriptor, self)
+        self._pump.add(self._channel.fileno(), self)
+        # An end that came before we listened makes no edge: look once.
+        self._pump.again(self._channel.fileno())
+
+    def ready(self, descriptor: int) -> bool:
+        """See `Source`."""
+        if descriptor == self._channel.fileno():
+            self._hear()
+            return False
+        return self._take(descriptor)
+
+    def _take(self, descriptor: int) -> bool:
+        stream = self._outputs.get(descriptor)
+        if stream is None or descriptor in self._paused:
+            return False
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""  # EIO: the last program has let go of the terminal
+        if not data:
+            self._drop_output(descriptor)
+            return False
+        self._keep(stream, data, descriptor)
+        return self._large or _waiting_bytes(descriptor) > 0
+
+    def _keep(self, stream: StreamName, data: bytes, descriptor: int) -> None:
+        if self.ended:
+            return  # a child in the background goes on printing: read, so that it can live on, and forgotten
+        self._printed += len(data)
+        if not self._large and self._printed > EXACT_BYTES:
+            self._large = True
+            for other in self._outputs:
+                enlarge(other)
+        if self.feed(stream, data):
+            self._paused.add(descriptor)
+
+    def resume_reading(self) -> None:
+        """A slow reader has caught up."""
+        for descriptor in list(self._paused):
+            self._paused.discard(descriptor)
+            self._pump.again(descriptor)
+
+    def _drop_output(self, descriptor: int) -> None:
+        self._outputs.pop(descriptor, None)
+        self._pump.remove(descriptor)
+        if descriptor != self._terminal_fd:
+            os.close(descriptor)
+
+    def _hear(self) -> None:
+        """The channel speaks: the end, or the end of the sandbox."""
+        if self.ended:
+            return
+        try:
+            received = wire.receive(self._channel, allow_large=False)
+        except BlockingIOError:
+            return
+        except ProtocolError:
+            received = None
+        if received is None:
+            self._finish_gone()
+            return
+        message, descriptors = received
+        wire.close_all(descriptors)
+        if message.get("ended"):
+            self._finish(message)
+
+    def _finish(self, message: wire.Message) -> None:
+        self._paused.clear()
+        for descriptor in list(self._outputs):
+            self._drain(descriptor)
+        if "error" in message:
+            self.finish(exec_error(message, cwd=self._request.cwd, sandbox_id=self._sandbox_id))
+        else:
+            try:
+                self.finish(_read_ending(message))
+            except (KeyError, TypeError, ValueError) as error:
+                self.finish(EngineFaultError(f"an unreadable end: {error!r}", sandbox_id=self._sandbox_id, op="exec"))
+        self._let_go()
+
+    def _drain(self, descriptor: int) -> None:
+        """What was printed before the end. Later output of children in the background is not part of the result."""
+        stream = self._outputs[descriptor]
+        remaining = _waiting_bytes(descriptor)
+        while remaining > 0:
+            try:
+                data = os.read(descriptor, READ_BYTES)
+            except OSError:
+                break
+            if not data:
+                break
+            remaining -= len(data)
+            self.feed(stream, data)
+
+    def _finish_gone(self) -> None:
+        for descriptor in list(self._outputs):
+            self._drain(descriptor)
+        text = "the sandbox ended while a program was running"
+        self.finish(SandboxGoneError(text, sandbox_id=self._sandbox_id, op="exec", hint="make a new one"))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close what is ours. Output pipes that background children still hold are read on, and dropped at their end."""
+        self._pump.cancel(self)
+        self._pump.remove(self._channel.fileno())
+        self._channel.close()
+        if self._stdin_fd is not None and self._stdin_fd != self._terminal_fd:
+            os.close(self._stdin_fd)
+        self._stdin_fd = None
+        for descriptor in list(self._outputs):
+            self._pump.again(descriptor)
+        if self._terminal_fd is not None:
+            self._pump.remove(self._terminal_fd)
+            os.close(self._terminal_fd)
+            self._outputs.pop(self._terminal_fd, None)
+            self._terminal_fd = None
+
+    def _not_in_time(self) -> None:
+        """Init does not keep its word: nothing in there can be trusted to end, so all of it is ended."""
+        if not self.ended:
+            self._give_up()
+
+    # What callers do.
+
+    async def write(self, data: bytes | str) -> None:
+        """See `Process`."""
+        descriptor = self._stdin_fd
+        if descriptor is None:
+            raise ExecError("the program takes no more input", sandbox_id=self._sandbox_id, op="write")
+        try:
+            await exchange.write_pipe(descriptor, as_bytes(data))
+        except OSError as error:
+            raise ExecError("the program has closed its input", sandbox_id=self._sandbox_id, op="write") from error
+
+    async def close_stdin(self) -> None:
+        """See `Process`."""
+        if self._terminal_fd is not None:
+            await self.write(b"\x04")
+        elif self._stdin_fd is not None:
+            descriptor, self._stdin_fd = self._stdin_fd, None
+            os.close(descriptor)
+
+    async def signal(self, number: int) -> None:
+        """See `Process`."""
+        if not 1 <= int(number) <= signals.NSIG - 1:
+            raise ExecError(f"{number!r} is not a signal", op="signal", hint="for example signal.SIGTERM")
+        self._tell({"op": "signal", "number": int(number)})
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        """See `Process`."""
+        if self._terminal_fd is None:
+            raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize", hint="pty=True")
+        fcntl.ioctl(self._terminal_fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def end_tree(self, reason: EndReason) -> None:
+        """See `ProcessBase`."""
+        if not self.ended:
+            self._tell({"op": "kill", "reason": reason})
+            self._pump.call_at(self, time.monotonic() + _GRACE_SECONDS, self._not_in_time)
+
+    def _tell(self, message: wire.Message) -> None:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            wire.send(self._channel, message)
+
+
+async def spawn(
+    control: socket.socket, request: SpawnRequest, *, sandbox_id: str, uid: int, gid: int, give_up: Callable[[], None]
+) -> EmbeddedProcess:
+    """Ask init to start a program.
+
+    Raises:
+        GoneError: there is no init any more.
+    """
+    theirs: list[int] = []
+    ours: dict[int, StreamName] = {}
+    stdin_fd: int | None = None
+    try:
+        if not request.pty:
+            stdin_fd = _open_stdin(request, theirs)
+            for stream in ("stdout", "stderr"):
+                reader, writer = make_output_pipe()
+                ours[reader] = "stdout" if stream == "stdout" else "stderr"
+                theirs.append(writer)
+        message = {
+            "op": "start", "argv": list(request.argv), "env": dict(request.env), "cwd": request.cwd, "uid": uid, "gid": gid,
+            "pty": request.pty, "rows": request.rows, "columns": request.columns, "timeout": request.timeout,
+            "read_only": list(request.read_only), "hidden": list(request.hidden),
+        }  # fmt: skip
+        channel = ask(control, message, tuple(theirs))
+    except BaseException:
+        wire.close_all([*ours, *([stdin_fd] if stdin_fd is not None else [])])
+        raise
+    finally:
+        wire.close_all(theirs)
+    process = EmbeddedProcess(
+        sandbox_id=sandbox_id, request=request, channel=channel, outputs=ours, stdin_fd=stdin_fd, give_up=give_up
+    )
+    try:
+        started, descriptors = await exchange.receive(channel)
+        if "started" not in started:
+            wire.close_all(descriptors)
+            raise exec_error(started, cwd=request.cwd, sandbox_id=sandbox_id)
+        process.begin(started, descriptors)
+    except BaseException:
+        if not process.pid:
+            # Closing the channel is the cancellation: init ends the tree.
+            channel.close()
+            wire.close_all([*ours, *([stdin_fd] if stdin_fd is not None else [])])
+        raise
+    return process
+
+
+def _open_stdin(request: SpawnRequest, theirs: list[int]) -> int | None:
+    if not request.stdin:
+        theirs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        return None
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer, False)
+    theirs.append(reader)
+    return writer
+
+
+def _waiting_bytes(descriptor: int) -> int:
+    try:
+        (count,) = struct.unpack("i", fcntl.ioctl(descriptor, _FIONREAD, b"\0\0\0\0"))
+    except OSError:
+        return 0
+    return int(count)
+
+
+def _read_ending(message: wire.Message) -> Ending:
+    """Init's report, taken apart with care: init is not trusted."""
+    reason = next(known for known in _REASONS if known == message["reason"])
+    usage = message["usage"]
+    cpu, peak = usage["cpu_seconds"], usage["peak_memory_bytes"]
+    notes = []
+    if usage.get("cpu_of") != "tree":
+        notes.append("cpu_seconds leaves out processes that outlived the program")
+    if usage.get("memory_of") != "tree":
+        notes.append("peak_memory_bytes is of the largest process, not of all together")
+    number = int(message["signal"])
+    return Ending(
+        exit_code=int(message["code"]) & 0xFFFF,
+        reason=reason,
+        usage=Usage(
+            wall_seconds=float(usage["wall_seconds"]),
+            cpu_seconds=float(cpu) if cpu is not None else None,
+            peak_memory_bytes=int(peak) if peak else None,
+            notes=tuple(notes),
+        ),
+        signal=number or None,
+        limit=str(message["limit"])[:20] or None,
+    )
+

@@ -1,0 +1,159 @@
+"""The pump: one thread per process that reads what programs print and hears how they end.
+
+A thread of its own, because a program must be read whichever event loop its caller has, or has no more, and because the
+order of the two streams is only known to somebody who is never busy with anything else.
+
+Order: each pipe starts with room for a single packet, so that a program which writes to both in turn waits until the
+first piece is taken; epoll (edge-triggered) then reports the two pipes in the order in which they were written. Once a
+program has printed much, its pipes get large and speed comes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+_F_SETPIPE_SZ = 1031
+EXACT_BYTES = 64 * 1024
+"""So much output is read in exact order; beyond it, pipes are enlarged."""
+LARGE_PIPE_BYTES = 1024 * 1024
+READ_BYTES = 256 * 1024
+
+
+class Source(Protocol):
+    """Something the pump listens to."""
+
+    def ready(self, descriptor: int) -> bool:
+        """Take what is there. True if there is more, which will be asked for after the others had their turn."""
+
+
+class Pump:
+    """The thread and its epoll."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._sources: dict[int, Source] = {}
+        self._again: deque[int] = deque()
+        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._lock = threading.Lock()
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._epoll.register(self._wake_reader, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name="corral-pump", daemon=True)
+        self._thread.start()
+
+    def add(self, descriptor: int, source: Source) -> None:
+        """Listen to a descriptor."""
+        with self._lock:
+            self._sources[descriptor] = source
+        self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+
+    def remove(self, descriptor: int) -> None:
+        """Listen no more; to be called before closing."""
+        with self._lock:
+            if self._sources.pop(descriptor, None) is None:
+                return
+        with contextlib.suppress(OSError, ValueError):
+            self._epoll.unregister(descriptor)
+
+    def again(self, descriptor: int) -> None:
+        """Ask a source again, as if its descriptor had become ready."""
+        with self._lock:
+            self._again.append(descriptor)
+        self._wake()
+
+    def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
+        """Call back at a moment of the monotonic clock, unless cancelled under the same key."""
+        with self._lock:
+            self._timers[key] = (moment, callback)
+        self._wake()
+
+    def cancel(self, key: object) -> None:
+        """Forget a timer."""
+        with self._lock:
+            self._timers.pop(key, None)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_writer, b".")
+
+    def _run(self) -> None:
+        while True:
+            for descriptor, _ in self._epoll.poll(self._patience()):
+                if descriptor == self._wake_reader:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake_reader, 4096)
+                else:
+                    self._serve(descriptor)
+            with self._lock:
+                waiting, self._again = self._again, deque()
+            for descriptor in waiting:
+                self._serve(descriptor)
+            self._ring()
+
+    def _serve(self, descriptor: int) -> None:
+        with self._lock:
+            source = self._sources.get(descriptor)
+        if source is not None and source.ready(descriptor):
+            with self._lock:
+                self._again.append(descriptor)
+
+    def _patience(self) -> float:
+        with self._lock:
+            if self._again:
+                return 0.0
+            moments = [moment for moment, _ in self._timers.values()]
+        return max(0.0, min(moments) - time.monotonic()) if moments else -1.0
+
+    def _ring(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = [key for key, (moment, _) in self._timers.items() if moment <= now]
+            callbacks = [self._timers.pop(key)[1] for key in due]
+        for callback in callbacks:
+            callback()
+
+
+def make_output_pipe() -> tuple[int, int]:
+    """A pipe that holds one packet, for exact order."""
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_DIRECT)
+    os.set_blocking(reader, False)
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(reader, _F_SETPIPE_SZ, 4096)
+    return reader, writer
+
+
+def enlarge(reader: int) -> None:
+    """From exact order to speed."""
+    with contextlib.suppress(OSError):  # over the user's allowance: then it stays slower
+        fcntl.fcntl(reader, _F_SETPIPE_SZ, LARGE_PIPE_BYTES)
+
+
+_pump: Pump | None = None
+_pump_lock = threading.Lock()
+_fork_aware = False
+
+
+def get_pump() -> Pump:
+    """The pump of this process."""
+    global _pump, _fork_aware
+    with _pump_lock:
+        if not _fork_aware:
+            os.register_at_fork(after_in_child=_forget_after_fork)
+            _fork_aware = True
+        if _pump is None:
+            _pump = Pump()
+        return _pump
+
+
+def _forget_after_fork() -> None:
+    """In a forked child the thread does not exist; the next use makes a new one."""
+    global _pump, _pump_lock
+    _pump = None
+    _pump_lock = threading.Lock()

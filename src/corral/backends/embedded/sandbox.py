@@ -1,0 +1,216 @@
+"""One embedded sandbox, owned or detached."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from corral.backends.embedded import exchange, settings
+from corral.backends.embedded.files import EmbeddedFiles
+from corral.backends.embedded.process import EmbeddedProcess, spawn
+from corral.backends.embedded.pump import get_pump
+from corral.backends.embedded.seam import mapped
+from corral.engine import wire
+from corral.engine.client import LauncherClient, ask, check, receive_within
+from corral.engine.errors import EngineError, GoneError
+from corral.engine.recipe import CODE_GID, CODE_UID
+from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError, SpecError
+from corral.results import Event, SandboxInfo, SandboxUsage
+from corral.sandbox import SandboxBase, SpawnRequest
+from corral.spec import Spec
+
+_AGENT_SECONDS = 10.0
+
+
+class Grip(Protocol):
+    """What holds a sandbox from the host's side: our launcher, or a keeper."""
+
+    owned: bool
+
+    def request(self, message: wire.Message) -> socket.socket:
+        """Ask the holder something about the sandbox."""
+
+    def close(self) -> None:
+        """Let go."""
+
+
+class OwnedGrip:
+    """Our own launcher holds it."""
+
+    owned = True
+
+    def __init__(self, launcher: LauncherClient, sandbox_id: str) -> None:
+        self._launcher = launcher
+        self._sandbox_id = sandbox_id
+
+    def request(self, message: wire.Message) -> socket.socket:
+        """See `Grip`."""
+        return self._launcher.request({**message, "id": self._sandbox_id})
+
+    def close(self) -> None:
+        """See `Grip`."""
+
+
+class EmbeddedSandbox(SandboxBase):
+    """See `corral.protocol.AsyncSandbox`."""
+
+    def __init__(
+        self, *, sandbox_id: str, spec: Spec, control: socket.socket, env: Mapping[str, str], grip: Grip, data_folder: Path,
+        root: bool, on_event: Callable[[Event], None] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(sandbox_id=sandbox_id, spec=spec, backend="embedded", on_event=on_event)
+        self._control = control
+        self._env = dict(env)
+        self._grip = grip
+        self._data_folder = data_folder
+        self._root = root
+        self._made_by = os.getpid()
+        self._created = time.time()
+        self._deadline: float | None = None
+        self._control_lock = threading.Lock()
+        self._files = EmbeddedFiles(workdir=spec.workdir, sandbox_id=sandbox_id, open_agent=self._open_agent)
+
+    @property
+    def files(self) -> EmbeddedFiles:
+        """See `AsyncSandbox`."""
+        self._ensure_open()
+        return self._files
+
+    def tell(self, kind: str, **details: str | int | float | bool | None) -> None:
+        """An event, from the backend."""
+        self._say(kind, **details)
+
+    def arm_deadline(self) -> None:
+        """An owned sandbox ends at its deadline even if its owner forgets it."""
+        seconds = self._spec.lifetime.seconds
+        if seconds is not None:
+            self._deadline = time.monotonic() + seconds
+            get_pump().call_at(self, self._deadline, self._give_up)
+
+    # Primitives.
+
+    async def _spawn(self, request: SpawnRequest) -> EmbeddedProcess:
+        uid, gid = self._ids(request.user)
+        with mapped(sandbox_id=self._id, op="exec"):
+            return await spawn(
+                self._control, request, sandbox_id=self._id, uid=uid, gid=gid, give_up=self._give_up
+            )
+
+    def _ids(self, user: str) -> tuple[int, int]:
+        if user == "daytona" or user == str(CODE_UID):
+            return CODE_UID, CODE_GID
+        if not self._root:
+            raise CapabilityError(
+                f"user={user!r}: without root there is one user id, which is 'daytona'", sandbox_id=self._id, op="exec",
+                hint="run Corral as root for other users inside",
+            )  # fmt: skip
+        if user == "root" or user == "0":
+            return 0, 0
+        if user == "nobody":
+            return 65534, 65534
+        if user.isdigit() and int(user) < 65536:
+            return int(user), int(user)
+        raise InvalidCommandError(f"there is no user {user!r} inside", hint="daytona, root, nobody, or a number")
+
+    def _base_env(self) -> Mapping[str, str]:
+        return {
+            "PATH": settings.PATH,
+            "HOME": "/home/daytona",
+            "USER": "daytona",
+            "LOGNAME": "daytona",
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "TERM": "xterm-256color",
+            "PYTHONUNBUFFERED": "1",
+            "PIP_BREAK_SYSTEM_PACKAGES": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            **self._env,
+        }
+
+    def _open_agent(self) -> socket.socket:
+        """A new file agent inside, behind a socket of its own."""
+        ours, theirs = wire.make_pair()
+        try:
+            with ask(self._control, {"op": "files"}, (theirs.fileno(),)) as answer:
+                check(receive_within(answer, _AGENT_SECONDS))
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
+
+    def _give_up(self) -> None:
+        """End it from the host's side, without asking anything inside. From any thread; does not wait."""
+        with contextlib.suppress(EngineError, OSError):
+            self._grip.request({"op": "destroy"}).close()
+
+    async def _release(self) -> None:
+        get_pump().cancel(self)
+        self._files.close()
+        if self._made_by != os.getpid():
+            self._control.close()  # a forked child: the sandbox is its parent's
+            return
+        if self._grip.owned:
+            with contextlib.suppress(EngineError):
+                await exchange.answer(self._grip.request({"op": "destroy"}))
+        self._control.close()
+        self._grip.close()
+
+    async def kill(self) -> None:
+        """See `AsyncSandbox`."""
+        if self._closed:
+            return
+        with contextlib.suppress(GoneError):
+            await exchange.answer(self._grip.request({"op": "destroy"}))
+        await self.aclose()
+
+    async def usage(self) -> SandboxUsage:
+        """See `AsyncSandbox`."""
+        self._ensure_open()
+        with mapped(sandbox_id=self._id, op="usage"):
+            usage = check(await exchange.answer(self._grip.request({"op": "usage"})))["usage"]
+        return SandboxUsage(
+            cpu_seconds=usage.get("cpu_seconds"),
+            memory_bytes=usage.get("memory_bytes"),
+            peak_memory_bytes=usage.get("peak_memory_bytes"),
+            processes=usage.get("processes"),
+            disk_bytes=usage.get("disk_bytes"),
+            oom_kills=usage.get("oom_kills", 0),
+        )
+
+    async def info(self) -> SandboxInfo:
+        """See `AsyncSandbox`."""
+        self._ensure_open()
+        left = self._deadline - time.monotonic() if self._deadline is not None else None
+        labels = dict(self._spec.labels)
+        return SandboxInfo(self._id, self._backend, self._spec.name, "running", self._created, left, labels)
+
+    async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
+        """See `AsyncSandbox`."""
+        from corral.backends.embedded import keepers  # the room beside: it makes sandboxes of this class
+
+        self._ensure_open()
+        if not self._grip.owned:
+            return self._id
+        try:
+            info = keepers.describe(self._spec, name=name, lifetime_seconds=lifetime_seconds, env=self._env)
+        except SpecError:
+            raise
+        with mapped(sandbox_id=self._id, op="detach"):
+            keepers.ensure_name_is_free(self._data_folder, info["name"])
+            check(await exchange.answer(self._grip.request({"op": "detach", "info": info})))
+            get_pump().cancel(self)
+            self._grip = await asyncio.to_thread(keepers.KeeperGrip, self._data_folder, self._id)
+        self._say("detached")
+        return self._id
+
+
+__all__ = ["EmbeddedSandbox", "Grip", "OwnedGrip", "SandboxGoneError"]

@@ -1,0 +1,91 @@
+"""The seam: the engine's errors become Corral's, here and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import errno as errno_module
+from collections.abc import Iterator
+
+from corral.engine import errors as engine
+from corral.engine.wire import Message
+from corral.errors import (
+    FILE_ERRORS_BY_ERRNO,
+    BackendUnavailableError,
+    CapabilityError,
+    CorralError,
+    EditConflictError,
+    EditError,
+    EngineFaultError,
+    ExecError,
+    InvalidCommandError,
+    SandboxFileError,
+    SandboxFileKindError,
+    SandboxFileTooLargeError,
+    SandboxGoneError,
+    SandboxIsFolderError,
+    WorkdirError,
+)
+
+
+@contextlib.contextmanager
+def mapped(*, sandbox_id: str | None = None, op: str) -> Iterator[None]:
+    """Around every call into the engine."""
+    try:
+        yield
+    except engine.EngineError as error:
+        raise translate(error, sandbox_id=sandbox_id, op=op) from error
+
+
+def translate(error: engine.EngineError, *, sandbox_id: str | None, op: str) -> CorralError:
+    """The table."""
+    text = str(error)
+    if isinstance(error, engine.GoneError):
+        return SandboxGoneError("the sandbox has ended", sandbox_id=sandbox_id, op=op, hint="make a new one")
+    if isinstance(error, engine.UnsupportedError | engine.SetupError):
+        return BackendUnavailableError(text, sandbox_id=sandbox_id, op=op, hint=error.hint or "run `corral doctor`")
+    return EngineFaultError(text, sandbox_id=sandbox_id, op=op)
+
+
+def exec_error(answer: Message, *, cwd: str, sandbox_id: str) -> CorralError:
+    """Why a program could not be started."""
+    code, text = str(answer.get("error")), str(answer.get("text", ""))
+    if code == "cwd":
+        return WorkdirError(
+            f"can't run in {cwd!r}: {text.rpartition(': ')[2]}", sandbox_id=sandbox_id, op="exec",
+            hint="make the folder first, or give another cwd",
+        )  # fmt: skip
+    if code == "too_big":
+        return InvalidCommandError(
+            "arguments and environment are together more than the kernel takes", sandbox_id=sandbox_id, op="exec",
+            hint="pass data as stdin=, or in a file",
+        )  # fmt: skip
+    if code == "view":
+        return InvalidCommandError(f"a restricted view can't be made: {text}", sandbox_id=sandbox_id, op="exec")
+    if code in ("fork", "pty"):
+        hint = "the sandbox has used up its processes or terminals: end some, or give it more"
+        return ExecError(text, sandbox_id=sandbox_id, op="exec", hint=hint)
+    return EngineFaultError(f"a program could not be set up: {text}", sandbox_id=sandbox_id, op="exec")
+
+
+def file_error(answer: Message, *, path: str, sandbox_id: str, op: str) -> SandboxFileError | CapabilityError:
+    """Why a file operation was refused."""
+    code, text, number = str(answer.get("error")), str(answer.get("text", "")), _int(answer.get("errno"))
+    message = f"{path}: {text}"
+    if code == "not_regular":
+        kind = SandboxIsFolderError if number == errno_module.EISDIR else SandboxFileKindError
+        return kind(message, path=path, sandbox_id=sandbox_id, op=op)
+    if code == "too_big":
+        return SandboxFileTooLargeError(message, path=path, sandbox_id=sandbox_id, op=op)
+    if code in ("no_match", "ambiguous"):
+        hint = "give more of the text around it, or replace_all=True" if code == "ambiguous" else "read the file again"
+        return EditError(message, path=path, sandbox_id=sandbox_id, op=op, hint=hint, count=_int(answer.get("count")))
+    if code == "conflict":
+        return EditConflictError(message, path=path, sandbox_id=sandbox_id, op=op, hint="read it again and retry")
+    if code == "os":
+        found = FILE_ERRORS_BY_ERRNO.get(number, SandboxFileError)
+        return found(message, path=path, sandbox_id=sandbox_id, op=op)
+    return SandboxFileError(message, path=path, sandbox_id=sandbox_id, op=op)
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0

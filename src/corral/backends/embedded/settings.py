@@ -1,0 +1,108 @@
+"""Where the embedded backend keeps its data, and what of the host it shows to sandboxes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from corral.engine.base import BIN, BaseDescription, Tool
+
+PYTHON_AT = "/opt/corral/python"
+NODE_AT = "/opt/corral/node"
+TYPESCRIPT_AT = "/opt/corral/typescript"
+TOOLS_AT = "/opt/corral/tools"
+PACKAGES_AT = "/opt/corral/packages"
+VENV_AT = "/opt/corral/venv"
+PATH = f"{BIN}:/home/daytona/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SINGLE_BINARIES = ("bun", "deno")
+
+
+def default_data_folder() -> Path:
+    """`CORRAL_DATA_DIR`, else /var/lib/corral as root and the user's own data folder otherwise."""
+    configured = os.environ.get("CORRAL_DATA_DIR")
+    if configured:
+        return Path(configured).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/corral")
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local/share") / "corral"
+
+
+@dataclass(frozen=True, slots=True)
+class HostTools:
+    """The interpreters of this machine as sandboxes will see them."""
+
+    description: BaseDescription
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def find_host_tools(*, owned: bool, typescript: Path | None) -> HostTools:
+    """Look for Python (the running one), Node, bun and deno; typescript is Corral's own small runtime."""
+    tools: list[Tool] = []
+    commands: dict[str, str] = {}
+    env: dict[str, str] = {}
+    _add_python(tools, commands, env)
+    _add_node(tools, commands)
+    for name in _SINGLE_BINARIES:
+        _add_binary(name, tools, commands)
+    if typescript is not None:
+        tools.append(Tool(str(typescript), TYPESCRIPT_AT))
+        commands["ts-node"] = f'#!/bin/sh\nexec node {TYPESCRIPT_AT}/ts-node.js "$@"\n'
+    return HostTools(BaseDescription(tuple(tools), commands, owned), env)
+
+
+def _add_python(tools: list[Tool], commands: dict[str, str], env: dict[str, str]) -> None:
+    prefix = os.path.realpath(sys.base_prefix)
+    executable = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if _inside_usr(prefix):
+        python = executable
+    else:
+        tools.append(Tool(prefix, PYTHON_AT))
+        python = f"{PYTHON_AT}/{os.path.relpath(executable, prefix)}"
+        if sysconfig.get_config_var("Py_ENABLE_SHARED"):
+            env["LD_LIBRARY_PATH"] = f"{PYTHON_AT}/lib"  # its own search path names a folder that is not there inside
+    for name in ("python", "python3", f"python{version}"):
+        commands[name] = python
+    for name in ("pip", "pip3"):
+        # The host's pip script begins with a path of the host; `-m pip` is the same program.
+        commands[name] = f'#!/bin/sh\nexec {python} -m pip "$@"\n'
+
+
+def _add_node(tools: list[Tool], commands: dict[str, str]) -> None:
+    node = _which_outside_usr("node")
+    if node is None:
+        return
+    prefix = os.path.dirname(os.path.dirname(node))
+    if not os.path.isfile(os.path.join(prefix, "include/node/node_version.h")) and not os.path.isdir(
+        os.path.join(prefix, "lib/node_modules")
+    ):
+        return  # a lone binary in some folder: what else lies beside it is not ours to show
+    tools.append(Tool(prefix, NODE_AT))
+    for name in ("node", "npm", "npx", "corepack"):
+        if os.path.exists(os.path.join(prefix, "bin", name)):
+            commands[name] = f"{NODE_AT}/bin/{name}"
+
+
+def _add_binary(name: str, tools: list[Tool], commands: dict[str, str]) -> None:
+    path = _which_outside_usr(name)
+    if path is None or os.path.basename(os.path.dirname(os.path.dirname(path))) not in (f".{name}", name):
+        return  # only from an installation folder of its own
+    tools.append(Tool(os.path.dirname(path), f"{TOOLS_AT}/{name}"))
+    commands[name] = f"{TOOLS_AT}/{name}/{os.path.basename(path)}"
+
+
+def _which_outside_usr(name: str) -> str | None:
+    found = shutil.which(name)
+    if found is None:
+        return None
+    path = os.path.realpath(found)
+    return None if _inside_usr(path) or not os.access(path, os.X_OK) else path
+
+
+def _inside_usr(path: str) -> bool:
+    return path == "/usr" or path.startswith("/usr/")

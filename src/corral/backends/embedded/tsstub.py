@@ -1,0 +1,1 @@
+def installed(x): return None

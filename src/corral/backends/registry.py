@@ -1,0 +1,57 @@
+"""Which backends there are: ours from a table, others' from the entry point group `corral.backends`. All lazily."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import cast
+
+from corral.errors import BackendUnavailableError, UnknownBackendError
+from corral.protocol import Backend
+
+GROUP = "corral.backends"
+_BUILT_IN = {
+    "embedded": "corral.backends.embedded:open_backend",
+    "memory": "corral.backends.memory:open_backend",
+}
+
+_opened: dict[str, Backend] = {}
+_lock = threading.Lock()
+
+
+def backend_names() -> list[str]:
+    """Every name that `get_backend` knows."""
+    return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
+
+
+def get_backend(name: str | Backend = "embedded") -> Backend:
+    """The backend of that name, one per process; or the object itself.
+
+    Raises:
+        UnknownBackendError: no such name.
+        BackendUnavailableError: it is there, but can't be loaded.
+    """
+    if not isinstance(name, str):
+        return name
+    with _lock:
+        if name not in _opened:
+            _opened[name] = _load(name)()
+        return _opened[name]
+
+
+def _load(name: str) -> Callable[[], Backend]:
+    if name in _BUILT_IN:
+        module, _, attribute = _BUILT_IN[name].partition(":")
+        return cast("Callable[[], Backend]", getattr(importlib.import_module(module), attribute))
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            try:
+                return cast("Callable[[], Backend]", point.load())
+            except ImportError as error:
+                raise BackendUnavailableError(
+                    f"the backend {name!r} can't be loaded: {error}", hint=f"install what it needs: {point.value}"
+                ) from error
+    known = ", ".join(backend_names())
+    raise UnknownBackendError(f"there is no backend {name!r}", hint=f"known are: {known}")

@@ -1,0 +1,134 @@
+"""The front door for async callers: `AsyncSandbox`.
+
+It opens a sandbox on a backend and hands it over; what it hands over is described in `corral.protocol.AsyncSandbox`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, cast
+
+from corral.backends.registry import get_backend
+from corral.protocol import Backend
+from corral.results import Event, SandboxInfo
+from corral.sandbox import SandboxBase
+from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, HOME, Lifetime, NetworkPolicy, Resources, Spec
+
+
+def make_spec(
+    *,
+    image: str | None = None,
+    resources: Resources | None = None,
+    network: NetworkPolicy | str | None = None,
+    env: Mapping[str, str] | None = None,
+    workdir: str = HOME,
+    lifetime: Lifetime | float | None = None,
+    keep_on_failure: bool = False,
+    name: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    packages: Sequence[str] = (),
+    venv: str | os.PathLike[str] | None = None,
+    ephemeral: bool = False,
+    hostname: str = "corral",
+    exec_timeout: float | None = None,
+    output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
+    client_token: str | None = None,
+) -> Spec:
+    """A Spec from the keywords that `Sandbox` and `AsyncSandbox` take. `lifetime` may be plain seconds.
+
+    Raises:
+        SpecError: a value that can't be.
+    """
+    if not isinstance(lifetime, Lifetime):
+        lifetime = Lifetime(seconds=lifetime, keep_on_failure=keep_on_failure)
+    elif keep_on_failure:
+        lifetime = Lifetime(lifetime.seconds, lifetime.idle_seconds, keep_on_failure=True)
+    return Spec(
+        image=image,
+        resources=resources or Resources(),
+        network=NetworkPolicy.parse(network),
+        env=env or {},
+        workdir=workdir,
+        lifetime=lifetime,
+        name=name,
+        labels=labels or {},
+        packages=cast("tuple[str, ...]", packages),
+        venv=venv,
+        ephemeral=ephemeral,
+        hostname=hostname,
+        exec_timeout=exec_timeout,
+        output_limit_bytes=output_limit_bytes,
+        client_token=client_token,
+    )
+
+
+class AsyncSandbox:
+    """Opens a sandbox: `async with AsyncSandbox() as box:` or `box = await AsyncSandbox.create()`.
+
+    Keywords are those of `make_spec`, or a whole `spec=`; `backend=` is a name or a `Backend`; `on_event=` is told what
+    happens to the sandbox.
+    """
+
+    def __init__(
+        self, *, backend: str | Backend = "embedded", spec: Spec | None = None,
+        on_event: Callable[[Event], None] | None = None, **wishes: Any,
+    ) -> None:  # fmt: skip
+        if spec is not None and wishes:
+            raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
+        self._backend = get_backend(backend)
+        self._spec = spec if spec is not None else make_spec(**wishes)
+        self._on_event = on_event
+        self._box: SandboxBase | None = None
+
+    @classmethod
+    async def create(
+        cls, *, backend: str | Backend = "embedded", spec: Spec | None = None,
+        on_event: Callable[[Event], None] | None = None, **wishes: Any,
+    ) -> SandboxBase:  # fmt: skip
+        """Make a sandbox; whoever asked closes it with `aclose`. Raises: as `Backend.create`."""
+        return await cls(backend=backend, spec=spec, on_event=on_event, **wishes)._open()
+
+    @classmethod
+    async def connect(cls, sandbox_id: str, *, backend: str | Backend = "embedded") -> SandboxBase:
+        """A handle to a detached sandbox. Raises: SandboxGoneError."""
+        return cast("SandboxBase", await get_backend(backend).connect(sandbox_id))
+
+    @classmethod
+    async def list(cls, *, backend: str | Backend = "embedded") -> Sequence[SandboxInfo]:
+        """The detached sandboxes that live."""
+        return await get_backend(backend).list()
+
+    def __await__(self) -> Generator[Any, None, SandboxBase]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> SandboxBase:
+        self._box = await self._open()
+        return self._box
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._box is not None:
+            await self._box.__aexit__(kind, error, traceback)
+
+    async def _open(self) -> SandboxBase:
+        making = asyncio.ensure_future(create_on(self._backend, self._spec, self._on_event))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            # Whatever state the making is in, nothing of it may stay behind.
+            making.cancel()
+            (outcome,) = await asyncio.gather(making, return_exceptions=True)
+            if isinstance(outcome, SandboxBase):
+                await outcome.aclose()
+            raise
+
+
+async def create_on(backend: Backend, spec: Spec, on_event: Callable[[Event], None] | None) -> SandboxBase:
+    """`Backend.create`, with a listener for backends that know what that is."""
+    if on_event is None:
+        return cast("SandboxBase", await backend.create(spec))
+    return cast("SandboxBase", await backend.create(spec, on_event=on_event))  # type: ignore[call-arg]

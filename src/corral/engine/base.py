@@ -1,0 +1,150 @@
+"""The base of a sandbox: the host's own /usr, and around it a small system that is made up here.
+
+Nothing of the host's /etc or homes is copied. Programs that live outside /usr (a Python of pyenv or uv, a Node of nvm)
+are shown read-only at a neutral path, and only their own folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from corral.engine.recipe import CODE_GID, CODE_UID, Tree
+
+BIN = "/opt/corral/bin"
+_FORMAT = 4
+"""Raise it when the made-up part changes, so that an older one is not used again."""
+
+_FOLDERS = {
+    "dev": 0o755, "etc": 0o755, "home": 0o755, "mnt": 0o755, "opt": 0o755, "opt/corral": 0o755, "opt/corral/bin": 0o755,
+    "proc": 0o555, "root": 0o700, "run": 0o755, "srv": 0o755, "sys": 0o555, "tmp": 0o1777, "usr": 0o755, "var": 0o755,
+    "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755, "var/tmp": 0o1777,
+}  # fmt: skip
+_OWN_FOLDERS = ("home/daytona", "workspace")
+_ETC = {
+    "group": "root:x:0:\ntty:x:5:\nstaff:x:50:\nusers:x:100:\ndaytona:x:1000:\nnogroup:x:65534:\n",
+    "gshadow": "",
+    "hostname": "corral\n",
+    "hosts": "127.0.0.1\tlocalhost corral\n::1\tlocalhost ip6-localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    "os-release": 'NAME="Corral sandbox"\nID=corral\n',
+    "passwd": (
+        "root:x:0:0:root:/root:/bin/sh\n"
+        "daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
+        "daytona:x:1000:1000:daytona:/home/daytona:/bin/bash\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    ),
+    "profile": f'export PATH="{BIN}:$HOME/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"\n',
+    "protocols": "ip\t0\tIP\nicmp\t1\tICMP\ntcp\t6\tTCP\nudp\t17\tUDP\n",
+    "resolv.conf": "",
+    "services": "ssh\t22/tcp\ndomain\t53/udp\nhttp\t80/tcp\nhttps\t443/tcp\n",
+    "shells": "/bin/sh\n/bin/bash\n",
+}
+_ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A program's folder outside /usr, shown at `target`."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseDescription:
+    """Everything the made-up part depends on."""
+
+    tools: tuple[Tool, ...] = ()
+    commands: dict[str, str] = field(default_factory=dict)
+    """Names in /opt/corral/bin: a path to link to, or a script if it starts with "#!"."""
+    owned: bool = False
+    """As root: files belong to root inside, the home to the code's user."""
+
+
+def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
+    """Make the skeleton if it is not there yet, and give the trees of a sandbox on it."""
+    links, real = _root_entries()
+    alternatives = _alternatives()
+    content = json.dumps(
+        [_FORMAT, _FOLDERS, _ETC, links, real, alternatives, description.commands, [t.target for t in description.tools],
+         description.owned], sort_keys=True,
+    )  # fmt: skip
+    skeleton = data_folder / "base" / hashlib.sha256(content.encode()).hexdigest()[:16]
+    if not skeleton.exists():
+        _make(skeleton, description, links, real, alternatives)
+    trees = [Tree("/", (str(skeleton),), writable=True), Tree("/usr", ("/usr",), writable=description.owned)]
+    trees += [Tree(f"/{name}", (f"/{name}",), writable=description.owned) for name in real]
+    trees += [Tree(tool.target, (tool.source,)) for tool in description.tools]
+    return tuple(trees)
+
+
+def _root_entries() -> tuple[dict[str, str], list[str]]:
+    """On a merged-/usr system /bin and its like are links; on others they are layers of their own."""
+    links, real = {}, []
+    for name in _ROOT_NAMES:
+        path = f"/{name}"
+        if os.path.islink(path):
+            links[name] = os.readlink(path)
+        elif os.path.isdir(path):
+            real.append(name)
+    return links, real
+
+
+def _alternatives() -> dict[str, str]:
+    """Debian's choice of awk, vi and the like: links into /usr, without which such commands lead nowhere."""
+    folder = Path("/etc/alternatives")
+    if not folder.is_dir():
+        return {}
+    links = {}
+    for entry in sorted(folder.iterdir()):
+        if entry.is_symlink() and not entry.name.endswith(".gz"):
+            goal = os.readlink(entry)
+            if goal.startswith("/usr/"):
+                links[entry.name] = goal
+    return links
+
+
+def _make(
+    skeleton: Path, description: BaseDescription, links: dict[str, str], real: list[str], alternatives: dict[str, str]
+) -> None:
+    skeleton.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    unfinished = skeleton.parent / f".new-{os.getpid()}-{os.urandom(4).hex()}"
+    unfinished.mkdir(mode=0o755)
+    try:
+        folders = {**_FOLDERS, **dict.fromkeys(real, 0o755), **dict.fromkeys(_OWN_FOLDERS, 0o755)}
+        folders |= {tool.target.lstrip("/"): 0o755 for tool in description.tools}
+        for name, mode in folders.items():
+            path = unfinished / name
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(mode)
+        for name, goal in links.items():
+            (unfinished / name).symlink_to(goal)
+        for name, text in _ETC.items():
+            (unfinished / "etc" / name).write_text(text)
+        (unfinished / "etc/alternatives").mkdir()
+        for name, goal in alternatives.items():
+            (unfinished / "etc/alternatives" / name).symlink_to(goal)
+        (unfinished / "etc/mtab").symlink_to("/proc/self/mounts")
+        for name, command in description.commands.items():
+            _add_command(unfinished / BIN.lstrip("/") / name, command)
+        if description.owned:
+            for name in _OWN_FOLDERS:
+                os.chown(unfinished / name, CODE_UID, CODE_GID)
+        unfinished.rename(skeleton)
+    except OSError:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not skeleton.exists():  # somebody else may have been faster
+            raise
+
+
+def _add_command(path: Path, command: str) -> None:
+    if command.startswith("#!"):
+        path.write_text(command)
+        path.chmod(0o755)
+    else:
+        path.symlink_to(command)

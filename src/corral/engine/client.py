@@ -1,0 +1,162 @@
+"""The program's side of the launcher: starting it, asking it, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from corral.engine import wire
+from corral.engine.errors import GoneError, RefusedError, SetupError, UnsupportedError
+
+_START_SECONDS = 30.0
+_SHUTDOWN_SECONDS = 15.0
+
+# The launcher must not run corral/__init__.py nor anything of site-packages: a bare module stands in for the package.
+_BOOT = (
+    "import sys,types,json;p=json.loads(sys.stdin.readline());m=types.ModuleType('corral');m.__path__=[p['package']];"
+    "sys.modules['corral']=m;from corral.engine.launcher import main;main(p['fd'],p)"
+)
+
+
+class LauncherClient:
+    """A launcher of our own. Any thread may ask; each request has its own answer socket."""
+
+    def __init__(self, data_folder: Path) -> None:
+        self._data = data_folder
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+
+    def request(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
+        """Send a request; gives the socket on which its answer will come (closing it early is allowed).
+
+        Raises:
+            UnsupportedError: the launcher can't run here.
+            GoneError: it has died.
+        """
+        return ask(self._connection(), message, descriptors)
+
+    def ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, timeout: float = 60.0) -> wire.Message:
+        """Request and wait. Blocks: for threads that may. Raises: as `request`, and what the answer says."""
+        with self.request(message, descriptors) as answer:
+            return check(receive_within(answer, timeout))
+
+    def shutdown(self) -> None:
+        """End every sandbox and the launcher, and wait for it. Needs no event loop. Idempotent."""
+        with self._lock:
+            sock, process = self._socket, self._process
+            self._socket = self._process = None
+        if sock is None or process is None:
+            return
+        if os.getpid() != self._owner:
+            sock.close()  # a forked child: the launcher is not ours to end
+            return
+        with contextlib.suppress(OSError, GoneError), ask(sock, {"op": "shutdown"}, ()) as answer:
+            receive_within(answer, _SHUTDOWN_SECONDS)
+        sock.close()
+        try:
+            process.wait(_SHUTDOWN_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's launcher without touching it."""
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+        self._process = None
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+
+    def _connection(self) -> socket.socket:
+        with self._lock:
+            if self._socket is None:
+                self._start()
+            assert self._socket is not None
+            return self._socket
+
+    def _start(self) -> None:
+        if sys.platform != "linux":
+            raise UnsupportedError(
+                "the embedded engine needs Linux", hint="use backend='docker' or a remote server on this system"
+            )
+        import json
+
+        ours, theirs = wire.make_pair()
+        package = str(Path(__file__).resolve().parent.parent)
+        settings = {"package": package, "fd": theirs.fileno(), "data": str(self._data)}
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _BOOT],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=_debug_stream(), cwd="/", env={},
+                pass_fds=(theirs.fileno(),), start_new_session=True,
+            )  # fmt: skip
+        finally:
+            theirs.close()
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(settings).encode() + b"\n")
+            process.stdin.close()
+        try:
+            answer = receive_within(ours, _START_SECONDS)
+            if "error" in answer:
+                raise UnsupportedError(f"the engine can't start: {answer['error']}", hint="run `corral doctor`")
+        except BaseException:
+            ours.close()
+            process.kill()
+            process.wait()
+            raise
+        self._socket, self._process = ours, process
+
+
+def _debug_stream() -> int | None:
+    return None if os.environ.get("CORRAL_ENGINE_DEBUG") else subprocess.DEVNULL
+
+
+def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...]) -> socket.socket:
+    """Send a request with an answer socket. Raises: GoneError when nobody listens any more."""
+    ours, theirs = wire.make_pair()
+    try:
+        wire.send(peer, message, (theirs.fileno(), *descriptors))
+    except OSError as error:
+        ours.close()
+        raise GoneError("the other side is gone") from error
+    finally:
+        theirs.close()
+    return ours
+
+
+def receive_within(sock: socket.socket, timeout: float) -> wire.Message:
+    """The next message of a socket. Raises: GoneError at its end or when time runs out."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    if not poll.poll(timeout * 1000):
+        raise GoneError("no answer in time")
+    received = wire.receive(sock)
+    if received is None:
+        raise GoneError("the other side is gone")
+    wire.close_all(received[1])
+    return received[0]
+
+
+def check(answer: wire.Message) -> wire.Message:
+    """An answer, or the error that it is."""
+    code = answer.get("error")
+    if code is None:
+        return answer
+    text, hint, number = str(answer.get("text", "")), str(answer.get("hint", "")), int(answer.get("errno", 0) or 0)
+    if code == "gone":
+        raise GoneError(text)
+    if code == "setup":
+        raise SetupError(text, step=str(answer.get("step", "")), errno=number, hint=hint)
+    if code == "unsupported":
+        raise UnsupportedError(text, hint=hint)
+    raise RefusedError(text, code=str(code), errno=number, hint=hint)

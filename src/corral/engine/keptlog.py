@@ -1,0 +1,86 @@
+"""The output of one program that runs on by itself, as files in the sandbox's folder: NUMBER.log and NUMBER.json."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from corral.engine import wire
+from corral.engine.errors import ProtocolError
+
+MAX_LOG_BYTES = 8 * 1024 * 1024
+"""A longer log goes on in a new file; the one before it is kept as NUMBER.log.1, and older ones are dropped."""
+
+
+class KeptLog:
+    """Owned by a keeper."""
+
+    def __init__(self, stem: str, reader: int, channel: socket.socket, argv: list[str]) -> None:
+        self._stem = stem
+        self.reader = reader
+        self.channel = channel
+        self.ended = False
+        self._about: dict[str, Any] = {"argv": argv, "started": time.time(), "state": "running"}
+        self._file = os.open(f"{stem}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = 0
+        self._save()
+
+    def take(self) -> bool:
+        """Move output to the log; False at its end."""
+        data = os.read(self.reader, 1 << 16)
+        if not data:
+            return False
+        if self._size + len(data) > MAX_LOG_BYTES:
+            self._turn_over()
+        with contextlib.suppress(OSError):  # a full host disk must not stop the program
+            os.write(self._file, data)
+            self._size += len(data)
+        return True
+
+    def _turn_over(self) -> None:
+        os.close(self._file)
+        os.replace(f"{self._stem}.log", f"{self._stem}.log.1")
+        self._file = os.open(f"{self._stem}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = 0
+
+    def hear(self) -> bool:
+        """A message about the program; True when there will be no more."""
+        try:
+            received = wire.receive(self.channel, allow_large=False)
+        except ProtocolError:
+            received = None
+        if received is None:
+            self._finish({"state": "gone"})
+            return True
+        message, descriptors = received
+        wire.close_all(descriptors)
+        if "error" in message:
+            self._finish({"state": "failed", "text": str(message.get("text"))})
+            return True
+        if message.get("ended"):
+            self._finish({"state": "ended", "exit_code": message.get("code"), "reason": message.get("reason")})
+            return True
+        self._about["pid"] = message.get("started")
+        self._save()
+        return False
+
+    def _finish(self, how: dict[str, Any]) -> None:
+        self.ended = True
+        self._about.update(how, ended=time.time())
+        self._save()
+
+    def _save(self) -> None:
+        with contextlib.suppress(OSError):
+            temporary = f"{self._stem}.json.new"
+            with open(temporary, "w") as file:
+                json.dump(self._about, file)
+            os.replace(temporary, f"{self._stem}.json")
+
+    def close_reader(self) -> None:
+        """No more output will come."""
+        os.close(self.reader)
+        os.close(self._file)

@@ -1,0 +1,84 @@
+"""The portal: one thread with an event loop per process, on which the sync door runs everything.
+
+It works inside a running loop (a notebook), from several threads, and is made anew after `os.fork`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Portal:
+    """A loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="corral-portal", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end, from any other thread. An interrupt cancels the work and waits until it is gone."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a callback of the sync API can't call the sync API again; use the async one there")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                concurrent.futures.wait([asyncio.run_coroutine_threadsafe(_settle(), self._loop)], timeout=10)
+            raise
+
+    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """An async iterator as a plain one; leaving the loop early closes it."""
+        try:
+            while True:
+                try:
+                    yield self.run(_next(source))
+                except StopAsyncIteration:
+                    return
+        finally:
+            close = getattr(source, "aclose", None)
+            if close is not None:
+                self.run(close())
+
+
+async def _next(source: AsyncIterator[T]) -> T:
+    return await source.__anext__()
+
+
+async def _settle() -> None:
+    """Let cancelled work run its clean-up."""
+    await asyncio.sleep(0.05)
+
+
+_portal: Portal | None = None
+_lock = threading.Lock()
+_fork_aware = False
+
+
+def get_portal() -> Portal:
+    """The portal of this process."""
+    global _portal, _fork_aware
+    with _lock:
+        if not _fork_aware:
+            os.register_at_fork(after_in_child=_forget_after_fork)
+            _fork_aware = True
+        if _portal is None:
+            _portal = Portal()
+        return _portal
+
+
+def _forget_after_fork() -> None:
+    global _portal, _lock
+    _portal = None
+    _lock = threading.Lock()

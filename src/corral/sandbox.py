@@ -1,0 +1,437 @@
+"""SandboxBase: all that can be derived from a backend's few primitives, written once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import posixpath
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import NoReturn, Self
+
+from corral.errors import (
+    BackendUnavailableError,
+    CapabilityError,
+    CorralError,
+    ExecTimeoutError,
+    ExitError,
+    InvalidCommandError,
+    SandboxClosedError,
+    SandboxFileError,
+    SandboxGoneError,
+)
+from corral.files import FilesBase
+from corral.languages import Language, Runtime, choose_runtime, find_language
+from corral.paths import inside
+from corral.process import ProcessBase, as_bytes
+from corral.protocol import Command, OnOutput, PathLike, Stdin
+from corral.results import CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
+from corral.spec import USER, Spec, check_env, check_timeout
+
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+"""The kernel's own limit for one argument or environment entry, less its closing NUL."""
+_SHELL_TEXT_BYTES = 64 * 1024
+_STDIN_CHUNK_BYTES = 256 * 1024
+
+log = logging.getLogger("corral.sandbox")
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRequest:
+    """A program to start, with everything resolved and checked: what a backend's `_spawn` gets."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    user: str
+    timeout: float | None
+    stdin: bool
+    output_limit_bytes: int
+    pty: bool = False
+    rows: int = 24
+    columns: int = 80
+    read_only: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+class SandboxBase(ABC):
+    """See `corral.protocol.AsyncSandbox` for the promises. A backend implements what is abstract here."""
+
+    def __init__(
+        self, *, sandbox_id: str, spec: Spec, backend: str, on_event: Callable[[Event], None] | None = None
+    ) -> None:
+        self._id = sandbox_id
+        self._spec = spec
+        self._backend = backend
+        self._on_event = on_event
+        self._closed = False
+        self._runtimes: dict[str, tuple[str, ...]] = {}
+
+    # The primitives.
+
+    @abstractmethod
+    async def _spawn(self, request: SpawnRequest) -> ProcessBase:
+        """Start a program."""
+
+    @abstractmethod
+    async def _release(self) -> None:
+        """End the sandbox if it is owned, let go of it if not. Called once."""
+
+    @property
+    @abstractmethod
+    def files(self) -> FilesBase:
+        """See `AsyncSandbox`."""
+
+    @abstractmethod
+    async def usage(self) -> SandboxUsage:
+        """See `AsyncSandbox`."""
+
+    @abstractmethod
+    async def info(self) -> SandboxInfo:
+        """See `AsyncSandbox`."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """See `AsyncSandbox`."""
+
+    async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
+        """See `AsyncSandbox`."""
+        self._lacks("detach")
+
+    # Powers that come with a backend of their own.
+
+    async def snapshot(self, name: str | None = None) -> str:
+        """See `CanSnapshot`."""
+        self._lacks("snapshot")
+
+    async def fork(self) -> SandboxBase:
+        """See `CanFork`."""
+        self._lacks("fork")
+
+    async def pause(self) -> None:
+        """See `CanPause`."""
+        self._lacks("pause")
+
+    async def resume(self) -> None:
+        """See `CanPause`."""
+        self._lacks("resume")
+
+    async def resize(self, *, cpus: float | None = None, memory_bytes: int | None = None) -> None:
+        """See `CanResize`."""
+        self._lacks("resize")
+
+    async def expose(self, port: int) -> str:
+        """See `CanExpose`."""
+        self._lacks("expose")
+
+    def _lacks(self, power: str) -> NoReturn:
+        raise CapabilityError(
+            f"the {self._backend} backend has no {power}", sandbox_id=self._id, op=power,
+            hint="backend.capabilities() lists what it has",
+        )  # fmt: skip
+
+    # What is derived.
+
+    @property
+    def id(self) -> str:
+        """See `AsyncSandbox`."""
+        return self._id
+
+    @property
+    def spec(self) -> Spec:
+        """See `AsyncSandbox`."""
+        return self._spec
+
+    @property
+    def backend(self) -> str:
+        """The name of its maker."""
+        return self._backend
+
+    @property
+    def closed(self) -> bool:
+        """Whether `aclose` was called."""
+        return self._closed
+
+    async def exec(
+        self, command: Command, *, cwd: PathLike | None = None, env: Mapping[str, str] | None = None, stdin: Stdin = None,
+        user: str | None = None, timeout: float | None = None, on_output: OnOutput | None = None, check: bool = False,
+        read_only: Sequence[PathLike] = (), hidden: Sequence[PathLike] = (), output_limit_bytes: int | None = None,
+    ) -> ExecResult:  # fmt: skip
+        """See `AsyncSandbox`."""
+        script = await self._long_script(command)
+        try:
+            request = self._request(
+                ["/bin/sh", script] if script else command, cwd=cwd, env=env, stdin=stdin is not None, user=user,
+                timeout=timeout, read_only=read_only, hidden=hidden, output_limit_bytes=output_limit_bytes,
+            )  # fmt: skip
+            result = await self._run(request, stdin, on_output)
+        finally:
+            if script:
+                await self._drop(posixpath.dirname(script))
+        return self._checked(result, "exec") if check else result
+
+    async def run_code(
+        self, code: str | bytes, language: str = "python", *, args: Sequence[str] = (), cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None, stdin: Stdin = None, timeout: float | None = None,
+        on_output: OnOutput | None = None, check: bool = False, output_limit_bytes: int | None = None,
+    ) -> CodeResult:  # fmt: skip
+        """See `AsyncSandbox`."""
+        found = find_language(language)
+        source = as_bytes(code)
+        check_timeout(timeout, what="timeout", error=InvalidCommandError)
+        runtime = await self._runtime(found, source)
+        folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
+        path, remove = await self._place(source, runtime, folder)
+        try:
+            argv = [word.replace("{file}", path) for word in runtime.argv]
+            request = self._request(
+                [*argv, *args], cwd=folder, env=env, stdin=stdin is not None, timeout=timeout,
+                output_limit_bytes=output_limit_bytes,
+            )  # fmt: skip
+            result = await self._run(request, stdin, on_output)
+        finally:
+            await self._drop(remove)
+        values = {field.name: getattr(result, field.name) for field in fields(result)}
+        coded = CodeResult(**values, language=found.name)
+        if check:
+            self._checked(coded, "run_code")
+        return coded
+
+    async def start(
+        self, command: Command, *, cwd: PathLike | None = None, env: Mapping[str, str] | None = None, stdin: bool = True,
+        user: str | None = None, timeout: float | None = None, pty: bool = False, rows: int = 24, columns: int = 80,
+        read_only: Sequence[PathLike] = (), hidden: Sequence[PathLike] = (), output_limit_bytes: int | None = None,
+    ) -> ProcessBase:  # fmt: skip
+        """See `AsyncSandbox`."""
+        for name, value in (("rows", rows), ("columns", columns)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
+                raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
+        script = await self._long_script(command)
+        request = self._request(
+            ["/bin/sh", script] if script else command, cwd=cwd, env=env, stdin=stdin, user=user, timeout=timeout, pty=pty,
+            rows=rows, columns=columns, read_only=read_only, hidden=hidden, output_limit_bytes=output_limit_bytes,
+            default_timeout=False,
+        )  # fmt: skip
+        return await self._spawn(request)
+
+    async def aclose(self) -> None:
+        """See `AsyncSandbox`."""
+        if self._closed:
+            return
+        self._closed = True
+        # A cancelled close must not leave half a sandbox: the work goes on, only the waiting ends.
+        await asyncio.shield(asyncio.ensure_future(self._release()))
+        self._say("closed")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and self._spec.lifetime.keep_on_failure and isinstance(error, Exception) and not self._closed:
+            try:
+                kept = await self.detach()
+            except CorralError:
+                log.warning("sandbox %s could not be kept after a failure", self._id)
+            else:
+                log.warning("sandbox %s was kept after a failure: `corral shell %s`", self._id, kept)
+                self._say("kept", error=type(error).__name__)
+        await self.aclose()
+
+    def _say(self, kind: str, **details: str | int | float | bool | None) -> None:
+        """Log, and tell whoever wanted to know. A listener's own failure must not become ours."""
+        log.debug("%s sandbox=%s %s", kind, self._id, details)
+        if self._on_event is not None:
+            try:
+                self._on_event(Event(kind, self._id, self._backend, details))
+            except Exception:  # noqa: BLE001 - a foreign callback may raise anything
+                log.warning("on_event failed for %s", kind, exc_info=True)
+
+    def _ensure_open(self) -> None:
+        if self._closed:
+            raise SandboxClosedError("the sandbox was closed", sandbox_id=self._id, hint="make a new one")
+
+    # Running.
+
+    async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
+        process = await self._spawn(request)
+        helpers: list[asyncio.Task[None]] = []
+        try:
+            if stdin is not None:
+                helpers.append(asyncio.ensure_future(_feed(process, stdin)))
+            if on_output is not None:
+                await _pass_on(process, on_output)
+            result = await process.wait()
+        except BaseException:
+            # Cancelled, or a callback raised: nothing of the program may stay behind.
+            process.end_tree("cancelled")
+            raise
+        finally:
+            await _stop(helpers)
+        self._say(
+            "exec", program=posixpath.basename(request.argv[0]), exit_code=result.exit_code, reason=result.reason,
+            wall_seconds=result.usage.wall_seconds,
+        )  # fmt: skip
+        return result
+
+    def _checked(self, result: ExecResult, operation: str) -> ExecResult:
+        if result.ok:
+            return result
+        if result.timed_out:
+            text = f"out of time after {result.usage.wall_seconds:.1f} s"
+            raise ExecTimeoutError(text, result=result, sandbox_id=self._id, op=operation)
+        tail = result.stderr.strip().splitlines()[-1:] or [""]
+        text = f"exit code {result.exit_code} ({result.reason}) {tail[0][:200]}".rstrip()
+        raise ExitError(text, result=result, sandbox_id=self._id, op=operation)
+
+    def _request(
+        self, command: Command, *, cwd: PathLike | None, env: Mapping[str, str] | None, stdin: bool, timeout: float | None,
+        user: str | None = None, pty: bool = False, rows: int = 24, columns: int = 80, read_only: Sequence[PathLike] = (),
+        hidden: Sequence[PathLike] = (), output_limit_bytes: int | None = None, default_timeout: bool = True,
+    ) -> SpawnRequest:  # fmt: skip
+        """Check and resolve everything a caller gave."""
+        self._ensure_open()
+        check_timeout(timeout, what="timeout", error=InvalidCommandError)
+        if output_limit_bytes is not None and output_limit_bytes < 1:
+            raise InvalidCommandError(f"output_limit_bytes={output_limit_bytes!r} is not a limit", hint="give 1 or more")
+        workdir = self._spec.workdir
+        extra = check_env(env or {}, error=InvalidCommandError)
+        for name, value in extra.items():
+            _check_size(f"{name}={value}", f"the environment variable {name!r}")
+        return SpawnRequest(
+            argv=check_argv(command),
+            env={**self._base_env(), **self._spec.env, **extra},
+            cwd=inside(cwd, workdir=workdir) if cwd is not None else workdir,
+            user=user if user is not None else USER,
+            timeout=timeout if timeout is not None or not default_timeout else self._spec.exec_timeout,
+            stdin=stdin,
+            output_limit_bytes=output_limit_bytes or self._spec.output_limit_bytes,
+            pty=pty,
+            rows=rows,
+            columns=columns,
+            read_only=tuple(inside(path, workdir=workdir) for path in read_only),
+            hidden=tuple(inside(path, workdir=workdir) for path in hidden),
+        )
+
+    def _base_env(self) -> Mapping[str, str]:
+        """What every program finds in its environment; a backend may know better."""
+        return {}
+
+    # Snippets and long scripts: payloads never travel in argv.
+
+    async def _long_script(self, command: Command) -> str | None:
+        """A shell text too long for an argument goes into a file; gives its path."""
+        if not isinstance(command, str):
+            return None
+        text = command.encode("utf-8", "surrogateescape")
+        if len(text) <= _SHELL_TEXT_BYTES or b"\0" in text:
+            return None
+        self._ensure_open()
+        return (await self._write_private(text, "script.sh"))[0]
+
+    async def _write_private(self, source: bytes, name: str) -> tuple[str, str]:
+        folder = f"/tmp/.corral-{secrets.token_hex(8)}"  # noqa: S108 - a path inside the sandbox
+        await self.files.write(f"{folder}/{name}", source)
+        return f"{folder}/{name}", folder
+
+    async def _place(self, source: bytes, runtime: Runtime, folder: str) -> tuple[str, str]:
+        """Put a snippet where its runtime wants it: its path, and what to remove afterwards."""
+        if runtime.beside:
+            path = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
+            try:
+                await self.files.write(path, source, parents=False)
+            except SandboxFileError:
+                log.debug("the working folder takes no file: the snippet goes to a private one")
+            else:
+                return path, path
+        return await self._write_private(source, f"snippet.{runtime.extension}")
+
+    async def _drop(self, path: str) -> None:
+        try:
+            await asyncio.shield(asyncio.ensure_future(self.files.remove(path, recursive=True, missing_ok=True)))
+        except (SandboxFileError, SandboxGoneError, SandboxClosedError):
+            log.debug("a snippet's file could not be removed in sandbox %s", self._id)
+
+    async def _runtime(self, language: Language, source: bytes) -> Runtime:
+        probed: tuple[str, ...] | None = None
+        if language.probe:
+            if language.name not in self._runtimes:
+                result = await self.exec(language.probe, timeout=30)
+                self._runtimes[language.name] = tuple(result.stdout.split())
+            probed = self._runtimes[language.name]
+        runtime = choose_runtime(language, source, probed)
+        if runtime is None:
+            self._runtimes.pop(language.name, None)  # it may be installed meanwhile
+            raise BackendUnavailableError(
+                f"nothing in this sandbox runs {language.name}", sandbox_id=self._id, op="run_code", hint=language.hint
+            )
+        return runtime
+
+
+def check_argv(command: Command) -> tuple[str, ...]:
+    """An argv from a list, or for /bin/sh from a text.
+
+    Raises:
+        InvalidCommandError: empty, with a NUL, too long, or not made of texts.
+    """
+    if isinstance(command, str):
+        if not command.strip():
+            raise InvalidCommandError("the command is empty", hint="give a shell text or a list of arguments")
+        argv: tuple[str, ...] = ("/bin/sh", "-c", command)
+    elif isinstance(command, bytes) or not isinstance(command, Sequence):
+        raise InvalidCommandError(f"a command is a text or a list of texts, not {type(command).__name__}")
+    else:
+        argv = tuple(command)
+    if not argv or not argv[0]:
+        raise InvalidCommandError("the command is empty", hint="give a shell text or a list of arguments")
+    for index, argument in enumerate(argv):
+        if not isinstance(argument, str):
+            raise InvalidCommandError(f"argument {index} is {type(argument).__name__}, not a text", hint="use str(...)")
+        if "\0" in argument:
+            raise InvalidCommandError(f"argument {index} has a NUL character: {argument[:40]!r}", hint="remove it")
+        _check_size(argument, f"argument {index}")
+    return argv
+
+
+def _check_size(text: str, what: str) -> None:
+    size = len(text.encode("utf-8", "surrogateescape"))
+    if size > MAX_ARGUMENT_BYTES:
+        raise InvalidCommandError(
+            f"{what} has {size} bytes, and the kernel takes {MAX_ARGUMENT_BYTES}",
+            hint="pass it as stdin=, or write it to a file first",
+        )
+
+
+async def _feed(process: ProcessBase, stdin: Stdin) -> None:
+    """Write all input, then close it. A program that does not want it all is no error."""
+    try:
+        if isinstance(stdin, AsyncIterable):
+            async for piece in stdin:
+                await process.write(piece)
+        elif stdin is not None:
+            data = as_bytes(stdin)
+            for offset in range(0, len(data), _STDIN_CHUNK_BYTES):
+                await process.write(data[offset : offset + _STDIN_CHUNK_BYTES])
+        await process.close_stdin()
+    except CorralError:
+        log.debug("a program closed its input early")
+
+
+async def _pass_on(process: ProcessBase, on_output: OnOutput) -> None:
+    async for chunk in process.output():
+        answer = on_output(chunk)
+        if inspect.isawaitable(answer):
+            await answer
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception) and not isinstance(outcome, CorralError):
+            log.warning("feeding input failed: %r", outcome)

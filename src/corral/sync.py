@@ -1,0 +1,220 @@
+"""The sync door: `Sandbox`, `Files` and `Process`, derived from the async ones in this one place.
+
+Each method is the async one, run on the portal; signatures and types are taken from there.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+
+from corral.backends.registry import get_backend
+from corral.door import AsyncSandbox
+from corral.files import FilesBase
+from corral.portal import get_portal
+from corral.process import ProcessBase
+from corral.protocol import Backend
+from corral.results import Event, SandboxInfo
+from corral.sandbox import SandboxBase
+from corral.spec import Spec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+class _Derived:
+    """Something sync that stands for something async."""
+
+    _target: Any
+
+
+def _run(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[_Derived, P], R]:
+    """The sync form of an async method."""
+
+    @functools.wraps(method)
+    def call(self: _Derived, *args: P.args, **kwargs: P.kwargs) -> R:
+        bound = getattr(self._target, method.__name__)
+        result: R = get_portal().run(bound(*map(_to_async, args), **{k: _to_async(v) for k, v in kwargs.items()}))
+        return result
+
+    return call
+
+
+def _iterate(method: Callable[Concatenate[A, P], AsyncIterator[R]]) -> Callable[Concatenate[_Derived, P], Iterator[R]]:
+    """The sync form of an async iterator."""
+
+    @functools.wraps(method)
+    def call(self: _Derived, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        return get_portal().iterate(getattr(self._target, method.__name__)(*args, **kwargs))
+
+    return call
+
+
+def _to_async(value: Any) -> Any:
+    """A plain iterator of bytes where an async one is wanted (content, stdin, archives)."""
+    if isinstance(value, Iterator) and not isinstance(value, AsyncIterable):
+        return _async_iterator(value)
+    return value
+
+
+async def _async_iterator(source: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in source:
+        yield piece
+
+
+class Files(_Derived):
+    """The files of a sandbox. See `corral.protocol.AsyncFiles`."""
+
+    def __init__(self, box: SandboxBase) -> None:
+        self._box = box
+
+    @property
+    def _target(self) -> FilesBase:  # type: ignore[override]
+        return self._box.files
+
+    read = _run(FilesBase.read)
+    read_text = _run(FilesBase.read_text)
+    read_stream = _iterate(FilesBase.read_stream)
+    write = _run(FilesBase.write)
+    edit = _run(FilesBase.edit)
+    stat = _run(FilesBase.stat)
+    exists = _run(FilesBase.exists)
+    list = _run(FilesBase.list)
+    glob = _run(FilesBase.glob)
+    grep = _run(FilesBase.grep)
+    replace = _run(FilesBase.replace)
+    move = _run(FilesBase.move)
+    remove = _run(FilesBase.remove)
+    mkdir = _run(FilesBase.mkdir)
+    symlink = _run(FilesBase.symlink)
+    chmod = _run(FilesBase.chmod)
+    watch = _iterate(FilesBase.watch)
+    pack = _iterate(FilesBase.pack)
+    unpack = _run(FilesBase.unpack)
+    upload = _run(FilesBase.upload)
+    download = _run(FilesBase.download)
+
+
+class Process(_Derived):
+    """A program in the background. See `corral.protocol.Process`."""
+
+    def __init__(self, process: ProcessBase) -> None:
+        self._target = process
+
+    @property
+    def pid(self) -> int:
+        """Its number inside."""
+        return cast("ProcessBase", self._target).pid
+
+    output = _iterate(ProcessBase.output)
+    write = _run(ProcessBase.write)
+    close_stdin = _run(ProcessBase.close_stdin)
+    signal = _run(ProcessBase.signal)
+    resize = _run(ProcessBase.resize)
+    wait = _run(ProcessBase.wait)
+    kill = _run(ProcessBase.kill)
+    close = _run(ProcessBase.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Sandbox(_Derived):
+    """A sandbox for plain code: `with Sandbox() as box:`. Keywords as for `AsyncSandbox`.
+
+    It exists from the call on; `close()`, the end of the `with` block, or the end of the program ends it.
+    """
+
+    def __init__(
+        self, *, backend: str | Backend = "embedded", spec: Spec | None = None,
+        on_event: Callable[[Event], None] | None = None, **wishes: Any,
+    ) -> None:  # fmt: skip
+        self._adopt(get_portal().run(AsyncSandbox.create(backend=backend, spec=spec, on_event=on_event, **wishes)))
+
+    def _adopt(self, box: SandboxBase) -> None:
+        self._target = box
+        self.files = Files(box)
+        # A forgotten sandbox goes with the last reference to it, without waiting for the end of the program.
+        self._finalizer = weakref.finalize(self, _close_forgotten, box)
+        self._finalizer.atexit = False  # at exit the backend ends all of them at once, and needs no loop for it
+
+    @classmethod
+    def create(
+        cls, *, backend: str | Backend = "embedded", spec: Spec | None = None,
+        on_event: Callable[[Event], None] | None = None, **wishes: Any,
+    ) -> Self:  # fmt: skip
+        """The same as calling the class."""
+        return cls(backend=backend, spec=spec, on_event=on_event, **wishes)
+
+    @classmethod
+    def connect(cls, sandbox_id: str, *, backend: str | Backend = "embedded") -> Self:
+        """A handle to a detached sandbox, by id or name. Raises: SandboxGoneError."""
+        self = cls.__new__(cls)
+        self._adopt(get_portal().run(AsyncSandbox.connect(sandbox_id, backend=backend)))
+        return self
+
+    @classmethod
+    def list(cls, *, backend: str | Backend = "embedded") -> tuple[SandboxInfo, ...]:
+        """The detached sandboxes that live."""
+        return tuple(get_portal().run(_list(get_backend(backend))))
+
+    @property
+    def id(self) -> str:
+        """Its name on every list."""
+        return self._box.id
+
+    @property
+    def spec(self) -> Spec:
+        """The wish it was made from."""
+        return self._box.spec
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._box.closed
+
+    @property
+    def _box(self) -> SandboxBase:
+        return cast("SandboxBase", self._target)
+
+    exec = _run(SandboxBase.exec)
+    run_code = _run(SandboxBase.run_code)
+    usage = _run(SandboxBase.usage)
+    info = _run(SandboxBase.info)
+    detach = _run(SandboxBase.detach)
+    kill = _run(SandboxBase.kill)
+    close = _run(SandboxBase.aclose)
+    snapshot = _run(SandboxBase.snapshot)
+    pause = _run(SandboxBase.pause)
+    resume = _run(SandboxBase.resume)
+    resize = _run(SandboxBase.resize)
+    expose = _run(SandboxBase.expose)
+    _start = _run(SandboxBase.start)
+
+    def start(self, *args: Any, **kwargs: Any) -> Process:
+        """See `corral.protocol.AsyncSandbox.start`."""
+        return Process(self._start(*args, **kwargs))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        get_portal().run(self._box.__aexit__(kind, error, traceback))
+
+
+async def _list(backend: Backend) -> Iterable[SandboxInfo]:
+    return await backend.list()
+
+
+def _close_forgotten(box: SandboxBase) -> None:
+    if not box.closed:
+        get_portal().run(box.aclose())

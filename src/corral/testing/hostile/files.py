@@ -1,0 +1,368 @@
+"""Probes for the host's files: reading, writing and finding what is not the sandbox's."""
+
+from __future__ import annotations
+
+from corral.testing.hostile.probe import Probe
+
+_OWN_ROOT = "a root of its own by pivot_root, the host's tree detached"
+_NO_CAPS = "no capability, and the seccomp list"
+
+READ_SHADOW = Probe(
+    "read-the-hosts-password-hashes", "files", "host_leak", "/etc made up fresh, never copied from the host",
+    """
+for path in ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/proc/self/root/etc/shadow", "/proc/1/root/etc/shadow"):
+    try:
+        text = read(path).decode(errors="replace")
+    except OSError:
+        continue
+    if any(len(line.split(":")) > 1 and line.split(":")[1].startswith("$") for line in text.splitlines()):
+        breached(f"{path} holds a hash")
+held("no file with a hash in it")
+""",
+)  # fmt: skip
+
+READ_CANARY = Probe(
+    "read-a-file-of-the-host-by-any-path", "files", "host_leak", _OWN_ROOT,
+    """
+roots = ["", "/proc/self/root", "/proc/self/cwd/../../../../../..", "/.." * 12, "/proc/thread-self/root"]
+for pid in pids():
+    roots += [f"/proc/{pid}/root", f"/proc/{pid}/cwd" + "/.." * 10]
+seen = 0
+for path in T["canary_paths"]:
+    for root in roots:
+        try:
+            print(read(root + path).decode(errors="replace"))
+            seen += 1
+        except OSError:
+            pass
+if seen:
+    breached(f"{seen} of the host's files could be read")
+held(f"{len(roots)} ways tried for {len(T['canary_paths'])} files")
+""",
+)  # fmt: skip
+
+WRITE_CANARY = Probe(
+    "open-a-file-of-the-host-for-writing", "files", "escape", _OWN_ROOT,
+    """
+attempts = {}
+for path in T["canary_paths"]:
+    for root in ("", "/proc/1/root", "/proc/self/root/../..", "/proc/1/cwd/../../../.."):
+        attempts[root + path] = lambda p=root + path: os.open(p, os.O_WRONLY)
+        attempts[root + path + ".new"] = lambda p=root + path + ".new": os.open(p, os.O_WRONLY | os.O_CREAT)
+try_all(attempts, NOT_THERE)
+""",
+)  # fmt: skip
+
+LIST_HOMES = Probe(
+    "list-the-homes-of-the-host", "files", "host_leak", "no host path but the read-only base",
+    """
+strange = sorted(set(os.listdir("/home")) - {"daytona"})
+for home in ("/root", "/mnt", "/media", "/srv", "/opt"):
+    try:
+        strange += [f"{home}/{name}" for name in os.listdir(home) if name not in (".bashrc", ".profile", ".cache", "corral")]
+    except OSError:
+        pass
+for name in (".ssh", ".aws", ".config/gcloud", ".kube", ".docker", ".netrc", ".git-credentials", ".bash_history"):
+    for home in ("/root", "/home/daytona", os.path.expanduser("~")):
+        if os.path.lexists(f"{home}/{name}"):
+            strange.append(f"{home}/{name}")
+breached(f"found {strange[:10]}") if strange else held("only the sandbox's own home")
+""",
+)  # fmt: skip
+
+FIND_DATA_FOLDER = Probe(
+    "reach-the-engines-own-folders", "files", "lateral", _OWN_ROOT,
+    """
+attempts = {}
+for path in (*T["host_folders"], "/d", "/l0", "/e", "/u", "/w", "/proc/1/cwd/d", "/tmp/d/0/u"):
+    attempts[path] = lambda p=path: os.listdir(p)
+try_all(attempts, NOT_THERE)
+""",
+)  # fmt: skip
+
+PROC_ROOT = Probe(
+    "walk-out-through-magic-links", "files", "escape", "init is not dumpable; every process has the same root",
+    """
+here = os.stat("/")
+looked = 0
+for pid in pids():
+    for link in ("root", "cwd", "exe"):
+        path = f"/proc/{pid}/{link}"
+        try:
+            goal, found = os.readlink(path), os.stat(path)
+        except OSError:
+            continue
+        looked += 1
+        if link == "root" and (found.st_dev, found.st_ino) != (here.st_dev, here.st_ino):
+            breached(f"{path} is another root")
+        if goal.startswith("(unreachable)"):
+            breached(f"{path} leads outside: {goal}")
+held(f"{looked} links, all inside")
+""",
+)  # fmt: skip
+
+MAP_FILES = Probe(
+    "open-what-other-processes-have-mapped", "files", "host_leak", "ptrace access is refused: init is not dumpable",
+    """
+attempts = {}
+for name in ("mem", "maps", "environ", "auxv", "map_files", "fd", "root", "cwd", "ns/mnt", "stack", "syscall", "pagemap"):
+    path = f"/proc/1/{name}"
+    def attempt(path=path):
+        if os.path.islink(path):
+            return os.readlink(path)
+        return (os.listdir(path) if os.path.isdir(path) else read(path, 64)) or None
+    attempts[path] = attempt
+try_all(attempts, NOT_THERE)
+""",
+)  # fmt: skip
+
+LEAKED_DESCRIPTORS = Probe(
+    "use-a-descriptor-that-was-left-open", "files", "escape", "close_range from 3 on before execve",
+    """
+listing = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
+left = [int(name) for name in os.listdir(listing) if int(name) != listing]
+script = os.path.realpath(sys.argv[0]) if sys.argv else ""
+log = []
+for number in left:
+    goal = os.readlink(f"/proc/self/fd/{number}")
+    kind = os.fstat(number).st_mode
+    if number > 2 and os.path.realpath(goal) != script:
+        breached(f"descriptor {number} was left open: {goal}")
+    if number <= 2 and (stat.S_ISDIR(kind) or stat.S_ISBLK(kind) or stat.S_ISREG(kind)):
+        breached(f"descriptor {number} is a file or folder: {goal}")
+    if number <= 2 and stat.S_ISCHR(kind) and goal not in ("/dev/null",) and not goal.startswith("/dev/pts/"):
+        breached(f"descriptor {number} is a device: {goal}")
+    log.append(f"{number}={goal.split(':')[0]}")
+held(" ".join(log))
+""",
+)  # fmt: skip
+
+OTHERS_DESCRIPTORS = Probe(
+    "take-descriptors-of-other-processes", "files", "escape", "ptrace access is refused; pidfd_getfd is not on the list",
+    """
+found = []
+for pid in pids():
+    if pid == os.getpid():
+        continue
+    try:
+        found += [f"{pid}:{os.readlink(f'/proc/{pid}/fd/{name}')}" for name in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        pass
+strange = [entry for entry in found if "socket:" in entry or "anon_inode" in entry]
+if strange:
+    breached(f"control sockets in sight: {strange[:5]}")
+handle = kernel("pidfd_open", 1, 0)
+try:
+    breached(f"took descriptor {kernel('pidfd_getfd', handle, 3, 0)} of PID 1")
+except OSError as error:
+    held(f"nothing in sight; pidfd_getfd {name_of(error.errno)}")
+""",
+)  # fmt: skip
+
+REMOUNT = Probe(
+    "mount-remount-or-unmount", "files", "escape", _NO_CAPS,
+    """
+REMOUNT, BIND, NOSUID = 32, 4096, 2
+try_all({
+    "bind": lambda: kernel("mount", b"/", b"/tmp", b"", BIND, None),
+    "remount root": lambda: kernel("mount", b"", b"/", b"", REMOUNT | BIND, None),
+    "remount sysctl": lambda: kernel("mount", b"", b"/proc/sys", b"", REMOUNT | BIND | NOSUID, None),
+    "tmpfs": lambda: kernel("mount", b"tmpfs", b"/tmp", b"tmpfs", 0, None),
+    "proc": lambda: kernel("mount", b"proc", b"/tmp", b"proc", 0, None),
+    "unmask": lambda: kernel("umount2", b"/proc/kcore", 2),
+    "umount proc": lambda: kernel("umount2", b"/proc", 2),
+    "umount root": lambda: kernel("umount2", b"/", 2),
+    "pivot_root": lambda: kernel("pivot_root", b"/tmp", b"/tmp"),
+    "open_tree": lambda: kernel("open_tree", -100, b"/", 1),
+    "move_mount": lambda: kernel("move_mount", -1, b"", -100, b"/tmp", 4),
+    "fsopen": lambda: kernel("fsopen", b"tmpfs", 0),
+    "fspick": lambda: kernel("fspick", -100, b"/", 0),
+    "mount_setattr": lambda: kernel("mount_setattr", -100, b"/", 0, None, 0),
+})
+""",
+)  # fmt: skip
+
+CHROOT = Probe(
+    "escape-by-chroot", "files", "escape", _NO_CAPS,
+    """
+def attempt():
+    os.makedirs("/tmp/jail", exist_ok=True)
+    outside = os.open("/", os.O_RDONLY)
+    os.chroot("/tmp/jail")
+    os.fchdir(outside)
+    for _ in range(20):
+        os.chdir("..")
+    os.chroot(".")
+    return os.listdir("/")
+try_all({"chroot": attempt})
+""",
+)  # fmt: skip
+
+DEVICE_NODES = Probe(
+    "make-device-nodes", "files", "escape", "seccomp on mknod, nodev on every mount, no capability",
+    """
+def attempt(kind, major, minor, folder):
+    path = f"{folder}/node-{major}-{minor}"
+    os.mknod(path, kind | 0o666, os.makedev(major, minor))
+    try:
+        return os.open(path, os.O_RDONLY)
+    finally:
+        os.unlink(path)
+devices = {"memory": (stat.S_IFCHR, 1, 1), "kmsg": (stat.S_IFCHR, 1, 11), "sda": (stat.S_IFBLK, 8, 0),
+           "virtio disk": (stat.S_IFBLK, 254, 0), "loop": (stat.S_IFBLK, 7, 0), "whiteout": (stat.S_IFCHR, 0, 0)}
+try_all({f"{name} in {folder}": lambda d=device, f=folder: attempt(*d, f)
+         for name, device in devices.items() for folder in ("/tmp", "/dev/shm", ".")})
+""",
+)  # fmt: skip
+
+RAW_DEVICES = Probe(
+    "open-devices-of-the-host", "files", "escape", "a /dev of its own with six harmless devices",
+    """
+harmless = {"null", "zero", "full", "random", "urandom", "tty", "fd", "stdin", "stdout", "stderr", "ptmx", "pts", "shm"}
+strange = sorted(set(os.listdir("/dev")) - harmless)
+if strange:
+    breached(f"/dev holds {strange[:10]}")
+names = ("mem", "kmem", "port", "kmsg", "sda", "vda", "nvme0n1", "loop0", "loop-control", "kvm", "fuse", "net/tun",
+         "mapper/control", "vsock", "vhost-net", "snapshot", "userfaultfd", "console", "tty0", "uinput", "hpet", "rtc0")
+try_all({name: lambda n=name: os.open("/dev/" + n, os.O_RDONLY) for name in names}, NOT_THERE)
+""",
+)  # fmt: skip
+
+NEW_DEVICES = Probe(
+    "put-something-into-dev", "files", "info", "/dev is read-only",
+    """
+def attempt():
+    return os.open("/dev/corral-new", os.O_CREAT | os.O_WRONLY)
+try_all({"create": attempt, "link": lambda: os.symlink("/", "/dev/corral-link") or 1,
+         "remove": lambda: os.unlink("/dev/null") or 1}, (errno.EROFS, *REFUSED))
+""",
+)  # fmt: skip
+
+FILE_HANDLES = Probe(
+    "open-files-by-inode-number", "files", "escape", "open_by_handle_at and name_to_handle_at are not on the list",
+    """
+handle = struct.pack("=Ii", 8, 1) + struct.pack("=II", 2, 0) + bytes(120)
+root = os.open("/", os.O_RDONLY)
+try_all({
+    "root inode": lambda: kernel("open_by_handle_at", root, ctypes.create_string_buffer(handle), os.O_RDONLY),
+    "nobody": lambda: kernel("open_by_handle_at", -1, None, 0),
+    "name": lambda: kernel("name_to_handle_at", -100, b"/usr", None, None, 0),
+})
+""",
+)  # fmt: skip
+
+SYSTEM_FILES = Probe(
+    "open-system-programs-for-writing", "files", "escape", "copy-on-write over a read-only layer",
+    """
+names = ("/usr/bin/env", "/usr/bin/python3", "/bin/sh", "/usr/lib/os-release", "/etc/passwd", "/etc/ld.so.cache")
+try_all({name: lambda n=name: os.open(n, os.O_WRONLY) for name in names},
+        (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ETXTBSY, errno.EOVERFLOW))
+""",
+)  # fmt: skip
+
+HARD_LINKS = Probe(
+    "reach-lower-files-by-hard-links", "files", "escape", "an overlay of its own; hard links to foreign files are refused",
+    """
+def attempt(source):
+    target = f"/tmp/link-{os.path.basename(source)}"
+    try:
+        os.link(source, target)
+        return os.open(target, os.O_WRONLY)
+    finally:
+        if os.path.lexists(target):
+            os.unlink(target)
+try_all({name: lambda n=name: attempt(n) for name in ("/usr/bin/env", "/etc/passwd", "/proc/self/exe")},
+        (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EROFS, errno.EOVERFLOW, errno.ENOENT))
+""",
+)  # fmt: skip
+
+SETUID = Probe(
+    "gain-privileges-by-a-setuid-file", "files", "escape", "no_new_privs, and nosuid on every mount",
+    """
+import shutil
+open_mounts = [line.split()[4] for line in read("/proc/self/mountinfo", 1 << 20).decode().splitlines()
+               if "nosuid" not in line.split()[5] and not line.split()[4].startswith(("/dev/", "/proc/"))]
+if open_mounts:
+    breached(f"mounted without nosuid: {open_mounts}")
+shutil.copyfile("/usr/bin/id", "/tmp/id")
+os.chmod("/tmp/id", 0o6755)
+before = subprocess.run(["/usr/bin/id"], capture_output=True, text=True).stdout
+after = subprocess.run(["/tmp/id"], capture_output=True, text=True).stdout
+os.unlink("/tmp/id")
+if before != after:
+    breached(f"{before} became {after}")
+for program in ("/usr/bin/su", "/usr/bin/sudo", "/usr/bin/newuidmap", "/usr/bin/mount", "/usr/bin/passwd"):
+    if os.path.exists(program) and os.stat(program).st_mode & stat.S_ISUID and not os.stat(program).st_uid:
+        status = subprocess.run([program, "--help"], capture_output=True, stdin=subprocess.DEVNULL, timeout=5).returncode
+held(before.strip())
+""",
+)  # fmt: skip
+
+OVERLAY_ATTRIBUTES = Probe(
+    "forge-the-overlays-own-marks", "files", "escape", "the kernel keeps overlay attributes from those inside",
+    """
+os.makedirs("/tmp/forged", exist_ok=True)
+def attempt(name, value):
+    os.setxattr("/tmp/forged", name, value)
+    if name.startswith("user.overlay") and name in os.listxattr("/tmp/forged"):
+        # Escaped by the kernel, so it means nothing to it: what counts is whether the folder now shows another one.
+        return "redirected" if os.listdir("/tmp/forged") else None
+    return None
+try_all({name: lambda n=name, v=value: attempt(n, v) for name, value in {
+    "user.overlay.redirect": b"/usr/bin", "user.overlay.opaque": b"y", "user.overlay.metacopy": b"",
+    "trusted.overlay.redirect": b"/usr/bin", "security.capability": bytes(20)}.items()},
+    (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EINVAL, errno.EIO))
+""",
+)  # fmt: skip
+
+HOST_SOCKETS = Probe(
+    "find-sockets-of-daemons", "files", "escape", "no host path but the read-only base",
+    """
+names = ("/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/dbus/system_bus_socket",
+         "/run/systemd/private", "/run/podman/podman.sock", "/run/snapd.socket", "/run/udev/control", "/tmp/.X11-unix/X0")
+found = [name for name in names if os.path.lexists(name)]
+for folder in ("/run", "/var/run", "/tmp", "/var/lib"):
+    for root, folders, files in os.walk(folder):
+        for name in files:
+            path = f"{root}/{name}"
+            try:
+                if stat.S_ISSOCK(os.lstat(path).st_mode):
+                    found.append(path)
+            except OSError:
+                pass
+        if root.count("/") > 4:
+            folders.clear()
+breached(f"sockets: {found}") if found else held("no socket of anybody's")
+""",
+)  # fmt: skip
+
+AS_ROOT = Probe(
+    "attack-files-as-root-inside", "files", "escape", "root inside is a plain user outside; the bounding set is small",
+    """
+if os.getuid():
+    held(f"no root inside: uid {os.getuid()}")
+attempts = {
+    "mount": lambda: kernel("mount", b"tmpfs", b"/mnt", b"tmpfs", 0, None),
+    "remount": lambda: kernel("mount", b"", b"/proc/sys", b"", 32 | 4096, None),
+    "umount": lambda: kernel("umount2", b"/proc/kcore", 2),
+    "chroot": lambda: os.chroot("/tmp") or 1,
+    "mknod": lambda: os.mknod("/root/disk", stat.S_IFBLK | 0o600, os.makedev(8, 0)) or 1,
+    "handle": lambda: kernel("open_by_handle_at", os.open("/", os.O_RDONLY), None, 0),
+    "sysctl": lambda: os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY),
+    "sysctl of the namespace": lambda: os.open("/proc/sys/net/ipv4/ip_forward", os.O_WRONLY),
+    "PID 1": lambda: os.listdir("/proc/1/fd"),
+    "memory of PID 1": lambda: os.open("/proc/1/mem", os.O_RDONLY),
+    "dev": lambda: os.open("/dev/new", os.O_CREAT | os.O_WRONLY),
+}
+for path in T["canary_paths"]:
+    attempts[path] = lambda p=path: os.open(p, os.O_RDONLY)
+try_all(attempts, NOT_THERE)
+""",
+    user="root",
+)  # fmt: skip
+
+PROBES = (
+    READ_SHADOW, READ_CANARY, WRITE_CANARY, LIST_HOMES, FIND_DATA_FOLDER, PROC_ROOT, MAP_FILES, LEAKED_DESCRIPTORS,
+    OTHERS_DESCRIPTORS, REMOUNT, CHROOT, DEVICE_NODES, RAW_DEVICES, NEW_DEVICES, FILE_HANDLES, SYSTEM_FILES, HARD_LINKS,
+    SETUID, OVERLAY_ATTRIBUTES, HOST_SOCKETS, AS_ROOT,
+)  # fmt: skip

@@ -1,0 +1,189 @@
+"""What is put before each probe's program: how it tries, and how it says what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from corral.testing.hostile.probe import Probe
+
+_PYTHON = r"""
+import ctypes, errno, fcntl, json, os, resource, signal, socket, stat, struct, subprocess, sys, threading, time
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.syscall.restype = ctypes.c_long
+MACHINE = os.uname().machine
+# name: (x86_64, aarch64); one number where both agree
+NUMBERS = {
+    "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "cachestat": 451,
+    "chroot": (161, 51), "clock_adjtime": (305, 266), "clock_settime": (227, 112), "clone": (56, 220), "clone3": 435,
+    "delete_module": (176, 106), "fanotify_init": (300, 262), "finit_module": (313, 273), "fsopen": 430, "fspick": 433,
+    "init_module": (175, 105), "inotify_init1": (294, 26), "io_uring_setup": 425, "kcmp": (312, 272),
+    "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219), "listmount": 458,
+    "memfd_create": (319, 279), "memfd_secret": 447, "mount": (165, 40), "mount_setattr": 442, "move_mount": 429,
+    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "open_tree": 428, "perf_event_open": (298, 241),
+    "personality": (135, 92), "pidfd_getfd": 438, "pidfd_open": 434, "pivot_root": (155, 41), "process_madvise": 440,
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117), "quotactl": (179, 60),
+    "reboot": (169, 142), "request_key": (249, 218), "rt_sigqueueinfo": (129, 138), "sched_setattr": (314, 274),
+    "seccomp": (317, 277), "setdomainname": (171, 162), "sethostname": (170, 161), "setns": (308, 268),
+    "settimeofday": (164, 170), "shmat": (30, 196), "shmctl": (31, 195), "shmget": (29, 194), "statmount": 457,
+    "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116), "umount2": (166, 39), "unshare": (272, 97),
+    "userfaultfd": (323, 282),
+}
+REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+NOT_THERE = (*REFUSED, errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ELOOP, errno.ESRCH)
+
+
+def say(verdict, evidence):
+    line = json.dumps({"verdict": verdict, "evidence": str(evidence)[:600]})
+    sys.stdout.flush()
+    os.write(1, f"\n{line}\n".encode())
+    os._exit(0)
+
+
+def held(evidence):
+    say("held", evidence)
+
+
+def breached(evidence):
+    say("breached", evidence)
+
+
+def kernel(call, *arguments):
+    number = call
+    if isinstance(call, str):
+        number = NUMBERS[call]
+        if isinstance(number, tuple):
+            number = number[MACHINE != "x86_64"]
+    words = [a if isinstance(a, (bytes, ctypes.Array, type(None))) else ctypes.c_long(a) for a in arguments]
+    result = LIBC.syscall(ctypes.c_long(number), *words)
+    if result == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def name_of(code):
+    return errno.errorcode.get(code, str(code))
+
+
+def try_all(attempts, stops=REFUSED):
+    "Run each attempt. Only an error in `stops` is a refusal: another one means that the kernel looked into it."
+    log = []
+    for name, attempt in attempts.items():
+        try:
+            result = attempt()
+        except OSError as error:
+            if error.errno not in stops:
+                breached(f"{name}: not refused, but {name_of(error.errno)}")
+            log.append(f"{name} {name_of(error.errno)}")
+            continue
+        if result is not None:
+            breached(f"{name}: succeeded with {result!r}")
+        log.append(f"{name} nothing")
+    held(", ".join(log))
+
+
+def in_child(function):
+    "What a function gives in a process of its own: its number, an OSError raised again, or minus the signal."
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, b"%d 0" % int(function() or 0))
+        except OSError as error:
+            os.write(writer, b"0 %d" % error.errno)
+        os._exit(0)
+    os.close(writer)
+    words = os.read(reader, 100).split()
+    os.close(reader)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        return -os.WTERMSIG(status)
+    if words and int(words[1]):
+        raise OSError(int(words[1]), "in the child")
+    return int(words[0]) if words else 0
+
+
+def pids():
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def read(path, limit=65536):
+    with open(path, "rb", buffering=0) as file:
+        return file.read(limit) or b""
+
+
+def hold(seconds=1.2):
+    "Keep what was taken while the host and the neighbour look."
+    os.write(1, b"\nholding\n")
+    time.sleep(seconds)
+
+
+def only_loopback():
+    "Nothing is sent anywhere unless this namespace has no interface but loopback."
+    names = [line.split(":")[0].strip() for line in read("/proc/net/dev").decode().splitlines()[2:]]
+    if names != ["lo"]:
+        breached(f"this network has more than loopback: {names}; nothing was sent")
+
+
+def bounded(limit, ceiling, factor=1.5):
+    "How far a bomb goes: beyond the limit, but never past the ceiling."
+    goal = int(limit * factor)
+    if goal > ceiling:
+        say("unproven", f"a limit of {limit} is beyond what a bounded bomb may try ({ceiling})")
+    return goal
+"""
+
+_BASH = r"""
+held() { printf '\n{"verdict":"held","evidence":"%s"}\n' "$(printf %s "$*" | tr -d '"\\\n' | head -c 500)"; exit 0; }
+breached() { printf '\n{"verdict":"breached","evidence":"%s"}\n' "$(printf %s "$*" | tr -d '"\\\n' | head -c 500)"; exit 0; }
+"""
+
+VICTIM = r"""
+import ctypes, fcntl, json, os, signal, socket, sys, time
+token, port = sys.argv[1], int(sys.argv[2])
+count = {"signals": 0, "connections": 0}
+def note(*_):
+    count["signals"] += 1
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, note)
+listening = socket.create_server(("127.0.0.1", port))
+abstract = socket.socket(socket.AF_UNIX)
+abstract.bind("\0" + token)
+abstract.listen()
+for sock in (listening, abstract):
+    sock.setblocking(False)
+for path in ("/tmp/" + token, "/dev/shm/" + token):
+    with open(path, "w") as file:
+        file.write("victim")
+libc = ctypes.CDLL(None, use_errno=True)
+segment = libc.shmget(0x7C0FFEE, 4096, 0o1666)
+locks = [open(path) for path in ("/usr/bin/env", "/etc/passwd")]
+for lock in locks:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+with open("/proc/self/uid_map") as file:
+    outer = int(file.read().split()[1])
+print(json.dumps({"ready": segment >= 0, "outer_uid": outer}), flush=True)
+while True:
+    time.sleep(0.05)
+    for sock in (listening, abstract):
+        try:
+            sock.accept()[0].close()
+            count["connections"] += 1
+        except BlockingIOError:
+            pass
+    if count["signals"] or count["connections"]:
+        print(json.dumps(count), flush=True)
+        count = {"signals": 0, "connections": 0}
+"""
+"""What runs in the neighbour: something of every kind that a lateral probe could find. It prints when it is touched."""
+
+
+def compose(probe: Probe, *, targets: Mapping[str, Any]) -> str:
+    """The whole program. Targets stand in the program itself, so that no environment or argument carries them."""
+    if probe.language == "bash":
+        values = "".join(f"{name}='{value}'\n" for name, value in targets.items() if isinstance(value, int | str))
+        return f"{values}{_BASH}\n{probe.code}"
+    return f"{_PYTHON}\nT = json.loads({json.dumps(dict(targets))!r})\n{probe.code}"

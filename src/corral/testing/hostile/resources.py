@@ -1,0 +1,442 @@
+"""Probes for resources: bombs, each bounded, each tried beyond the sandbox's limit and never far beyond.
+
+A bomb holds what it took for a moment, in which the host and the neighbour must be able to work.
+"""
+
+from __future__ import annotations
+
+from corral.results import ExecResult
+from corral.testing.hostile.probe import (
+    Finding,
+    HostView,
+    Probe,
+    breached,
+    expect_gone_at_timeout,
+    expect_stopped_or_killed,
+    held,
+    unproven,
+)
+
+_SLACK = 16
+_FORKS, _BYTES, _INODES = 3000, 3 << 30, 100_000
+
+FORKS = Probe(
+    "fork-bomb", "resources", "host_dos", "pids.max of the cgroup, or RLIMIT_NPROC in the user namespace",
+    f"""
+limit = T["limits"]["processes"]
+goal = bounded(limit, {_FORKS})
+children = []
+why = "the goal"
+for _ in range(goal):
+    try:
+        child = os.fork()
+    except OSError as error:
+        why = name_of(error.errno)
+        break
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    children.append(child)
+hold()
+for child in children:
+    os.kill(child, 9)
+for child in children:
+    os.waitpid(child, 0)
+(held if len(children) <= limit + {_SLACK} else breached)(f"{{len(children)}} forks of {{limit}}, then {{why}}")
+""",
+)  # fmt: skip
+
+THREADS = Probe(
+    "thread-bomb", "resources", "host_dos", "threads count as processes",
+    f"""
+limit = T["limits"]["processes"]
+goal = bounded(limit, {_FORKS})
+threading.stack_size(65536)
+end = threading.Event()
+threads = []
+why = "the goal"
+try:
+    for _ in range(goal):
+        thread = threading.Thread(target=end.wait, daemon=True)
+        thread.start()
+        threads.append(thread)
+except (RuntimeError, MemoryError) as error:
+    why = str(error)
+hold()
+end.set()
+(held if len(threads) <= limit + {_SLACK} else breached)(f"{{len(threads)}} threads of {{limit}}, then {{why}}")
+""",
+)  # fmt: skip
+
+ZOMBIES = Probe(
+    "zombie-storm", "resources", "host_dos", "zombies count as processes; init reaps what is orphaned",
+    f"""
+limit = T["limits"]["processes"]
+left = 0
+for _ in range(bounded(limit, {_FORKS}, 3)):
+    try:
+        if os.fork() == 0:
+            os._exit(0)
+        left += 1
+    except OSError:
+        break
+hold()
+(held if left <= limit + {_SLACK} else breached)(f"{{left}} zombies, left to init")
+""",
+)  # fmt: skip
+
+ORPHANS = Probe(
+    "orphan-storm", "resources", "neighbour_dos", "init reaps; the tree of a call is known",
+    """
+made = 0
+for _ in range(600):
+    try:
+        child = os.fork()
+    except OSError:
+        time.sleep(0.005)
+        continue
+    if child == 0:
+        try:
+            if os.fork() == 0:
+                os.setsid()
+        except OSError:
+            pass
+        os._exit(0)
+    os.waitpid(child, 0)
+    made += 1
+held(f"{made} orphans made and reaped")
+""",
+)  # fmt: skip
+
+MEMORY = Probe(
+    "memory-bomb", "resources", "host_dos", "memory.max of the cgroup, or RLIMIT_DATA and sampling",
+    f"""
+goal = bounded(T["limits"]["memory_bytes"], {_BYTES})
+held_bytes, chunks = 0, []
+try:
+    while held_bytes < goal:
+        chunks.append(bytearray(b"x") * (8 << 20))
+        held_bytes += 8 << 20
+except MemoryError:
+    chunks.clear()
+    held(f"no more after {{held_bytes >> 20}} MiB")
+hold(2.0)
+breached(f"holds {{held_bytes >> 20}} MiB of {{T['limits']['memory_bytes'] >> 20}}")
+""",
+    timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True,
+)  # fmt: skip
+
+MEMORY_OF_MANY = Probe(
+    "memory-bomb-of-many-processes", "resources", "host_dos", "memory.max of the cgroup, or the sum by sampling",
+    f"""
+share = bounded(T["limits"]["memory_bytes"], {_BYTES}) // 4
+children = []
+for _ in range(4):
+    child = os.fork()
+    if child == 0:
+        try:
+            block = bytearray(b"x") * share
+            time.sleep(8)
+        except MemoryError:
+            os._exit(3)
+        os._exit(0)
+    children.append(child)
+deadline = time.monotonic() + 4
+ended = []
+while time.monotonic() < deadline and not ended:
+    time.sleep(0.1)
+    for child in children:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            ended.append(status)
+for child in children:
+    try:
+        os.kill(child, 9)
+    except OSError:
+        pass
+(held if ended else breached)(f"4 × {{share >> 20}} MiB against {{T['limits']['memory_bytes'] >> 20}} MiB: ended {{ended}}")
+""",
+    timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True,
+)  # fmt: skip
+
+
+def _hidden_memory(name: str, how: str, why: str) -> Probe:
+    """A bomb of memory that no process's resident size shows."""
+    return Probe(
+        name, "resources", "host_dos", why,
+        f"""
+goal = bounded(T["limits"]["memory_bytes"], {_BYTES})
+taken = 0
+kept = []
+LIBC.mmap.restype = LIBC.shmat.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+LIBC.shmdt.argtypes = [ctypes.c_void_p]
+{how}
+try:
+    while taken < goal:
+        taken += take()
+except (OSError, MemoryError) as error:
+    held(f"no more after {{taken >> 20}} MiB: {{error}}")
+hold(3.0)
+breached(f"holds {{taken >> 20}} MiB of {{T['limits']['memory_bytes'] >> 20}}")
+""",
+        timeout=25, expect=expect_stopped_or_killed, may_end=True, alone=True,
+    )  # fmt: skip
+
+
+MEMORY_FILES = _hidden_memory(
+    "memory-bomb-in-nameless-files", """
+block = b"x" * (1 << 20)
+def take():
+    if not kept or os.fstat(kept[-1]).st_size >= 64 << 20:
+        kept.append(os.memfd_create("bomb"))
+    return os.write(kept[-1], block)
+""", "memory.max of the cgroup, or sampling that counts memory files",
+)  # fmt: skip
+
+SHARED_SEGMENTS = _hidden_memory(
+    "memory-bomb-in-system-v-segments", """
+def take(size=32 << 20):
+    segment = kernel("shmget", 0, size, 0o1600)
+    address = LIBC.shmat(segment, None, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "shmat")
+    ctypes.memset(address, 1, size)
+    LIBC.shmdt(address)
+    return size
+""", "memory.max of the cgroup, or small limits of the IPC namespace",
+)  # fmt: skip
+
+PAGE_TABLES = _hidden_memory(
+    "page-table-bomb", """
+SPAN, STEP = 1 << 30, 2 << 20
+def take():
+    start = LIBC.mmap(None, SPAN, 1, 0x4022, -1, 0)
+    if start == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "mmap")
+    LIBC.madvise(start, SPAN, 15)
+    for offset in range(0, SPAN, STEP):
+        ctypes.c_ubyte.from_address(start + offset).value
+    return SPAN // STEP * 4096
+""", "memory.max counts page tables, or RLIMIT_AS and sampling of VmPTE",
+)  # fmt: skip
+
+SOCKET_BUFFERS = _hidden_memory(
+    "memory-bomb-in-socket-buffers", """
+block = b"x" * 16384
+def take():
+    pair = socket.socketpair()
+    kept.append(pair)
+    pair[0].setblocking(False)
+    sent = 0
+    try:
+        while sent < 1 << 20:
+            sent += pair[0].send(block)
+    except BlockingIOError:
+        pass
+    return sent
+""", "memory.max of the cgroup, or small default buffers of the network namespace",
+)  # fmt: skip
+
+PIPES = _hidden_memory(
+    "memory-bomb-in-pipes", """
+def take():
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    kept.append((reader, writer))
+    try:
+        fcntl.fcntl(writer, 1031, 1 << 20)
+    except OSError:
+        pass
+    try:
+        return os.write(writer, b"x" * (1 << 20))
+    except BlockingIOError:
+        return 0
+""", "memory.max of the cgroup, or the kernel's pipe limits per user",
+)  # fmt: skip
+
+SHARED_MEMORY = Probe(
+    "fill-dev-shm", "resources", "host_dos", "a tmpfs with a size",
+    f"""
+goal = bounded(T["limits"]["memory_bytes"], {_BYTES})
+written, path = 0, "/dev/shm/bomb"
+try:
+    with open(path, "wb", buffering=0) as file:
+        while written < goal:
+            written += file.write(b"x" * (1 << 20))
+except OSError as error:
+    os.unlink(path)
+    held(f"{{name_of(error.errno)}} after {{written >> 20}} MiB")
+os.unlink(path)
+breached(f"{{written >> 20}} MiB in /dev/shm")
+""",
+    timeout=20, expect=expect_stopped_or_killed, may_end=True,
+)  # fmt: skip
+
+SHARED_MEMORY_INODES = Probe(
+    "fill-dev-shm-with-empty-files", "resources", "host_dos", "a tmpfs with a number of inodes",
+    """
+made = 0
+try:
+    for made in range(20000):
+        os.close(os.open(f"/dev/shm/bomb-{made}", os.O_CREAT | os.O_WRONLY))
+except OSError as error:
+    why = name_of(error.errno)
+    for number in range(made):
+        os.unlink(f"/dev/shm/bomb-{number}")
+    held(f"{why} after {made}")
+breached(f"{made} files")
+""",
+)  # fmt: skip
+
+_DISK = f"""
+goal = bounded(T["limits"]["disk_bytes"], {_BYTES})
+written, kept, block = 0, [], b"x" * (1 << 20)
+try:
+    while written < goal:
+        path = f"bomb-{{len(kept)}}"
+        kept.append(os.open(path, os.O_CREAT | os.O_WRONLY))
+        NAMELESS
+        for _ in range(16):
+            written += os.write(kept[-1], block)
+except OSError as error:
+    held(f"{{name_of(error.errno)}} after {{written >> 20}} MiB")
+# A soft limit looks now and then: wait for it.
+time.sleep(8)
+breached(f"{{written >> 20}} MiB on a disk of {{T['limits']['disk_bytes'] >> 20}}")
+"""
+
+_QUOTA = "a file system of its own with a size, or sampling"
+
+DISK = Probe("fill-the-disk", "resources", "host_dos", _QUOTA, _DISK.replace("NAMELESS", "pass"),
+             timeout=30, expect=expect_stopped_or_killed, alone=True)  # fmt: skip
+
+DISK_NAMELESS = Probe("fill-the-disk-with-deleted-files", "resources", "host_dos", _QUOTA, _DISK.replace("NAMELESS", "os.unlink(path)"),
+                      timeout=30, expect=expect_stopped_or_killed, alone=True)  # fmt: skip
+
+INODES = Probe(
+    "use-up-the-inodes", "resources", "host_dos", "a file system of its own with a number of inodes, or sampling",
+    f"""
+goal = bounded(T["limits"]["inodes"], {_INODES})
+made = 0
+try:
+    for made in range(goal):
+        if made % 1000 == 0:
+            os.mkdir(f"many-{{made}}")
+            os.chdir(f"many-{{made}}")
+        os.close(os.open(f"{{made}}", os.O_CREAT | os.O_WRONLY))
+except OSError as error:
+    held(f"{{name_of(error.errno)}} after {{made}}")
+time.sleep(8)
+breached(f"{{made}} files, {{T['limits']['inodes']}} allowed")
+""",
+    timeout=30, expect=expect_stopped_or_killed, alone=True,
+)  # fmt: skip
+
+SPARSE = Probe(
+    "make-a-file-of-a-terabyte", "resources", "host_dos", "RLIMIT_FSIZE",
+    """
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+def attempt(function):
+    descriptor = os.open("sparse", os.O_CREAT | os.O_RDWR)
+    try:
+        function(descriptor)
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+        os.unlink("sparse")
+try_all({"truncate": lambda: attempt(lambda d: os.ftruncate(d, 1 << 40)), "allocate": lambda: attempt(lambda d: os.posix_fallocate(d, 0, 1 << 40)),
+         "write far": lambda: attempt(lambda d: os.pwrite(d, b"x", 1 << 40))}, (errno.EFBIG, errno.ENOSPC, errno.EINVAL))
+""",
+)  # fmt: skip
+
+
+def _exhaust(name: str, take: str, allowed: str, why: str, neighbour: str, *, goal: int = 20000) -> Probe:
+    return Probe(
+        name, "resources", "neighbour_dos", why,
+        f"""
+taken = []
+why = "the goal"
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+try:
+    for _ in range({goal}):
+        taken.append({take})
+except OSError as error:
+    why = name_of(error.errno)
+hold()
+(held if len(taken) <= {allowed} else breached)(f"{{len(taken)}}, then {{why}}")
+""",
+        neighbour_code=neighbour,
+    )  # fmt: skip
+
+
+DESCRIPTORS = _exhaust(
+    "use-up-descriptors", 'os.open("/dev/null", os.O_RDONLY)', 'T["limits"]["open_files"]', "RLIMIT_NOFILE",
+    "[open('/dev/null') for _ in range(100)]",
+)  # fmt: skip
+INOTIFY = _exhaust(
+    "use-up-inotify-instances", 'kernel("inotify_init1", 0)', "1024", "a limit of the user namespace, and a creator uid of its own",
+    'kernel("inotify_init1", 0)',
+)  # fmt: skip
+TERMINALS = _exhaust(
+    "use-up-pseudo-terminals", 'os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)', "256", "a devpts instance with a maximum",
+    'os.open("/dev/ptmx", os.O_RDWR)',
+)  # fmt: skip
+SIGNALS = _exhaust(
+    "queue-signals-without-end",
+    '(signal.pthread_sigmask(signal.SIG_BLOCK, [40]), '
+    'kernel("rt_sigqueueinfo", os.getpid(), 40, ctypes.create_string_buffer(struct.pack("=iii", 40, 0, -1) + bytes(116))))',
+    "4096", "RLIMIT_SIGPENDING in the user namespace",
+    'signal.pthread_sigmask(signal.SIG_BLOCK, [40]); '
+    'kernel("rt_sigqueueinfo", os.getpid(), 40, ctypes.create_string_buffer(struct.pack("=iii", 40, 0, -1) + bytes(116)))',
+)  # fmt: skip
+
+
+def _expect_bounded_output(result: ExecResult, view: HostView) -> Finding:
+    kept = len(result.stdout_bytes)
+    if result.reason not in ("exited", "signalled"):
+        return unproven(f"ended by {result.reason}")
+    if kept > 40 << 20:
+        return breached(f"{kept} bytes were kept")
+    if not result.truncated or result.stdout_total_bytes < 64 << 20:
+        return breached(f"the cut is not said: truncated={result.truncated}, total={result.stdout_total_bytes}")
+    return held(f"{kept} bytes kept of {result.stdout_total_bytes}")
+
+
+OUTPUT = Probe(
+    "flood-the-output", "resources", "host_dos", "output beyond the limit is counted and dropped",
+    """
+block = b"y" * (1 << 20)
+for _ in range(64):
+    os.write(1, block)
+held("written")
+""",
+    timeout=20, expect=_expect_bounded_output,
+)  # fmt: skip
+
+
+def _expect_hog_bounded(result: ExecResult, view: HostView) -> Finding:
+    if view.while_holding is None:
+        return unproven("nobody looked while it ran")
+    return expect_gone_at_timeout(result, view)
+
+
+PROCESSOR = Probe(
+    "hog-every-processor", "resources", "neighbour_dos", "cpu.max of the cgroup, fair scheduling, and the timeout",
+    """
+for _ in range(7):
+    if os.fork() == 0:
+        break
+else:
+    os.write(1, b"\\nholding\\n")
+while True:
+    pass
+""",
+    timeout=2.0, expect=_expect_hog_bounded,
+)  # fmt: skip
+
+PROBES = (
+    FORKS, THREADS, ZOMBIES, ORPHANS, MEMORY, MEMORY_OF_MANY, MEMORY_FILES, SHARED_SEGMENTS, PAGE_TABLES, SOCKET_BUFFERS,
+    PIPES, SHARED_MEMORY, SHARED_MEMORY_INODES, DISK, DISK_NAMELESS, INODES, SPARSE, DESCRIPTORS, INOTIFY, TERMINALS, SIGNALS,
+    OUTPUT, PROCESSOR,
+)  # fmt: skip

@@ -1,0 +1,216 @@
+"""Probes against whoever reads the sandbox's files from outside: the program lays a trap, the host walks into it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import tarfile
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from corral.errors import CorralError
+from corral.testing.hostile.probe import Finding, Probe, Scene, breached, held, unproven
+
+_PATIENCE_SECONDS = 8.0
+
+_CONFINED = "files are opened inside, as the code's user, without magic links"
+
+
+async def _read_links(scene: Scene) -> Finding | None:
+    refused = 0
+    for name in ("trap/file", "trap/environ", "trap/parent", "trap/root/etc/shadow", "trap/mem", "trap/fd"):
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                content = await scene.sandbox.files.read(name, max_bytes=1_000_000)
+        except TimeoutError:
+            return breached(f"reading {name} hung")
+        except CorralError:
+            refused += 1
+            continue
+        if said := scene.find_secret(content):
+            return breached(f"{name}: {said}")
+    return held(f"{refused} of 6 links refused, no secret read")
+
+
+READ_LINKS = Probe(
+    "lay-links-for-the-host-to-follow", "files", "host_leak", _CONFINED,
+    """
+os.makedirs("trap", exist_ok=True)
+goals = {"file": T["canary_paths"][0], "environ": "/proc/self/environ", "parent": "/proc/1/environ", "root": "/proc/1/root",
+         "mem": "/proc/self/mem", "fd": "/proc/self/fd/3"}
+for name, goal in goals.items():
+    os.symlink(goal, f"trap/{name}")
+held(f"{len(goals)} links laid")
+""",
+    after=_read_links,
+)  # fmt: skip
+
+
+async def _write_through_links(scene: Scene) -> Finding | None:
+    folder = Path(scene.canary_paths[0]).parent
+    before = sorted(os.listdir(folder))
+    for name in ("way/planted", "way/deeper/planted", "direct"):
+        with contextlib.suppress(CorralError):
+            await scene.sandbox.files.write(name, b"planted")
+    after = sorted(os.listdir(folder))
+    return breached(f"the host's folder changed: {after}") if after != before else held("the host's folder is as it was")
+
+
+WRITE_LINKS = Probe(
+    "lay-links-for-the-host-to-write-through", "files", "escape", _CONFINED,
+    """
+folder = os.path.dirname(T["canary_paths"][0])
+for name, goal in {"way": folder, "direct": T["canary_paths"][0] + ".planted"}.items():
+    os.symlink(goal, name)
+held("links laid")
+""",
+    after=_write_through_links,
+)  # fmt: skip
+
+
+async def _download_trap(scene: Scene) -> Finding | None:
+    with tempfile.TemporaryDirectory(prefix="corral-trap-") as folder:
+        target = Path(folder) / "out"
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await scene.sandbox.files.download("tree", target, max_bytes=4_000_000)
+        except TimeoutError:
+            return breached("the download hung")
+        except CorralError as error:
+            return held(f"refused: {error.code}")
+        for path in target.rglob("*"):
+            if path.is_symlink() and not (path.parent / os.readlink(path)).resolve().is_relative_to(target.resolve()):
+                return breached(f"a link that leads out was laid down: {path.name} → {os.readlink(path)}")
+            if path.is_file() and (said := scene.find_secret(path.read_bytes())):
+                return breached(said)
+            if path.is_fifo() or path.is_socket() or path.is_block_device() or path.is_char_device():
+                return breached(f"{path.name} is no plain file")
+        return held(f"{sum(1 for _ in target.rglob('*'))} harmless entries came out")
+
+
+DOWNLOAD = Probe(
+    "lay-a-tree-of-traps-for-a-download", "files", "host_leak", "links that lead out, FIFOs and sockets are left behind",
+    """
+os.makedirs("tree/sub", exist_ok=True)
+os.symlink(T["canary_paths"][0], "tree/absolute")
+os.symlink("../../../../../../.." + T["canary_paths"][0], "tree/sub/relative")
+os.symlink("/proc/self/environ", "tree/environ")
+os.symlink("sub", "tree/inside")
+os.mkfifo("tree/pipe")
+socket.socket(socket.AF_UNIX).bind("tree/socket")
+with open("tree/plain", "w") as file:
+    file.write("plain")
+held("laid")
+""",
+    after=_download_trap,
+)  # fmt: skip
+
+
+async def _read_odd(scene: Scene) -> Finding | None:
+    for name in ("odd/pipe", "odd/socket", "odd/sparse", "odd/zero", "odd/folder", "odd/loop"):
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                content = await scene.sandbox.files.read(name, max_bytes=1_000_000)
+        except TimeoutError:
+            return breached(f"reading {name} hung")
+        except CorralError:
+            continue
+        return breached(f"{name} gave {len(content)} bytes in {time.monotonic() - started:.1f} s")
+    return held("each was refused by a typed error")
+
+
+READ_ODD = Probe(
+    "offer-files-that-never-end", "files", "host_dos", "only regular files up to a size are read, never blocking",
+    """
+os.makedirs("odd/folder", exist_ok=True)
+os.mkfifo("odd/pipe")
+socket.socket(socket.AF_UNIX).bind("odd/socket")
+os.symlink("/dev/zero", "odd/zero")
+os.symlink("loop", "odd/loop")
+size = T["limits"]["disk_bytes"] // 2
+with open("odd/sparse", "wb") as file:
+    file.truncate(size)
+held("laid")
+""",
+    after=_read_odd,
+)  # fmt: skip
+
+
+async def _race(scene: Scene) -> Finding | None:
+    swapper = await scene.sandbox.start(["python3", "-c", _SWAP, scene.token, scene.canary_paths[0]])
+    read = refused = 0
+    try:
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            try:
+                content = await scene.sandbox.files.read("race/file", max_bytes=100_000)
+            except CorralError:
+                refused += 1
+                continue
+            read += 1
+            if said := scene.find_secret(content):
+                return breached(f"after {read} reads: {said}")
+    finally:
+        await swapper.aclose()
+    return held(f"{read} reads and {refused} refusals against a loop of exchanges") if read else unproven("nothing was read")
+
+
+_SWAP = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+while True:
+    libc.renameat2(-100, b"race/file", -100, b"race/link", 2)
+"""
+
+RACE = Probe(
+    "swap-a-file-for-a-link-while-it-is-read", "files", "host_leak", _CONFINED,
+    """
+os.makedirs("race", exist_ok=True)
+with open("race/file", "w") as file:
+    file.write("innocent")
+if not os.path.lexists("race/link"):
+    os.symlink(T["canary_paths"][0], "race/link")
+held("laid")
+""",
+    after=_race,
+)  # fmt: skip
+
+
+async def _unpack(scene: Scene) -> Finding | None:
+    folder = Path(scene.canary_paths[0]).parent
+    before = sorted(os.listdir(folder))
+    for name, link in (("../" * 12 + str(folder) + "/planted", ""), (f"{folder}/planted", ""), ("l/planted", str(folder))):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            if link:
+                entry = tarfile.TarInfo("l")
+                entry.type, entry.linkname = tarfile.SYMTYPE, link
+                archive.addfile(entry)
+            entry = tarfile.TarInfo(name)
+            entry.size = 4
+            archive.addfile(entry, io.BytesIO(b"evil"))
+        with contextlib.suppress(CorralError):
+            await scene.sandbox.files.unpack("unpacked", _stream(buffer.getvalue()))
+    after = sorted(os.listdir(folder))
+    return breached(f"the host's folder changed: {after}") if after != before else held("nothing came out on the host")
+
+
+async def _stream(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+UNPACK = Probe(
+    "unpack-an-archive-that-climbs-out", "files", "escape", "archives are unpacked inside",
+    """
+os.makedirs("unpacked", exist_ok=True)
+held("ready")
+""",
+    after=_unpack,
+)  # fmt: skip
+
+PROBES = (READ_LINKS, WRITE_LINKS, DOWNLOAD, READ_ODD, RACE, UNPACK)

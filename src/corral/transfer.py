@@ -1,0 +1,167 @@
+"""Files between a sandbox and the host. What comes out of a sandbox is hostile: names, links and sizes are checked here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tarfile
+import tempfile
+from collections.abc import AsyncIterable, AsyncIterator
+from pathlib import Path
+
+from corral.errors import SandboxFileError, SandboxFileTooLargeError
+
+_CHUNK_BYTES = 256 * 1024
+_MAX_MEMBERS = 1_000_000
+
+
+async def read_host_file(path: Path) -> AsyncIterator[bytes]:
+    """A file of ours, piece by piece."""
+    with await asyncio.to_thread(open, path, "rb") as file:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+            yield chunk
+
+
+async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: int, max_bytes: int | None) -> None:
+    """Write beside the target, then take its place: a broken transfer leaves nothing."""
+    await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
+    descriptor, name = await asyncio.to_thread(tempfile.mkstemp, dir=target.parent, prefix=".corral-")
+    try:
+        total = 0
+        with os.fdopen(descriptor, "wb") as file:
+            async for chunk in chunks:
+                total += len(chunk)
+                if max_bytes is not None and total > max_bytes:
+                    raise SandboxFileTooLargeError(f"more than {max_bytes} bytes", op="download", hint="raise max_bytes")
+                await asyncio.to_thread(file.write, chunk)
+            os.fchmod(file.fileno(), mode)
+        await asyncio.to_thread(os.replace, name, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+async def pack_host_tree(root: Path) -> AsyncIterator[bytes]:
+    """A folder of ours as a tar stream, made by a thread and handed over through a pipe."""
+    reader, writer = os.pipe()
+    task = asyncio.ensure_future(asyncio.to_thread(_pack, root, writer))
+    try:
+        with os.fdopen(reader, "rb") as source:
+            while chunk := await asyncio.to_thread(source.read, _CHUNK_BYTES):
+                yield chunk
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            await task
+
+
+def _pack(root: Path, writer: int) -> None:
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        return info if info.isreg() or info.isdir() or info.issym() or info.islnk() else None
+
+    with os.fdopen(writer, "wb") as sink, tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        tar.add(root, arcname=".", filter=plain)
+
+
+async def unpack_to_host(archive: AsyncIterable[bytes], target: Path, *, max_bytes: int | None) -> None:
+    """Lay a hostile tar stream down below `target`, and nowhere else."""
+    reader, writer = os.pipe()
+    task = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, target, max_bytes))
+    try:
+        with os.fdopen(writer, "wb") as sink:
+            async for chunk in archive:
+                await asyncio.to_thread(sink.write, chunk)
+    except BrokenPipeError:
+        pass  # the unpacking thread has stopped; its own error says why
+    finally:
+        await task
+
+
+def _unpack(reader: int, target: Path, max_bytes: int | None) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    total = 0
+    folders: list[tuple[Path, int]] = []
+    with os.fdopen(reader, "rb") as source, tarfile.open(fileobj=source, mode="r|") as tar:
+        for number, member in enumerate(tar):
+            total += member.size
+            if number > _MAX_MEMBERS or (max_bytes is not None and total > max_bytes):
+                raise SandboxFileTooLargeError("the folder is larger than allowed", op="download", hint="raise max_bytes")
+            parts = [part for part in member.name.split("/") if part not in ("", ".")]
+            if ".." in parts:
+                raise SandboxFileError(f"{member.name!r} leads out of the folder", op="download")
+            _lay_down(tar, member, target, parts, folders)
+        source.read()  # to the end, so that the writer does not fail on the padding
+    for path, mode in reversed(folders):
+        os.chmod(path, mode)
+
+
+def _lay_down(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, parts: list[str], folders: list[tuple[Path, int]]
+) -> None:
+    """Each step is taken from a descriptor without following links, so that no earlier member can lead a later one out."""
+    parent = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=parent)
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+            os.close(parent)
+            parent = inner
+        name = parts[-1] if parts else "."
+        if member.isdir():
+            if parts:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=parent)
+                folders.append((target.joinpath(*parts), member.mode & 0o777))
+        elif member.isreg() and parts:
+            _write_member(tar, member, name, parent)
+        elif member.issym() and _stays_inside(parts, member.linkname):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
+            os.symlink(member.linkname, name, dir_fd=parent)
+        elif member.islnk():
+            _copy_linked(member, target, name, parent)
+    finally:
+        os.close(parent)
+
+
+def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, parent: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)
+    content = tar.extractfile(member)
+    assert content is not None
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=parent)
+    with os.fdopen(descriptor, "wb") as file:
+        while chunk := content.read(_CHUNK_BYTES):
+            file.write(chunk)
+        os.fchmod(file.fileno(), member.mode & 0o777)  # never setuid on the host
+
+
+def _stays_inside(parts: list[str], goal: str) -> bool:
+    """A link may climb first, from a real folder, at most to the top; climbing later could pass through other links."""
+    words = [word for word in goal.split("/") if word not in ("", ".")]
+    climbs = 0
+    while climbs < len(words) and words[climbs] == "..":
+        climbs += 1
+    return not goal.startswith("/") and climbs <= len(parts) - 1 and ".." not in words[climbs:]
+
+
+def _copy_linked(member: tarfile.TarInfo, target: Path, name: str, parent: int) -> None:
+    """A hard link to an earlier member, made only if that is a regular file below the target, reached without links."""
+    parts = [part for part in member.linkname.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts:
+        return
+    folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=parent)
+        os.link(parts[-1], name, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
+    finally:
+        os.close(folder)
