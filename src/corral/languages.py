@@ -56,13 +56,16 @@ class Language:
 # A script's imports are looked up beside the script, which would be the private folder; with -c they are looked up in
 # the working folder. The rest makes -c a script again: its own name, __file__ and arguments, a `__main__` with nothing
 # of ours in it (so that pickle, dataclasses and multiprocessing find what they look for), and tracebacks without our
-# two frames. The hook is put in place on the way out, so that the program's own hook is kept and never sees ours.
+# two frames. The hook is put in place on the way out, so that the program's own hook is kept and never sees ours. From
+# Python 3.13 on the text of -c is remembered, and would be shown for what the program itself runs by exec().
 _PYTHON_BOOT = """\
 def boot(main, sys):
     del main["boot"], sys.argv[0]
     path = sys.argv[0]
     loader = sys.modules["_frozen_importlib_external"].SourceFileLoader("__main__", path)
     main.update(__file__=path, __cached__=None, __loader__=loader)
+    for cache in ("cache", "_interactive_cache"):
+        getattr(sys.modules.get("linecache"), cache, {}).clear()
     try:
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)

@@ -8,7 +8,7 @@ import pty
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 from corral.engine import wire
@@ -43,7 +43,8 @@ class Call:
     limit: str = ""
     ended: bool = False
     client_gone: bool = False
-    terminal_fd: int | None = field(default=None)
+    terminal_fd: int | None = None
+    """The terminal's inner side, held so that its outer side does not hang up before the program has opened it."""
 
     @classmethod
     def start(
@@ -51,7 +52,8 @@ class Call:
         *, soft_limits: bool, oom_count: int,
     ) -> Call:  # fmt: skip
         """Fork and say so on the channel."""
-        master, terminal = _open_terminal(program) if program.pty else (None, None)
+        master, slave = _open_terminal(program) if program.pty else (None, None)
+        terminal = os.ttyname(slave) if slave is not None else None
         report_reader, report_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
         def start_program() -> NoReturn:
@@ -61,14 +63,18 @@ class Call:
             started = trees.start(number, start_program)
         except OSError as error:
             os.close(report_reader)
-            if master is not None:
-                os.close(master)
+            for descriptor in (master, slave):
+                if descriptor is not None:
+                    os.close(descriptor)
             raise CallRefused("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
         finally:
             os.close(report_writer)
         now = time.monotonic()
         deadline = now + program.timeout if program.timeout is not None else None
-        call = cls(number, program, channel, started.pid, started.status_fd, report_reader, now, deadline, oom_count)
+        call = cls(
+            number, program, channel, started.pid, started.status_fd, report_reader, now, deadline, oom_count,
+            terminal_fd=slave,
+        )  # fmt: skip
         with contextlib.suppress(OSError):  # a client gone by now is noticed on the channel
             wire.send(channel, {"started": started.pid}, (master,) if master is not None else ())
         if master is not None:
@@ -88,6 +94,9 @@ class Call:
     ) -> None:
         """Report the end. The kernel's word on the status is all that counts; nothing printed is parsed."""
         self.ended = True
+        if self.terminal_fd is not None:
+            os.close(self.terminal_fd)
+            self.terminal_fd = None
         refusal = _read_report(self.report_fd)
         code, number = _decode(status)
         report: wire.Message = {"ended": True, "code": code, "signal": number, "limit": self.limit}
@@ -117,17 +126,14 @@ class Call:
         self.channel.close()
 
 
-def _open_terminal(program: Program) -> tuple[int, str]:
+def _open_terminal(program: Program) -> tuple[int, int]:
     try:
         master, slave = pty.openpty()
     except OSError as error:
         raise CallRefused("pty", error.errno or 0, f"no pseudo terminal: {error.strerror}") from error
-    terminal = os.ttyname(slave)
     os.fchown(slave, program.uid, program.gid)
     set_window(master, program.rows, program.columns)
-    # The slave stays open in init's child alone; the master sees a hang-up when the last program lets go of it.
-    os.close(slave)
-    return master, terminal
+    return master, slave
 
 
 def _read_report(report_fd: int) -> tuple[str, int, str] | None:

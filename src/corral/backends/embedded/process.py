@@ -25,6 +25,8 @@ from corral.sandbox import SpawnRequest
 
 _GRACE_SECONDS = 5.0
 """Init ends a program in time by itself. If it has not said so by then, the sandbox as a whole is given up."""
+_TERMINAL_SECONDS = 0.25
+"""How long a terminal that a background program holds open is listened to after the end."""
 _FIONREAD = termios.FIONREAD
 _REASONS: tuple[EndReason, ...] = ("exited", "signalled", "timeout", "oom", "cancelled")
 
@@ -48,6 +50,7 @@ class EmbeddedProcess(ProcessBase):
         self._printed = 0
         self._large = False
         self._paused: set[int] = set()
+        self._last_words: wire.Message | None = None
         self._pump: Pump = get_pump()
         self._begun = time.monotonic()
 
@@ -69,7 +72,7 @@ class EmbeddedProcess(ProcessBase):
         wire.close_all(descriptors)
         if self._request.timeout is not None:
             self._pump.call_at(self, self._begun + self._request.timeout + _GRACE_SECONDS, self._not_in_time)
-        for descriptor in self._outputs:
+        for descriptor in list(self._outputs):
             self._pump.add(descriptor, self)
         self._pump.add(self._channel.fileno(), self)
         # An end that came before we listened makes no edge: look once.
@@ -120,6 +123,8 @@ class EmbeddedProcess(ProcessBase):
         self._pump.remove(descriptor)
         if descriptor != self._terminal_fd:
             os.close(descriptor)
+        else:
+            self._end_terminal()
 
     def _hear(self) -> None:
         """The channel speaks: the end, or the end of the sandbox."""
@@ -136,8 +141,19 @@ class EmbeddedProcess(ProcessBase):
             return
         message, descriptors = received
         wire.close_all(descriptors)
-        if message.get("ended"):
+        if not message.get("ended"):
+            return
+        if self._terminal_fd is not None and self._terminal_fd in self._outputs:
+            # A terminal passes its last output on a moment later; it hangs up when all of it has been read.
+            self._last_words = message
+            self._pump.call_at(self, time.monotonic() + _TERMINAL_SECONDS, self._end_terminal)
+            self._pump.again(self._terminal_fd)
+        else:
             self._finish(message)
+
+    def _end_terminal(self) -> None:
+        if self._last_words is not None and not self.ended:
+            self._finish(self._last_words)
 
     def _finish(self, message: wire.Message) -> None:
         self._paused.clear()
