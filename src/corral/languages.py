@@ -120,7 +120,7 @@ def _strip_prompts(code: bytes) -> bytes:
 # -e shows Node's own modules as globals, which a script does not see: they go. A snippet that awaits at the top level,
 # which CommonJS has not got, is run as an async function; one line stays one line. 13 is Node's code for an await that
 # nothing will ever end. `await (` alone would be the call of a function of that name.
-_NODE_BOOT = r"""
+_NODE_BOOT = r"""{
 const Module = require("module"), fs = require("fs"), path = require("path"), vm = require("vm");
 const file = process.argv[1];
 for (const name of [...Module.builtinModules, "module", "exports", "require", "__filename", "__dirname"])
@@ -138,7 +138,7 @@ if (/\bawait\b/.test(source) && (/\bawait\s*[([`+\/-]/.test(source) || !compiles
   main._compile(wrapped, file).finally(() => { pending = false; });
 } else main._compile(source, file);
 main.loaded = true;
-"""
+}"""
 
 # Comments, strings, templates and regular expressions. A closing mark is optional and a repeat possessive or bounded:
 # hostile text must not make this quadratic.

@@ -88,7 +88,10 @@ class Box:
 
     def usage(self) -> dict[str, Any]:
         """What the kernel counted."""
-        return {**self.group.usage(), "oom_kills": self.group.out_of_memory_kills()}
+        usage: dict[str, Any] = {**self.group.usage(), "oom_kills": self.group.out_of_memory_kills()}
+        if self.disk_watch is not None:
+            usage["disk_bytes"] = self.disk_watch.used_bytes
+        return usage
 
 
 def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket) -> Box:

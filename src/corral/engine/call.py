@@ -89,9 +89,14 @@ class Call:
             else:
                 _signal_below(self.pid, number)
 
-    def finish(
-        self, status: int, *, cpu_seconds: float | None, peak_kib: int | None, trees: Trees, oom_count: int
-    ) -> None:
+    def judge(self, status: int, *, oom_count: int) -> bool:
+        """Whether it was for want of memory that it ended."""
+        code, number = _decode(status)
+        if self.reason in ("", "cancelled") and oom_count > self.oom_before and 137 in (code, 128 + number):
+            self.reason = "oom"
+        return self.reason == "oom"
+
+    def finish(self, status: int, *, cpu_seconds: float | None, peak_kib: int | None, trees: Trees) -> None:
         """Report the end. The kernel's word on the status is all that counts; nothing printed is parsed."""
         self.ended = True
         if self.terminal_fd is not None:
@@ -102,10 +107,7 @@ class Call:
         report: wire.Message = {"ended": True, "code": code, "signal": number, "limit": self.limit}
         if refusal is not None:
             report["error"], report["errno"], report["text"] = refusal
-        reason = self.reason
-        if reason in ("", "cancelled") and oom_count > self.oom_before and 137 in (code, 128 + number):
-            reason = "oom"
-        report["reason"] = reason or ("signalled" if number else "exited")
+        report["reason"] = self.reason or ("signalled" if number else "exited")
         tree_cpu = trees.cpu_seconds(self.number)
         tree_peak = trees.peak_memory_bytes(self.number)
         report["usage"] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -21,7 +22,7 @@ from corral.engine.call import Call, CallRefused
 from corral.engine.child import Program
 from corral.engine.errors import ProtocolError
 from corral.engine.perform import Stage
-from corral.engine.soft import MemoryWatch
+from corral.engine.soft import MemoryWatch, count_processes
 from corral.engine.trees import CgroupTrees, ReaperTrees, Trees
 
 _POLL_OOM_SECONDS = 0.1
@@ -125,6 +126,9 @@ class Init:
                 self._start_agent(descriptors.pop(0))
                 wire.send(channel, {"ok": True})
                 channel.close()
+            elif message.get("op") == "usage":
+                wire.send(channel, self._usage())
+                channel.close()
             else:
                 wire.send(channel, {"error": "unknown", "text": str(message.get("op"))})
                 channel.close()
@@ -214,9 +218,11 @@ class Init:
             self._finish(call, int(signal.SIGKILL), cpu_seconds=None, peak_kib=None)
 
     def _finish(self, call: Call, status: int, *, cpu_seconds: float | None, peak_kib: int | None) -> None:
-        if call.reason in ("timeout", "cancelled"):
-            self._trees.kill(call.number)  # again: what was being born during the first time
-        call.finish(status, cpu_seconds=cpu_seconds, peak_kib=peak_kib, trees=self._trees, oom_count=self.oom_count())
+        oom = call.judge(status, oom_count=self.oom_count())
+        if oom or call.reason in ("timeout", "cancelled"):
+            # Again: what was being born during the first time. And out of memory ends a call as a whole.
+            self._trees.kill(call.number)
+        call.finish(status, cpu_seconds=cpu_seconds, peak_kib=peak_kib, trees=self._trees)
         self.unwatch(call.channel.fileno())
         if call.status_fd is not None:
             self.unwatch(call.status_fd)
@@ -258,3 +264,17 @@ class Init:
         pid = os.fork()
         if pid == 0:
             serve_files(channel_fd, self._stage)
+        self._trees.protect(pid)
+
+    def _usage(self) -> wire.Message:
+        """What init can count where no cgroup does, and how full the file system is."""
+        disk = os.statvfs("/")
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        memory, processes, cpu = count_processes()
+        return {
+            "ok": True,
+            "cpu_seconds": children.ru_utime + children.ru_stime + cpu,
+            "memory_bytes": memory,
+            "processes": processes,
+            "disk_bytes": (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
+        }

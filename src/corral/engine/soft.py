@@ -10,6 +10,7 @@ import os
 import signal
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class MemoryWatch:
@@ -25,8 +26,11 @@ class MemoryWatch:
         if now < self._next_look:
             return
         self._next_look = now + 0.1
-        held = _private_bytes()
-        if sum(held.values()) <= self._limit:
+        if sum(_resident_bytes().values()) <= self._limit:
+            return
+        # Pages shared after fork were counted more than once: look again, exactly, before doing harm.
+        held = _proportional_bytes()
+        if not held or sum(held.values()) <= self._limit:
             return
         largest = max(held, key=lambda pid: held[pid])
         with contextlib.suppress(ProcessLookupError):
@@ -34,13 +38,35 @@ class MemoryWatch:
             self.kills += 1
 
 
-def _private_bytes() -> dict[int, int]:
-    """Resident minus shared pages of each process but init."""
+def count_processes() -> tuple[int, int, float]:
+    """Memory, number and CPU seconds of the processes that live now, init left out."""
+    ticks, count = 0, 0
+    for pid in _pids():
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+            count += 1
+    return sum(_proportional_bytes().values()), count, ticks / _TICKS
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+
+
+def _resident_bytes() -> dict[int, int]:
     held: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or name == "1":
-            continue
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/statm", "rb") as file:
-            words = file.read().split()
-            held[int(name)] = (int(words[1]) - int(words[2])) * _PAGE
+    for pid in _pids():
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm", "rb") as file:
+            held[pid] = int(file.read().split()[1]) * _PAGE
+    return held
+
+
+def _proportional_bytes() -> dict[int, int]:
+    """Anonymous and shared memory of each process, pages that several share divided among them."""
+    held: dict[int, int] = {}
+    for pid in _pids():
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
+                    held[pid] = held.get(pid, 0) + int(line.split()[1]) * 1024
     return held

@@ -44,6 +44,9 @@ class Trees(Protocol):
     def finish(self, number: int) -> bool:
         """Forget the tree if it is empty; False while something of it still runs."""
 
+    def protect(self, pid: int) -> None:
+        """A helper of our own, that belongs to no call and is never ended with one."""
+
 
 class CgroupTrees:
     """One cgroup2 leaf per call."""
@@ -107,6 +110,9 @@ class CgroupTrees:
             raise
         return True
 
+    def protect(self, pid: int) -> None:
+        """See `Trees`. Helpers are in init's own leaf, which is never killed."""
+
     def _read(self, name: str) -> str:
         descriptor = os.open(name, os.O_RDONLY, dir_fd=self._group)
         try:
@@ -127,6 +133,11 @@ class ReaperTrees:
 
     def __init__(self) -> None:
         self._reapers: dict[int, int] = {}
+        self._helpers: set[int] = set()
+
+    def protect(self, pid: int) -> None:
+        """See `Trees`."""
+        self._helpers.add(pid)
 
     def start(self, number: int, become: Become) -> Started:
         """See `Trees`."""
@@ -142,11 +153,10 @@ class ReaperTrees:
         """See `Trees`."""
         reaper = self._reapers.get(number)
         others = [pid for other, pid in self._reapers.items() if other != number]
-        if not others:
+        _stop_and_kill(reaper, [*others, *self._helpers])
+        if reaper is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)  # all but PID 1, in one sweep under the kernel's own lock
-            return
-        _stop_and_kill(reaper, others)
+                os.kill(reaper, signal.SIGCONT)  # the code shares our uid here, and may have stopped it
 
     def cpu_seconds(self, number: int) -> float | None:
         """See `Trees`."""
@@ -190,21 +200,25 @@ def _reap(become: Become, status_fd: int) -> NoReturn:
 
 
 def _stop_and_kill(reaper: int | None, others: list[int]) -> None:
-    """End what descends from `reaper`, and orphans that lie directly under init, but nothing of the other calls."""
+    """End what descends from `reaper`, and orphans that lie directly under init, but nothing of the other calls.
+
+    Stopped first, all of them: what is stopped can't fork, so the set stops growing even under a fork bomb.
+    """
+    spared = {reaper, os.getpid()}
     deadline = time.monotonic() + 2.0
     for number in (signal.SIGSTOP, signal.SIGKILL):
         seen: set[int] = set()
         while time.monotonic() < deadline:
-            members = _outside(others) - {reaper, os.getpid()}
+            members = _outside(others) - spared
             for pid in members:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
             if members <= seen:
                 break
             seen |= members
-    if reaper is not None:
+    if time.monotonic() >= deadline:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(reaper, signal.SIGKILL)
+            os.kill(-1, signal.SIGKILL)  # all but PID 1, in one sweep: better too much than too little
 
 
 def _outside(others: list[int]) -> set[int]:

@@ -177,21 +177,31 @@ class EmbeddedSandbox(SandboxBase):
         self._ensure_open()
         with mapped(sandbox_id=self._id, op="usage"):
             usage = check(await exchange.answer(self._grip.request({"op": "usage"})))["usage"]
+            inside = check(await exchange.answer(ask(self._control, {"op": "usage"}, ())))
+        # The host's counters where there are any; else what init could add up.
+        counted = {**inside, **{name: value for name, value in usage.items() if value is not None}}
         return SandboxUsage(
-            cpu_seconds=usage.get("cpu_seconds"),
-            memory_bytes=usage.get("memory_bytes"),
-            peak_memory_bytes=usage.get("peak_memory_bytes"),
-            processes=usage.get("processes"),
-            disk_bytes=usage.get("disk_bytes"),
-            oom_kills=usage.get("oom_kills", 0),
+            cpu_seconds=counted.get("cpu_seconds"),
+            memory_bytes=counted.get("memory_bytes"),
+            peak_memory_bytes=counted.get("peak_memory_bytes"),
+            processes=inside.get("processes"),
+            disk_bytes=counted.get("disk_bytes"),
+            oom_kills=counted.get("oom_kills", 0),
         )
 
     async def info(self) -> SandboxInfo:
         """See `AsyncSandbox`."""
         self._ensure_open()
-        left = self._deadline - time.monotonic() if self._deadline is not None else None
         labels = dict(self._spec.labels)
-        return SandboxInfo(self._id, self._backend, self._spec.name, "running", self._created, left, labels)
+        if self._grip.owned:
+            left = self._deadline - time.monotonic() if self._deadline is not None else None
+            return SandboxInfo(self._id, self._backend, self._spec.name, "running", self._created, left, labels)
+        with mapped(sandbox_id=self._id, op="info"):
+            answer = check(await exchange.answer(self._grip.request({"op": "info"})))
+        kept = answer["info"]
+        return SandboxInfo(
+            self._id, self._backend, kept["name"], "running", kept["created"], answer["seconds_left"], labels
+        )
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         """See `AsyncSandbox`."""

@@ -1,0 +1,97 @@
+"""Probes between two sandboxes: nothing of a neighbour can be seen, signalled, locked or connected to."""
+
+from __future__ import annotations
+
+from corral.testing.hostile.probe import Area, Probe
+
+_AREA: Area = "lateral"
+
+
+def _lateral(name: str, why: str, code: str, *, neighbour_code: str = "") -> Probe:
+    return Probe(name, _AREA, "lateral", why, code, victim=True, neighbour_code=neighbour_code)
+
+
+PROCESSES = _lateral("see-the-neighbours-processes", "a PID namespace each", """
+for pid in pids():
+    try:
+        if T["victim"].encode() in read(f"/proc/{pid}/cmdline"):
+            breached(f"the neighbour's process is visible as {pid}")
+    except OSError:
+        pass
+held(f"{len(pids())} processes, none of the neighbour")
+""")  # fmt: skip
+
+SIGNALS = _lateral("signal-the-neighbours-processes", "a PID namespace each, and own uids", """
+reached = []
+for pid in sorted(set(range(2, 5000)) - set(pids())):
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        try:
+            os.kill(pid, number)
+            reached.append(pid)
+        except OSError:
+            pass
+visible = set(pids())
+reached = [pid for pid in reached if pid not in visible]
+breached(f"reached {reached}") if reached else held("nobody there; the neighbour says whether it was touched")
+""")  # fmt: skip
+
+TEMPORARY_FILES = _lateral("share-temporary-files", "an overlay and a /dev/shm each", """
+try_all({path: lambda p=path: os.stat(p) for path in ("/tmp/" + T["victim"], "/dev/shm/" + T["victim"], "/var/tmp/" + T["victim"])}, NOT_THERE)
+""")  # fmt: skip
+
+SEGMENTS = _lateral("share-system-v-memory", "an IPC namespace each", """
+try_all({"by key": lambda: kernel("shmget", 0x7C0FFEE, 4096, 0), **{f"id {n}": lambda n=n: kernel("shmctl", n, 2, ctypes.create_string_buffer(256)) for n in range(8)}},
+        (errno.ENOENT, errno.EINVAL, errno.EIDRM, *REFUSED))
+""")  # fmt: skip
+
+ABSTRACT = _lateral("connect-to-the-neighbours-abstract-socket", "a network namespace each", """
+def attempt():
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect("\\0" + T["victim"])
+    return "connected"
+try_all({"abstract": attempt}, (errno.ECONNREFUSED,))
+""")  # fmt: skip
+
+PORTS = _lateral("connect-to-the-neighbours-port", "a network namespace each", """
+def attempt():
+    with socket.create_connection(("127.0.0.1", T["victim_port"]), timeout=2):
+        return "connected"
+try_all({"port": attempt}, (errno.ECONNREFUSED,))
+""")  # fmt: skip
+
+LOCKS = _lateral("signal-by-locks-on-shared-files", "an overlay each: its inodes are nobody else's", """
+def attempt(path):
+    with open(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return f"{path} is locked by the neighbour"
+    return None
+try_all({path: lambda p=path: attempt(p) for path in ("/usr/bin/env", "/etc/passwd")}, ())
+""")  # fmt: skip
+
+NOTIFICATIONS = _lateral("watch-the-neighbour-read-shared-files", "an overlay each: its inodes are nobody else's", """
+descriptor = kernel("inotify_init1", os.O_NONBLOCK)
+LIBC.inotify_add_watch(descriptor, b"/usr/bin/env", 0x21)
+os.write(1, b"\\nholding\\n")
+time.sleep(1.2)
+try:
+    breached(f"noticed it: {os.read(descriptor, 100)!r}")
+except BlockingIOError:
+    held("no event, though the neighbour read the file")
+""", neighbour_code="read('/usr/bin/env'); subprocess.run(['/usr/bin/env', 'true'])")  # fmt: skip
+
+USER_IDS = _lateral("share-a-user-id-with-the-neighbour", "a range of user ids each, as root", """
+inside, outside, count = map(int, read("/proc/self/uid_map").split())
+if count == 1:
+    held("rootless: one id for all, kept apart by the namespaces alone")
+if outside == T["victim_outer_uid"]:
+    breached(f"both are {outside} outside")
+if outside < 65536:
+    breached(f"an id of the host's own users: {outside}")
+held("two ranges")
+""")  # fmt: skip
+
+PROBES = (
+    PROCESSES, SIGNALS, TEMPORARY_FILES, SEGMENTS, ABSTRACT, PORTS, LOCKS, NOTIFICATIONS, USER_IDS,
+)  # fmt: skip

@@ -1,0 +1,320 @@
+"""Probes for the end: programs that refuse to go, hide from being ended, or attack those who would end them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from corral.errors import CorralError
+from corral.results import ExecResult
+from corral.testing.hostile.probe import (
+    GRACE_SECONDS,
+    Finding,
+    HostView,
+    Probe,
+    Scene,
+    breached,
+    expect_gone_at_timeout,
+    held,
+    unproven,
+)
+
+_TREE = "the tree of a call is known: a cgroup leaf ended by one write, or a subreaper"
+_INIT = "the kernel keeps signals from inside away from PID 1"
+
+
+def _outlast(name: str, code: str) -> Probe:
+    return Probe(name, "lifetime", "host_dos", _TREE, code, timeout=1.0, expect=expect_gone_at_timeout)
+
+
+DAEMON = _outlast("daemonise-past-the-timeout", """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.closerange(0, 3)
+        os.chdir("/")
+        time.sleep(60)
+        os._exit(0)
+    os._exit(0)
+time.sleep(60)
+""")  # fmt: skip
+
+IGNORE_SIGNALS = _outlast("ignore-every-signal", """
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+while True:
+    time.sleep(60)
+""")  # fmt: skip
+
+STOP_ONESELF = _outlast("stop-oneself", """
+if os.fork() == 0:
+    os.kill(os.getpid(), signal.SIGSTOP)
+os.kill(os.getpid(), signal.SIGSTOP)
+""")  # fmt: skip
+
+KEEP_FORKING = _outlast("run-away-by-forking", """
+# Each generation starts the next and ends: whoever lists processes and then kills them comes too late.
+os.setsid() if os.fork() == 0 else time.sleep(60)
+for generation in range(2500):
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError:
+        pass
+    time.sleep(0.001)
+""")  # fmt: skip
+
+SUBREAPER = _outlast("adopt-ones-own-orphans", """
+LIBC.prctl(36, 1, 0, 0, 0)
+for _ in range(5):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(60)
+        os._exit(0)
+time.sleep(60)
+""")  # fmt: skip
+
+VFORK = _outlast("hang-in-an-uninterruptible-call", """
+# The parent of a vfork sleeps unkillably in the kernel until the child lets go.
+if os.fork() == 0:
+    child = LIBC.vfork()
+    if child == 0:
+        while True:
+            LIBC.sleep(60)
+time.sleep(60)
+""")  # fmt: skip
+
+NO_HANG_UP = Probe(
+    "leave-nohup-children-behind", "lifetime", "host_dos", _TREE,
+    """
+nohup python3 -c 'import time; time.sleep(60)' "$1" >/dev/null 2>&1 &
+setsid python3 -c 'import time; time.sleep(60)' "$1" >/dev/null 2>&1 &
+disown -a
+trap '' TERM INT HUP
+while :; do sleep 60; done
+""",
+    language="bash", timeout=1.0, expect=expect_gone_at_timeout,
+)  # fmt: skip
+
+
+def _expect_prompt_return(result: ExecResult, view: HostView) -> Finding | None:
+    if result.usage.wall_seconds > GRACE_SECONDS:
+        return breached(f"the result came after {result.usage.wall_seconds:.1f} s, when the pipe closed")
+    return None
+
+
+HOLD_OUTPUT = Probe(
+    "hold-the-output-open", "lifetime", "host_dos", "the result arrives when the direct child ends",
+    """
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(20)
+    os._exit(0)
+held("a child keeps the output open")
+""",
+    timeout=15, expect=_expect_prompt_return,
+)  # fmt: skip
+
+OUTLIVE_SANDBOX = Probe(
+    "outlive-the-sandbox", "lifetime", "host_dos", "the kernel ends a PID namespace with its init",
+    """
+for _ in range(5):
+    if os.fork() == 0:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        if os.fork() == 0:
+            os.closerange(0, 3)
+            time.sleep(60)
+        os._exit(0)
+held("five daemons wait for the end")
+""",
+    alone=True,
+)  # fmt: skip
+
+KILL_INIT = Probe(
+    "kill-init", "lifetime", "neighbour_dos", _INIT,
+    """
+tried = []
+for number in range(1, 65):
+    try:
+        os.kill(1, number)
+        tried.append(number)
+    except OSError:
+        pass
+handle = kernel("pidfd_open", 1, 0)
+for number in (9, 19, 15):
+    try:
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        pass
+time.sleep(0.3)
+state = read("/proc/1/stat").rpartition(b")")[2].split()[0] if os.path.exists("/proc/1/stat") else b"?"
+breached("PID 1 is stopped") if state in b"Tt" else held(f"{len(tried)} signals sent, PID 1 goes on")
+""",
+)  # fmt: skip
+
+FORGE_SIGNALS = Probe(
+    "forge-signals-of-the-kernel", "lifetime", "neighbour_dos", _INIT,
+    """
+log = []
+for number in (9, 19, 11, 15):
+    for code in (-1, -2, -60, 128):
+        information = ctypes.create_string_buffer(struct.pack("=iiiiii", number, 0, code, 0, 0, 0) + bytes(104))
+        try:
+            kernel("rt_sigqueueinfo", 1, number, information)
+        except OSError as error:
+            log.append(name_of(error.errno))
+# A signal that the kernel sends in our name when a pipe becomes readable.
+reader, writer = os.pipe()
+for number in (9, 19):
+    try:
+        fcntl.fcntl(reader, 10, number)
+        fcntl.fcntl(reader, fcntl.F_SETOWN, 1)
+        fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
+        os.write(writer, b"x")
+    except OSError as error:
+        log.append(name_of(error.errno))
+time.sleep(0.3)
+held(f"refusals: {sorted(set(log))}; the host asks the sandbox")
+""",
+)  # fmt: skip
+
+SIGNAL_STORM = Probe(
+    "storm-init-with-signals", "lifetime", "neighbour_dos", _INIT + "; one handler that does nothing",
+    """
+for _ in range(3):
+    if os.fork() == 0:
+        break
+end = time.monotonic() + 1.5
+sent = 0
+while time.monotonic() < end:
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+        try:
+            os.kill(1, number)
+            sent += 1
+        except OSError:
+            pass
+time.sleep(0.2)
+held(f"{sent} signals sent")
+""",
+)  # fmt: skip
+
+
+async def _still_serves(scene: Scene) -> Finding | None:
+    try:
+        async with asyncio.timeout(8):
+            await scene.sandbox.files.write("after", b"42")
+            content = await scene.sandbox.files.read("after")
+    except TimeoutError:
+        return breached("files hang: whoever serves them was stopped from inside")
+    except CorralError as error:
+        return breached(f"files no longer work: {error.code}")
+    return None if content == b"42" else breached(f"files give {content!r}")
+
+
+_SERVANTS = """
+spared = {{1, os.getpid(), *OTHERS}}
+hit = []
+for pid in range(2, 400):
+    if pid not in spared:
+        try:
+            os.kill(pid, {number})
+            hit.append(pid)
+        except OSError:
+            pass
+time.sleep(0.3)
+held(f"reached {{hit}}")
+"""
+
+KILL_SERVANTS = Probe(
+    "kill-whoever-serves-the-host", "lifetime", "neighbour_dos", "another uid as root; else what was killed is started again",
+    _SERVANTS.format(number=9).replace("OTHERS", "[os.getppid()]"), after=_still_serves, alone=True,
+)  # fmt: skip
+
+STOP_SERVANTS = Probe(
+    "stop-whoever-serves-the-host", "lifetime", "host_dos", "another uid as root; else nobody waits for ever",
+    _SERVANTS.format(number=19).replace("OTHERS", "[os.getppid()]"), after=_still_serves, alone=True,
+)  # fmt: skip
+
+
+def _expect_result(result: ExecResult, view: HostView) -> Finding:
+    if view.survivors:
+        return breached(f"{len(view.survivors)} processes are left")
+    if result.usage.wall_seconds > view.deadline + GRACE_SECONDS:
+        return breached(f"the result came after {result.usage.wall_seconds:.1f} s")
+    return held(f"ended by {result.reason} after {result.usage.wall_seconds:.1f} s, no process left")
+
+
+KILL_PARENT = Probe(
+    "kill-ones-own-subreaper", "lifetime", "host_dos", "a tree that has lost its root is ended",
+    """
+if os.getppid() != 1:
+    os.kill(os.getppid(), 9)
+if os.fork() == 0:
+    os.setsid()
+time.sleep(60)
+""",
+    timeout=1.5, expect=_expect_result, alone=True,
+)  # fmt: skip
+
+STOP_PARENT = Probe(
+    "stop-ones-own-subreaper", "lifetime", "host_dos", "the timeout is init's, not the subreaper's",
+    """
+if os.getppid() != 1:
+    os.kill(os.getppid(), 19)
+print("gone", flush=True)
+os._exit(0)
+""",
+    timeout=1.5, expect=_expect_result, alone=True,
+)  # fmt: skip
+
+
+async def _beside_another_call(scene: Scene) -> Finding | None:
+    """The same run-away while another call goes on: that one must live, the run-away must not."""
+    other = await scene.sandbox.start(["sleep", "30"])
+    try:
+        result = await scene.sandbox.exec(["python3", "-c", _COMET, scene.token], timeout=1.0)
+        if result.reason != "timeout":
+            return unproven(f"ended by {result.reason}: {result.output[-200:]}")
+        try:
+            await other.wait(timeout=0.2)
+        except TimeoutError:
+            return None
+        return breached("the other call was ended too")
+    finally:
+        await other.aclose()
+
+
+_COMET = """
+import os, time
+if os.fork():
+    time.sleep(60)
+os.setsid()
+for generation in range(2500):
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError:
+        pass
+    time.sleep(0.001)
+"""
+
+
+def _expect_none_left(result: ExecResult, view: HostView) -> Finding | None:
+    return breached(f"{len(view.survivors)} processes are left") if view.survivors else None
+
+
+BESIDE = Probe(
+    "run-away-beside-another-call", "lifetime", "neighbour_dos", _TREE, 'held("the host goes on")',
+    after=_beside_another_call, expect=_expect_none_left,
+)  # fmt: skip
+
+PROBES = (
+    DAEMON, IGNORE_SIGNALS, STOP_ONESELF, KEEP_FORKING, SUBREAPER, VFORK, NO_HANG_UP, HOLD_OUTPUT, OUTLIVE_SANDBOX, KILL_INIT,
+    FORGE_SIGNALS, SIGNAL_STORM, KILL_SERVANTS, STOP_SERVANTS, KILL_PARENT, STOP_PARENT, BESIDE,
+)  # fmt: skip
