@@ -15,11 +15,12 @@ from typing import Any, Final, NoReturn
 from corral.engine import syscalls
 from corral.engine.errors import RefusedError, SetupError
 from corral.engine.perform import Stage, perform
-from corral.engine.plan import plan_program
+from corral.engine.plan import Step, plan_program
 from corral.engine.recipe import CODE_GID, CODE_UID
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-_INHERITED_IGNORES: Final = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+_IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Python ignores these, and what is ignored stays so over execve; handlers do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,12 @@ def become(program: Program, stage: Stage, *, soft_limits: bool, report_fd: int,
     status = NOT_EXECUTABLE
     try:
         _reset_signals()
+        os.setsid()  # before the terminal, which becomes this session's
         _take_standard_streams(program, terminal)
         report_fd = _move_up(report_fd)
         if program.read_only or program.hidden:
             _restrict_view(program)
-        limits = stage.recipe.limits
-        perform(plan_program(stage.identity, limits, uid=program.uid, gid=program.gid, soft_limits=soft_limits), stage)
+        perform(program_steps(stage, program.uid, program.gid, soft_limits=soft_limits), stage)
         _enter_folder(program.cwd)
         status = _execute(program)
     except RefusedError as error:
@@ -75,18 +76,25 @@ def become(program: Program, stage: Stage, *, soft_limits: bool, report_fd: int,
     os._exit(status)
 
 
+def program_steps(stage: Stage, uid: int, gid: int, *, soft_limits: bool) -> list[Step]:
+    """The plan of a program, made once for the usual user: init asks for it before its first fork."""
+    key = f"{uid}:{gid}"
+    if key not in stage.plans:
+        limits = stage.recipe.limits
+        stage.plans[key] = plan_program(stage.identity, limits, uid=uid, gid=gid, soft_limits=soft_limits)
+    return stage.plans[key]
+
+
 def _report(report_fd: int, code: str, number: int, text: str) -> None:
     os.write(report_fd, f"{code}\0{number}\0{text}".encode(errors="replace")[:4000])
 
 
 def _reset_signals() -> None:
-    for number in _INHERITED_IGNORES:
+    for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _take_standard_streams(program: Program, terminal: str | None) -> None:
-    os.setsid()
     if terminal is not None:
         descriptor = os.open(terminal, os.O_RDWR)
         fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)

@@ -19,9 +19,10 @@ from typing import NoReturn
 from corral.engine import syscalls, wire
 from corral.engine.agent.worker import serve_files
 from corral.engine.call import Call, CallRefused
-from corral.engine.child import Program
+from corral.engine.child import Program, program_steps
 from corral.engine.errors import ProtocolError
 from corral.engine.perform import Stage
+from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.soft import MemoryWatch, count_processes
 from corral.engine.trees import CgroupTrees, ReaperTrees, Trees
 
@@ -48,6 +49,7 @@ class Init:
         self._trees: Trees = CgroupTrees(group_fd) if group_fd is not None else ReaperTrees()
         self._soft = not memory_limited
         self._memory = MemoryWatch(stage.recipe.limits.memory_bytes) if self._soft else None
+        program_steps(stage, CODE_UID, CODE_GID, soft_limits=self._soft)
         self._calls: dict[int, Call] = {}
         self._unfinished: set[int] = set()
         self._next = 0

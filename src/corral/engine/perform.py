@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -30,6 +29,8 @@ class Stage:
     seccomp: Prepared
     layers: dict[str, int] = field(default_factory=dict)
     """Detached mounts by short name. As root the launcher fills it; otherwise OpenLayer does."""
+    plans: dict[str, list[plan.Step]] = field(default_factory=dict)
+    """Plans of programs by user, kept because each program needs the same one."""
 
 
 def perform(steps: list[plan.Step], stage: Stage) -> None:
@@ -194,11 +195,6 @@ def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
         os.chown(path, uid, gid)
 
 
-def _own_session(step: plan.OwnSession, stage: Stage) -> None:
-    with contextlib.suppress(PermissionError):  # already a leader: a terminal was opened first
-        os.setsid()
-
-
 def _resource_limits(step: plan.ResourceLimits, stage: Stage) -> None:
     for name, value in step.values:
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -262,7 +258,6 @@ _PERFORMERS: dict[type[plan.Step], Callable[[Any, Stage], None]] = {
     plan.Loopback: _loopback,
     plan.Hostname: _hostname,
     plan.WriteFiles: _write_files,
-    plan.OwnSession: _own_session,
     plan.ResourceLimits: _resource_limits,
     plan.DropBounding: _drop_bounding,
     plan.BecomeUser: _become_user,

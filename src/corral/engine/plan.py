@@ -176,11 +176,6 @@ class WriteFiles(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSession(Step):
-    """A session of its own, so that no terminal or group is shared."""
-
-
-@dataclass(frozen=True, slots=True)
 class ResourceLimits(Step):
     """setrlimit, always after the user namespace exists, so that sandboxes do not share a count."""
 
@@ -285,7 +280,6 @@ def plan_program(identity: Identity, limits: Limits, *, uid: int, gid: int, soft
         # No cgroup bounds memory: at least no single process can pass the sandbox's limit.
         rlimits.append(("DATA", limits.memory_bytes))
     return [
-        OwnSession(),
         ResourceLimits(tuple(rlimits)),
         DropBounding(tuple(bit for bit in range(64) if (BUILD_CAPABILITIES & ~capabilities) >> bit & 1)),
         BecomeUser(uid, gid, not identity.rootless),

@@ -55,11 +55,14 @@ SECBIT_NO_SETUID_FIXUP = 1 << 2
 PROC_SUPER_MAGIC = 0x9FA0
 
 
+_MACHINE: Final = platform.machine()
+
+
 def _number(name: str) -> int:
     try:
-        return _OLD_NUMBERS[platform.machine()][name]
+        return _OLD_NUMBERS[_MACHINE][name]
     except KeyError:
-        raise OSError(errno.ENOSYS, f"no number for {name} on {platform.machine()}") from None
+        raise OSError(errno.ENOSYS, f"no number for {name} on {_MACHINE}") from None
 
 
 def _check(result: int, what: str) -> int:
@@ -179,12 +182,14 @@ def openat2(directory_fd: int, path: bytes, flags: int, *, mode: int = 0, resolv
     return _raw(_NR_OPENAT2, directory_fd, path, how, 24, what="openat2")
 
 
+_CAPABILITY_HEADER: Final = struct.pack("=II", 0x20080522, 0)
+
+
 def set_capabilities(mask: int) -> None:
     """Permitted and effective sets become `mask`; nothing is inheritable."""
-    header = ctypes.create_string_buffer(struct.pack("=II", 0x20080522, 0), 8)
     low, high = mask & 0xFFFFFFFF, mask >> 32
-    data = ctypes.create_string_buffer(struct.pack("=6I", low, low, 0, high, high, 0), 24)
-    _raw(_number("capset"), header, data, what="capset")
+    data = struct.pack("=6I", low, low, 0, high, high, 0)
+    _raw(_number("capset"), _CAPABILITY_HEADER, data, what="capset")
 
 
 def set_file_identity(uid: int, gid: int) -> None:

@@ -48,8 +48,6 @@ class HostView:
     """Names of this host (paths, host name) that nothing inside may know."""
     while_holding: tuple[str, ...] | None = None
     """What went wrong at the neighbour or on the host while the probe held what it took; None: it never held."""
-    soft: bool = False
-    """Whether limits here are kept by sampling."""
     deadline: float = 0.0
     """The probe's timeout."""
 

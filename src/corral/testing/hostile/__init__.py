@@ -1,0 +1,24 @@
+"""The hostile suite: programs that attack the sandbox they run in.
+
+`corral doctor --prove` runs it against sandboxes of its own, the project's tests run it as root and as an ordinary user.
+
+    with plant() as canaries:
+        report = await prove(lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries)
+"""
+
+from __future__ import annotations
+
+from corral.testing.hostile import files, kernel, lateral, lifetime, network, proc, resources, sockets, terminal, traps
+from corral.testing.hostile.canary import Canaries, plant
+from corral.testing.hostile.probe import Finding, HostView, Probe, Verdict
+from corral.testing.hostile.run import RESOURCES, Outcome, Report, attack, prove
+
+__all__ = [
+    "ALL", "RESOURCES", "Canaries", "Finding", "HostView", "Outcome", "Probe", "Report", "Verdict", "attack", "plant", "prove",
+]  # fmt: skip
+
+ALL: tuple[Probe, ...] = tuple(
+    probe
+    for room in (files, traps, kernel, sockets, proc, resources, network, lifetime, terminal, lateral)
+    for probe in room.PROBES
+)

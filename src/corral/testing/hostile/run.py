@@ -1,0 +1,380 @@
+"""Attacks a sandbox with every probe, and judges what came of it.
+
+Green only by proof: a program that printed nothing, crashed or ran out of time has proven nothing. Before the first
+probe the sandbox must be able to run a program at all, and after each it must still be, or say that it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from corral.errors import CapabilityError, CorralError, InvalidCommandError, SandboxGoneError
+from corral.protocol import AsyncSandbox, Process
+from corral.results import ExecResult, OutputChunk
+from corral.spec import Resources
+from corral.testing.hostile.canary import Canaries, check_host_works, find_processes
+from corral.testing.hostile.prelude import VICTIM, compose
+from corral.testing.hostile.probe import (
+    GRACE_SECONDS,
+    Finding,
+    HostView,
+    Probe,
+    Scene,
+    Verdict,
+    breached,
+    held,
+    unproven,
+)
+
+MakeSandbox = Callable[[], AbstractAsyncContextManager[AsyncSandbox]]
+
+RESOURCES = Resources(
+    cpus=1.0, memory_bytes=192 << 20, disk_bytes=96 << 20, processes=64, inodes=4000, open_files=1024
+)
+"""Small limits, so that a bomb beyond them is a small bomb. Make the sandboxes that are attacked with these."""
+
+_CONTROL_SECONDS = 15.0
+_VICTIM_PORT = 47321
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one probe showed."""
+
+    probe: Probe
+    finding: Finding
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As a message."""
+        return {
+            "name": self.probe.name,
+            "area": self.probe.area,
+            "severity": self.probe.severity,
+            "stopped_by": self.probe.what_stops_it,
+            "verdict": str(self.finding.verdict),
+            "evidence": self.finding.evidence,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an attack showed."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        """How many probes ended so."""
+        return sum(outcome.finding.verdict is verdict for outcome in self.outcomes)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every probe was stopped, provably."""
+        return bool(self.outcomes) and self.count(Verdict.HELD) == len(self.outcomes)
+
+
+OnProgress = Callable[[Outcome], None]
+
+
+async def attack(
+    sandbox: AsyncSandbox, *, canaries: Canaries, probes: Iterable[Probe] | None = None, make: MakeSandbox | None = None,
+    on_progress: OnProgress | None = None,
+) -> Report:  # fmt: skip
+    """Attack a sandbox with all probes, or some.
+
+    `make` opens further sandboxes of the same kind: the neighbour, and those that a probe has for itself. Without it
+    the probes that need one stay unproven.
+
+    Raises:
+        CorralError: the sandbox could not even run a harmless program.
+    """
+    from corral.testing.hostile import ALL
+
+    outcomes: list[Outcome] = []
+    async with contextlib.AsyncExitStack() as stack:
+        neighbour = await stack.enter_async_context(_open_neighbour(make)) if make is not None else None
+        siege = Siege(sandbox, canaries, make, neighbour)
+        if (lack := await siege.ask_control(sandbox)) is not None:
+            raise CorralError(f"the sandbox can't run a harmless program: {lack}", sandbox_id=sandbox.id, op="attack")
+        for probe in ALL if probes is None else probes:
+            started = time.monotonic()
+            finding = await siege.try_probe(probe)
+            outcomes.append(Outcome(probe, finding, time.monotonic() - started))
+            if on_progress is not None:
+                on_progress(outcomes[-1])
+    return Report(tuple(outcomes))
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """A second sandbox with a victim in it."""
+
+    sandbox: AsyncSandbox
+    victim: Process
+    token: str
+    outer_uid: int
+    heard: list[bytes]
+
+    def touched(self) -> str | None:
+        """What the victim says has been done to it."""
+        said = b"".join(self.heard).decode(errors="replace").splitlines()
+        return f"the neighbour's victim was touched: {said[1]}" if len(said) > 1 else None
+
+
+@contextlib.asynccontextmanager
+async def _open_neighbour(make: MakeSandbox) -> AsyncIterator[Neighbour]:
+    token = f"victim-{secrets.token_hex(8)}"
+    async with make() as sandbox:
+        victim = await sandbox.start(["python3", "-c", VICTIM, token, str(_VICTIM_PORT)])
+        heard: list[bytes] = []
+        ready = asyncio.Event()
+
+        async def listen() -> None:
+            async for chunk in victim.output():
+                heard.append(chunk.data)
+                ready.set()
+
+        listening = asyncio.create_task(listen())
+        try:
+            async with asyncio.timeout(_CONTROL_SECONDS):
+                await ready.wait()
+            first = json.loads(b"".join(heard).decode().splitlines()[0])
+            yield Neighbour(sandbox, victim, token, int(first["outer_uid"]), heard)
+        finally:
+            listening.cancel()
+            with contextlib.suppress(asyncio.CancelledError, CorralError):
+                await listening
+            await victim.aclose()
+
+
+class Siege:
+    """One attack under way."""
+
+    def __init__(
+        self, sandbox: AsyncSandbox, canaries: Canaries, make: MakeSandbox | None, neighbour: Neighbour | None
+    ) -> None:
+        self._sandbox = sandbox
+        self._canaries = canaries
+        self._make = make
+        self._neighbour = neighbour
+
+    async def ask_control(self, sandbox: AsyncSandbox) -> str | None:
+        """The positive control: what is wrong, or None when the sandbox works."""
+        try:
+            result = await sandbox.run_code("print(6 * 7)", "python", timeout=_CONTROL_SECONDS)
+        except CorralError as error:
+            return f"{type(error).__name__}: {error}"
+        return None if result.stdout.strip() == "42" else f"6 * 7 gave {result.output[-200:]!r} ({result.reason})"
+
+    async def try_probe(self, probe: Probe) -> Finding:
+        """Run one probe where it belongs."""
+        if probe.victim and self._neighbour is None:
+            return unproven("there is no neighbour to attack")
+        if not probe.alone:
+            return await self._run(probe, self._sandbox)
+        if self._make is None:
+            return unproven("there is no sandbox for this probe alone")
+        token = _new_token()
+        async with self._make() as sandbox:
+            await sandbox.files.exists("/")  # whoever serves files is there to be attacked
+            finding = await self._run(probe, sandbox, token=token)
+        left = await self._wait_until_gone(token)
+        if left and finding.verdict is Verdict.HELD:
+            return breached(f"{len(left)} processes outlived the sandbox")
+        return finding
+
+    async def _run(self, probe: Probe, sandbox: AsyncSandbox, *, token: str | None = None) -> Finding:
+        token = token or _new_token()
+        code = compose(probe, targets=self._targets(probe, sandbox, token))
+        look = asyncio.Event()
+        watching = asyncio.create_task(self._look_while_holding(probe, look))
+
+        def on_output(chunk: OutputChunk) -> None:
+            if b"\nholding\n" in chunk.data:
+                look.set()
+
+        ended_honestly = False
+        try:
+            result = await self._execute(probe, sandbox, code, token, on_output)
+            troubles = await _settle(watching, look)
+            after = await self._afterwards(probe, sandbox, result, token)
+        except SandboxGoneError:
+            if not probe.may_end:
+                return breached("the sandbox ended by this")
+            ended_honestly, troubles, after = True, None, None
+            result = None
+        except (CapabilityError, InvalidCommandError) as error:
+            if probe.user is not None:
+                return held(f"there is no such user inside: {error}")
+            return unproven(f"{type(error).__name__}: {error}")
+        except CorralError as error:
+            return unproven(f"{type(error).__name__}: {error}")
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+        survivors = await self._wait_until_gone(token) if probe.expect else ()
+        view = HostView(survivors, self._canaries.words, troubles, probe.timeout)
+        finding = held("the sandbox ended, and said so") if result is None else _judge(probe, result, view, after)
+        if (worse := self._look_from_outside(result, troubles)) is not None:
+            finding = worse
+        if finding.verdict is Verdict.HELD and not ended_honestly:
+            finding = await self._check_still_there(probe, sandbox, finding)
+        await self._clear_up(sandbox, token)
+        return finding
+
+    def _targets(self, probe: Probe, sandbox: AsyncSandbox, token: str) -> dict[str, Any]:
+        targets = {**self._canaries.targets(), "token": token, "limits": _limits(sandbox)}
+        if self._neighbour is not None:
+            targets |= {
+                "victim": self._neighbour.token,
+                "victim_port": _VICTIM_PORT,
+                "victim_outer_uid": self._neighbour.outer_uid,
+            }
+        return targets
+
+    async def _execute(
+        self, probe: Probe, sandbox: AsyncSandbox, code: str, token: str, on_output: Callable[[OutputChunk], None]
+    ) -> ExecResult:
+        if probe.user is None:
+            return await sandbox.run_code(
+                code, probe.language, args=[token], timeout=probe.timeout, on_output=on_output
+            )
+        return await sandbox.exec(
+            ["python3", "-", token], stdin=code, user=probe.user, timeout=probe.timeout, on_output=on_output
+        )
+
+    async def _afterwards(self, probe: Probe, sandbox: AsyncSandbox, result: ExecResult, token: str) -> Finding | None:
+        if probe.after is None:
+            return None
+        paths, limits = self._canaries.paths, _limits(sandbox)
+        return await probe.after(Scene(sandbox, result, token, paths, self._canaries.secrets, limits))
+
+    async def _look_while_holding(self, probe: Probe, look: asyncio.Event) -> list[str]:
+        """While the probe holds what it took: does the host still work, and the neighbour?"""
+        await look.wait()
+        troubles = []
+        if (trouble := await asyncio.to_thread(check_host_works)) is not None:
+            troubles.append(trouble)
+        if self._neighbour is not None:
+            program = compose(
+                Probe("neighbour", probe.area, probe.severity, "-", f"{probe.neighbour_code}\nheld(6 * 7)"), targets={}
+            )
+            try:
+                result = await self._neighbour.sandbox.run_code(program, "python", timeout=_CONTROL_SECONDS)
+            except CorralError as error:
+                troubles.append(f"the neighbour: {type(error).__name__}: {error}")
+            else:
+                if '"held"' not in result.stdout:
+                    troubles.append(f"the neighbour is hampered: {result.output.strip()[-200:]}")
+        return troubles
+
+    def _look_from_outside(self, result: ExecResult | None, troubles: tuple[str, ...] | None) -> Finding | None:
+        """What outweighs whatever the program says of itself."""
+        if touched := self._canaries.find_touched():
+            return breached("; ".join(touched))
+        if result is not None:
+            output = result.stdout_bytes + result.stderr_bytes
+            if any(secret.encode() in output for secret in self._canaries.secrets):
+                return breached("a secret of the host was printed")
+        if troubles:
+            return breached("; ".join(troubles))
+        if self._neighbour is not None and (touch := self._neighbour.touched()) is not None:
+            self._neighbour.heard[1:] = []
+            return breached(touch)
+        return None
+
+    async def _check_still_there(self, probe: Probe, sandbox: AsyncSandbox, finding: Finding) -> Finding:
+        lack = await self.ask_control(sandbox)
+        if lack is not None and not (probe.may_end and lack.startswith("SandboxGoneError")):
+            return breached(f"the sandbox no longer works: {lack}")
+        if self._neighbour is not None and (lack := await self.ask_control(self._neighbour.sandbox)) is not None:
+            return breached(f"the neighbour no longer works: {lack}")
+        return finding
+
+    async def _wait_until_gone(self, token: str) -> tuple[int, ...]:
+        deadline = time.monotonic() + GRACE_SECONDS
+        while (left := find_processes(token)) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        return left
+
+    async def _clear_up(self, sandbox: AsyncSandbox, token: str) -> None:
+        """End what a probe has left in the background, from inside, so that the next one starts even."""
+        if find_processes(token):
+            with contextlib.suppress(CorralError):
+                await sandbox.run_code(_CLEAR_UP, "python", args=[token[:-1]], timeout=_CONTROL_SECONDS)
+
+
+# Told all but the last letter of the token, so that it does not find itself.
+_CLEAR_UP = """
+import os, sys
+for name in os.listdir("/proc"):
+    try:
+        with open(f"/proc/{name}/cmdline") as file:
+            arguments = file.read().split("\\0")
+        if name.isdigit() and any(len(a) == len(sys.argv[1]) + 1 and a.startswith(sys.argv[1]) for a in arguments):
+            os.kill(int(name), 9)
+    except OSError:
+        pass
+"""
+
+
+async def _settle(watching: asyncio.Task[list[str]], look: asyncio.Event) -> tuple[str, ...] | None:
+    return tuple(await watching) if look.is_set() else None
+
+
+def _judge(probe: Probe, result: ExecResult, view: HostView, after: Finding | None) -> Finding:
+    said = _read_verdict(result)
+    if said is not None and said.verdict is Verdict.BREACHED:
+        return said
+    if after is not None and after.verdict is not Verdict.HELD:
+        return after
+    if probe.expect is not None and (judged := probe.expect(result, view)) is not None:
+        return judged
+    if said is None:
+        tail = result.output.strip()[-300:]
+        return unproven(f"no verdict: ended by {result.reason} with {result.exit_code}: {tail!r}")
+    if "holding" in result.stdout and view.while_holding is None:
+        return unproven("nobody looked while it held what it took")
+    return after or said
+
+
+def _read_verdict(result: ExecResult) -> Finding | None:
+    for line in reversed(result.stdout.splitlines()):
+        if line.startswith('{"verdict"'):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                said = json.loads(line)
+                return Finding(Verdict(said["verdict"]), str(said["evidence"]))
+    return None
+
+
+def _limits(sandbox: AsyncSandbox) -> dict[str, int]:
+    wished = sandbox.spec.resources
+    return {
+        "memory_bytes": wished.memory,
+        "disk_bytes": wished.disk,
+        "processes": wished.processes,
+        "inodes": wished.inodes,
+        "open_files": wished.open_files,
+    }
+
+
+def _new_token() -> str:
+    return f"probe-{secrets.token_hex(8)}"
+
+
+async def prove(
+    make: MakeSandbox, *, canaries: Canaries, probes: Iterable[Probe] | None = None, on_progress: OnProgress | None = None
+) -> Report:
+    """Open a sandbox and attack it. Raises: as `attack`, and as opening does."""
+    async with make() as sandbox:
+        return await attack(cast("AsyncSandbox", sandbox), canaries=canaries, probes=probes, make=make, on_progress=on_progress)
