@@ -73,9 +73,13 @@ class AsyncSandbox:
     """
 
     def __init__(
-        self, *, backend: str | Backend = "embedded", spec: Spec | None = None,
-        on_event: Callable[[Event], None] | None = None, **wishes: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        backend: str | Backend = "embedded",
+        spec: Spec | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        **wishes: Any,
+    ) -> None:
         if spec is not None and wishes:
             raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
         self._backend = get_backend(backend)
@@ -85,11 +89,15 @@ class AsyncSandbox:
 
     @classmethod
     async def create(
-        cls, *, backend: str | Backend = "embedded", spec: Spec | None = None,
-        on_event: Callable[[Event], None] | None = None, **wishes: Any,
-    ) -> SandboxBase:  # fmt: skip
+        cls,
+        *,
+        backend: str | Backend = "embedded",
+        spec: Spec | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        **wishes: Any,
+    ) -> SandboxBase:
         """Make a sandbox; whoever asked closes it with `aclose`. Raises: as `Backend.create`."""
-        return await cls(backend=backend, spec=spec, on_event=on_event, **wishes)._open()
+        return await cls(backend=backend, spec=spec, on_event=on_event, **wishes)
 
     @classmethod
     async def connect(cls, sandbox_id: str, *, backend: str | Backend = "embedded") -> SandboxBase:

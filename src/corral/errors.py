@@ -136,7 +136,9 @@ class ExitError(ExecError):
 
     code = "exit"
 
-    def __init__(self, message: str, *, result: ExecResult, sandbox_id: str | None = None, op: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, result: ExecResult, sandbox_id: str | None = None, op: str | None = None
+    ) -> None:
         super().__init__(message, sandbox_id=sandbox_id, op=op)
         self.result = result
 
@@ -153,7 +155,13 @@ class SandboxFileError(CorralError, OSError):
     code = "file"
 
     def __init__(
-        self, message: str, *, path: str | None = None, sandbox_id: str | None = None, op: str | None = None, hint: str = ""
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        sandbox_id: str | None = None,
+        op: str | None = None,
+        hint: str = "",
     ) -> None:
         CorralError.__init__(self, message, sandbox_id=sandbox_id, op=op, hint=hint)
         self.path = path
@@ -213,9 +221,15 @@ class EditError(SandboxFileError):
     code = "edit"
 
     def __init__(
-        self, message: str, *, path: str | None = None, sandbox_id: str | None = None, op: str | None = None,
-        hint: str = "", count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        sandbox_id: str | None = None,
+        op: str | None = None,
+        hint: str = "",
+        count: int = 0,
+    ) -> None:
         super().__init__(message, path=path, sandbox_id=sandbox_id, op=op, hint=hint)
         self.count = count
 

@@ -36,9 +36,15 @@ class FilesBase(ABC):
 
     @abstractmethod
     async def write(
-        self, path: PathLike, content: bytes | str | AsyncIterable[bytes], *, mode: int | None = None, parents: bool = True,
-        exclusive: bool = False, append: bool = False,
-    ) -> int:  # fmt: skip
+        self,
+        path: PathLike,
+        content: bytes | str | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        exclusive: bool = False,
+        append: bool = False,
+    ) -> int:
         """See `AsyncFiles`."""
 
     @abstractmethod
@@ -63,16 +69,30 @@ class FilesBase(ABC):
 
     @abstractmethod
     async def grep(
-        self, pattern: str, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False, fixed: bool = False,
-        hidden: bool = False, limit: int = DEFAULT_MATCH_LIMIT,
-    ) -> GrepResult:  # fmt: skip
+        self,
+        pattern: str,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = False,
+        hidden: bool = False,
+        limit: int = DEFAULT_MATCH_LIMIT,
+    ) -> GrepResult:
         """See `AsyncFiles`."""
 
     @abstractmethod
     async def replace(
-        self, pattern: str, new: str | bytes, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False,
-        fixed: bool = True, hidden: bool = False,
-    ) -> ReplaceResult:  # fmt: skip
+        self,
+        pattern: str,
+        new: str | bytes,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = True,
+        hidden: bool = False,
+    ) -> ReplaceResult:
         """See `AsyncFiles`."""
 
     @abstractmethod
@@ -116,20 +136,33 @@ class FilesBase(ABC):
             content += chunk
             if len(content) > max_bytes:
                 raise SandboxFileTooLargeError(
-                    f"{self.at(path)} has more than {max_bytes} bytes", path=self.at(path), op="read",
+                    f"{self.at(path)} has more than {max_bytes} bytes",
+                    path=self.at(path),
+                    op="read",
                     hint="raise max_bytes, or take it piece by piece with read_stream or download",
-                )  # fmt: skip
+                )
         return bytes(content)
 
     async def read_text(
-        self, path: PathLike, *, encoding: str = "utf-8", errors: str = "strict", max_bytes: int = DEFAULT_READ_LIMIT_BYTES
+        self,
+        path: PathLike,
+        *,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        max_bytes: int = DEFAULT_READ_LIMIT_BYTES,
     ) -> str:
         """See `AsyncFiles`."""
         return (await self.read(path, max_bytes=max_bytes)).decode(encoding, errors)
 
     async def edit(
-        self, path: PathLike, old: str | bytes, new: str | bytes, *, replace_all: bool = False, expected_sha256: str | None = None
-    ) -> EditResult:  # fmt: skip
+        self,
+        path: PathLike,
+        old: str | bytes,
+        new: str | bytes,
+        *,
+        replace_all: bool = False,
+        expected_sha256: str | None = None,
+    ) -> EditResult:
         """See `AsyncFiles`."""
         target = self.at(path)
         before, after = encode(old), encode(new)

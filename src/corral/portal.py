@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
+
+from corral.perprocess import PerProcess
 
 T = TypeVar("T")
 
@@ -19,7 +20,6 @@ class Portal:
     """A loop in a thread of its own."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="corral-portal", daemon=True)
         self._thread.start()
@@ -61,24 +61,9 @@ async def _settle() -> None:
     await asyncio.sleep(0.05)
 
 
-_portal: Portal | None = None
-_lock = threading.Lock()
-_fork_aware = False
+_portal = PerProcess(Portal)
 
 
 def get_portal() -> Portal:
     """The portal of this process."""
-    global _portal, _fork_aware
-    with _lock:
-        if not _fork_aware:
-            os.register_at_fork(after_in_child=_forget_after_fork)
-            _fork_aware = True
-        if _portal is None:
-            _portal = Portal()
-        return _portal
-
-
-def _forget_after_fork() -> None:
-    global _portal, _lock
-    _portal = None
-    _lock = threading.Lock()
+    return _portal.get()

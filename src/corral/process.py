@@ -35,7 +35,9 @@ class Ending:
 class _Subscriber:
     """One reader of the output, in its own event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, backlog: list[OutputChunk], drained: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, backlog: list[OutputChunk], drained: Callable[[], None]
+    ) -> None:
         self._loop = loop
         self._chunks: deque[OutputChunk] = deque(backlog)
         self._bytes = 0
@@ -113,7 +115,7 @@ class ProcessBase(ABC):
     def end_tree(self, reason: EndReason) -> None:
         """Ask for the end of the program and all that it started. Must not block; may be called again."""
 
-    def resume_reading(self) -> None:
+    def resume_reading(self) -> None:  # noqa: B027 - most backends can't make a program wait, and have nothing to do
         """A reader that lagged behind has caught up. Only of use to backends that can make a program wait."""
 
     # What a backend calls.
@@ -124,7 +126,8 @@ class ProcessBase(ABC):
         with self._lock:
             self._capture.add(stream, data)
             subscribers = list(self._subscribers)
-        return any([subscriber.push(chunk) for subscriber in subscribers])
+        lagging = [subscriber.push(chunk) for subscriber in subscribers]
+        return any(lagging)
 
     def finish(self, ending: Ending | CorralError) -> None:
         """The program has ended, or it can't be known any more how. Only the first call counts."""

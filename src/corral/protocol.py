@@ -114,17 +114,27 @@ class AsyncFiles(Protocol):
             SandboxFileTooLargeError: more than `max_bytes`, also if it grows while being read.
         """
 
-    async def read_text(self, path: PathLike, *, encoding: str = "utf-8", errors: str = "strict", max_bytes: int = ...) -> str:
+    async def read_text(
+        self, path: PathLike, *, encoding: str = "utf-8", errors: str = "strict", max_bytes: int = ...
+    ) -> str:
         """The content as text. Raises: as `read`, and UnicodeDecodeError."""
 
     def read_stream(self, path: PathLike, *, chunk_bytes: int = ...) -> AsyncIterator[bytes]:
         """The content piece by piece; it ends at the size the file had when opened. Raises: as `read`, but no limit."""
 
     async def write(
-        self, path: PathLike, content: bytes | str | AsyncIterable[bytes], *, mode: int | None = None, parents: bool = True,
-        exclusive: bool = False, append: bool = False,
-    ) -> int:  # fmt: skip
-        """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces. Gives the size.
+        self,
+        path: PathLike,
+        content: bytes | str | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        exclusive: bool = False,
+        append: bool = False,
+    ) -> int:
+        """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces.
+
+        Gives the number of bytes.
 
         Raises:
             SandboxIsFolderError, SandboxFileKindError: something else than a regular file is there.
@@ -133,8 +143,14 @@ class AsyncFiles(Protocol):
         """
 
     async def edit(
-        self, path: PathLike, old: str | bytes, new: str | bytes, *, replace_all: bool = False, expected_sha256: str | None = None
-    ) -> EditResult:  # fmt: skip
+        self,
+        path: PathLike,
+        old: str | bytes,
+        new: str | bytes,
+        *,
+        replace_all: bool = False,
+        expected_sha256: str | None = None,
+    ) -> EditResult:
         """Replace text inside, byte for byte around it, by compare-and-swap.
 
         Raises:
@@ -156,9 +172,16 @@ class AsyncFiles(Protocol):
         """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError for `path`."""
 
     async def grep(
-        self, pattern: str, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False, fixed: bool = False,
-        hidden: bool = False, limit: int = ...,
-    ) -> GrepResult:  # fmt: skip
+        self,
+        pattern: str,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = False,
+        hidden: bool = False,
+        limit: int = ...,
+    ) -> GrepResult:
         """Lines that match a regular expression (or a fixed text), in text files.
 
         Raises:
@@ -167,9 +190,16 @@ class AsyncFiles(Protocol):
         """
 
     async def replace(
-        self, pattern: str, new: str | bytes, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False,
-        fixed: bool = True, hidden: bool = False,
-    ) -> ReplaceResult:  # fmt: skip
+        self,
+        pattern: str,
+        new: str | bytes,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = True,
+        hidden: bool = False,
+    ) -> ReplaceResult:
         """Replace in all text files below a path, each atomically. Raises: as `grep`."""
 
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
@@ -179,7 +209,11 @@ class AsyncFiles(Protocol):
         """Delete. Raises: SandboxFileNotFoundError; SandboxFileExistsError for a folder that is not empty."""
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """Make a folder. Raises: SandboxFileExistsError (never with `parents` for a folder), SandboxFileNotFoundError."""
+        """Make a folder; with `parents`, one that is there already is fine.
+
+        Raises:
+            SandboxFileExistsError, SandboxFileNotFoundError
+        """
 
     async def symlink(self, path: PathLike, target: str) -> None:
         """Make a link. Raises: SandboxFileExistsError."""
@@ -196,7 +230,11 @@ class AsyncFiles(Protocol):
         """
 
     def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """A tree as a tar stream: modes, links and empty folders kept; names relative. Raises: SandboxFileNotFoundError."""
+        """A tree as a tar stream: modes, links and empty folders kept, names relative.
+
+        Raises:
+            SandboxFileNotFoundError
+        """
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
         """Lay a tar stream (plain or compressed) down below a folder; the number of members.
@@ -219,7 +257,10 @@ class AsyncFiles(Protocol):
 
 
 class AsyncSandbox(Protocol):
-    """The living thing. Every method raises `SandboxGoneError` once it has ended and `SandboxClosedError` after `aclose`."""
+    """The living thing.
+
+    Every method raises `SandboxGoneError` once it has ended and `SandboxClosedError` after `aclose`.
+    """
 
     @property
     def id(self) -> str:
@@ -234,10 +275,20 @@ class AsyncSandbox(Protocol):
         """Its files."""
 
     async def exec(
-        self, command: Command, *, cwd: PathLike | None = None, env: Mapping[str, str] | None = None, stdin: Stdin = None,
-        user: str | None = None, timeout: float | None = None, on_output: OnOutput | None = None, check: bool = False,
-        read_only: Sequence[PathLike] = (), hidden: Sequence[PathLike] = (), output_limit_bytes: int | None = None,
-    ) -> ExecResult:  # fmt: skip
+        self,
+        command: Command,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: Stdin = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        check: bool = False,
+        read_only: Sequence[PathLike] = (),
+        hidden: Sequence[PathLike] = (),
+        output_limit_bytes: int | None = None,
+    ) -> ExecResult:
         """Run a program to its end. `read_only` and `hidden` restrict what this one call sees.
 
         Raises:
@@ -248,18 +299,43 @@ class AsyncSandbox(Protocol):
         """
 
     async def run_code(
-        self, code: str | bytes, language: str = "python", *, args: Sequence[str] = (), cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None, stdin: Stdin = None, timeout: float | None = None,
-        on_output: OnOutput | None = None, check: bool = False, output_limit_bytes: int | None = None,
-    ) -> CodeResult:  # fmt: skip
-        """Run a snippet in a fresh process. Raises: as `exec`, UnknownLanguageError, and BackendUnavailableError when the
-        language's runtime is missing inside."""
+        self,
+        code: str | bytes,
+        language: str = "python",
+        *,
+        args: Sequence[str] = (),
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: Stdin = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        check: bool = False,
+        output_limit_bytes: int | None = None,
+    ) -> CodeResult:
+        """Run a snippet in a fresh process.
+
+        Raises:
+            UnknownLanguageError: no such language.
+            BackendUnavailableError: its runtime is missing inside; the hint says what to install.
+            InvalidCommandError, WorkdirError, ExitError, ExecTimeoutError: as `exec`.
+        """
 
     async def start(
-        self, command: Command, *, cwd: PathLike | None = None, env: Mapping[str, str] | None = None, stdin: bool = True,
-        user: str | None = None, timeout: float | None = None, pty: bool = False, rows: int = 24, columns: int = 80,
-        read_only: Sequence[PathLike] = (), hidden: Sequence[PathLike] = (), output_limit_bytes: int | None = None,
-    ) -> Process:  # fmt: skip
+        self,
+        command: Command,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = True,
+        user: str | None = None,
+        timeout: float | None = None,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+        read_only: Sequence[PathLike] = (),
+        hidden: Sequence[PathLike] = (),
+        output_limit_bytes: int | None = None,
+    ) -> Process:
         """Start a program in the background. Raises: as `exec`."""
 
     async def usage(self) -> SandboxUsage:

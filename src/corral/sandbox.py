@@ -9,10 +9,11 @@ import posixpath
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import TracebackType
 from typing import NoReturn, Self
 
+from corral.command import SpawnRequest, check_argv, check_size
 from corral.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -32,30 +33,10 @@ from corral.protocol import Command, OnOutput, PathLike, Stdin
 from corral.results import CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
 from corral.spec import USER, Spec, check_env, check_timeout
 
-MAX_ARGUMENT_BYTES = 128 * 1024 - 1
-"""The kernel's own limit for one argument or environment entry, less its closing NUL."""
 _SHELL_TEXT_BYTES = 64 * 1024
 _STDIN_CHUNK_BYTES = 256 * 1024
 
 log = logging.getLogger("corral.sandbox")
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnRequest:
-    """A program to start, with everything resolved and checked: what a backend's `_spawn` gets."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: str
-    user: str
-    timeout: float | None
-    stdin: bool
-    output_limit_bytes: int
-    pty: bool = False
-    rows: int = 24
-    columns: int = 80
-    read_only: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
 
 
 class SandboxBase(ABC):
@@ -130,9 +111,11 @@ class SandboxBase(ABC):
 
     def _lacks(self, power: str) -> NoReturn:
         raise CapabilityError(
-            f"the {self._backend} backend has no {power}", sandbox_id=self._id, op=power,
+            f"the {self._backend} backend has no {power}",
+            sandbox_id=self._id,
+            op=power,
             hint="backend.capabilities() lists what it has",
-        )  # fmt: skip
+        )
 
     # What is derived.
 
@@ -157,17 +140,34 @@ class SandboxBase(ABC):
         return self._closed
 
     async def exec(
-        self, command: Command, *, cwd: PathLike | None = None, env: Mapping[str, str] | None = None, stdin: Stdin = None,
-        user: str | None = None, timeout: float | None = None, on_output: OnOutput | None = None, check: bool = False,
-        read_only: Sequence[PathLike] = (), hidden: Sequence[PathLike] = (), output_limit_bytes: int | None = None,
-    ) -> ExecResult:  # fmt: skip
+        self,
+        command: Command,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: Stdin = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        check: bool = False,
+        read_only: Sequence[PathLike] = (),
+        hidden: Sequence[PathLike] = (),
+        output_limit_bytes: int | None = None,
+    ) -> ExecResult:
         """See `AsyncSandbox`."""
         script = await self._long_script(command)
         try:
             request = self._request(
-                ["/bin/sh", script] if script else command, cwd=cwd, env=env, stdin=stdin is not None, user=user,
-                timeout=timeout, read_only=read_only, hidden=hidden, output_limit_bytes=output_limit_bytes,
-            )  # fmt: skip
+                ["/bin/sh", script] if script else command,
+                cwd=cwd,
+                env=env,
+                stdin=stdin is not None,
+                user=user,
+                timeout=timeout,
+                read_only=read_only,
+                hidden=hidden,
+                output_limit_bytes=output_limit_bytes,
+            )
             result = await self._run(request, stdin, on_output)
         finally:
             if script:
@@ -175,10 +175,19 @@ class SandboxBase(ABC):
         return self._checked(result, "exec") if check else result
 
     async def run_code(
-        self, code: str | bytes, language: str = "python", *, args: Sequence[str] = (), cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None, stdin: Stdin = None, timeout: float | None = None,
-        on_output: OnOutput | None = None, check: bool = False, output_limit_bytes: int | None = None,
-    ) -> CodeResult:  # fmt: skip
+        self,
+        code: str | bytes,
+        language: str = "python",
+        *,
+        args: Sequence[str] = (),
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: Stdin = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        check: bool = False,
+        output_limit_bytes: int | None = None,
+    ) -> CodeResult:
         """See `AsyncSandbox`."""
         found = find_language(language)
         source = as_bytes(code)
@@ -189,9 +198,13 @@ class SandboxBase(ABC):
         try:
             argv = [word.replace("{file}", path) for word in runtime.argv]
             request = self._request(
-                [*argv, *args], cwd=folder, env=env, stdin=stdin is not None, timeout=timeout,
+                [*argv, *args],
+                cwd=folder,
+                env=env,
+                stdin=stdin is not None,
+                timeout=timeout,
                 output_limit_bytes=output_limit_bytes,
-            )  # fmt: skip
+            )
             result = await self._run(request, stdin, on_output)
         finally:
             await self._drop(remove)
@@ -202,20 +215,41 @@ class SandboxBase(ABC):
         return coded
 
     async def start(
-        self, command: Command, *, cwd: PathLike | None = None, env: Mapping[str, str] | None = None, stdin: bool = True,
-        user: str | None = None, timeout: float | None = None, pty: bool = False, rows: int = 24, columns: int = 80,
-        read_only: Sequence[PathLike] = (), hidden: Sequence[PathLike] = (), output_limit_bytes: int | None = None,
-    ) -> ProcessBase:  # fmt: skip
+        self,
+        command: Command,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = True,
+        user: str | None = None,
+        timeout: float | None = None,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+        read_only: Sequence[PathLike] = (),
+        hidden: Sequence[PathLike] = (),
+        output_limit_bytes: int | None = None,
+    ) -> ProcessBase:
         """See `AsyncSandbox`."""
         for name, value in (("rows", rows), ("columns", columns)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
                 raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
         script = await self._long_script(command)
         request = self._request(
-            ["/bin/sh", script] if script else command, cwd=cwd, env=env, stdin=stdin, user=user, timeout=timeout, pty=pty,
-            rows=rows, columns=columns, read_only=read_only, hidden=hidden, output_limit_bytes=output_limit_bytes,
+            ["/bin/sh", script] if script else command,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            user=user,
+            timeout=timeout,
+            pty=pty,
+            rows=rows,
+            columns=columns,
+            read_only=read_only,
+            hidden=hidden,
+            output_limit_bytes=output_limit_bytes,
             default_timeout=False,
-        )  # fmt: skip
+        )
         return await self._spawn(request)
 
     async def aclose(self) -> None:
@@ -233,7 +267,12 @@ class SandboxBase(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None and self._spec.lifetime.keep_on_failure and isinstance(error, Exception) and not self._closed:
+        if (
+            error is not None
+            and self._spec.lifetime.keep_on_failure
+            and isinstance(error, Exception)
+            and not self._closed
+        ):
             try:
                 kept = await self.detach()
             except CorralError:
@@ -249,7 +288,7 @@ class SandboxBase(ABC):
         if self._on_event is not None:
             try:
                 self._on_event(Event(kind, self._id, self._backend, details))
-            except Exception:  # noqa: BLE001 - a foreign callback may raise anything
+            except Exception:
                 log.warning("on_event failed for %s", kind, exc_info=True)
 
     def _ensure_open(self) -> None:
@@ -274,9 +313,12 @@ class SandboxBase(ABC):
         finally:
             await _stop(helpers)
         self._say(
-            "exec", program=posixpath.basename(request.argv[0]), exit_code=result.exit_code, reason=result.reason,
+            "exec",
+            program=posixpath.basename(request.argv[0]),
+            exit_code=result.exit_code,
+            reason=result.reason,
             wall_seconds=result.usage.wall_seconds,
-        )  # fmt: skip
+        )
         return result
 
     def _checked(self, result: ExecResult, operation: str) -> ExecResult:
@@ -290,19 +332,33 @@ class SandboxBase(ABC):
         raise ExitError(text, result=result, sandbox_id=self._id, op=operation)
 
     def _request(
-        self, command: Command, *, cwd: PathLike | None, env: Mapping[str, str] | None, stdin: bool, timeout: float | None,
-        user: str | None = None, pty: bool = False, rows: int = 24, columns: int = 80, read_only: Sequence[PathLike] = (),
-        hidden: Sequence[PathLike] = (), output_limit_bytes: int | None = None, default_timeout: bool = True,
-    ) -> SpawnRequest:  # fmt: skip
+        self,
+        command: Command,
+        *,
+        cwd: PathLike | None,
+        env: Mapping[str, str] | None,
+        stdin: bool,
+        timeout: float | None,
+        user: str | None = None,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+        read_only: Sequence[PathLike] = (),
+        hidden: Sequence[PathLike] = (),
+        output_limit_bytes: int | None = None,
+        default_timeout: bool = True,
+    ) -> SpawnRequest:
         """Check and resolve everything a caller gave."""
         self._ensure_open()
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         if output_limit_bytes is not None and output_limit_bytes < 1:
-            raise InvalidCommandError(f"output_limit_bytes={output_limit_bytes!r} is not a limit", hint="give 1 or more")
+            raise InvalidCommandError(
+                f"output_limit_bytes={output_limit_bytes!r} is not a limit", hint="give 1 or more"
+            )
         workdir = self._spec.workdir
         extra = check_env(env or {}, error=InvalidCommandError)
         for name, value in extra.items():
-            _check_size(f"{name}={value}", f"the environment variable {name!r}")
+            check_size(f"{name}={value}", f"the environment variable {name!r}")
         return SpawnRequest(
             argv=check_argv(command),
             env={**self._base_env(), **self._spec.env, **extra},
@@ -335,7 +391,7 @@ class SandboxBase(ABC):
         return (await self._write_private(text, "script.sh"))[0]
 
     async def _write_private(self, source: bytes, name: str) -> tuple[str, str]:
-        folder = f"/tmp/.corral-{secrets.token_hex(8)}"  # noqa: S108 - a path inside the sandbox
+        folder = f"/tmp/.corral-{secrets.token_hex(8)}"
         await self.files.write(f"{folder}/{name}", source)
         return f"{folder}/{name}", folder
 
@@ -371,40 +427,6 @@ class SandboxBase(ABC):
                 f"nothing in this sandbox runs {language.name}", sandbox_id=self._id, op="run_code", hint=language.hint
             )
         return runtime
-
-
-def check_argv(command: Command) -> tuple[str, ...]:
-    """An argv from a list, or for /bin/sh from a text.
-
-    Raises:
-        InvalidCommandError: empty, with a NUL, too long, or not made of texts.
-    """
-    if isinstance(command, str):
-        if not command.strip():
-            raise InvalidCommandError("the command is empty", hint="give a shell text or a list of arguments")
-        argv: tuple[str, ...] = ("/bin/sh", "-c", command)
-    elif isinstance(command, bytes) or not isinstance(command, Sequence):
-        raise InvalidCommandError(f"a command is a text or a list of texts, not {type(command).__name__}")
-    else:
-        argv = tuple(command)
-    if not argv or not argv[0]:
-        raise InvalidCommandError("the command is empty", hint="give a shell text or a list of arguments")
-    for index, argument in enumerate(argv):
-        if not isinstance(argument, str):
-            raise InvalidCommandError(f"argument {index} is {type(argument).__name__}, not a text", hint="use str(...)")
-        if "\0" in argument:
-            raise InvalidCommandError(f"argument {index} has a NUL character: {argument[:40]!r}", hint="remove it")
-        _check_size(argument, f"argument {index}")
-    return argv
-
-
-def _check_size(text: str, what: str) -> None:
-    size = len(text.encode("utf-8", "surrogateescape"))
-    if size > MAX_ARGUMENT_BYTES:
-        raise InvalidCommandError(
-            f"{what} has {size} bytes, and the kernel takes {MAX_ARGUMENT_BYTES}",
-            hint="pass it as stdin=, or write it to a file first",
-        )
 
 
 async def _feed(process: ProcessBase, stdin: Stdin) -> None:

@@ -93,7 +93,9 @@ class NetworkPolicy:
             return cls("open")
         hosts = tuple(part.strip() for part in value.split(","))
         if not all(hosts):
-            raise SpecError(f"network={value!r} is not a policy", hint='write "none", "open", or hosts like "a.org,b.org"')
+            raise SpecError(
+                f"network={value!r} is not a policy", hint='write "none", "open", or hosts like "a.org,b.org"'
+            )
         return cls("allow", hosts)
 
 
@@ -153,10 +155,18 @@ class Spec:
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise SpecError(f"name={self.name!r} is not a name", hint="letters, digits, '.', '_' and '-', at most 63")
         if not _HOSTNAME.fullmatch(self.hostname):
-            raise SpecError(f"hostname={self.hostname!r} is not a host name", hint="letters, digits and '-', at most 63")
+            raise SpecError(
+                f"hostname={self.hostname!r} is not a host name", hint="letters, digits and '-', at most 63"
+            )
         check_timeout(self.exec_timeout, what="exec_timeout", error=SpecError)
-        if isinstance(self.output_limit_bytes, bool) or not isinstance(self.output_limit_bytes, int) or self.output_limit_bytes < 1:
-            raise SpecError(f"output_limit_bytes={self.output_limit_bytes!r} is not a limit", hint="give bytes, 1 or more")
+        if (
+            isinstance(self.output_limit_bytes, bool)
+            or not isinstance(self.output_limit_bytes, int)
+            or self.output_limit_bytes < 1
+        ):
+            raise SpecError(
+                f"output_limit_bytes={self.output_limit_bytes!r} is not a limit", hint="give bytes, 1 or more"
+            )
 
 
 def check_timeout(value: float | None, *, what: str, error: type[Exception]) -> None:

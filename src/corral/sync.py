@@ -41,7 +41,7 @@ def _run(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callabl
         result: R = get_portal().run(bound(*map(_to_async, args), **{k: _to_async(v) for k, v in kwargs.items()}))
         return result
 
-    return call
+    return cast("Callable[Concatenate[_Derived, P], R]", call)
 
 
 def _iterate(method: Callable[Concatenate[A, P], AsyncIterator[R]]) -> Callable[Concatenate[_Derived, P], Iterator[R]]:
@@ -51,7 +51,7 @@ def _iterate(method: Callable[Concatenate[A, P], AsyncIterator[R]]) -> Callable[
     def call(self: _Derived, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         return get_portal().iterate(getattr(self._target, method.__name__)(*args, **kwargs))
 
-    return call
+    return cast("Callable[Concatenate[_Derived, P], Iterator[R]]", call)
 
 
 def _to_async(value: Any) -> Any:
@@ -73,7 +73,7 @@ class Files(_Derived):
         self._box = box
 
     @property
-    def _target(self) -> FilesBase:  # type: ignore[override]
+    def _target(self) -> FilesBase:
         return self._box.files
 
     read = _run(FilesBase.read)
@@ -133,9 +133,13 @@ class Sandbox(_Derived):
     """
 
     def __init__(
-        self, *, backend: str | Backend = "embedded", spec: Spec | None = None,
-        on_event: Callable[[Event], None] | None = None, **wishes: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        backend: str | Backend = "embedded",
+        spec: Spec | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        **wishes: Any,
+    ) -> None:
         self._adopt(get_portal().run(AsyncSandbox.create(backend=backend, spec=spec, on_event=on_event, **wishes)))
 
     def _adopt(self, box: SandboxBase) -> None:
@@ -147,9 +151,13 @@ class Sandbox(_Derived):
 
     @classmethod
     def create(
-        cls, *, backend: str | Backend = "embedded", spec: Spec | None = None,
-        on_event: Callable[[Event], None] | None = None, **wishes: Any,
-    ) -> Self:  # fmt: skip
+        cls,
+        *,
+        backend: str | Backend = "embedded",
+        spec: Spec | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        **wishes: Any,
+    ) -> Self:
         """The same as calling the class."""
         return cls(backend=backend, spec=spec, on_event=on_event, **wishes)
 

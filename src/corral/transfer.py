@@ -1,4 +1,4 @@
-"""Files between a sandbox and the host. What comes out of a sandbox is hostile: names, links and sizes are checked here."""
+"""Files between a sandbox and the host. What comes out is hostile: names, links and sizes are checked here."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: i
             async for chunk in chunks:
                 total += len(chunk)
                 if max_bytes is not None and total > max_bytes:
-                    raise SandboxFileTooLargeError(f"more than {max_bytes} bytes", op="download", hint="raise max_bytes")
+                    raise SandboxFileTooLargeError(
+                        f"more than {max_bytes} bytes", op="download", hint="raise max_bytes"
+                    )
                 await asyncio.to_thread(file.write, chunk)
             os.fchmod(file.fileno(), mode)
         await asyncio.to_thread(os.replace, name, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+            await asyncio.to_thread(Path(name).unlink)
         raise
 
 
@@ -88,20 +90,22 @@ def _unpack(reader: int, target: Path, max_bytes: int | None) -> None:
         for number, member in enumerate(tar):
             total += member.size
             if number > _MAX_MEMBERS or (max_bytes is not None and total > max_bytes):
-                raise SandboxFileTooLargeError("the folder is larger than allowed", op="download", hint="raise max_bytes")
+                raise SandboxFileTooLargeError(
+                    "the folder is larger than allowed", op="download", hint="raise max_bytes"
+                )
             parts = [part for part in member.name.split("/") if part not in ("", ".")]
             if ".." in parts:
                 raise SandboxFileError(f"{member.name!r} leads out of the folder", op="download")
             _lay_down(tar, member, target, parts, folders)
         source.read()  # to the end, so that the writer does not fail on the padding
     for path, mode in reversed(folders):
-        os.chmod(path, mode)
+        path.chmod(mode)
 
 
 def _lay_down(
     tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, parts: list[str], folders: list[tuple[Path, int]]
 ) -> None:
-    """Each step is taken from a descriptor without following links, so that no earlier member can lead a later one out."""
+    """Each step is taken from a descriptor without following links: no earlier member can lead a later one out."""
     parent = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in parts[:-1]:

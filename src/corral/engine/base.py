@@ -20,10 +20,26 @@ _FORMAT = 4
 """Raise it when the made-up part changes, so that an older one is not used again."""
 
 _FOLDERS = {
-    "dev": 0o755, "etc": 0o755, "home": 0o755, "mnt": 0o755, "opt": 0o755, "opt/corral": 0o755, "opt/corral/bin": 0o755,
-    "proc": 0o555, "root": 0o700, "run": 0o755, "srv": 0o755, "sys": 0o555, "tmp": 0o1777, "usr": 0o755, "var": 0o755,
-    "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755, "var/tmp": 0o1777,
-}  # fmt: skip
+    "dev": 0o755,
+    "etc": 0o755,
+    "home": 0o755,
+    "mnt": 0o755,
+    "opt": 0o755,
+    "opt/corral": 0o755,
+    "opt/corral/bin": 0o755,
+    "proc": 0o555,
+    "root": 0o700,
+    "run": 0o755,
+    "srv": 0o755,
+    "sys": 0o555,
+    "tmp": 0o1777,
+    "usr": 0o755,
+    "var": 0o755,
+    "var/cache": 0o755,
+    "var/lib": 0o755,
+    "var/log": 0o755,
+    "var/tmp": 0o1777,
+}
 _OWN_FOLDERS = ("home/daytona", "workspace")
 _ETC = {
     "group": "root:x:0:\ntty:x:5:\nstaff:x:50:\nusers:x:100:\ndaytona:x:1000:\nnogroup:x:65534:\n",
@@ -71,9 +87,19 @@ def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
     links, real = _root_entries()
     alternatives = _alternatives()
     content = json.dumps(
-        [_FORMAT, _FOLDERS, _ETC, links, real, alternatives, description.commands, [t.target for t in description.tools],
-         description.owned], sort_keys=True,
-    )  # fmt: skip
+        [
+            _FORMAT,
+            _FOLDERS,
+            _ETC,
+            links,
+            real,
+            alternatives,
+            description.commands,
+            [t.target for t in description.tools],
+            description.owned,
+        ],
+        sort_keys=True,
+    )
     skeleton = data_folder / "base" / hashlib.sha256(content.encode()).hexdigest()[:16]
     if not skeleton.exists():
         _make(skeleton, description, links, real, alternatives)

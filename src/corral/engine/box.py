@@ -145,9 +145,14 @@ def _kill_and_reap(pid: int) -> None:
 
 
 def _start_init(
-    shop: Workshop, recipe: Recipe, identity: Identity, group: cgroup.Group,
-    inner: socket.socket, host: socket.socket, owner: socket.socket,
-) -> int:  # fmt: skip
+    shop: Workshop,
+    recipe: Recipe,
+    identity: Identity,
+    group: cgroup.Group,
+    inner: socket.socket,
+    host: socket.socket,
+    owner: socket.socket,
+) -> int:
     """Clone init into its namespaces and its cgroup."""
     if not identity.rootless:
         # Per-user kernel limits are charged to whoever creates the user namespace: let that be the sandbox's own id.
@@ -194,14 +199,18 @@ def _be_init(
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of ids has cleared it
         syscalls.set_process_name("corral-init")
         init = Init(
-            stage, host=inner, owner=owner, group_fd=group_fd, oom_fd=oom_fd,
+            stage,
+            host=inner,
+            owner=owner,
+            group_fd=group_fd,
+            oom_fd=oom_fd,
             memory_limited=bool(message["memory_limited"]),
-        )  # fmt: skip
+        )
         wire.send(inner, {"ready": True})
         init.run()
     except SetupError as error:
         wire.send(inner, {"error": str(error), "step": error.step, "errno": error.errno})
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - see below
         # The only way out of here is _exit: this process must never return into the launcher's loop.
         with contextlib.suppress(OSError):
             wire.send(inner, {"error": repr(error), "step": "init", "errno": getattr(error, "errno", 0) or 0})
@@ -209,9 +218,14 @@ def _be_init(
 
 
 def _guide_setup(
-    shop: Workshop, recipe: Recipe, identity: Identity, group: cgroup.Group, pid: int, host: socket.socket,
+    shop: Workshop,
+    recipe: Recipe,
+    identity: Identity,
+    group: cgroup.Group,
+    pid: int,
+    host: socket.socket,
     disk_fd: int | None,
-) -> None:  # fmt: skip
+) -> None:
     """Give the waiting child its ids, its groups and its layers, and wait until it is ready."""
     descriptors: dict[str, int] = {}
     try:
@@ -237,19 +251,23 @@ def _guide_setup(
     answer = _wait_ready(host)
     if "ready" not in answer:
         raise SetupError(
-            f"the kernel refused a step: {answer.get('error')}", step=str(answer.get("step")),
-            errno=int(answer.get("errno", 0)), hint=_setup_hint(answer),
-        )  # fmt: skip
+            f"the kernel refused a step: {answer.get('error')}",
+            step=str(answer.get("step")),
+            errno=int(answer.get("errno", 0)),
+            hint=_setup_hint(answer),
+        )
 
 
 def _setup_hint(answer: wire.Message) -> str:
     step = str(answer.get("step", ""))
-    if step.startswith("PrivateMounts") or step.startswith("OwnCgroupView"):
+    if step.startswith(("PrivateMounts", "OwnCgroupView")):
         return NAMESPACE_HINT
     if step.startswith("Proc "):
         return "a container that masks parts of /proc can't hold a sandbox: start it with /proc unmasked, or use Docker"
     if step.startswith("Overlay"):
-        return "the data folder's file system can't hold an overlay: set CORRAL_DATA_DIR to a folder on ext4, xfs or btrfs"
+        return (
+            "the data folder's file system can't hold an overlay: set CORRAL_DATA_DIR to a folder on ext4, xfs or btrfs"
+        )
     return "`corral doctor` says what this machine can do"
 
 

@@ -17,7 +17,7 @@ from corral.engine.perform import Stage
 from corral.engine.trees import Trees
 
 
-class CallRefused(Exception):
+class CallRefusedError(Exception):
     """The program could not be started at all."""
 
     def __init__(self, code: str, number: int, text: str) -> None:
@@ -48,9 +48,16 @@ class Call:
 
     @classmethod
     def start(
-        cls, number: int, program: Program, channel: socket.socket, stage: Stage, trees: Trees,
-        *, soft_limits: bool, oom_count: int,
-    ) -> Call:  # fmt: skip
+        cls,
+        number: int,
+        program: Program,
+        channel: socket.socket,
+        stage: Stage,
+        trees: Trees,
+        *,
+        soft_limits: bool,
+        oom_count: int,
+    ) -> Call:
         """Fork and say so on the channel."""
         master, slave = _open_terminal(program) if program.pty else (None, None)
         terminal = os.ttyname(slave) if slave is not None else None
@@ -66,15 +73,23 @@ class Call:
             for descriptor in (master, slave):
                 if descriptor is not None:
                     os.close(descriptor)
-            raise CallRefused("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
+            raise CallRefusedError("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
         finally:
             os.close(report_writer)
         now = time.monotonic()
         deadline = now + program.timeout if program.timeout is not None else None
         call = cls(
-            number, program, channel, started.pid, started.status_fd, report_reader, now, deadline, oom_count,
+            number,
+            program,
+            channel,
+            started.pid,
+            started.status_fd,
+            report_reader,
+            now,
+            deadline,
+            oom_count,
             terminal_fd=slave,
-        )  # fmt: skip
+        )
         with contextlib.suppress(OSError):  # a client gone by now is noticed on the channel
             wire.send(channel, {"started": started.pid}, (master,) if master is not None else ())
         if master is not None:
@@ -132,7 +147,7 @@ def _open_terminal(program: Program) -> tuple[int, int]:
     try:
         master, slave = pty.openpty()
     except OSError as error:
-        raise CallRefused("pty", error.errno or 0, f"no pseudo terminal: {error.strerror}") from error
+        raise CallRefusedError("pty", error.errno or 0, f"no pseudo terminal: {error.strerror}") from error
     os.fchown(slave, program.uid, program.gid)
     set_window(master, program.rows, program.columns)
     return master, slave

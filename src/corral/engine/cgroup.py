@@ -37,9 +37,7 @@ class Hierarchy:
         return (self.unified_controllers | frozenset(self.v1)) & frozenset(("memory", "pids", "cpu"))
 
 
-def detect(
-    *, self_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/proc/self/mountinfo")
-) -> Hierarchy:
+def detect(*, self_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/proc/self/mountinfo")) -> Hierarchy:
     """Find out by trying: a group counts only if one can be made and has the files that bound it."""
     own = _own_paths(self_cgroup.read_text())
     unified_root, v1_roots = _mounted(mounts.read_text())
@@ -237,7 +235,9 @@ def _try_unified(base: Path) -> frozenset[str] | None:
     available = set((base / "cgroup.controllers").read_text().split()) & set(_V2_CONTROLLERS)
     enabled = set((base / "cgroup.subtree_control").read_text().split())
     for controller in available - enabled:
-        with contextlib.suppress(OSError):  # processes live here, or it is not ours to change: found out by looking again
+        with contextlib.suppress(
+            OSError
+        ):  # processes live here, or it is not ours to change: found out by looking again
             (base / "cgroup.subtree_control").write_text(f"+{controller}")
     return frozenset((base / "cgroup.subtree_control").read_text().split()) & frozenset(_V2_CONTROLLERS)
 

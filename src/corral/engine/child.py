@@ -70,7 +70,7 @@ def become(program: Program, stage: Stage, *, soft_limits: bool, report_fd: int,
         _report(report_fd, "setup", error.errno, error.step)
     except OSError as error:
         _report(report_fd, "setup", error.errno or 0, str(error))
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - see below
         # Whatever it is, this process must not go on as a second init.
         _report(report_fd, "setup", 0, repr(error))
     os._exit(status)

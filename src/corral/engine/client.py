@@ -96,9 +96,14 @@ class LauncherClient:
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BOOT],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=_debug_stream(), cwd="/", env={},
-                pass_fds=(theirs.fileno(),), start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=_debug_stream(),
+                cwd="/",
+                env={},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
         finally:
             theirs.close()
         assert process.stdin is not None

@@ -41,7 +41,7 @@ class ProtocolError(EngineError):
 
 
 class RefusedError(EngineError):
-    """A request that can't be carried out; `code` is a short stable word, `errno` the kernel's word where there is one."""
+    """A request that can't be carried out; `code` is a short stable word, `errno` the kernel's where there is one."""
 
     def __init__(self, message: str, *, code: str, errno: int = 0, hint: str = "") -> None:
         super().__init__(message, hint=hint)

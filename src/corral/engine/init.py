@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from corral.engine import syscalls, wire
 from corral.engine.agent.worker import serve_files
-from corral.engine.call import Call, CallRefused
+from corral.engine.call import Call, CallRefusedError
 from corral.engine.child import Program, program_steps
 from corral.engine.errors import ProtocolError
 from corral.engine.perform import Stage
@@ -60,7 +60,7 @@ class Init:
 
     def run(self) -> NoReturn:
         """Serve until there is nobody left to serve."""
-        # From inside, PID 1 can only be reached by signals it has a handler for: only SIGCHLD has one, and it says little.
+        # From inside, PID 1 is only reached by signals it has a handler for: SIGCHLD alone has one, and says little.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -134,7 +134,7 @@ class Init:
             else:
                 wire.send(channel, {"error": "unknown", "text": str(message.get("op"))})
                 channel.close()
-        except CallRefused as refusal:
+        except CallRefusedError as refusal:
             with contextlib.suppress(OSError):
                 wire.send(channel, {"error": refusal.code, "errno": refusal.errno, "text": str(refusal)})
             channel.close()
@@ -145,8 +145,9 @@ class Init:
 
     def _start(self, program: Program, channel: socket.socket) -> None:
         self._next += 1
-        call = Call.start(self._next, program, channel, self._stage, self._trees,
-                          soft_limits=self._soft, oom_count=self.oom_count())  # fmt: skip
+        call = Call.start(
+            self._next, program, channel, self._stage, self._trees, soft_limits=self._soft, oom_count=self.oom_count()
+        )
         self._calls[call.number] = call
         self.watch(channel.fileno(), lambda: self._hear_channel(call))
         if call.status_fd is not None:

@@ -47,7 +47,7 @@ def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
         keeper = Keeper(box, data, info)
         os.close(ready_writer)
         keeper.run()
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - see below
         # Whatever it is: a keeper that fails must take its sandbox along and never return into the launcher.
         box.kill()
         with contextlib.suppress(Exception):
@@ -185,9 +185,13 @@ class Keeper:
     def _describe(self) -> wire.Message:
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         return {
-            "ok": True, "version": VERSION, "id": self._box.recipe.sandbox_id, "seconds_left": left,
-            "info": self._info, "running": [number for number, log in self._logs.items() if not log.ended],
-        }  # fmt: skip
+            "ok": True,
+            "version": VERSION,
+            "id": self._box.recipe.sandbox_id,
+            "seconds_left": left,
+            "info": self._info,
+            "running": [number for number, log in self._logs.items() if not log.ended],
+        }
 
     def _run(self, program: dict[str, Any]) -> int:
         """Start a program whose output goes to a log here, and that nobody's leaving ends."""

@@ -91,14 +91,17 @@ class Launcher:
 
     def _hello(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         shop = self._shop
-        self._answer(reply, {
-            "root": shop.root,
-            "storage": shop.storage.kind,
-            "hard_disk": shop.storage.hard,
-            "limited": sorted(shop.hierarchy.limited),
-            "trees": "cgroup" if shop.hierarchy.unified is not None else "subreaper",
-            "pid": os.getpid(),
-        })  # fmt: skip
+        self._answer(
+            reply,
+            {
+                "root": shop.root,
+                "storage": shop.storage.kind,
+                "hard_disk": shop.storage.hard,
+                "limited": sorted(shop.hierarchy.limited),
+                "trees": "cgroup" if shop.hierarchy.unified is not None else "subreaper",
+                "pid": os.getpid(),
+            },
+        )
 
     def _create(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         recipe = Recipe.from_json(message["recipe"])

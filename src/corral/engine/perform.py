@@ -17,7 +17,7 @@ from corral.engine.errors import SetupError
 from corral.engine.recipe import Identity, Recipe
 from corral.engine.seccomp.install import Prepared
 
-_STAGING = "/tmp"  # noqa: S108  # exists on every Linux; covered by our own tmpfs in our own mount namespace
+_STAGING = "/tmp"  # exists on every Linux; covered by our own tmpfs in our own mount namespace
 
 
 @dataclass(slots=True)
@@ -89,8 +89,9 @@ def _tmpfs(step: plan.Tmpfs, stage: Stage) -> None:
     flags = syscalls.MS_NOSUID | (syscalls.MS_NODEV if step.target != "root/dev" else 0)
     if not step.executable:
         flags |= syscalls.MS_NOEXEC
-    syscalls.mount("tmpfs", step.target, "tmpfs", flags,
-                   f"mode={step.mode},size={step.size_bytes},nr_inodes={step.inodes}")  # fmt: skip
+    syscalls.mount(
+        "tmpfs", step.target, "tmpfs", flags, f"mode={step.mode},size={step.size_bytes},nr_inodes={step.inodes}"
+    )
 
 
 def _make_folders(step: plan.MakeFolders, stage: Stage) -> None:
@@ -199,9 +200,8 @@ def _resource_limits(step: plan.ResourceLimits, stage: Stage) -> None:
     for name, value in step.values:
         kind = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(kind)
-        if hard != resource.RLIM_INFINITY:
-            value = min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (allowed, allowed))
 
 
 def _drop_bounding(step: plan.DropBounding, stage: Stage) -> None:

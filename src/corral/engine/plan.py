@@ -19,11 +19,38 @@ DEVICE_LINKS = {
 }
 # Files of /proc that tell about the host or reach into the kernel, and that no program needs.
 MASKED_FILES = (
-    "config.gz", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup",
-    "kpagecount", "kpageflags", "latency_stats", "modules", "mtrr", "pagetypeinfo", "partitions", "sched_debug",
-    "schedstat", "slabinfo", "softirqs", "swaps", "sysrq-trigger", "timer_list", "vmallocinfo", "zoneinfo",
-    "buddyinfo", "diskstats", "dma", "locks", "allocinfo",
-)  # fmt: skip
+    "config.gz",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
+    "latency_stats",
+    "modules",
+    "mtrr",
+    "pagetypeinfo",
+    "partitions",
+    "sched_debug",
+    "schedstat",
+    "slabinfo",
+    "softirqs",
+    "swaps",
+    "sysrq-trigger",
+    "timer_list",
+    "vmallocinfo",
+    "zoneinfo",
+    "buddyinfo",
+    "diskstats",
+    "dma",
+    "locks",
+    "allocinfo",
+)
 MASKED_FOLDERS = ("acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "scsi", "sysvipc", "tty")
 READ_ONLY_FOLDERS = ("sys",)
 # 0 makes the kernel refuse; seccomp refuses as well. Init itself makes a mount namespace for a restricted view.
@@ -70,7 +97,7 @@ class OwnCgroupView(Step):
 
 @dataclass(frozen=True, slots=True)
 class Staging(Step):
-    """A small tmpfs in which the new root is put together. Layers get short names there, the only ones mountinfo shows."""
+    """A small tmpfs in which the new root is put together. Layers get short names, the only ones mountinfo shows."""
 
     folders: tuple[str, ...]
 

@@ -112,7 +112,9 @@ def read_state(folder: Path) -> dict[str, Any] | None:
 
 def dead_folders(data: DataFolder) -> Iterator[tuple[Path, int]]:
     """Folders whose holder is gone, each with its lock now held by us."""
-    unfinished = (path for path in data.sandboxes.glob(".new-*") if time.time() - path.stat().st_mtime > _FOUNDING_SECONDS)
+    unfinished = (
+        path for path in data.sandboxes.glob(".new-*") if time.time() - path.stat().st_mtime > _FOUNDING_SECONDS
+    )
     for folder in (*(data.folder(sandbox_id) for sandbox_id in data.ids()), *unfinished):
         with contextlib.suppress(OSError):
             descriptor = lock(folder)

@@ -62,9 +62,7 @@ def _make_accessible(path: str) -> None:
         folder = stack.pop()
         with contextlib.suppress(OSError):
             os.chmod(folder, 0o700)
-            for entry in os.scandir(folder):
-                if entry.is_dir(follow_symlinks=False):
-                    stack.append(entry.path)
+            stack.extend(entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
 
 
 def delete_in_background(data: DataFolder) -> int:

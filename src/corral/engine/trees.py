@@ -195,7 +195,7 @@ def _reap(become: Become, status_fd: int) -> NoReturn:
                 os.close(status_fd)
     except ChildProcessError:
         os._exit(0)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a forked helper must end here, whatever happened
         os._exit(1)
 
 

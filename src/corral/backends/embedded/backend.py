@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corral.backends.embedded import exchange, keepers, packages, settings
+from corral.backends.embedded import tsstub as typescript
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
 from corral.backends.embedded.seam import mapped
-from corral.backends.embedded import tsstub as typescript
 from corral.engine import wire
 from corral.engine.base import Tool, build
 from corral.engine.client import LauncherClient, check
@@ -75,9 +75,15 @@ class EmbeddedBackend:
         finally:
             theirs.close()
         sandbox = EmbeddedSandbox(
-            sandbox_id=sandbox_id, spec=spec, control=ours, env=ground.env, grip=OwnedGrip(self._launcher, sandbox_id),
-            data_folder=self.data_folder, on_event=on_event, root=os.geteuid() == 0,
-        )  # fmt: skip
+            sandbox_id=sandbox_id,
+            spec=spec,
+            control=ours,
+            env=ground.env,
+            grip=OwnedGrip(self._launcher, sandbox_id),
+            data_folder=self.data_folder,
+            on_event=on_event,
+            root=os.geteuid() == 0,
+        )
         if spec.client_token is not None:
             with self._lock:
                 self._tokens[spec.client_token] = sandbox
@@ -111,7 +117,9 @@ class EmbeddedBackend:
         if "memory" not in limited:
             notes.append("memory is added up ten times a second; one process is bounded by the kernel")
         if not hello["hard_disk"]:
-            notes.append("disk is measured about once a second; one file is bounded by the kernel; ephemeral=True is hard")
+            notes.append(
+                "disk is measured about once a second; one file is bounded by the kernel; ephemeral=True is hard"
+            )
         return Capabilities(
             isolation="namespaces" if root else "namespaces, rootless",
             memory="hard" if "memory" in limited else "soft",
@@ -178,14 +186,16 @@ class EmbeddedBackend:
 def _refuse_what_is_missing(spec: Spec) -> None:
     if spec.image is not None:
         raise CapabilityError(
-            f"image={spec.image!r}: the embedded backend has no images yet", op="create",
+            f"image={spec.image!r}: the embedded backend has no images yet",
+            op="create",
             hint="packages=[…] or venv= bring Python packages; the host's own /usr is the base",
-        )  # fmt: skip
+        )
     if spec.network.mode != "none":
         raise CapabilityError(
-            f"network={spec.network.mode!r}: the embedded backend gives no network yet", op="create",
+            f"network={spec.network.mode!r}: the embedded backend gives no network yet",
+            op="create",
             hint="bring files with files.upload, Python packages with packages=[…]",
-        )  # fmt: skip
+        )
 
 
 def new_token() -> str:

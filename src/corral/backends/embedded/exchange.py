@@ -65,7 +65,12 @@ async def _ready(
     loop: asyncio.AbstractEventLoop, descriptor: int, add: Callable[..., object], remove: Callable[[int], object]
 ) -> None:
     ready: asyncio.Future[None] = loop.create_future()
-    add(descriptor, lambda: ready.done() or ready.set_result(None))
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(descriptor, wake)
     try:
         await ready
     finally:

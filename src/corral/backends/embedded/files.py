@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import stat
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from corral.backends.embedded import exchange
 from corral.backends.embedded.seam import file_error, mapped
@@ -19,10 +18,9 @@ from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileNot
 from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, encode
 from corral.paths import SandboxPath
 from corral.protocol import PathLike
-from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
+from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
 
 _SEARCH_SECONDS = 300
-_KINDS = ("file", "folder", "link", "fifo", "socket", "device", "other")
 
 
 class EmbeddedFiles(FilesBase):
@@ -124,9 +122,15 @@ class EmbeddedFiles(FilesBase):
         return descriptor
 
     async def write(
-        self, path: PathLike, content: bytes | str | AsyncIterable[bytes], *, mode: int | None = None, parents: bool = True,
-        exclusive: bool = False, append: bool = False,
-    ) -> int:  # fmt: skip
+        self,
+        path: PathLike,
+        content: bytes | str | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        exclusive: bool = False,
+        append: bool = False,
+    ) -> int:
         """See `AsyncFiles`."""
         target = self.at(path)
         message: wire.Message = {"path": target, "parents": parents, "exclusive": exclusive, "append": append}
@@ -146,30 +150,34 @@ class EmbeddedFiles(FilesBase):
 
     async def _write_stream(self, path: SandboxPath, message: wire.Message, content: AsyncIterable[bytes]) -> int:
         total = 0
-        with mapped(sandbox_id=self._sandbox_id, op="write"):
-            # Closing the socket without a commit makes the agent throw the unfinished file away.
-            with self._request({"op": "write_stream", **message}) as sock:
-                opened, descriptors = await exchange.receive(sock)
-                if "opened" not in opened or len(descriptors) != 1:
-                    wire.close_all(descriptors)
-                    raise file_error(opened, path=path, sandbox_id=self._sandbox_id, op="write")
-                try:
-                    async for piece in content:
-                        total += len(piece)
-                        _write_all(descriptors[0], piece)
-                        await asyncio.sleep(0)
-                except OSError as error:
-                    if isinstance(error, SandboxFileError):
-                        raise
-                    refusal = {"error": "os", "errno": error.errno, "text": error.strerror}
-                    raise file_error(refusal, path=path, sandbox_id=self._sandbox_id, op="write") from error
-                finally:
-                    os.close(descriptors[0])
-                wire.send(sock, {"commit": True})
-                answer, descriptors = await exchange.receive(sock)
+        # Closing the socket without a commit makes the agent throw the unfinished file away.
+        with (
+            mapped(sandbox_id=self._sandbox_id, op="write"),
+            self._request({"op": "write_stream", **message}) as sock,
+        ):
+            opened, descriptors = await exchange.receive(sock)
+            if "opened" not in opened or len(descriptors) != 1:
                 wire.close_all(descriptors)
+                raise file_error(opened, path=path, sandbox_id=self._sandbox_id, op="write")
+            try:
+                async for piece in content:
+                    total += len(piece)
+                    self._put(descriptors[0], piece, path)
+                    await asyncio.sleep(0)
+            finally:
+                os.close(descriptors[0])
+            wire.send(sock, {"commit": True})
+            answer, descriptors = await exchange.receive(sock)
+            wire.close_all(descriptors)
         self._check(answer, path, "write")
         return total
+
+    def _put(self, descriptor: int, piece: bytes, path: str) -> None:
+        try:
+            _write_all(descriptor, piece)
+        except OSError as error:
+            refusal = {"error": "os", "errno": error.errno, "text": error.strerror}
+            raise file_error(refusal, path=path, sandbox_id=self._sandbox_id, op="write") from error
 
     async def _edit(
         self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
@@ -207,30 +215,55 @@ class EmbeddedFiles(FilesBase):
         return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def grep(
-        self, pattern: str, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False, fixed: bool = False,
-        hidden: bool = False, limit: int = DEFAULT_MATCH_LIMIT,
-    ) -> GrepResult:  # fmt: skip
+        self,
+        pattern: str,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = False,
+        hidden: bool = False,
+        limit: int = DEFAULT_MATCH_LIMIT,
+    ) -> GrepResult:
         """See `AsyncFiles`."""
         root = self.at(path)
         message = {
-            "op": "grep", "path": root, "pattern": pattern, "include": include, "ignore_case": ignore_case, "fixed": fixed,
-            "hidden": hidden, "limit": limit,
-        }  # fmt: skip
+            "op": "grep",
+            "path": root,
+            "pattern": pattern,
+            "include": include,
+            "ignore_case": ignore_case,
+            "fixed": fixed,
+            "hidden": hidden,
+            "limit": limit,
+        }
         items, last = await self._collect(message, path=root)
         matches = tuple(GrepMatch(str(item["path"]), int(item["line"]), str(item["text"])) for item in items)
         return GrepResult(matches, bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def replace(
-        self, pattern: str, new: str | bytes, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False,
-        fixed: bool = True, hidden: bool = False,
-    ) -> ReplaceResult:  # fmt: skip
+        self,
+        pattern: str,
+        new: str | bytes,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = True,
+        hidden: bool = False,
+    ) -> ReplaceResult:
         """See `AsyncFiles`."""
         root = self.at(path)
         carrier = wire.memory_file(encode(new))
         message = {
-            "op": "replace", "path": root, "pattern": pattern, "include": include, "ignore_case": ignore_case, "fixed": fixed,
+            "op": "replace",
+            "path": root,
+            "pattern": pattern,
+            "include": include,
+            "ignore_case": ignore_case,
+            "fixed": fixed,
             "hidden": hidden,
-        }  # fmt: skip
+        }
         try:
             items, last = await self._collect(message, (carrier,), path=root)
         finally:
@@ -249,8 +282,11 @@ class EmbeddedFiles(FilesBase):
         target = self.at(path)
         if target == "/":
             raise SandboxFileError("the root can't be removed", path=target, op="remove")
-        with contextlib.suppress(SandboxFileNotFoundError if missing_ok else ()):
+        try:
             await self._ask({"op": "remove", "path": target, "recursive": recursive}, path=target)
+        except SandboxFileNotFoundError:
+            if not missing_ok:
+                raise
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
         """See `AsyncFiles`."""
@@ -272,14 +308,16 @@ class EmbeddedFiles(FilesBase):
     async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
         """See `AsyncFiles`."""
         target = self.at(path)
-        with mapped(sandbox_id=self._sandbox_id, op="watch"):
-            with self._request({"op": "watch", "path": target, "recursive": recursive}) as sock:
-                while True:
-                    message, descriptors = await exchange.receive(sock)
-                    wire.close_all(descriptors)
-                    self._check(message, target, "watch")
-                    for item in message.get("items", ()):
-                        yield WatchEvent(str(item["path"]), item["kind"], bool(item["folder"]))
+        with (
+            mapped(sandbox_id=self._sandbox_id, op="watch"),
+            self._request({"op": "watch", "path": target, "recursive": recursive}) as sock,
+        ):
+            while True:
+                message, descriptors = await exchange.receive(sock)
+                wire.close_all(descriptors)
+                self._check(message, target, "watch")
+                for item in message.get("items", ()):
+                    yield WatchEvent(str(item["path"]), item["kind"], bool(item["folder"]))
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
         """See `AsyncFiles`."""
@@ -335,12 +373,18 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _info(item: dict[str, Any]) -> FileInfo:
-    kind = item["kind"] if item["kind"] in _KINDS else "other"
+    kind: FileKind = item["kind"] if item["kind"] in get_args(FileKind) else "other"
     target = item.get("target")
     return FileInfo(
-        path=str(item["path"]), kind=kind, size=int(item["size"]), mode=int(item["mode"]), modified=float(item["modified"]),
-        uid=int(item["uid"]), gid=int(item["gid"]), target=str(target) if target is not None else None,
-    )  # fmt: skip
+        path=str(item["path"]),
+        kind=kind,
+        size=int(item["size"]),
+        mode=int(item["mode"]),
+        modified=float(item["modified"]),
+        uid=int(item["uid"]),
+        gid=int(item["gid"]),
+        target=str(target) if target is not None else None,
+    )
 
 
 def _texts(items: Sequence[object]) -> tuple[str, ...]:

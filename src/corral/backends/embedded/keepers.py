@@ -45,9 +45,7 @@ class KeeperGrip:
         self._socket.close()
 
 
-def describe(
-    spec: Spec, *, name: str | None, lifetime_seconds: float | None, env: Mapping[str, str]
-) -> dict[str, Any]:
+def describe(spec: Spec, *, name: str | None, lifetime_seconds: float | None, env: Mapping[str, str]) -> dict[str, Any]:
     """What a keeper remembers of a sandbox, for whoever connects later."""
     checked = Spec(name=name) if name is not None else spec
     lifetime = Lifetime(seconds=lifetime_seconds if lifetime_seconds is not None else spec.lifetime.seconds)
@@ -60,15 +58,23 @@ def describe(
         "env": dict(env),
         "root": os.geteuid() == 0,
         "spec": {
-            "env": dict(spec.env), "workdir": spec.workdir, "exec_timeout": spec.exec_timeout, "hostname": spec.hostname,
-            "output_limit_bytes": spec.output_limit_bytes, "ephemeral": spec.ephemeral, "packages": list(spec.packages),
+            "env": dict(spec.env),
+            "workdir": spec.workdir,
+            "exec_timeout": spec.exec_timeout,
+            "hostname": spec.hostname,
+            "output_limit_bytes": spec.output_limit_bytes,
+            "ephemeral": spec.ephemeral,
+            "packages": list(spec.packages),
             "resources": {
-                "cpus": spec.resources.cpus, "memory_bytes": spec.resources.memory, "disk_bytes": spec.resources.disk,
-                "processes": spec.resources.processes, "inodes": spec.resources.inodes,
+                "cpus": spec.resources.cpus,
+                "memory_bytes": spec.resources.memory,
+                "disk_bytes": spec.resources.disk,
+                "processes": spec.resources.processes,
+                "inodes": spec.resources.inodes,
                 "open_files": spec.resources.open_files,
             },
         },
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,9 @@ def find(data_folder: Path, wanted: str) -> Found:
     close = exact or [found for found in everything if len(wanted) >= 4 and found.sandbox_id.startswith(wanted)]
     if len(close) != 1:
         how = "is no sandbox" if not close else "are several sandboxes"
-        raise SandboxGoneError(f"there {how} {wanted!r}", op="connect", hint="`corral sandbox list` shows those that live")
+        raise SandboxGoneError(
+            f"there {how} {wanted!r}", op="connect", hint="`corral sandbox list` shows those that live"
+        )
     return close[0]
 
 
@@ -142,9 +150,14 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
         raise
     info = found.state["info"]
     return EmbeddedSandbox(
-        sandbox_id=found.sandbox_id, spec=_spec_from(info), control=socket.socket(fileno=descriptors[0]), env=info["env"],
-        grip=grip, data_folder=data_folder, root=bool(info["root"]),
-    )  # fmt: skip
+        sandbox_id=found.sandbox_id,
+        spec=_spec_from(info),
+        control=socket.socket(fileno=descriptors[0]),
+        env=info["env"],
+        grip=grip,
+        data_folder=data_folder,
+        root=bool(info["root"]),
+    )
 
 
 def _spec_from(info: dict[str, Any]) -> Spec:
@@ -167,9 +180,14 @@ def _list_all(data_folder: Path) -> list[SandboxInfo]:
             info = answer["info"]
             infos.append(
                 SandboxInfo(
-                    sandbox_id=found.sandbox_id, backend="embedded", name=info.get("name"), state="running",
-                    created=float(info["created"]), deadline=answer["seconds_left"], labels=info.get("labels", {}),
-                )  # fmt: skip
+                    sandbox_id=found.sandbox_id,
+                    backend="embedded",
+                    name=info.get("name"),
+                    state="running",
+                    created=float(info["created"]),
+                    deadline=answer["seconds_left"],
+                    labels=info.get("labels", {}),
+                )
             )
     return infos
 
@@ -225,7 +243,9 @@ def kept_programs(data_folder: Path, wanted: str) -> list[KeptProgram]:
     for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
         about = json.loads(path.read_text())
         programs.append(
-            KeptProgram(int(path.stem), tuple(about["argv"]), about["state"], about.get("exit_code"), path.with_suffix(".log"))
+            KeptProgram(
+                int(path.stem), tuple(about["argv"]), about["state"], about.get("exit_code"), path.with_suffix(".log")
+            )
         )
     return programs
 

@@ -60,9 +60,13 @@ async def _install(packages: tuple[str, ...], target: Path) -> None:
             "packages= needs pip or uv on the host", op="create", hint=f"{sys.executable} -m ensurepip, or install uv"
         )
     process = await asyncio.create_subprocess_exec(
-        *argv, "--", *packages, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+        *argv,
+        "--",
+        *packages,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     try:
         _, errors = await asyncio.wait_for(process.communicate(), _INSTALL_SECONDS)
     except TimeoutError:
@@ -74,9 +78,10 @@ async def _install(packages: tuple[str, ...], target: Path) -> None:
     if process.returncode != 0:
         last = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no reason given"]
         raise SpecError(
-            f"packages={list(packages)} can't be had: {last[0][:300]}", op="create",
+            f"packages={list(packages)} can't be had: {last[0][:300]}",
+            op="create",
             hint="check the names; only packages with a wheel for this Python work",
-        )  # fmt: skip
+        )
 
 
 def venv_site_packages(venv: str | os.PathLike[str]) -> Path:
@@ -88,7 +93,9 @@ def venv_site_packages(venv: str | os.PathLike[str]) -> Path:
     root = Path(venv)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not (root / "pyvenv.cfg").is_file():
-        raise SpecError(f"venv={str(venv)!r} is not a virtual environment", hint="give the folder that has pyvenv.cfg in it")
+        raise SpecError(
+            f"venv={str(venv)!r} is not a virtual environment", hint="give the folder that has pyvenv.cfg in it"
+        )
     site = root / "lib" / f"python{version}" / "site-packages"
     if not site.is_dir():
         raise SpecError(

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from corral.backends.embedded import exchange
 from corral.backends.embedded.pump import EXACT_BYTES, READ_BYTES, Pump, enlarge, get_pump, make_output_pipe
 from corral.backends.embedded.seam import exec_error
+from corral.command import SpawnRequest
 from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import ProtocolError
 from corral.errors import EngineFaultError, ExecError, SandboxGoneError
 from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, StreamName, Usage
-from corral.sandbox import SpawnRequest
 
 _GRACE_SECONDS = 5.0
 """Init ends a program in time by itself. If it has not said so by then, the sandbox as a whole is given up."""
@@ -35,9 +35,15 @@ class EmbeddedProcess(ProcessBase):
     """See `corral.protocol.Process`."""
 
     def __init__(
-        self, *, sandbox_id: str, request: SpawnRequest, channel: socket.socket, outputs: dict[int, StreamName],
-        stdin_fd: int | None, give_up: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        sandbox_id: str,
+        request: SpawnRequest,
+        channel: socket.socket,
+        outputs: dict[int, StreamName],
+        stdin_fd: int | None,
+        give_up: Callable[[], None],
+    ) -> None:
         super().__init__(output_limit_bytes=request.output_limit_bytes)
         self._sandbox_id = sandbox_id
         self._request = request
@@ -190,7 +196,7 @@ class EmbeddedProcess(ProcessBase):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Close what is ours. Output pipes that background children still hold are read on, and dropped at their end."""
+        """Close what is ours. Pipes that background children still hold are read on, and dropped at their end."""
         self._pump.cancel(self)
         self._pump.remove(self._channel.fileno())
         self._channel.close()
@@ -272,10 +278,19 @@ async def spawn(
                 ours[reader] = "stdout" if stream == "stdout" else "stderr"
                 theirs.append(writer)
         message = {
-            "op": "start", "argv": list(request.argv), "env": dict(request.env), "cwd": request.cwd, "uid": uid, "gid": gid,
-            "pty": request.pty, "rows": request.rows, "columns": request.columns, "timeout": request.timeout,
-            "read_only": list(request.read_only), "hidden": list(request.hidden),
-        }  # fmt: skip
+            "op": "start",
+            "argv": list(request.argv),
+            "env": dict(request.env),
+            "cwd": request.cwd,
+            "uid": uid,
+            "gid": gid,
+            "pty": request.pty,
+            "rows": request.rows,
+            "columns": request.columns,
+            "timeout": request.timeout,
+            "read_only": list(request.read_only),
+            "hidden": list(request.hidden),
+        }
         channel = ask(control, message, tuple(theirs))
     except BaseException:
         wire.close_all([*ours, *([stdin_fd] if stdin_fd is not None else [])])
@@ -341,4 +356,3 @@ def _read_ending(message: wire.Message) -> Ending:
         signal=number or None,
         limit=str(message["limit"])[:20] or None,
     )
-

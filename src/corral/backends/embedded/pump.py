@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from corral.perprocess import PerProcess
+
 _F_SETPIPE_SZ = 1031
 EXACT_BYTES = 64 * 1024
 """So much output is read in exact order; beyond it, pipes are enlarged."""
@@ -135,25 +137,9 @@ def enlarge(reader: int) -> None:
         fcntl.fcntl(reader, _F_SETPIPE_SZ, LARGE_PIPE_BYTES)
 
 
-_pump: Pump | None = None
-_pump_lock = threading.Lock()
-_fork_aware = False
+_pump = PerProcess(Pump)
 
 
 def get_pump() -> Pump:
     """The pump of this process."""
-    global _pump, _fork_aware
-    with _pump_lock:
-        if not _fork_aware:
-            os.register_at_fork(after_in_child=_forget_after_fork)
-            _fork_aware = True
-        if _pump is None:
-            _pump = Pump()
-        return _pump
-
-
-def _forget_after_fork() -> None:
-    """In a forked child the thread does not exist; the next use makes a new one."""
-    global _pump, _pump_lock
-    _pump = None
-    _pump_lock = threading.Lock()
+    return _pump.get()

@@ -17,13 +17,14 @@ from corral.backends.embedded.files import EmbeddedFiles
 from corral.backends.embedded.process import EmbeddedProcess, spawn
 from corral.backends.embedded.pump import get_pump
 from corral.backends.embedded.seam import mapped
+from corral.command import SpawnRequest
 from corral.engine import wire
 from corral.engine.client import LauncherClient, ask, check, receive_within
 from corral.engine.errors import EngineError, GoneError
 from corral.engine.recipe import CODE_GID, CODE_UID
-from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError, SpecError
+from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError
 from corral.results import Event, SandboxInfo, SandboxUsage
-from corral.sandbox import SandboxBase, SpawnRequest
+from corral.sandbox import SandboxBase
 from corral.spec import Spec
 
 _AGENT_SECONDS = 10.0
@@ -62,9 +63,17 @@ class EmbeddedSandbox(SandboxBase):
     """See `corral.protocol.AsyncSandbox`."""
 
     def __init__(
-        self, *, sandbox_id: str, spec: Spec, control: socket.socket, env: Mapping[str, str], grip: Grip, data_folder: Path,
-        root: bool, on_event: Callable[[Event], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        sandbox_id: str,
+        spec: Spec,
+        control: socket.socket,
+        env: Mapping[str, str],
+        grip: Grip,
+        data_folder: Path,
+        root: bool,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
         super().__init__(sandbox_id=sandbox_id, spec=spec, backend="embedded", on_event=on_event)
         self._control = control
         self._env = dict(env)
@@ -99,18 +108,18 @@ class EmbeddedSandbox(SandboxBase):
     async def _spawn(self, request: SpawnRequest) -> EmbeddedProcess:
         uid, gid = self._ids(request.user)
         with mapped(sandbox_id=self._id, op="exec"):
-            return await spawn(
-                self._control, request, sandbox_id=self._id, uid=uid, gid=gid, give_up=self._give_up
-            )
+            return await spawn(self._control, request, sandbox_id=self._id, uid=uid, gid=gid, give_up=self._give_up)
 
     def _ids(self, user: str) -> tuple[int, int]:
         if user == "daytona" or user == str(CODE_UID):
             return CODE_UID, CODE_GID
         if not self._root:
             raise CapabilityError(
-                f"user={user!r}: without root there is one user id, which is 'daytona'", sandbox_id=self._id, op="exec",
+                f"user={user!r}: without root there is one user id, which is 'daytona'",
+                sandbox_id=self._id,
+                op="exec",
                 hint="run Corral as root for other users inside",
-            )  # fmt: skip
+            )
         if user == "root" or user == "0":
             return 0, 0
         if user == "nobody":
@@ -210,10 +219,7 @@ class EmbeddedSandbox(SandboxBase):
         self._ensure_open()
         if not self._grip.owned:
             return self._id
-        try:
-            info = keepers.describe(self._spec, name=name, lifetime_seconds=lifetime_seconds, env=self._env)
-        except SpecError:
-            raise
+        info = keepers.describe(self._spec, name=name, lifetime_seconds=lifetime_seconds, env=self._env)
         with mapped(sandbox_id=self._id, op="detach"):
             keepers.ensure_name_is_free(self._data_folder, info["name"])
             check(await exchange.answer(self._grip.request({"op": "detach", "info": info})))

@@ -51,14 +51,18 @@ def exec_error(answer: Message, *, cwd: str, sandbox_id: str) -> CorralError:
     code, text = str(answer.get("error")), str(answer.get("text", ""))
     if code == "cwd":
         return WorkdirError(
-            f"can't run in {cwd!r}: {text.rpartition(': ')[2]}", sandbox_id=sandbox_id, op="exec",
+            f"can't run in {cwd!r}: {text.rpartition(': ')[2]}",
+            sandbox_id=sandbox_id,
+            op="exec",
             hint="make the folder first, or give another cwd",
-        )  # fmt: skip
+        )
     if code == "too_big":
         return InvalidCommandError(
-            "arguments and environment are together more than the kernel takes", sandbox_id=sandbox_id, op="exec",
+            "arguments and environment are together more than the kernel takes",
+            sandbox_id=sandbox_id,
+            op="exec",
             hint="pass data as stdin=, or in a file",
-        )  # fmt: skip
+        )
     if code == "view":
         return InvalidCommandError(f"a restricted view can't be made: {text}", sandbox_id=sandbox_id, op="exec")
     if code in ("fork", "pty"):

@@ -77,31 +77,29 @@ def _add_node(tools: list[Tool], commands: dict[str, str]) -> None:
     node = _which_outside_usr("node")
     if node is None:
         return
-    prefix = os.path.dirname(os.path.dirname(node))
-    if not os.path.isfile(os.path.join(prefix, "include/node/node_version.h")) and not os.path.isdir(
-        os.path.join(prefix, "lib/node_modules")
-    ):
+    prefix = node.parent.parent
+    if not (prefix / "include/node/node_version.h").is_file() and not (prefix / "lib/node_modules").is_dir():
         return  # a lone binary in some folder: what else lies beside it is not ours to show
-    tools.append(Tool(prefix, NODE_AT))
+    tools.append(Tool(str(prefix), NODE_AT))
     for name in ("node", "npm", "npx", "corepack"):
-        if os.path.exists(os.path.join(prefix, "bin", name)):
+        if (prefix / "bin" / name).exists():
             commands[name] = f"{NODE_AT}/bin/{name}"
 
 
 def _add_binary(name: str, tools: list[Tool], commands: dict[str, str]) -> None:
     path = _which_outside_usr(name)
-    if path is None or os.path.basename(os.path.dirname(os.path.dirname(path))) not in (f".{name}", name):
+    if path is None or path.parent.parent.name not in (f".{name}", name):
         return  # only from an installation folder of its own
-    tools.append(Tool(os.path.dirname(path), f"{TOOLS_AT}/{name}"))
-    commands[name] = f"{TOOLS_AT}/{name}/{os.path.basename(path)}"
+    tools.append(Tool(str(path.parent), f"{TOOLS_AT}/{name}"))
+    commands[name] = f"{TOOLS_AT}/{name}/{path.name}"
 
 
-def _which_outside_usr(name: str) -> str | None:
+def _which_outside_usr(name: str) -> Path | None:
     found = shutil.which(name)
     if found is None:
         return None
-    path = os.path.realpath(found)
-    return None if _inside_usr(path) or not os.access(path, os.X_OK) else path
+    path = Path(found).resolve()
+    return None if _inside_usr(str(path)) or not os.access(path, os.X_OK) else path
 
 
 def _inside_usr(path: str) -> bool:

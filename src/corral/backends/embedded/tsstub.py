@@ -1,1 +1,2 @@
-def installed(x): return None
+def installed(x):
+    return None

@@ -1,12 +1,15 @@
-"""Trees as tar streams, packed and unpacked inside the sandbox, so that no path of theirs means anything on the host."""
+"""Trees as tar streams, packed and unpacked inside the sandbox: no path of theirs means anything on the host."""
 
 from __future__ import annotations
 
 import os
 import tarfile
+from collections.abc import Callable
 
 from corral.engine import wire
-from corral.engine.agent.reply import Refused, Reply
+from corral.engine.agent.reply import RefusedError, Reply
+
+Keep = Callable[[tarfile.TarInfo], tarfile.TarInfo | None]
 
 
 def pack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
@@ -32,7 +35,7 @@ def pack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     reply.send({"skipped": skipped[:50]})
 
 
-def _add_tree(tar: tarfile.TarFile, root: str, keep: tarfile._FilterFunction, skipped: list[str]) -> None:  # type: ignore[name-defined]
+def _add_tree(tar: tarfile.TarFile, root: str, keep: Keep, skipped: list[str]) -> None:
     tar.add(root, arcname=".", recursive=False, filter=keep)
     stack = [root]
     while stack:
@@ -59,27 +62,31 @@ def unpack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
                 safe = tarfile.tar_filter(member, path) if hasattr(tarfile, "tar_filter") else _checked(member)
                 if not (safe.isreg() or safe.isdir() or safe.issym() or safe.islnk()):
                     continue
-                tar.extract(safe, path, set_attrs=not safe.isdir(), **_no_second_filter())
+                _extract(tar, safe, path)
                 if safe.isdir():
                     folders.append(safe)
                 count += 1
     except tarfile.TarError as error:
-        raise Refused("archive", 0, f"bad archive: {error}") from error
+        raise RefusedError("archive", 0, f"bad archive: {error}") from error
     for folder in reversed(folders):  # modes last: a read-only folder must be filled first
         if folder.mode is not None:
             os.chmod(os.path.join(path, folder.name), folder.mode & 0o7777)
     reply.send({"count": count})
 
 
-def _no_second_filter() -> dict[str, str]:
-    return {"filter": "fully_trusted"} if hasattr(tarfile, "tar_filter") else {}
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+    """The member has been checked; a second filter would refuse modes that mean no harm in here."""
+    if hasattr(tarfile, "tar_filter"):
+        tar.extract(member, path, set_attrs=not member.isdir(), filter="fully_trusted")
+    else:
+        tar.extract(member, path, set_attrs=not member.isdir())
 
 
 def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
     """What `tar_filter` does, for Pythons older than its backport."""
     name = os.path.normpath(member.name.lstrip("/"))
     if name.startswith(".."):
-        raise Refused("archive", 0, f"{member.name!r} leads out of the target folder")
+        raise RefusedError("archive", 0, f"{member.name!r} leads out of the target folder")
     member.name = name
     member.mode &= 0o755
     return member

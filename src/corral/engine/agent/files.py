@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from corral.engine import syscalls, wire
-from corral.engine.agent.reply import Refused, Reply, read_all
+from corral.engine.agent.reply import RefusedError, Reply, read_all
 
 Operation = Callable[[wire.Message, list[int], Reply], None]
 
@@ -22,15 +22,20 @@ _EDIT_ATTEMPTS = 5
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     """Open a regular file, and nothing else: no FIFO that blocks, no device, nothing of /proc."""
     descriptor = syscalls.openat2(
-        syscalls.AT_FDCWD, os.fsencode(path), flags | os.O_NONBLOCK | os.O_NOCTTY, resolve=syscalls.RESOLVE_NO_MAGICLINKS
+        syscalls.AT_FDCWD,
+        os.fsencode(path),
+        flags | os.O_NONBLOCK | os.O_NOCTTY,
+        resolve=syscalls.RESOLVE_NO_MAGICLINKS,
     )
     try:
         kind = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(kind):
             number = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
-            raise Refused("not_regular", number, f"is a {name_kind(kind)}, not a regular file", kind=name_kind(kind))
+            raise RefusedError(
+                "not_regular", number, f"is a {name_kind(kind)}, not a regular file", kind=name_kind(kind)
+            )
         if syscalls.file_system_magic(descriptor) == syscalls.PROC_SUPER_MAGIC:
-            raise Refused("not_regular", errno.EINVAL, "is in /proc: read it with a command", kind="proc")
+            raise RefusedError("not_regular", errno.EINVAL, "is in /proc: read it with a command", kind="proc")
     except BaseException:
         os.close(descriptor)
         raise
@@ -40,9 +45,14 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
 def name_kind(mode: int) -> str:
     """The word for a file's type."""
     for test, name in (
-        (stat.S_ISREG, "file"), (stat.S_ISDIR, "folder"), (stat.S_ISLNK, "link"), (stat.S_ISFIFO, "fifo"),
-        (stat.S_ISSOCK, "socket"), (stat.S_ISCHR, "device"), (stat.S_ISBLK, "device"),
-    ):  # fmt: skip
+        (stat.S_ISREG, "file"),
+        (stat.S_ISDIR, "folder"),
+        (stat.S_ISLNK, "link"),
+        (stat.S_ISFIFO, "fifo"),
+        (stat.S_ISSOCK, "socket"),
+        (stat.S_ISCHR, "device"),
+        (stat.S_ISBLK, "device"),
+    ):
         if test(mode):
             return name
     return "other"
@@ -150,7 +160,7 @@ def write_stream(message: wire.Message, descriptors: list[int], reply: Reply) ->
         wire.send(reply.sock, {"opened": True}, (target,))
         received = wire.receive(reply.sock)
         if received is None or not received[0].get("commit"):
-            raise Refused("aborted", errno.ECANCELED, "the writer went away")
+            raise RefusedError("aborted", errno.ECANCELED, "the writer went away")
     reply.send({})
 
 
@@ -194,7 +204,7 @@ def _existing(path: str, *, exclusive: bool) -> os.stat_result | None:
     if not stat.S_ISREG(info.st_mode):
         number = errno.EISDIR if stat.S_ISDIR(info.st_mode) else errno.EINVAL
         kind = name_kind(info.st_mode)
-        raise Refused("not_regular", number, f"is a {kind}, not a regular file", kind=kind)
+        raise RefusedError("not_regular", number, f"is a {kind}, not a regular file", kind=kind)
     if not os.access(path, os.W_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return info
@@ -203,7 +213,7 @@ def _existing(path: str, *, exclusive: bool) -> os.stat_result | None:
 def _copy_into(path: str, target: int) -> None:
     source = open_regular(path)
     try:
-        while os.sendfile(target, source, None, 1 << 24):  # type: ignore[arg-type]  # None: the file's own position
+        while os.sendfile(target, source, None, 1 << 24):  # None: the file's own position
             pass
     finally:
         os.close(source)
@@ -222,28 +232,28 @@ def edit(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
             os.close(descriptor)
         count = _check_edit(content, old, message)
         changed = content.replace(old, new)
-        with contextlib.suppress(_Raced):
+        with contextlib.suppress(_RacedError):
             _swap(path, before, changed)
             digest = hashlib.sha256(changed).hexdigest()
             reply.send({"replacements": count, "sha256": digest, "size": len(changed)})
             return
-    raise Refused("conflict", errno.EAGAIN, "the file kept changing while it was edited")
+    raise RefusedError("conflict", errno.EAGAIN, "the file kept changing while it was edited")
 
 
 def _check_edit(content: bytes, old: bytes, message: wire.Message) -> int:
     expected = message.get("expected_sha256")
     actual = hashlib.sha256(content).hexdigest()
     if expected is not None and actual != expected:
-        raise Refused("conflict", errno.EAGAIN, "the file has changed since it was read", sha256=actual)
+        raise RefusedError("conflict", errno.EAGAIN, "the file has changed since it was read", sha256=actual)
     count = content.count(old) if old else 0
     if count == 0:
-        raise Refused("no_match", 0, "the text to replace is not in the file", count=0)
+        raise RefusedError("no_match", 0, "the text to replace is not in the file", count=0)
     if count > 1 and not message.get("replace_all"):
-        raise Refused("ambiguous", 0, f"the text to replace occurs {count} times", count=count)
+        raise RefusedError("ambiguous", 0, f"the text to replace occurs {count} times", count=count)
     return count
 
 
-class _Raced(Exception):
+class _RacedError(Exception):
     """Somebody changed the file between reading and swapping."""
 
 
@@ -254,7 +264,7 @@ def _swap(path: str, before: os.stat_result, content: bytes) -> None:
             view = view[os.write(target, view) :]
         now = os.stat(path)
         if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
-            raise _Raced
+            raise _RacedError
 
 
 def remove(message: wire.Message, descriptors: list[int], reply: Reply) -> None:

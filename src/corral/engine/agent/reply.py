@@ -13,7 +13,7 @@ from corral.engine import wire
 _BATCH = 200
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """An operation that can't be done; `code` is a stable word, `errno` the kernel's."""
 
     def __init__(self, code: str, number: int, text: str, **details: Any) -> None:
@@ -23,7 +23,7 @@ class Refused(Exception):
         self.details = details
 
     @classmethod
-    def from_os(cls, error: OSError) -> Refused:
+    def from_os(cls, error: OSError) -> RefusedError:
         """The kernel's refusal."""
         return cls("os", error.errno or errno.EIO, error.strerror or str(error))
 
@@ -54,7 +54,7 @@ class Reply:
         self._batch = []
         self._batch_bytes = 0
 
-    def refuse(self, refusal: Refused) -> None:
+    def refuse(self, refusal: RefusedError) -> None:
         """The answer is no."""
         text = str(refusal).encode("utf-8", "replace").decode()[:1000]
         message = {"error": refusal.code, "errno": refusal.errno, "text": text, **refusal.details}
@@ -73,6 +73,6 @@ def read_all(descriptor: int, *, limit: int) -> bytes:
     while chunk := os.read(descriptor, 1 << 20):
         total += len(chunk)
         if total > limit:
-            raise Refused("too_big", errno.EFBIG, f"more than {limit} bytes", limit=limit)
+            raise RefusedError("too_big", errno.EFBIG, f"more than {limit} bytes", limit=limit)
         chunks.append(chunk)
     return b"".join(chunks)

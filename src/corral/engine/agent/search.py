@@ -11,7 +11,7 @@ from fnmatch import translate
 
 from corral.engine import wire
 from corral.engine.agent.files import MAX_EDIT_BYTES, describe, open_regular, replacing
-from corral.engine.agent.reply import Refused, Reply, read_all
+from corral.engine.agent.reply import RefusedError, Reply, read_all
 
 _MAX_LINE_BYTES = 4096
 _SNIFF_BYTES = 8192
@@ -77,7 +77,7 @@ def replace(message: wire.Message, descriptors: list[int], reply: Reply) -> None
     for path in _files(message["path"], include, errors, hidden=message.get("hidden", False)):
         try:
             count = _replace_in(path, pattern, new, fixed=bool(message.get("fixed")))
-        except (OSError, Refused) as error:
+        except (OSError, RefusedError) as error:
             errors.append(f"{path}: {error}")
             continue
         if count:
@@ -111,7 +111,7 @@ def _compile(message: wire.Message) -> re.Pattern[bytes]:
     try:
         return re.compile(re.escape(text) if message.get("fixed") else text, flags)
     except re.error as error:
-        raise Refused("pattern", 0, f"not a regular expression: {error}") from error
+        raise RefusedError("pattern", 0, f"not a regular expression: {error}") from error
 
 
 def _walk(root: str, errors: list[str], *, hidden: bool) -> Iterator[tuple[str, os.stat_result]]:
@@ -145,18 +145,22 @@ def _files(root: str, include: re.Pattern[str] | None, errors: list[str], *, hid
     for path, entry in _walk(root, errors, hidden=hidden):
         if not stat.S_ISREG(entry.st_mode):
             continue
-        if include is None or include.fullmatch(os.path.basename(path)) or include.fullmatch(os.path.relpath(path, root)):
+        if (
+            include is None
+            or include.fullmatch(os.path.basename(path))
+            or include.fullmatch(os.path.relpath(path, root))
+        ):
             yield path
 
 
 def _matching_lines(path: str, pattern: re.Pattern[bytes], errors: list[str]) -> Iterator[tuple[int, bytes]]:
     try:
         descriptor = open_regular(path)
-    except (OSError, Refused) as error:
+    except (OSError, RefusedError) as error:
         errors.append(f"{path}: {error}")
         return
     with os.fdopen(descriptor, "rb", buffering=1 << 16) as file:
-        if b"\0" in file.peek(_SNIFF_BYTES)[:_SNIFF_BYTES]:
+        if b"\0" in os.pread(descriptor, _SNIFF_BYTES, 0):
             return  # binary
         number = 0
         while line := file.readline(1 << 20):  # a "line" without end is looked at in pieces

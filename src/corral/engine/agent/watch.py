@@ -8,7 +8,7 @@ import select
 import struct
 
 from corral.engine import wire
-from corral.engine.agent.reply import Refused, Reply
+from corral.engine.agent.reply import RefusedError, Reply
 
 _CREATE, _DELETE, _MODIFY, _MOVED_FROM, _MOVED_TO, _CLOSE_WRITE = 0x100, 0x200, 0x2, 0x40, 0x80, 0x8
 _ISDIR, _OVERFLOW, _ONLYDIR = 0x40000000, 0x4000, 0x01000000
@@ -60,7 +60,7 @@ def _pass_on(data: bytes, folders: dict[int, str], add: object, reply: Reply, *,
         name = os.fsdecode(data[offset + 16 : offset + 16 + length].rstrip(b"\0"))
         offset += 16 + length
         if mask & _OVERFLOW:
-            raise Refused("overflow", 0, "changes came faster than they could be read")
+            raise RefusedError("overflow", 0, "changes came faster than they could be read")
         path = os.path.join(folders.get(number, "?"), name)
         for bit, kind in _NAMES:
             if mask & bit:

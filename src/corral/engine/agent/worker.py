@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from corral.engine import syscalls, wire
 from corral.engine.agent import archive, files, search, watch
-from corral.engine.agent.reply import Refused, Reply
+from corral.engine.agent.reply import RefusedError, Reply
 from corral.engine.errors import ProtocolError
 from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID
@@ -98,9 +98,9 @@ def _answer(channel: socket.socket, message: wire.Message, descriptors: list[int
                 _run(_SLOW[operation], message, descriptors, reply)
                 os._exit(0)
         else:
-            reply.refuse(Refused("unknown", 0, f"unknown operation {operation!r}"))
+            reply.refuse(RefusedError("unknown", 0, f"unknown operation {operation!r}"))
     except OSError as error:
-        reply.refuse(Refused.from_os(error))
+        reply.refuse(RefusedError.from_os(error))
     finally:
         reply.close()
         wire.close_all(descriptors)
@@ -109,13 +109,13 @@ def _answer(channel: socket.socket, message: wire.Message, descriptors: list[int
 def _run(function: files.Operation, message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     try:
         function(message, descriptors, reply)
-    except Refused as refusal:
+    except RefusedError as refusal:
         reply.refuse(refusal)
     except OSError as error:
-        reply.refuse(Refused.from_os(error))
+        reply.refuse(RefusedError.from_os(error))
     except MemoryError:
-        reply.refuse(Refused("too_big", 0, "the sandbox's memory does not suffice for this operation"))
+        reply.refuse(RefusedError("too_big", 0, "the sandbox's memory does not suffice for this operation"))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        reply.refuse(Refused("invalid", 0, f"{type(error).__name__}: {error}"[:500]))
+        reply.refuse(RefusedError("invalid", 0, f"{type(error).__name__}: {error}"[:500]))
     with contextlib.suppress(OSError):
         reply.close()

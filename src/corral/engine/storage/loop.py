@@ -89,8 +89,13 @@ class LoopStorage:
             options = ["-q", "-F", "-b", "4096", "-m", "0", "-O", "^has_journal,^resize_inode", "-N", str(inodes)]
             mkfs = _mkfs()
             assert mkfs is not None
-            subprocess.run([mkfs, *options, "-E", "lazy_itable_init=1,nodiscard", unfinished],
-                           check=True, capture_output=True, stdin=subprocess.DEVNULL, env={"PATH": "/usr/sbin:/sbin"})  # fmt: skip
+            subprocess.run(
+                [mkfs, *options, "-E", "lazy_itable_init=1,nodiscard", unfinished],
+                check=True,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                env={"PATH": "/usr/sbin:/sbin"},
+            )
             os.rename(unfinished, path)  # two launchers may race: either result is good
         except subprocess.CalledProcessError as error:
             raise OSError(errno.ENOSPC, f"mkfs.ext4: {error.stderr.decode(errors='replace').strip()[:200]}") from error

@@ -8,7 +8,19 @@
 
 from __future__ import annotations
 
-from corral.testing.hostile import files, kernel, lateral, lifetime, network, proc, resources, sockets, terminal, traps
+from corral.testing.hostile import (
+    files,
+    kernel,
+    lateral,
+    lifetime,
+    memory,
+    network,
+    proc,
+    resources,
+    sockets,
+    terminal,
+    traps,
+)
 from corral.testing.hostile.canary import Canaries, plant
 from corral.testing.hostile.probe import Finding, HostView, Probe, Verdict
 from corral.testing.hostile.run import RESOURCES, Outcome, Report, attack, prove
@@ -19,6 +31,6 @@ __all__ = [
 
 ALL: tuple[Probe, ...] = tuple(
     probe
-    for room in (files, traps, kernel, sockets, proc, resources, network, lifetime, terminal, lateral)
+    for room in (files, traps, kernel, sockets, proc, memory, resources, network, lifetime, terminal, lateral)
     for probe in room.PROBES
 )

@@ -124,8 +124,11 @@ left = [int(name) for name in os.listdir(listing) if int(name) != listing]
 script = os.path.realpath(sys.argv[0]) if sys.argv else ""
 log = []
 for number in left:
-    goal = os.readlink(f"/proc/self/fd/{number}")
-    kind = os.fstat(number).st_mode
+    try:
+        goal = os.readlink(f"/proc/self/fd/{number}")
+        kind = os.fstat(number).st_mode
+    except OSError:
+        continue  # the listing's own
     if number > 2 and os.path.realpath(goal) != script:
         breached(f"descriptor {number} was left open: {goal}")
     if number <= 2 and (stat.S_ISDIR(kind) or stat.S_ISBLK(kind) or stat.S_ISREG(kind)):

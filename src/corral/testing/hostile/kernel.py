@@ -110,7 +110,9 @@ PROCESS_MEMORY = _calls(
 )  # fmt: skip
 
 IO_URING = _calls("set-up-io-uring", "escape", '"io_uring": lambda: kernel("io_uring_setup", 1, None)')
-BPF = _calls("load-bpf-programs", "escape", '"bpf": lambda: kernel("bpf", 0, None, 0), "prog": lambda: kernel("bpf", 5, None, 0)')
+BPF = _calls(
+    "load-bpf-programs", "escape", '"bpf": lambda: kernel("bpf", 0, None, 0), "prog": lambda: kernel("bpf", 5, None, 0)'
+)
 PERF = _calls("count-kernel-events", "host_leak", '"perf": lambda: kernel("perf_event_open", None, 0, -1, -1, 0)')
 USERFAULTFD = _calls(
     "hold-the-kernel-at-a-page-fault", "escape",

@@ -73,8 +73,7 @@ try_all({path: lambda p=path: attempt(p) for path in ("/usr/bin/env", "/etc/pass
 NOTIFICATIONS = _lateral("watch-the-neighbour-read-shared-files", "an overlay each: its inodes are nobody else's", """
 descriptor = kernel("inotify_init1", os.O_NONBLOCK)
 LIBC.inotify_add_watch(descriptor, b"/usr/bin/env", 0x21)
-os.write(1, b"\\nholding\\n")
-time.sleep(1.2)
+hold()
 try:
     breached(f"noticed it: {os.read(descriptor, 100)!r}")
 except BlockingIOError:

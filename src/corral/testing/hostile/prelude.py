@@ -115,10 +115,12 @@ def read(path, limit=65536):
         return file.read(limit) or b""
 
 
-def hold(seconds=1.2):
-    "Keep what was taken while the host and the neighbour look."
+def hold(seconds=0.0):
+    "Keep what was taken until the host and the neighbour have looked, who then say so on standard input."
     os.write(1, b"\nholding\n")
-    time.sleep(seconds)
+    end = time.monotonic() + seconds
+    os.read(0, 1)
+    time.sleep(max(0.0, end - time.monotonic()))
 
 
 def only_loopback():

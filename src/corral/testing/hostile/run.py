@@ -36,9 +36,7 @@ from corral.testing.hostile.probe import (
 
 MakeSandbox = Callable[[], AbstractAsyncContextManager[AsyncSandbox]]
 
-RESOURCES = Resources(
-    cpus=1.0, memory_bytes=192 << 20, disk_bytes=96 << 20, processes=64, inodes=4000, open_files=1024
-)
+RESOURCES = Resources(cpus=1.0, memory_bytes=192 << 20, disk_bytes=96 << 20, processes=64, inodes=4000, open_files=1024)
 """Small limits, so that a bomb beyond them is a small bomb. Make the sandboxes that are attacked with these."""
 
 _CONTROL_SECONDS = 15.0
@@ -175,6 +173,14 @@ class Siege:
             return f"{type(error).__name__}: {error}"
         return None if result.stdout.strip() == "42" else f"6 * 7 gave {result.output[-200:]!r} ({result.reason})"
 
+    async def ask_quickly(self, sandbox: AsyncSandbox) -> str | None:
+        """The same by a shell, for the many times in between."""
+        try:
+            result = await sandbox.exec(["/bin/sh", "-c", "echo $((6 * 7))"], timeout=_CONTROL_SECONDS)
+        except CorralError as error:
+            return f"{type(error).__name__}: {error}"
+        return None if result.stdout.strip() == "42" else f"6 * 7 gave {result.output[-200:]!r} ({result.reason})"
+
     async def try_probe(self, probe: Probe) -> Finding:
         """Run one probe where it belongs."""
         if probe.victim and self._neighbour is None:
@@ -198,13 +204,17 @@ class Siege:
         look = asyncio.Event()
         watching = asyncio.create_task(self._look_while_holding(probe, look))
 
+        async def say_when_looked() -> AsyncIterator[bytes]:
+            await asyncio.wait((watching,))
+            yield b"\n"
+
         def on_output(chunk: OutputChunk) -> None:
             if b"\nholding\n" in chunk.data:
                 look.set()
 
         ended_honestly = False
         try:
-            result = await self._execute(probe, sandbox, code, token, on_output)
+            result = await self._execute(probe, sandbox, code, token, on_output, say_when_looked())
             troubles = await _settle(watching, look)
             after = await self._afterwards(probe, sandbox, result, token)
         except SandboxGoneError:
@@ -222,11 +232,12 @@ class Siege:
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
-        survivors = await self._wait_until_gone(token) if probe.expect else ()
-        view = HostView(survivors, self._canaries.words, troubles, probe.timeout)
+        view = HostView(self._canaries.words, troubles, probe.timeout)
         finding = held("the sandbox ended, and said so") if result is None else _judge(probe, result, view, after)
         if (worse := self._look_from_outside(result, troubles)) is not None:
             finding = worse
+        elif probe.must_go and (left := await self._wait_until_gone(token)):
+            finding = breached(f"{len(left)} processes outlived their call")
         if finding.verdict is Verdict.HELD and not ended_honestly:
             finding = await self._check_still_there(probe, sandbox, finding)
         await self._clear_up(sandbox, token)
@@ -243,11 +254,12 @@ class Siege:
         return targets
 
     async def _execute(
-        self, probe: Probe, sandbox: AsyncSandbox, code: str, token: str, on_output: Callable[[OutputChunk], None]
-    ) -> ExecResult:
+        self, probe: Probe, sandbox: AsyncSandbox, code: str, token: str, on_output: Callable[[OutputChunk], None],
+        stdin: AsyncIterator[bytes],
+    ) -> ExecResult:  # fmt: skip
         if probe.user is None:
             return await sandbox.run_code(
-                code, probe.language, args=[token], timeout=probe.timeout, on_output=on_output
+                code, probe.language, args=[token], timeout=probe.timeout, on_output=on_output, stdin=stdin
             )
         return await sandbox.exec(
             ["python3", "-", token], stdin=code, user=probe.user, timeout=probe.timeout, on_output=on_output
@@ -294,10 +306,10 @@ class Siege:
         return None
 
     async def _check_still_there(self, probe: Probe, sandbox: AsyncSandbox, finding: Finding) -> Finding:
-        lack = await self.ask_control(sandbox)
+        lack = await self.ask_quickly(sandbox)
         if lack is not None and not (probe.may_end and lack.startswith("SandboxGoneError")):
             return breached(f"the sandbox no longer works: {lack}")
-        if self._neighbour is not None and (lack := await self.ask_control(self._neighbour.sandbox)) is not None:
+        if self._neighbour is not None and (lack := await self.ask_quickly(self._neighbour.sandbox)) is not None:
             return breached(f"the neighbour no longer works: {lack}")
         return finding
 
@@ -373,8 +385,14 @@ def _new_token() -> str:
 
 
 async def prove(
-    make: MakeSandbox, *, canaries: Canaries, probes: Iterable[Probe] | None = None, on_progress: OnProgress | None = None
+    make: MakeSandbox,
+    *,
+    canaries: Canaries,
+    probes: Iterable[Probe] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Report:
     """Open a sandbox and attack it. Raises: as `attack`, and as opening does."""
     async with make() as sandbox:
-        return await attack(cast("AsyncSandbox", sandbox), canaries=canaries, probes=probes, make=make, on_progress=on_progress)
+        return await attack(
+            cast("AsyncSandbox", sandbox), canaries=canaries, probes=probes, make=make, on_progress=on_progress
+        )

@@ -57,7 +57,9 @@ async def _write_through_links(scene: Scene) -> Finding | None:
         with contextlib.suppress(CorralError):
             await scene.sandbox.files.write(name, b"planted")
     after = sorted(os.listdir(folder))
-    return breached(f"the host's folder changed: {after}") if after != before else held("the host's folder is as it was")
+    return (
+        breached(f"the host's folder changed: {after}") if after != before else held("the host's folder is as it was")
+    )
 
 
 WRITE_LINKS = Probe(
@@ -157,7 +159,11 @@ async def _race(scene: Scene) -> Finding | None:
                 return breached(f"after {read} reads: {said}")
     finally:
         await swapper.aclose()
-    return held(f"{read} reads and {refused} refusals against a loop of exchanges") if read else unproven("nothing was read")
+    return (
+        held(f"{read} reads and {refused} refusals against a loop of exchanges")
+        if read
+        else unproven("nothing was read")
+    )
 
 
 _SWAP = """
@@ -184,7 +190,11 @@ held("laid")
 async def _unpack(scene: Scene) -> Finding | None:
     folder = Path(scene.canary_paths[0]).parent
     before = sorted(os.listdir(folder))
-    for name, link in (("../" * 12 + str(folder) + "/planted", ""), (f"{folder}/planted", ""), ("l/planted", str(folder))):
+    for name, link in (
+        ("../" * 12 + str(folder) + "/planted", ""),
+        (f"{folder}/planted", ""),
+        ("l/planted", str(folder)),
+    ):
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:
             if link:

@@ -1,0 +1,39 @@
+"""The command line. One file for each noun; `main` is the only place where an error becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+PROGRAM = "corral"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; gives the exit code. Nothing but a traceback that was asked for escapes from here."""
+    from corral.cli import failure  # here, so that `import corral.cli` stays cheap
+    from corral.cli.root import root
+
+    _set_up_log()
+    try:
+        code = root.main(
+            args=list(arguments) if arguments is not None else None, prog_name=PROGRAM, standalone_mode=False
+        )
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return failure.leave_quietly()
+    except SystemExit as leaving:  # click's shell completion ends this way
+        return leaving.code if isinstance(leaving.code, int) else int(bool(leaving.code))
+    except BaseException as error:  # noqa: BLE001 - the last line of defence against a traceback
+        return failure.report(error)
+    return code if isinstance(code, int) else 0
+
+
+def _set_up_log() -> None:
+    debug = bool(os.environ.get("CORRAL_DEBUG"))
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.WARNING,
+        format="%(asctime)s %(name)s %(message)s" if debug else "corral: %(message)s",
+    )
+    logging.getLogger("asyncio").setLevel(logging.INFO if debug else logging.CRITICAL)

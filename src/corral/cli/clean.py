@@ -1,0 +1,61 @@
+"""Takes out of a stream what a terminal would obey. What sandboxed programs print is hostile.
+
+An escape sequence can set the clipboard, rename the window, hide text, or make the terminal type for the user. So on a
+terminal only text, newlines, tabs and carriage returns get through; files and pipes get the bytes as they are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+_SEQUENCE = re.compile(
+    r"""\x1b(?:
+        \[[0-?]*[\ -/]*[@-~]                          # CSI: colours, cursor, modes
+      | [\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)  # OSC, DCS, SOS, PM, APC: a text up to its end mark
+      | [\ -/]*[0-OQ-WYZ\\`-~]                        # the short ones
+    )""",
+    re.VERBOSE,
+)
+_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*\x1b?|[ -/]*)?\Z")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_LONGEST = 4096
+"""A sequence that is still open after so many characters is shown as text: nothing may swallow the rest for ever."""
+
+
+class Cleaner:
+    """For one stream, piece by piece: a sequence that is cut in two is still found."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def clean(self, data: bytes, *, final: bool = False) -> bytes:
+        """What may be shown of this piece."""
+        text = _SEQUENCE.sub("", self._held + self._decoder.decode(data, final))
+        self._held = ""
+        if not final and (begun := _BEGUN.search(text)) and len(text) - begun.start() <= _LONGEST:
+            text, self._held = text[: begun.start()], text[begun.start() :]
+        return _CONTROL.sub("", text).encode("utf-8", "replace")
+
+
+# Setting the clipboard is the one thing that a program in a real terminal gets no leave for: it would wait there for a
+# paste into a shell of the host.
+_CLIPBOARD = re.compile(rb"\x1b\]52;[^\x07\x1b]*(?:\x07|\x1b\\)?")
+_CLIPBOARD_BEGUN = re.compile(rb"\x1b(?:\](?:5(?:2(?:;[^\x07\x1b]*\x1b?)?)?)?)?\Z")
+_LONGEST_CLIPBOARD = 1 << 20
+
+
+class TerminalGuard:
+    """For a real terminal inside: everything goes through but writing to the clipboard."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def clean(self, data: bytes) -> bytes:
+        """What may be shown of this piece."""
+        data = self._held + data
+        self._held = b""
+        if (begun := _CLIPBOARD_BEGUN.search(data)) and len(data) - begun.start() <= _LONGEST_CLIPBOARD:
+            data, self._held = data[: begun.start()], data[begun.start() :]
+        return _CLIPBOARD.sub(b"", data)

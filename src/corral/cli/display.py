@@ -1,0 +1,148 @@
+"""What is put on a terminal: colours only where they are wanted, tables that fit, and units people read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Sequence
+from typing import Literal, TextIO
+
+Style = Literal["bold", "dim", "red", "green", "cyan", "magenta"]
+
+# Only colours that can be read on dark and on light; no yellow, no white, no background.
+_CODES: dict[Style, str] = {"bold": "1", "dim": "2", "red": "31", "green": "32", "magenta": "35", "cyan": "36"}
+# C0 and C1 controls, and the marks that turn the direction of text around: with those a name can pose as another.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_PAINT = re.compile(r"\x1b\[[0-9;]*m")
+
+Alignment = Literal["left", "right"]
+
+
+def colour_wanted(stream: TextIO) -> bool:
+    """On a terminal, unless NO_COLOR is set or the terminal is dumb."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, *styles: Style, stream: TextIO | None = None) -> str:
+    """The text in these styles, where colours are wanted."""
+    if not colour_wanted(sys.stdout if stream is None else stream):
+        return text
+    return f"\x1b[{';'.join(_CODES[style] for style in styles)}m{text}\x1b[0m"
+
+
+def plain(text: str) -> str:
+    """Foreign text on one line, with nothing in it that a terminal would obey."""
+    return _UNSAFE.sub("?", text.replace("\n", " ").replace("\t", " "))
+
+
+def columns() -> int:
+    """How wide our output may be. Without a terminal 80."""
+    return max(40, min(shutil.get_terminal_size((80, 24)).columns, 120)) if sys.stdout.isatty() else 80
+
+
+def unicode_wanted(stream: TextIO | None = None) -> bool:
+    """Whether lines and ticks can be drawn."""
+    return (getattr(stream or sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
+
+
+def width(text: str) -> int:
+    """How many columns a text takes: colours none, wide characters two."""
+    return sum(
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in _PAINT.sub("", text)
+    )
+
+
+def cut(text: str, limit: int) -> str:
+    """At most so many columns; what is cut shows as an ellipsis. Colours are lost when it is cut."""
+    if width(text) <= limit:
+        return text
+    kept = _PAINT.sub("", text)
+    ellipsis = "…" if unicode_wanted() else "~"
+    while kept and width(kept) > limit - 1:
+        kept = kept[:-1]
+    return kept + ellipsis
+
+
+def pad(text: str, size: int, align: Alignment = "left") -> str:
+    """Fill up with spaces."""
+    space = " " * max(0, size - width(text))
+    return text + space if align == "left" else space + text
+
+
+def table(
+    rows: Sequence[Sequence[str]], *, headers: Sequence[str] = (), align: Sequence[Alignment] = (), indent: int = 0,
+    limit: int | None = None,
+) -> list[str]:  # fmt: skip
+    """Lines with columns that stand below each other; the last one is cut to what fits (`limit`, else the terminal)."""
+    if not rows:
+        return []
+    everything = [list(row) for row in ([headers, *rows] if headers else rows)]
+    count = max(len(row) for row in everything)
+    for row in everything:
+        row += [""] * (count - len(row))
+    sizes = [max(width(row[index]) for row in everything) for index in range(count)]
+    sides: list[Alignment] = [*align, *["left"] * (count - len(align))]
+    room = (limit or columns()) - indent - sum(sizes[:-1]) - 2 * (count - 1)
+    sizes[-1] = min(sizes[-1], max(8, room))
+    lines = []
+    for number, row in enumerate(everything):
+        cells = [*row[:-1], cut(row[-1], sizes[-1])]
+        line = "  ".join(pad(cell, size, side) for cell, size, side in zip(cells, sizes, sides, strict=True))
+        line = " " * indent + line.rstrip()
+        lines.append(paint(line, "dim") if headers and number == 0 else line)
+    return lines
+
+
+def show_size(count: int | float | None) -> str:
+    """Bytes as people read them."""
+    if count is None:
+        return "?"
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def show_seconds(seconds: float | None) -> str:
+    """A time as people read it."""
+    if seconds is None:
+        return "?"
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+    for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            rest = int(seconds % size // smaller)
+            return f"{int(seconds // size)} {unit}" + (f" {rest} {small_unit}" if rest else "")
+    return f"{seconds:.0f} s"
+
+
+class Progress:
+    """One line on stderr that is written over while something takes its time. Silent where nobody watches."""
+
+    def __init__(self) -> None:
+        self._shown = False
+        self._active = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def show(self, text: str) -> None:
+        """Replace the line."""
+        if self._active:
+            sys.stderr.write(f"\r\x1b[2K{cut(plain(text), columns() - 1)}")
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._shown = False

@@ -1,0 +1,102 @@
+"""What a failure looks like to somebody at a terminal: one line, a hint, and an exit code.
+
+| code | meaning |
+|---|---|
+| 1 | Corral could not do what was asked |
+| 2 | the command line itself is wrong |
+| 70 | a bug of ours |
+| 124 | the program was out of time (`run`, `exec`) |
+| 125 | the sandbox failed, not the program in it (`run`, `exec`, `shell`) |
+| 130 | Ctrl-C |
+| 141 | whoever read our output has left |
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import click
+
+from corral.cli.display import paint, plain
+from corral.errors import CorralError, EngineFaultError
+
+ERROR, USAGE, BUG, SANDBOX, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 125, 130, 141
+
+
+class Failed(Exception):
+    """An error on its way to `report`, with the exit code that its command gives to it."""
+
+    def __init__(self, error: Exception, *, exit_code: int) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.exit_code = exit_code
+
+
+def report(error: BaseException) -> int:
+    """Say what went wrong, on stderr; gives the exit code."""
+    exit_code = ERROR
+    if isinstance(error, Failed):
+        error, exit_code = error.error, error.exit_code
+    if isinstance(error, BrokenPipeError):
+        return leave_quietly()
+    if os.environ.get("CORRAL_DEBUG"):
+        traceback.print_exception(error)
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return _report_usage(error)
+    if isinstance(error, CorralError):
+        hint = error.hint
+        if isinstance(error, EngineFaultError) and not hint:
+            hint = "this is a bug of Corral: please report it, with what CORRAL_DEBUG=1 prints"
+        say(error.message, hint=hint)
+        return exit_code
+    if isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename else ""
+        say(f"{name}{error.strerror or error}")
+        return exit_code
+    say(
+        f"unexpected {type(error).__name__}: {error}",
+        hint="this is a bug of Corral: please report it, with what CORRAL_DEBUG=1 prints",
+    )
+    return BUG
+
+
+def _report_usage(error: click.ClickException) -> int:
+    hint = ""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        hint = f"`{error.ctx.command_path} --help` shows what there is"
+        if isinstance(error, click.NoSuchOption) and error.ctx.command.name in ("run", "exec"):
+            hint = f"what is meant for the program goes after `--`; {hint}"
+    message = error.format_message()
+    say(message[:1].lower() + message[1:].rstrip("."), hint=hint)
+    return USAGE
+
+
+def say(message: str, *, hint: str = "") -> None:
+    """The one form that errors have."""
+    lines = f"{paint('corral: error:', 'red', 'bold', stream=sys.stderr)} {plain(message)}\n"
+    if hint:
+        lines += f"{paint('hint:', 'cyan', stream=sys.stderr)} {plain(hint)}\n"
+    try:
+        sys.stdout.flush()
+        sys.stderr.write(lines)
+        sys.stderr.flush()
+    except OSError:
+        leave_quietly()  # nobody is there to read it; the exit code still tells
+
+
+def leave_quietly() -> int:
+    """Whoever read our output has gone: write nothing more, not even at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        try:
+            (sys.stdout if descriptor == 1 else sys.stderr).flush()
+        except (OSError, ValueError):
+            os.dup2(null, descriptor)
+    os.close(null)
+    return BROKEN_PIPE
