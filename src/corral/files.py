@@ -6,6 +6,7 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from typing import NoReturn
 
 from corral import transfer
 from corral.errors import EditError, SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
@@ -135,12 +136,7 @@ class FilesBase(ABC):
         async for chunk in self.read_stream(path):
             content += chunk
             if len(content) > max_bytes:
-                raise SandboxFileTooLargeError(
-                    f"{self.at(path)} has more than {max_bytes} bytes",
-                    path=self.at(path),
-                    op="read",
-                    hint="raise max_bytes, or take it piece by piece with read_stream or download",
-                )
+                self._refuse_size(self.at(path), max_bytes)
         return bytes(content)
 
     async def read_text(
@@ -203,6 +199,14 @@ class FilesBase(ABC):
         if await asyncio.to_thread(goal.is_dir):
             goal = goal / info.name
         await transfer.write_host_file(self.read_stream(source), goal, mode=info.mode & 0o777, max_bytes=max_bytes)
+
+    def _refuse_size(self, path: str, max_bytes: int) -> NoReturn:
+        raise SandboxFileTooLargeError(
+            f"{path} has more than {max_bytes} bytes",
+            path=path,
+            op="read",
+            hint="raise max_bytes, or take it piece by piece with read_stream or download",
+        )
 
     async def _is_folder(self, path: PathLike) -> bool:
         try:

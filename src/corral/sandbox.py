@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import posixpath
@@ -35,6 +36,7 @@ from corral.spec import USER, Spec, check_env, check_timeout
 
 _SHELL_TEXT_BYTES = 64 * 1024
 _STDIN_CHUNK_BYTES = 256 * 1024
+_KILL_SECONDS = 10.0
 
 log = logging.getLogger("corral.sandbox")
 
@@ -307,8 +309,10 @@ class SandboxBase(ABC):
                 await _pass_on(process, on_output)
             result = await process.wait()
         except BaseException:
-            # Cancelled, or a callback raised: nothing of the program may stay behind.
+            # Cancelled, or a callback raised: nothing of the program may stay behind, not even for a moment.
             process.end_tree("cancelled")
+            with contextlib.suppress(CorralError, TimeoutError):
+                await asyncio.shield(process.wait(timeout=_KILL_SECONDS))
             raise
         finally:
             await _stop(helpers)

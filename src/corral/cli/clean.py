@@ -41,8 +41,8 @@ class Cleaner:
 
 # Setting the clipboard is the one thing that a program in a real terminal gets no leave for: it would wait there for a
 # paste into a shell of the host.
-_CLIPBOARD = re.compile(rb"\x1b\]52;[^\x07\x1b]*(?:\x07|\x1b\\)?")
-_CLIPBOARD_BEGUN = re.compile(rb"\x1b(?:\](?:5(?:2(?:;[^\x07\x1b]*\x1b?)?)?)?)?\Z")
+_CLIPBOARD = re.compile(rb"(?:\x1b\]|\xc2\x9d)52;[^\x07\x1b]*(?:\x07|\x1b\\)?")
+_CLIPBOARD_BEGUN = re.compile(rb"(?:\x1b|\xc2|(?:\x1b\]|\xc2\x9d)(?:5(?:2(?:;[^\x07\x1b]*\x1b?)?)?)?)\Z")
 _LONGEST_CLIPBOARD = 1 << 20
 
 

@@ -76,8 +76,21 @@ class LauncherClient:
         self._owner = os.getpid()
         self._lock = threading.Lock()
 
+    @property
+    def started(self) -> bool:
+        """Whether a launcher runs, so that a request does not have to wait for one."""
+        return self._socket is not None
+
+    def start(self) -> None:
+        """Start the launcher if none runs. Blocks for some tens of milliseconds. Raises: as `request`."""
+        self._connection()
+
     def _connection(self) -> socket.socket:
         with self._lock:
+            if self._socket is not None and self._process is not None and self._process.poll() is not None:
+                # It died. Its sandboxes are gone with it; a new one clears up and serves those to come.
+                self._socket.close()
+                self._socket = None
             if self._socket is None:
                 self._start()
             assert self._socket is not None

@@ -26,7 +26,7 @@ from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.soft import MemoryWatch, count_processes
 from corral.engine.trees import CgroupTrees, ReaperTrees, Trees
 
-_POLL_OOM_SECONDS = 0.1
+_LOOK_SECONDS = 0.1
 
 
 class Init:
@@ -126,6 +126,9 @@ class Init:
                 self._start(Program.from_message(message, tuple(descriptors)), channel)
             elif message.get("op") == "files":
                 self._start_agent(descriptors.pop(0))
+                wire.send(channel, {"ok": True})
+                channel.close()
+            elif message.get("op") == "ping":
                 wire.send(channel, {"ok": True})
                 channel.close()
             elif message.get("op") == "usage":
@@ -249,8 +252,8 @@ class Init:
         waits = [60.0]
         now = time.monotonic()
         waits += [call.deadline - now for call in self._calls.values() if call.deadline is not None]
-        if self._memory is not None and (self._calls or self._unfinished):
-            waits.append(_POLL_OOM_SECONDS)
+        if (self._calls or self._unfinished) and self._stage.identity.rootless:
+            waits.append(_LOOK_SECONDS)
         return max(0.0, min(waits))
 
     def _look_at_clocks(self) -> None:
@@ -259,8 +262,11 @@ class Init:
             if call.deadline is not None and now >= call.deadline:
                 call.deadline = None
                 self._end(call, "timeout")
-        if self._memory is not None and (self._calls or self._unfinished):
-            self._memory.look(now)
+        if self._calls or self._unfinished:
+            if self._memory is not None:
+                self._memory.look(now)
+            if self._stage.identity.rootless:
+                self._trees.wake_helpers()
 
     def _start_agent(self, channel_fd: int) -> None:
         """Fork the file agent: it acts on files as the code's user, and the code can't signal it (own uid as root)."""

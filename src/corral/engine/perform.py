@@ -196,6 +196,17 @@ def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
         os.chown(path, uid, gid)
 
 
+def _offer_to_oom(step: plan.OfferToOom, stage: Stage) -> None:
+    try:
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    except PermissionError:
+        return  # not dumpable (rootless): the file belongs to nobody inside, and the score stays as it is
+    try:
+        os.write(descriptor, str(step.score).encode())
+    finally:
+        os.close(descriptor)
+
+
 def _resource_limits(step: plan.ResourceLimits, stage: Stage) -> None:
     for name, value in step.values:
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -258,6 +269,7 @@ _PERFORMERS: dict[type[plan.Step], Callable[[Any, Stage], None]] = {
     plan.Loopback: _loopback,
     plan.Hostname: _hostname,
     plan.WriteFiles: _write_files,
+    plan.OfferToOom: _offer_to_oom,
     plan.ResourceLimits: _resource_limits,
     plan.DropBounding: _drop_bounding,
     plan.BecomeUser: _become_user,

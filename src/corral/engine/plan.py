@@ -210,6 +210,13 @@ class ResourceLimits(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class OfferToOom(Step):
+    """When memory runs out, the kernel takes a program rather than init."""
+
+    score: int
+
+
+@dataclass(frozen=True, slots=True)
 class DropBounding(Step):
     """No program started from here can ever gain these capabilities."""
 
@@ -307,6 +314,7 @@ def plan_program(identity: Identity, limits: Limits, *, uid: int, gid: int, soft
         # No cgroup bounds memory: at least no single process can pass the sandbox's limit.
         rlimits.append(("DATA", limits.memory_bytes))
     return [
+        OfferToOom(500),
         ResourceLimits(tuple(rlimits)),
         DropBounding(tuple(bit for bit in range(64) if (BUILD_CAPABILITIES & ~capabilities) >> bit & 1)),
         BecomeUser(uid, gid, not identity.rootless),

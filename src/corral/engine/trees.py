@@ -47,12 +47,16 @@ class Trees(Protocol):
     def protect(self, pid: int) -> None:
         """A helper of our own, that belongs to no call and is never ended with one."""
 
+    def wake_helpers(self) -> None:
+        """Where the code shares our uid it can stop our helpers: let them go on."""
+
 
 class CgroupTrees:
     """One cgroup2 leaf per call."""
 
     def __init__(self, group_fd: int) -> None:
         self._group = group_fd
+        self._helpers: set[int] = set()
 
     def start(self, number: int, become: Become) -> Started:
         """See `Trees`."""
@@ -112,6 +116,11 @@ class CgroupTrees:
 
     def protect(self, pid: int) -> None:
         """See `Trees`. Helpers are in init's own leaf, which is never killed."""
+        self._helpers.add(pid)
+
+    def wake_helpers(self) -> None:
+        """See `Trees`."""
+        _wake(self._helpers)
 
     def _read(self, name: str) -> str:
         descriptor = os.open(name, os.O_RDONLY, dir_fd=self._group)
@@ -138,6 +147,11 @@ class ReaperTrees:
     def protect(self, pid: int) -> None:
         """See `Trees`."""
         self._helpers.add(pid)
+
+    def wake_helpers(self) -> None:
+        """See `Trees`."""
+        _wake(self._helpers)
+        _wake(set(self._reapers.values()))
 
     def start(self, number: int, become: Become) -> Started:
         """See `Trees`."""
@@ -179,9 +193,18 @@ class ReaperTrees:
         return False
 
 
+def _wake(leaders: set[int]) -> None:
+    for pid in list(leaders):
+        try:
+            os.killpg(pid, signal.SIGCONT)  # each leads a group of its own
+        except ProcessLookupError:
+            leaders.discard(pid)
+
+
 def _reap(become: Become, status_fd: int) -> NoReturn:
     """The subreaper: says "STATUS CPU PEAK_KIB" when the program ends, then stays until no orphan is left."""
     try:
+        os.setpgid(0, 0)
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
         program = os.fork()

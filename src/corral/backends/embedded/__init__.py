@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from corral.backends.embedded.backend import EmbeddedBackend
+import sys
+from typing import TYPE_CHECKING, Any
+
+from corral.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from corral.backends.embedded.backend import EmbeddedBackend
 
 __all__ = ["EmbeddedBackend", "open_backend"]
 
 
 def open_backend() -> EmbeddedBackend:
-    """For the registry: one that keeps its data in the default folder."""
+    """For the registry: one that keeps its data in the default folder.
+
+    Raises:
+        BackendUnavailableError: this is not Linux.
+    """
+    if sys.platform != "linux":
+        # Before anything of the engine is imported: its modules need Linux to be loaded at all.
+        raise BackendUnavailableError(
+            f"the embedded engine needs Linux, and this is {sys.platform}",
+            op="create",
+            hint="name another backend, such as one that speaks to a remote machine",
+        )
+    from corral.backends.embedded.backend import EmbeddedBackend
+
     return EmbeddedBackend()
+
+
+def __getattr__(name: str) -> Any:
+    if name != "EmbeddedBackend":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from corral.backends.embedded.backend import EmbeddedBackend
+
+    return EmbeddedBackend

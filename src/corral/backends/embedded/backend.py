@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
+import contextlib
 import os
-import secrets
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,10 +18,10 @@ from corral.backends.embedded import tsstub as typescript
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
 from corral.backends.embedded.seam import mapped
 from corral.engine import wire
-from corral.engine.base import Tool, build
+from corral.engine.base import BaseDescription, Tool, build
 from corral.engine.client import LauncherClient, check
 from corral.engine.recipe import Limits, Recipe, Tree
-from corral.errors import CapabilityError, SandboxGoneError
+from corral.errors import CapabilityError
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import HOME, Spec
 
@@ -45,30 +46,66 @@ class EmbeddedBackend:
     def __init__(self, data_folder: Path | str | None = None) -> None:
         self.data_folder = Path(data_folder) if data_folder is not None else settings.default_data_folder()
         self._launcher = LauncherClient(self.data_folder)
-        self._tokens: dict[str, EmbeddedSandbox] = {}
+        self._tokens: dict[str, concurrent.futures.Future[EmbeddedSandbox]] = {}
+        self._bases: dict[str, tuple[Tree, ...]] = {}
         self._lock = threading.Lock()
         self._exit_registered = False
 
     async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> EmbeddedSandbox:
         """See `Backend`."""
         _refuse_what_is_missing(spec)
-        if spec.client_token is not None:
-            with self._lock:
-                known = self._tokens.get(spec.client_token)
-            if known is not None and not known.closed:
-                return known
         self._clean_up_at_exit()
+        if spec.client_token is None:
+            return await self._make(spec, on_event)
+        while True:
+            with self._lock:
+                first = self._tokens.get(spec.client_token)
+                if first is None:
+                    ours: concurrent.futures.Future[EmbeddedSandbox] = concurrent.futures.Future()
+                    self._tokens[spec.client_token] = ours
+            if first is None:
+                return await self._make_once(spec.client_token, ours, spec, on_event)
+            with contextlib.suppress(concurrent.futures.CancelledError):
+                known = await asyncio.shield(asyncio.wrap_future(first))
+                if not known.closed:
+                    return known
+            with self._lock:
+                # The first one was cancelled, or its sandbox is closed: whoever comes now is the first.
+                if self._tokens.get(spec.client_token) is first:
+                    del self._tokens[spec.client_token]
+
+    async def _make_once(
+        self,
+        token: str,
+        promise: concurrent.futures.Future[EmbeddedSandbox],
+        spec: Spec,
+        on_event: Callable[[Event], None] | None,
+    ) -> EmbeddedSandbox:
+        try:
+            sandbox = await self._make(spec, on_event)
+        except BaseException as error:
+            with self._lock:
+                self._tokens.pop(token, None)
+            if isinstance(error, Exception):
+                promise.set_exception(error)
+            else:
+                promise.cancel()
+            raise
+        promise.set_result(sandbox)
+        return sandbox
+
+    async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> EmbeddedSandbox:
         ground = await self._prepare_ground(spec)
         sandbox_id = str(uuid.uuid4())
         recipe = self._recipe(spec, sandbox_id, ground)
         ours, theirs = wire.make_pair()
         try:
             with mapped(op="create"):
-                reply = await asyncio.to_thread(
-                    self._launcher.request, {"op": "create", "recipe": recipe.to_json()}, (theirs.fileno(),)
-                )
+                if not self._launcher.started:
+                    await asyncio.to_thread(self._launcher.start)
+                request = {"op": "create", "recipe": recipe.to_json()}
                 # If this is cancelled, `ours` is closed below: init sees its owner gone and the launcher clears up.
-                check(await exchange.answer(reply))
+                check(await exchange.answer(self._launcher.request(request, (theirs.fileno(),))))
         except BaseException:
             ours.close()
             raise
@@ -84,9 +121,6 @@ class EmbeddedBackend:
             on_event=on_event,
             root=os.geteuid() == 0,
         )
-        if spec.client_token is not None:
-            with self._lock:
-                self._tokens[spec.client_token] = sandbox
         sandbox.arm_deadline()
         sandbox.tell("created")
         return sandbox
@@ -107,8 +141,8 @@ class EmbeddedBackend:
     async def capabilities(self) -> Capabilities:
         """See `Backend`."""
         with mapped(op="capabilities"):
-            reply = await asyncio.to_thread(self._launcher.request, {"op": "hello"})
-            hello = check(await exchange.answer(reply))
+            await asyncio.to_thread(self._launcher.start)
+            hello = check(await exchange.answer(self._launcher.request({"op": "hello"})))
         limited = set(hello["limited"])
         root = bool(hello["root"])
         notes = []
@@ -155,11 +189,20 @@ class EmbeddedBackend:
         description = tools.description
         if extra:
             description = type(description)((*description.tools, *extra), description.commands, description.owned)
-        trees = await asyncio.to_thread(build, self.data_folder, description)
+        trees = await self._build_base(description)
         files = {packages.path_file(): "".join(f"{tool.target}\n" for tool in extra)} if extra else {}
         if spec.workdir not in (HOME, "/workspace"):
             files[spec.workdir.rstrip("/") + "/"] = ""
         return Ground(trees, files, tools.env)
+
+    async def _build_base(self, description: BaseDescription) -> tuple[Tree, ...]:
+        """Looking at the host takes longer than making a sandbox: once per description is enough."""
+        key = repr(description)
+        trees = self._bases.get(key)
+        if trees is None:
+            trees = await asyncio.to_thread(build, self.data_folder, description)
+            self._bases[key] = trees
+        return trees
 
     def _recipe(self, spec: Spec, sandbox_id: str, ground: Ground) -> Recipe:
         resources = spec.resources
@@ -196,11 +239,3 @@ def _refuse_what_is_missing(spec: Spec) -> None:
             op="create",
             hint="bring files with files.upload, Python packages with packages=[…]",
         )
-
-
-def new_token() -> str:
-    """A fresh client token."""
-    return secrets.token_hex(16)
-
-
-__all__ = ["EmbeddedBackend", "SandboxGoneError", "new_token"]

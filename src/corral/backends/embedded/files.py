@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, get_args
 
 from corral.backends.embedded import exchange
@@ -15,20 +15,29 @@ from corral.engine import syscalls, wire
 from corral.engine.client import ask
 from corral.engine.errors import GoneError
 from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileNotFoundError
-from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, encode
+from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, DEFAULT_READ_LIMIT_BYTES, FilesBase, encode
 from corral.paths import SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
 
 _SEARCH_SECONDS = 300
+_REPEATABLE = frozenset(("stat", "resolve"))
 
 
 class EmbeddedFiles(FilesBase):
     """See `corral.protocol.AsyncFiles`."""
 
-    def __init__(self, *, workdir: str, sandbox_id: str, open_agent: Callable[[], socket.socket]) -> None:
+    def __init__(
+        self,
+        *,
+        workdir: str,
+        sandbox_id: str,
+        open_agent: Callable[[], socket.socket],
+        ping: Callable[[], Awaitable[None]],
+    ) -> None:
         super().__init__(workdir=workdir)
         self._sandbox_id = sandbox_id
+        self._ping = ping
         self._open_agent = open_agent
         self._agent: socket.socket | None = None
 
@@ -55,9 +64,32 @@ class EmbeddedFiles(FilesBase):
         raise AssertionError("unreachable")
 
     async def _ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str) -> wire.Message:
-        with mapped(sandbox_id=self._sandbox_id, op=message["op"]):
-            answer = await exchange.answer(self._request(message, descriptors))
-        return self._check(answer, path, message["op"])
+        operation = message["op"]
+        with mapped(sandbox_id=self._sandbox_id, op=operation):
+            try:
+                answer = await exchange.answer(self._request(message, descriptors))
+            except GoneError:
+                await self._interrupted(path, operation, may_retry=operation in _REPEATABLE)
+                answer = await exchange.answer(self._request(message, descriptors))
+        return self._check(answer, path, operation)
+
+    async def _interrupted(self, path: str, operation: str, *, may_retry: bool) -> None:
+        """An agent went away without an answer. Comes back if the sandbox lives and the request may be made again.
+
+        Raises:
+            GoneError: the sandbox is no more.
+            SandboxFileError: it lives, but whether the operation was done is not known.
+        """
+        await self._ping()
+        self.close()
+        if not may_retry:
+            raise SandboxFileError(
+                f"{path}: the operation was interrupted from inside",
+                path=path,
+                sandbox_id=self._sandbox_id,
+                op=operation,
+                hint="a program in the sandbox has killed its file agent; look whether it was done, and try again",
+            )
 
     def _check(self, answer: wire.Message, path: str, operation: str) -> wire.Message:
         if "error" in answer:
@@ -78,10 +110,21 @@ class EmbeddedFiles(FilesBase):
                     if "items" not in part:
                         return items, self._check(part, path, message["op"])
                     items.extend(part["items"])
+            except GoneError:
+                await self._interrupted(path, message["op"], may_retry=False)
+                raise
             finally:
                 sock.close()
 
     # Reading and writing.
+
+    async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
+        """See `AsyncFiles`. A file that is too large, sparse or not, is refused before any of it is read."""
+        target = self.at(path)
+        info = await self.stat(target)
+        if info.kind == "file" and info.size > max_bytes:
+            self._refuse_size(target, max_bytes)
+        return await super().read(target, max_bytes=max_bytes)
 
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
         """See `AsyncFiles`."""

@@ -84,7 +84,9 @@ class EmbeddedSandbox(SandboxBase):
         self._created = time.time()
         self._deadline: float | None = None
         self._control_lock = threading.Lock()
-        self._files = EmbeddedFiles(workdir=spec.workdir, sandbox_id=sandbox_id, open_agent=self._open_agent)
+        self._files = EmbeddedFiles(
+            workdir=spec.workdir, sandbox_id=sandbox_id, open_agent=self._open_agent, ping=self._ping
+        )
 
     @property
     def files(self) -> EmbeddedFiles:
@@ -142,6 +144,10 @@ class EmbeddedSandbox(SandboxBase):
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             **self._env,
         }
+
+    async def _ping(self) -> None:
+        """Raises: GoneError when there is no init any more."""
+        check(await exchange.answer(ask(self._control, {"op": "ping"}, ())))
 
     def _open_agent(self) -> socket.socket:
         """A new file agent inside, behind a socket of its own."""

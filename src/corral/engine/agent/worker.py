@@ -61,6 +61,7 @@ def _settle(channel_fd: int, stage: Stage) -> socket.socket:
     # Finished children of the agent are nobody's concern: let the kernel drop them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setpgid(0, 0)
     os.dup2(channel_fd, 3)
     syscalls.close_range(4)
     null = os.open("/dev/null", os.O_RDWR)

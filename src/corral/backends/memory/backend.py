@@ -1,0 +1,159 @@
+"""Makes, finds and ends sandboxes in memory, and holds what a test scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from corral.backends.memory.call import Program
+from corral.backends.memory.program import BUILT_IN, shell
+from corral.backends.memory.sandbox import CODE_PROGRAM, Box, MemorySandbox
+from corral.backends.memory.script import Recorded, Script, Wanted
+from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SpecError
+from corral.results import Capabilities, Event, SandboxInfo
+from corral.spec import Spec
+
+NAME = "memory"
+POWERS = frozenset({"detach", "ephemeral", "watch"})
+_SHELLS = ("bash", "sh")
+
+
+class MemoryBackend:
+    """See `corral.protocol.Backend`. Usable from any thread and event loop; everything is gone with the process.
+
+    `programs` are async functions by name, beside the built-in ones and before them. `on_code` runs every snippet of
+    `run_code` that has no reply of its own; without it, only bash and sh snippets run, on the fake's small shell.
+    """
+
+    name = NAME
+
+    def __init__(self, *, programs: Mapping[str, Program] | None = None, on_code: Program | None = None) -> None:
+        self.script = Script()
+        self.calls: list[Recorded] = []
+        """Every program and snippet that was run, in order."""
+        self.programs: Mapping[str, Program] = {**BUILT_IN, CODE_PROGRAM: on_code or shell, **(programs or {})}
+        self._on_code = on_code
+        self._boxes: dict[str, Box] = {}
+        self._tokens: dict[str, MemorySandbox] = {}
+        self._lock = threading.RLock()
+
+    # What a test scripts.
+
+    def reply(
+        self, command: Wanted, *, stdout: str | bytes = "", stderr: str | bytes = "", exit_code: int = 0, seconds: float = 0.0,
+        times: int | None = None,
+    ) -> None:  # fmt: skip
+        """Answer a command: a text that must be the whole of it, or a pattern. `times`: so often, then the next reply."""
+        self.script.add(
+            command, snippet=False, language=None, stdout=stdout, stderr=stderr, exit_code=exit_code, seconds=seconds,
+            times=times,
+        )  # fmt: skip
+
+    def reply_code(
+        self, code: Wanted, *, language: str | None = None, stdout: str | bytes = "", stderr: str | bytes = "",
+        exit_code: int = 0, seconds: float = 0.0, times: int | None = None,
+    ) -> None:  # fmt: skip
+        """Answer a snippet, of one language or of any."""
+        self.script.add(
+            code, snippet=True, language=language, stdout=stdout, stderr=stderr, exit_code=exit_code, seconds=seconds,
+            times=times,
+        )  # fmt: skip
+
+    def count_living(self) -> int:
+        """How many sandboxes live, owned and detached."""
+        return len(self._boxes)
+
+    # The contract.
+
+    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> MemorySandbox:
+        """See `Backend`."""
+        _refuse_what_is_missing(spec)
+        await asyncio.sleep(0)  # a place to be cancelled at, as every real backend has
+        with self._lock:
+            known = self._tokens.get(spec.client_token or "")
+            if known is not None and not known.closed and known.id in self._boxes:
+                return known
+            box = Box(spec, self)
+            self._boxes[box.sandbox_id] = box
+            sandbox = MemorySandbox(box, on_event=on_event)
+            if spec.client_token is not None:
+                self._tokens[spec.client_token] = sandbox
+        sandbox.tell("created")
+        return sandbox
+
+    async def connect(self, sandbox_id: str) -> MemorySandbox:
+        """See `Backend`."""
+        return MemorySandbox(self._find(sandbox_id))
+
+    async def list(self) -> Sequence[SandboxInfo]:
+        """See `Backend`."""
+        with self._lock:
+            return [box.describe() for box in self._boxes.values() if box.detached]
+
+    async def delete(self, sandbox_id: str) -> None:
+        """See `Backend`."""
+        self._find(sandbox_id).end()
+
+    async def capabilities(self) -> Capabilities:
+        """See `Backend`."""
+        return Capabilities(
+            isolation="nothing is executed", memory="none", processes="none", cpu="none", disk="hard", powers=POWERS,
+            notes=("a fake for tests: a tree of files in memory and scripted programs",),
+        )  # fmt: skip
+
+    async def aclose(self) -> None:
+        """See `Backend`."""
+        with self._lock:
+            owned = [box for box in self._boxes.values() if not box.detached]
+        for box in owned:
+            box.end()
+
+    # What a sandbox asks.
+
+    def check_language(self, language: str, source: bytes, sandbox_id: str) -> None:
+        """See `World`."""
+        text = source.decode("utf-8", "surrogateescape")
+        if self._on_code is None and language not in _SHELLS and not self.script.knows_code(text, language):
+            raise BackendUnavailableError(
+                f"nothing in this sandbox runs {language}", sandbox_id=sandbox_id, op="run_code",
+                hint="script it: MemoryBackend(on_code=…), or backend.reply_code(…)",
+            )  # fmt: skip
+
+    def ended(self, box: Box) -> None:
+        """See `World`."""
+        with self._lock:
+            self._boxes.pop(box.sandbox_id, None)
+
+    def name_it(self, box: Box, name: str | None) -> None:
+        """See `World`."""
+        if name is None:
+            return
+        Spec(name=name)  # raises for what is no name
+        with self._lock:
+            if any(other.name == name for other in self._boxes.values() if other is not box):
+                raise SpecError(
+                    f"there is a sandbox named {name!r} already", hint="take another name, or remove that one"
+                )
+            box.name = name
+
+    def _find(self, wanted: str) -> Box:
+        with self._lock:
+            for box in self._boxes.values():
+                if box.detached and wanted in (box.sandbox_id, box.name):
+                    return box
+        raise SandboxGoneError(
+            f"there is no sandbox {wanted!r}", op="connect", hint="backend.list() shows those that live"
+        )
+
+
+def _refuse_what_is_missing(spec: Spec) -> None:
+    wishes = {
+        "images": spec.image is not None, "network": spec.network.mode != "none", "packages": bool(spec.packages),
+        "venv": spec.venv is not None,
+    }  # fmt: skip
+    for power, wanted in wishes.items():
+        if wanted:
+            raise CapabilityError(
+                f"the memory backend has no {power}", op="create", hint="it executes nothing: script a reply"
+            )

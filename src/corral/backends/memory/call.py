@@ -1,0 +1,105 @@
+"""What a scripted program gets: its arguments, its input, its output and the files."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from corral.files import encode
+from corral.results import StreamName
+
+if TYPE_CHECKING:
+    from corral.backends.memory.files import MemoryFiles
+    from corral.backends.memory.tree import Tree
+
+Program = Callable[["Call"], Awaitable[int]]
+"""A program of the fake: an async function that gives the exit code."""
+
+
+class Input:
+    """A program's standard input. It is fed from any thread and read in the program's own loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pieces: deque[bytes] = deque()
+        self._ready = asyncio.Event()
+        self._lock = threading.Lock()
+        self.ended = False
+        self.received = bytearray()
+
+    def feed(self, data: bytes | None) -> None:
+        """More input; None is its end."""
+        with self._lock:
+            if data is None:
+                self.ended = True
+            elif data:
+                self._pieces.append(data)
+                self.received += data
+        try:
+            self._loop.call_soon_threadsafe(self._ready.set)
+        except RuntimeError:  # the loop is closed, and the program with it
+            return
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            with self._lock:
+                piece = self._pieces.popleft() if self._pieces else None
+                if piece is None:
+                    if self.ended:
+                        return
+                    self._ready.clear()
+            if piece is not None:
+                yield piece
+            else:
+                await self._ready.wait()
+
+    async def read(self) -> bytes:
+        """All of it, to its end."""
+        return b"".join([piece async for piece in self])
+
+    async def readline(self) -> bytes:
+        """The next line, with its end; empty at the end of input."""
+        line = bytearray()
+        async for piece in self:
+            head, newline, rest = piece.partition(b"\n")
+            line += head + newline
+            if newline:
+                with self._lock:
+                    if rest:
+                        self._pieces.appendleft(rest)
+                break
+        return bytes(line)
+
+
+@dataclass(slots=True)
+class Call:
+    """One run of a program. `code` and `language` are set where it is a snippet of `run_code`."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    stdin: Input
+    files: MemoryFiles
+    tree: Tree
+    feed: Callable[[StreamName, bytes], object]
+    run: Callable[[Call], Awaitable[int]]
+    """Run another program with the same streams; see `copy`."""
+    spawn: Callable[[Call], None]
+    """The same in the background: it outlives this program, not the sandbox."""
+    traps: dict[int, Callable[[], None]] = field(default_factory=dict)
+    """What to call instead of ending, by number of the signal."""
+    pid: int = 0
+    code: str | None = None
+    language: str | None = None
+
+    def out(self, text: str | bytes) -> None:
+        """Print to standard output."""
+        self.feed("stdout", encode(text))
+
+    def err(self, text: str | bytes) -> None:
+        """Print to standard error."""
+        self.feed("stderr", encode(text))

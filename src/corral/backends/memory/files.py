@@ -1,0 +1,332 @@
+"""The files of a sandbox in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+
+from corral.backends.memory import archive as archives
+from corral.backends.memory.search import MAX_LINE_BYTES, compile_glob, compile_pattern, text_files
+from corral.backends.memory.tree import READ, WRITE, Node, Spot, Tree, refuse
+from corral.errors import (
+    FILE_ERRORS_BY_ERRNO,
+    EditConflictError,
+    EditError,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+)
+from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, encode
+from corral.paths import SandboxPath
+from corral.protocol import PathLike
+from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
+
+
+class MemoryFiles(FilesBase):
+    """See `corral.protocol.AsyncFiles`."""
+
+    def __init__(self, tree: Tree, *, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
+        super().__init__(workdir=workdir)
+        self._tree = tree
+        self._sandbox_id = sandbox_id
+        self._guard = guard
+
+    @contextlib.contextmanager
+    def _acting(self, path: str, op: str) -> Iterator[Tree]:
+        """Around every operation: the sandbox lives, nobody else changes the tree, and refusals get our classes."""
+        self._guard()
+        try:
+            with self._tree.lock:
+                yield self._tree
+        except OSError as error:
+            if isinstance(error, SandboxFileError):
+                raise
+            found = FILE_ERRORS_BY_ERRNO.get(error.errno or 0, SandboxFileError)
+            raise found(f"{path}: {error.strerror}", path=path, sandbox_id=self._sandbox_id, op=op) from error
+
+    # Reading and writing.
+
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        with self._acting(target, "read") as tree:
+            data = _regular(tree, target, READ).data
+        for offset in range(0, len(data), chunk_bytes):
+            yield data[offset : offset + chunk_bytes]
+            await asyncio.sleep(0)
+            self._guard()
+
+    async def write(
+        self, path: PathLike, content: bytes | str | AsyncIterable[bytes], *, mode: int | None = None, parents: bool = True,
+        exclusive: bool = False, append: bool = False,
+    ) -> int:  # fmt: skip
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        self._guard()
+        if isinstance(content, AsyncIterable):
+            data = b"".join([piece async for piece in content])
+        elif isinstance(content, str | bytes | bytearray | memoryview):
+            data = encode(content) if isinstance(content, str) else bytes(content)
+        else:
+            raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
+        await asyncio.sleep(0)
+        with self._acting(target, "write") as tree:
+            if parents:
+                tree.make_folders(os.path.dirname(target))
+            spot = tree.find(target)
+            before = _replaceable(tree, spot, exclusive=exclusive)
+            if before is not None:
+                mode = before.mode if mode is None else mode
+            old = before.data if append and before is not None else b""
+            tree.put(spot, Node("file", 0o644 if mode is None else mode, data=old + data))
+        return len(data)
+
+    async def _edit(
+        self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
+    ) -> EditResult:
+        with self._acting(path, "edit") as tree:
+            spot = tree.find(path)
+            node = _regular(tree, path, READ)
+            if expected_sha256 is not None and hashlib.sha256(node.data).hexdigest() != expected_sha256:
+                text = f"{path}: the file has changed since it was read"
+                raise EditConflictError(
+                    text, path=path, sandbox_id=self._sandbox_id, op="edit", hint="read it again and retry"
+                )
+            count = node.data.count(old)
+            if count != 1 and not (count and replace_all):
+                text = (
+                    "the text to replace is not in the file"
+                    if not count
+                    else f"the text to replace occurs {count} times"
+                )
+                hint = "give more of the text around it, or replace_all=True" if count else "read the file again"
+                raise EditError(
+                    f"{path}: {text}", path=path, sandbox_id=self._sandbox_id, op="edit", hint=hint, count=count
+                )
+            changed = node.data.replace(old, new)
+            tree.put(spot, Node("file", node.mode, data=changed))
+        return EditResult(path, count, hashlib.sha256(changed).hexdigest(), len(changed))
+
+    # About files.
+
+    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        with self._acting(target, "stat") as tree:
+            return tree.describe(target, tree.existing(target, follow=follow)[1])
+
+    async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        with self._acting(target, "list") as tree:
+            folder = _folder(tree, target)
+            prefix = target.rstrip("/")
+            return [tree.describe(f"{prefix}/{name}", node) for name, node in sorted(folder.children.items())]
+
+    async def glob(
+        self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
+    ) -> GlobResult:
+        """See `AsyncFiles`."""
+        root = self.at(path)
+        if pattern.startswith("/"):
+            root, pattern = SandboxPath("/"), pattern.lstrip("/")
+        wanted, unreadable, found = compile_glob(pattern), list[str](), list[FileInfo]()
+        with self._acting(root, "glob") as tree:
+            _folder(tree, root)
+            real = tree.existing(root)[0]
+            for at, node in tree.walk(root, unreadable=unreadable, hidden=hidden):
+                name = os.path.relpath(at, real)
+                if wanted.fullmatch(name):
+                    if len(found) >= limit:
+                        return GlobResult(tuple(found), truncated=True, unreadable=tuple(unreadable))
+                    found.append(tree.describe(f"{root.rstrip('/')}/{name}", node))
+        return GlobResult(tuple(found), unreadable=tuple(unreadable))
+
+    async def grep(
+        self, pattern: str, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False, fixed: bool = False,
+        hidden: bool = False, limit: int = DEFAULT_MATCH_LIMIT,
+    ) -> GrepResult:  # fmt: skip
+        """See `AsyncFiles`."""
+        root = self.at(path)
+        wanted, unreadable, found = (
+            compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case),
+            list[str](),
+            list[GrepMatch](),
+        )
+        with self._acting(root, "grep") as tree:
+            for at, node in text_files(tree, root, include=include, hidden=hidden, unreadable=unreadable):
+                for number, line in enumerate(node.data.split(b"\n"), start=1):
+                    text = line.rstrip(b"\r")
+                    if not wanted.search(text) or (not line and number > node.data.count(b"\n")):
+                        continue
+                    if len(found) >= limit:
+                        return GrepResult(tuple(found), truncated=True, unreadable=tuple(unreadable))
+                    found.append(GrepMatch(at, number, text[:MAX_LINE_BYTES].decode("utf-8", "replace")))
+        return GrepResult(tuple(found), unreadable=tuple(unreadable))
+
+    async def replace(
+        self, pattern: str, new: str | bytes, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False,
+        fixed: bool = True, hidden: bool = False,
+    ) -> ReplaceResult:  # fmt: skip
+        """See `AsyncFiles`."""
+        root, after = self.at(path), encode(new)
+        wanted, unreadable, counts = (
+            compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case),
+            list[str](),
+            dict[str, int](),
+        )
+        with self._acting(root, "replace") as tree:
+            for at, node in text_files(tree, root, include=include, hidden=hidden, unreadable=unreadable):
+                try:
+                    changed, count = wanted.subn((lambda _: after) if fixed else after, node.data)
+                    if count:
+                        tree.need(node, WRITE)
+                        tree.put(tree.find(at), Node("file", node.mode, data=changed))
+                        counts[at] = count
+                except re.error as error:
+                    raise SandboxFileError(f"{after!r} is not a replacement: {error}", op="replace") from error
+                except OSError as error:
+                    unreadable.append(f"{at}: {error.strerror}")
+        return ReplaceResult(counts, tuple(unreadable))
+
+    # Changing the tree.
+
+    async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
+        """See `AsyncFiles`."""
+        origin, goal = self.at(source), self.at(target)
+        with self._acting(origin, "move") as tree:
+            spot, aim = tree.find(origin, follow=False), tree.find(goal, follow=False)
+            if spot.node is None:
+                refuse(errno.ENOENT)
+            if aim.node is spot.node and overwrite:
+                return
+            if f"{aim.path}/".startswith(f"{spot.path}/"):
+                refuse(errno.EINVAL)
+            if aim.node is not None:
+                _check_overwrite(spot.node, aim.node, overwrite=overwrite)
+                tree.forget(tree.take_away(aim))
+            moved = tree.take_away(spot)
+            tree.forget(moved) if moved.kind == "file" else None  # `put` counts it again
+            tree.put(Spot(aim.path, aim.parent, aim.name, None), moved)
+
+    async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        with (
+            contextlib.suppress(SandboxFileNotFoundError if missing_ok else ()),
+            self._acting(target, "remove") as tree,
+        ):
+            spot = tree.find(target, follow=False)
+            if spot.node is not None and spot.node.children and not recursive:
+                refuse(errno.ENOTEMPTY)
+            tree.forget(tree.take_away(spot))
+
+    async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        with self._acting(target, "mkdir") as tree:
+            if parents:
+                tree.make_folders(target)
+            else:
+                spot = tree.find(target)
+                if spot.node is not None:
+                    refuse(errno.EEXIST)
+                tree.put(spot, Node("folder", 0o755))
+            if mode is not None:
+                tree.existing(target)[1].mode = mode
+
+    async def symlink(self, path: PathLike, target: str) -> None:
+        """See `AsyncFiles`."""
+        link = self.at(path)
+        with self._acting(link, "symlink") as tree:
+            spot = tree.find(link, follow=False)
+            if spot.node is not None:
+                refuse(errno.EEXIST)
+            tree.put(spot, Node("link", 0o777, target=target))
+
+    async def chmod(self, path: PathLike, mode: int) -> None:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        with self._acting(target, "chmod") as tree:
+            node = tree.existing(target)[1]
+            if node.uid == 0:
+                refuse(errno.EPERM)
+            node.mode = mode & 0o7777
+
+    # Streams.
+
+    async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
+        """See `AsyncFiles`."""
+        target, events, loop = self.at(path), asyncio.Queue[WatchEvent](), asyncio.get_running_loop()
+        with self._acting(target, "watch") as tree:
+            _folder(tree, target)
+            root = tree.existing(target)[0].rstrip("/")
+
+        def pass_on(event: WatchEvent) -> None:
+            parent = os.path.dirname(event.path).rstrip("/")
+            if parent == root or (recursive and f"{parent}/".startswith(f"{root}/")):
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        stop = tree.listen(pass_on)
+        try:
+            while True:
+                yield await events.get()
+        finally:
+            stop()
+
+    async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        with self._acting(target, "pack") as tree:
+            data = archives.pack(tree, target)
+        for offset in range(0, len(data), CHUNK_BYTES):
+            yield data[offset : offset + CHUNK_BYTES]
+
+    async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        self._guard()
+        data = b"".join([chunk async for chunk in archive])
+        with self._acting(target, "unpack") as tree:
+            return archives.unpack(tree, target, data)
+
+
+def _regular(tree: Tree, path: str, bit: int) -> Node:
+    node = tree.existing(path)[1]
+    if node.kind != "file":
+        refuse(errno.EISDIR if node.kind == "folder" else errno.EINVAL)
+    tree.need(node, bit)
+    return node
+
+
+def _folder(tree: Tree, path: str) -> Node:
+    node = tree.existing(path)[1]
+    if node.kind != "folder":
+        refuse(errno.ENOTDIR)
+    tree.need(node, READ)
+    return node
+
+
+def _replaceable(tree: Tree, spot: Spot, *, exclusive: bool) -> Node | None:
+    if spot.node is not None:
+        if exclusive:
+            refuse(errno.EEXIST)
+        if spot.node.kind != "file":
+            refuse(errno.EISDIR if spot.node.kind == "folder" else errno.EINVAL)
+        tree.need(spot.node, WRITE)
+    return spot.node
+
+
+def _check_overwrite(moved: Node, there: Node, *, overwrite: bool) -> None:
+    if not overwrite:
+        refuse(errno.EEXIST)
+    if there.kind == "folder" and moved.kind != "folder":
+        refuse(errno.EISDIR)
+    if there.kind != "folder" and moved.kind == "folder":
+        refuse(errno.ENOTDIR)
+    if there.children:
+        refuse(errno.ENOTEMPTY)

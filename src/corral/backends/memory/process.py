@@ -1,0 +1,142 @@
+"""A program of the fake: a task in the event loop of whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import signal as signals
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+
+from corral.backends.memory.call import Call, Input
+from corral.backends.memory.shell import Killed
+from corral.errors import CapabilityError, CorralError, ExecError
+from corral.process import Ending, ProcessBase, as_bytes
+from corral.results import EndReason, Usage
+from corral.sandbox import SpawnRequest
+
+_NOTES = ("nothing was executed: CPU and memory were not counted",)
+_HARMLESS = frozenset((signals.SIGCHLD, signals.SIGCONT, signals.SIGURG, signals.SIGWINCH))
+_STOPPING = frozenset((signals.SIGSTOP, signals.SIGTSTP, signals.SIGTTIN, signals.SIGTTOU))
+_pids = itertools.count(2)
+
+
+class MemoryProcess(ProcessBase):
+    """See `corral.protocol.Process`."""
+
+    def __init__(self, *, sandbox_id: str, request: SpawnRequest) -> None:
+        super().__init__(output_limit_bytes=request.output_limit_bytes)
+        self._sandbox_id = sandbox_id
+        self._pid = next(_pids)
+        self._loop = asyncio.get_running_loop()
+        self._takes_input = request.stdin
+        self.input = Input()
+        if not request.stdin:
+            self.input.feed(None)
+        self._timeout = request.timeout
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._traps: dict[int, Callable[[], None]] = {}
+        self._begun = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """See `Process`."""
+        return self._pid
+
+    def begin(self, call: Call, run: Callable[[Call], Awaitable[int]]) -> None:
+        """Start it."""
+        self._traps = call.traps
+        if self._timeout is not None:
+            self._timer = self._loop.call_later(self._timeout, self.end_tree, "timeout")
+        self._add(self._run(call, run))
+
+    def begin_child(self, work: Awaitable[int]) -> None:
+        """Something in the background that belongs to the same tree."""
+        self._add(_forget(work))
+
+    def _add(self, work: Awaitable[object]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, call: Call, run: Callable[[Call], Awaitable[int]]) -> None:
+        try:
+            code = int(await run(call))
+            ending = Ending(code & 0xFF, "exited", self._usage())
+        except Killed as death:
+            ending = self._signalled(death.number)
+        except asyncio.CancelledError:
+            self.finish(Ending(128 + signals.SIGKILL, "cancelled", self._usage(), signal=int(signals.SIGKILL)))
+            raise
+        except Exception:  # noqa: BLE001 - a scripted program may raise anything, and a program's failure is a result
+            self.feed("stderr", traceback.format_exc().encode())
+            ending = Ending(1, "exited", self._usage())
+        if self._timer is not None:
+            self._timer.cancel()
+        self.finish(ending)
+
+    def _usage(self) -> Usage:
+        return Usage(wall_seconds=time.monotonic() - self._begun, notes=_NOTES)
+
+    def _signalled(self, number: int) -> Ending:
+        return Ending(128 + number, "signalled", self._usage(), signal=number)
+
+    # What callers do.
+
+    async def write(self, data: bytes | str) -> None:
+        """See `Process`."""
+        if not self._takes_input or self.input.ended or self.ended:
+            raise ExecError("the program takes no more input", sandbox_id=self._sandbox_id, op="write")
+        self.input.feed(as_bytes(data))
+        await asyncio.sleep(0)
+
+    async def close_stdin(self) -> None:
+        """See `Process`."""
+        self.input.feed(None)
+
+    async def signal(self, number: int) -> None:
+        """See `Process`."""
+        if not 1 <= int(number) < signals.NSIG:
+            raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox_id, op="signal")
+        if self.ended or number in _HARMLESS:
+            return
+        if number in self._traps and number != signals.SIGKILL:
+            self._loop.call_soon_threadsafe(self._traps[number])
+        elif number in _STOPPING:
+            text = "the memory backend can't stop a program and let it go on"
+            raise CapabilityError(text, sandbox_id=self._sandbox_id, op="signal")
+        else:
+            self._end(self._signalled(int(number)))
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        """See `Process`."""
+        raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize")
+
+    def end_tree(self, reason: EndReason) -> None:
+        """See `ProcessBase`."""
+        self._end(Ending(128 + signals.SIGKILL, reason, self._usage(), signal=int(signals.SIGKILL)))
+
+    def end_gone(self, error: CorralError) -> None:
+        """The sandbox has ended."""
+        self._end(error)
+
+    def _end(self, ending: Ending | CorralError) -> None:
+        """From any thread: the end is told at once, the tasks are cancelled in their own loop."""
+        self.finish(ending)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and has cancelled them
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+
+async def _forget(work: Awaitable[int]) -> None:
+    """Nobody asks how a program in the background ended."""
+    with contextlib.suppress(Exception):
+        await work

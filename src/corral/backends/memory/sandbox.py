@@ -1,0 +1,212 @@
+"""One sandbox in memory: the box itself, and the handles to it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from corral.backends.memory.call import Call, Program
+from corral.backends.memory.files import MemoryFiles
+from corral.backends.memory.process import MemoryProcess
+from corral.backends.memory.program import run_program
+from corral.backends.memory.script import Recorded, Script, command_text
+from corral.backends.memory.tree import Tree
+from corral.errors import CapabilityError, SandboxGoneError, WorkdirError
+from corral.languages import Language, Runtime
+from corral.results import Event, SandboxInfo, SandboxUsage
+from corral.sandbox import SandboxBase, SpawnRequest
+from corral.spec import HOME, USER, Lifetime, Spec
+
+CODE_PROGRAM = "corral-code"
+"""What runs a snippet: `corral-code LANGUAGE FILE ARGS…`."""
+
+
+class World(Protocol):
+    """What a sandbox needs of its maker."""
+
+    script: Script
+    calls: list[Recorded]
+    programs: Mapping[str, Program]
+
+    def check_language(self, language: str, source: bytes, sandbox_id: str) -> None:
+        """Raises: BackendUnavailableError when nothing runs it."""
+
+    def ended(self, box: Box) -> None:
+        """A box is no more."""
+
+    def name_it(self, box: Box, name: str | None) -> None:
+        """Raises: SpecError when another has that name."""
+
+
+class Box:
+    """The sandbox itself, which handles come and go to."""
+
+    def __init__(self, spec: Spec, world: World) -> None:
+        self.sandbox_id = str(uuid.uuid4())
+        self.spec = spec
+        self.world = world
+        self.tree = Tree(workdir=spec.workdir, limit_bytes=spec.resources.disk)
+        self.processes: weakref.WeakSet[MemoryProcess] = weakref.WeakSet()
+        self.created = time.time()
+        self.detached = False
+        self.name: str | None = None
+        self.gone = False
+        self._deadline: float | None = None
+        self._timer: threading.Timer | None = None
+        self.arm(spec.lifetime.seconds)
+
+    def arm(self, seconds: float | None) -> None:
+        """Set the moment of its end. In a thread: its owner's loop may be no more by then."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._deadline = None
+        if seconds is not None:
+            self._deadline = time.monotonic() + seconds
+            self._timer = threading.Timer(seconds, self.end)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def check(self) -> None:
+        """Raises: SandboxGoneError."""
+        if self.gone or (self._deadline is not None and time.monotonic() >= self._deadline):
+            self.end()
+            raise SandboxGoneError("the sandbox has ended", sandbox_id=self.sandbox_id, hint="make a new one")
+
+    def end(self) -> None:
+        """End it, and all that runs in it. From any thread, and again."""
+        if self.gone:
+            return
+        self.gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+        text = "the sandbox ended while a program was running"
+        for process in list(self.processes):
+            process.end_gone(SandboxGoneError(text, sandbox_id=self.sandbox_id, op="exec", hint="make a new one"))
+        self.world.ended(self)
+
+    def describe(self) -> SandboxInfo:
+        """What a list says of it."""
+        left = self._deadline - time.monotonic() if self._deadline is not None else None
+        labels = dict(self.spec.labels)
+        return SandboxInfo(
+            self.sandbox_id, "memory", self.name or self.spec.name, "running", self.created, left, labels
+        )
+
+
+class MemorySandbox(SandboxBase):
+    """See `corral.protocol.AsyncSandbox`."""
+
+    def __init__(self, box: Box, *, on_event: Callable[[Event], None] | None = None) -> None:
+        super().__init__(sandbox_id=box.sandbox_id, spec=box.spec, backend="memory", on_event=on_event)
+        self._box = box
+        self._world = box.world
+        self._files = MemoryFiles(box.tree, workdir=box.spec.workdir, sandbox_id=box.sandbox_id, guard=self._check)
+
+    def _check(self) -> None:
+        self._ensure_open()
+        self._box.check()
+
+    def tell(self, kind: str) -> None:
+        """An event, from the backend."""
+        self._say(kind)
+
+    @property
+    def files(self) -> MemoryFiles:
+        """See `AsyncSandbox`."""
+        self._ensure_open()
+        return self._files
+
+    # Running.
+
+    async def _spawn(self, request: SpawnRequest) -> MemoryProcess:
+        self._check()
+        self._refuse(request)
+        try:
+            folder = self._box.tree.existing(request.cwd)[1].kind
+        except OSError:
+            folder = "other"
+        if folder != "folder":
+            raise WorkdirError(
+                f"can't run in {request.cwd!r}", sandbox_id=self._id, op="exec", hint="make the folder first"
+            )
+        process = MemoryProcess(sandbox_id=self._id, request=request)
+        self._box.processes.add(process)
+        call = Call(
+            argv=request.argv, env=dict(request.env), cwd=request.cwd, stdin=process.input, files=self._files, tree=self._box.tree,
+            feed=process.feed, run=self._perform, spawn=lambda inner: process.begin_child(self._perform(inner)), pid=process.pid,
+        )  # fmt: skip
+        if request.argv[0] == CODE_PROGRAM:
+            source = await self._files.read(request.argv[2])
+            language, text = request.argv[1], source.decode("utf-8", "surrogateescape")
+            call = replace(call, argv=(language, *request.argv[2:]), code=text, language=language)
+        text = call.code if call.code is not None else command_text(request.argv)
+        self._world.calls.append(Recorded(call.argv, text, call.cwd, call.env, process.input, call.language))
+        process.begin(call, self._perform)
+        return process
+
+    async def _perform(self, call: Call) -> int:
+        scripted = await self._world.script.play(call)
+        if scripted is not None:
+            return scripted
+        if call.code is not None:
+            return await self._world.programs[CODE_PROGRAM](call)
+        return await run_program(call, self._world.programs)
+
+    def _refuse(self, request: SpawnRequest) -> None:
+        """What a fake can't give, it does not pretend to."""
+        wishes = {
+            "pty": request.pty, "views": bool(request.read_only or request.hidden), "users": request.user not in (USER, "1000"),
+        }  # fmt: skip
+        for power, wanted in wishes.items():
+            if wanted:
+                raise CapabilityError(f"the memory backend has no {power}", sandbox_id=self._id, op="exec")
+
+    async def _runtime(self, language: Language, source: bytes) -> Runtime:
+        self._check()
+        text = language.strip(source) if language.strip else source
+        self._world.check_language(language.name, text, self._id)
+        return Runtime(CODE_PROGRAM, (CODE_PROGRAM, language.name, "{file}"), language.runtimes[0].extension)
+
+    def _base_env(self) -> Mapping[str, str]:
+        return {"PATH": "/usr/bin:/bin", "HOME": HOME, "USER": USER, "LOGNAME": USER, "LANG": "C.UTF-8"}
+
+    # Life.
+
+    async def _release(self) -> None:
+        if not self._box.detached:
+            self._box.end()
+
+    async def kill(self) -> None:
+        """See `AsyncSandbox`."""
+        if not self._closed:
+            self._box.end()
+            await self.aclose()
+
+    async def usage(self) -> SandboxUsage:
+        """See `AsyncSandbox`."""
+        self._check()
+        running = sum(not process.ended for process in self._box.processes)
+        return SandboxUsage(processes=running, disk_bytes=self._box.tree.used_bytes)
+
+    async def info(self) -> SandboxInfo:
+        """See `AsyncSandbox`."""
+        self._check()
+        return self._box.describe()
+
+    async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
+        """See `AsyncSandbox`."""
+        self._check()
+        if lifetime_seconds is not None:
+            Lifetime(seconds=lifetime_seconds)  # raises for what is no time
+        if not self._box.detached:
+            self._world.name_it(self._box, name or self._spec.name)
+            self._box.detached = True
+            if lifetime_seconds is not None:
+                self._box.arm(lifetime_seconds)
+            self._say("detached")
+        return self._id

@@ -1,0 +1,94 @@
+"""What a test scripts and what it can ask afterwards: replies by command or snippet, and a record of calls."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from corral.backends.memory.call import Call, Input
+from corral.files import encode
+
+Wanted = str | re.Pattern[str]
+"""A text that must be the whole command or snippet, or a pattern to be found in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A call that was made. `text` is the shell text, the snippet, or the arguments as a shell would quote them."""
+
+    argv: tuple[str, ...]
+    text: str
+    cwd: str
+    env: Mapping[str, str]
+    input: Input
+    language: str | None = None
+
+    @property
+    def stdin(self) -> bytes:
+        """The input that it was given so far."""
+        return bytes(self.input.received)
+
+
+@dataclass(slots=True)
+class _Rule:
+    wanted: Wanted
+    snippet: bool
+    language: str | None
+    stdout: bytes
+    stderr: bytes
+    exit_code: int
+    seconds: float
+    left: int | None
+
+    def matches(self, text: str, language: str | None) -> bool:
+        if self.left == 0 or self.snippet != (language is not None) or self.language not in (None, language):
+            return False
+        return text == self.wanted if isinstance(self.wanted, str) else self.wanted.search(text) is not None
+
+
+class Script:
+    """Replies in the order in which they were given; the first that fits and is not used up answers."""
+
+    def __init__(self) -> None:
+        self._rules: list[_Rule] = []
+        self._lock = threading.Lock()
+
+    def add(
+        self, wanted: Wanted, *, snippet: bool, language: str | None, stdout: str | bytes, stderr: str | bytes,
+        exit_code: int, seconds: float, times: int | None,
+    ) -> None:  # fmt: skip
+        """A reply."""
+        with self._lock:
+            self._rules.append(
+                _Rule(wanted, snippet, language, encode(stdout), encode(stderr), exit_code, seconds, times)
+            )
+
+    def knows_code(self, text: str, language: str) -> bool:
+        """Whether a snippet has a reply."""
+        return any(rule.matches(text, language) for rule in self._rules)
+
+    async def play(self, call: Call) -> int | None:
+        """Answer a call: its exit code, or None if nothing was scripted for it."""
+        text = command_text(call.argv) if call.code is None else call.code
+        with self._lock:
+            rule = next((rule for rule in self._rules if rule.matches(text, call.language)), None)
+            if rule is None:
+                return None
+            if rule.left is not None:
+                rule.left -= 1
+        if rule.seconds:
+            await asyncio.sleep(rule.seconds)
+        if rule.stdout:
+            call.out(rule.stdout)
+        if rule.stderr:
+            call.err(rule.stderr)
+        return rule.exit_code
+
+
+def command_text(argv: tuple[str, ...]) -> str:
+    """A command as its caller wrote it: the text for the shell, or the arguments quoted."""
+    return argv[2] if argv[:2] == ("/bin/sh", "-c") and len(argv) == 3 else shlex.join(argv)

@@ -1,0 +1,107 @@
+"""Settings: flags, then CORRAL_* variables, then config.toml. This table is the only list of them.
+
+docs/configuration.md shows the same table, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from corral.errors import SpecError
+
+Kind = Literal["text", "number", "size", "time"]
+_TYPES: dict[Kind, tuple[tuple[type, ...], str]] = {
+    "text": ((str,), "a text in quotes"),
+    "number": ((int, float), "a number"),
+    "size": ((int, str), 'bytes, or a text like "512MiB"'),
+    "time": ((int, float, str), 'seconds, or a text like "30m"'),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing that can be set in three places."""
+
+    key: str
+    flag: str
+    kind: Kind
+    default: str
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"CORRAL_{self.key.upper()}"
+
+
+SETTINGS: dict[str, Setting] = {
+    setting.key: setting
+    for setting in (
+        Setting("backend", "--backend", "text", "embedded", "who makes sandboxes"),
+        Setting(
+            "data_dir", "--data-dir", "text", "/var/lib/corral as root, else ~/.local/share/corral",
+            "where the embedded engine keeps sandboxes, packages and runtimes",
+        ),
+        Setting("timeout", "--timeout", "time", "no limit", "how long one program may run"),
+        Setting("memory", "--memory", "size", "1GiB", "memory of a sandbox"),
+        Setting("cpus", "--cpus", "number", "2", "processors of a sandbox; 0.5 is half of one"),
+        Setting("disk", "--disk", "size", "3GiB", "how much a sandbox may write"),
+        Setting("processes", "--processes", "number", "256", "processes and threads of a sandbox"),
+        Setting("network", "--network", "text", "none", "none, open, or hosts such as a.org,b.org"),
+        Setting("image", "--image", "text", "the host's own /usr", "what a sandbox starts from"),
+        Setting("workdir", "--workdir", "text", "/home/daytona", "the folder inside in which programs start"),
+        Setting("venv", "--venv", "text", "none", "a virtual environment of the host, shown read-only"),
+        Setting("lifetime", "--lifetime", "time", "no end", "how long a detached sandbox lives"),
+        Setting("output_limit", "--output-limit", "size", "4MiB", "how much of each stream `--json` keeps"),
+    )
+}  # fmt: skip
+
+
+def config_file() -> Path:
+    """`CORRAL_CONFIG`, else config.toml in the user's own configuration folder."""
+    if configured := os.environ.get("CORRAL_CONFIG"):
+        return Path(configured)
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "corral" / "config.toml"
+
+
+def read_config(path: Path | None = None) -> dict[str, Any]:
+    """The file's settings; none if there is no file.
+
+    Raises:
+        SpecError: not TOML, a key that nobody knows, or a value of another kind.
+    """
+    path = path or config_file()
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        if os.environ.get("CORRAL_CONFIG"):
+            raise SpecError(f"CORRAL_CONFIG names {str(path)!r}, which is not there", hint="unset it, or write the file") from None
+        return {}
+    except OSError as error:
+        raise SpecError(f"{path} can't be read: {error.strerror}", hint="check its permissions") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} is not TOML: {error}", hint='write lines such as: memory = "512MiB"') from error
+    for key, value in values.items():
+        if key not in SETTINGS:
+            raise SpecError(f"{path}: unknown setting {key!r}", hint=f"there are {', '.join(SETTINGS)}")
+        types, wanted = _TYPES[SETTINGS[key].kind]
+        if isinstance(value, bool) or not isinstance(value, types):
+            raise SpecError(f"{path}: {key} = {value!r} is not a value for it", hint=f"give {wanted}")
+    return values
+
+
+def spread(values: Mapping[str, Any], command: click.Command, context: click.Context) -> dict[str, Any]:
+    """The settings as click wants them: for each command the values of the options that it has."""
+    if isinstance(command, click.Group):
+        found = ((name, command.get_command(context, name)) for name in command.list_commands(context))
+        return {name: spread(values, child, context) for name, child in found if child is not None}
+    names = {parameter.name for parameter in command.params}
+    return {key: value for key, value in values.items() if key in names}

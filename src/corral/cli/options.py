@@ -1,0 +1,203 @@
+"""Options that several commands share, and what they mean together."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from corral.cli.config import SETTINGS
+from corral.errors import CorralError, SpecError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Time(click.ParamType):
+    """Seconds, or a number with a unit: 90, 1.5, 500ms, 30m, 2h, 1d."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See click."""
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", str(value).lower())
+        seconds = float(match[1]) * _SECONDS[match[2]] if match and match[2] in _SECONDS else math.nan
+        if not math.isfinite(seconds) or seconds <= 0:
+            self.fail(f"{value!r} is not a time above 0; write seconds, or 500ms, 30m, 2h, 1d", param, ctx)
+        return seconds
+
+
+TIME = Time()
+
+
+def setting_option(key: str, *names: str, **attributes: Any) -> Callable[[F], F]:
+    """An option whose value may also come from a CORRAL_* variable or from config.toml."""
+    setting = SETTINGS[key]
+    attributes.setdefault("help", f"{setting.meaning[0].upper()}{setting.meaning[1:]}. Default: {setting.default}.")
+    return click.option(setting.flag, key, *names, envvar=setting.variable, **attributes)
+
+
+def _complete_backend(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from corral.backends.registry import backend_names
+
+    return [CompletionItem(name) for name in backend_names() if name.startswith(incomplete)]
+
+
+def _complete_language(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from corral.languages import language_names
+
+    return [CompletionItem(name) for name in language_names() if name.startswith(incomplete)]
+
+
+def complete_sandbox(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids and names of the sandboxes that live."""
+    import asyncio
+
+    from corral.backends.registry import get_backend
+
+    backend = context.params.get("backend") or "embedded"
+    try:
+        infos = asyncio.run(_list(get_backend(backend)))
+    except (CorralError, OSError):
+        return []  # a completion that fails is no completion
+    items = [CompletionItem(info.name, help=info.sandbox_id) for info in infos if info.name]
+    items += [CompletionItem(info.sandbox_id, help=info.name) for info in infos]
+    return [item for item in items if str(item.value).startswith(incomplete)]
+
+
+async def _list(backend: Any) -> Any:
+    return await backend.list()
+
+
+def backend_option(function: F) -> F:
+    """--backend."""
+    return setting_option("backend", "-b", default="embedded", metavar="NAME", shell_complete=_complete_backend)(function)
+
+
+def language_option(function: F) -> F:
+    """--language."""
+    return click.option(
+        "--language", "-l", metavar="NAME", shell_complete=_complete_language,
+        help="python, bash, sh, javascript, typescript. Default: from the file's name or its #! line, else python.",
+    )(function)  # fmt: skip
+
+
+def timeout_option(function: F) -> F:
+    """--timeout."""
+    return setting_option("timeout", "-t", type=TIME, metavar="TIME")(function)
+
+
+def json_option(function: F) -> F:
+    """--json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead, for scripts.")(function)
+
+
+def environment_options(function: F) -> F:
+    """--env and --env-file."""
+    for option in (
+        click.option("--env-file", type=click.Path(path_type=Path, dir_okay=False), multiple=True, metavar="FILE",
+                     help="Lines NAME=VALUE; # begins a comment."),
+        click.option("--env", "-e", "env", multiple=True, metavar="NAME=VALUE",
+                     help="An environment variable; NAME alone takes the value it has here."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def wish_options(function: F) -> F:
+    """What a new sandbox shall be."""
+    for option in reversed((
+        setting_option("image", metavar="IMAGE"),
+        setting_option("network", metavar="POLICY"),
+        setting_option("memory", metavar="SIZE"),
+        setting_option("cpus", type=float, metavar="N"),
+        setting_option("disk", metavar="SIZE"),
+        setting_option("processes", type=int, metavar="N"),
+        environment_options,
+        setting_option("workdir", "-w", metavar="PATH"),
+        click.option("--package", "-p", "packages", multiple=True, metavar="NAME",
+                     help="A Python package, as for pip; fetched on the host, shown read-only."),
+        setting_option("venv", metavar="DIR"),
+        click.option("--ephemeral", is_flag=True, help="Keep what is written in memory instead of on disk."),
+    )):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def read_wishes(given: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of `make_spec` from what `wish_options` collected.
+
+    Raises:
+        SpecError: a value that can't be.
+    """
+    from corral.spec import HOME, Resources, parse_size
+
+    resources: dict[str, Any] = {}
+    for name, target in (("memory", "memory_bytes"), ("disk", "disk_bytes")):
+        if given.get(name) is not None:
+            resources[target] = parse_size(_number_or_text(given[name]), what=f"--{name}")
+    for name in ("cpus", "processes"):
+        if given.get(name) is not None:
+            resources[name] = given[name]
+    return {
+        "image": given.get("image"),
+        "network": given.get("network"),
+        "resources": Resources(**resources),
+        "env": read_environment(given.get("env", ()), given.get("env_file", ())),
+        "workdir": given.get("workdir") or HOME,
+        "packages": tuple(given.get("packages", ())),
+        "venv": given.get("venv"),
+        "ephemeral": bool(given.get("ephemeral")),
+    }
+
+
+def _number_or_text(value: str) -> int | str:
+    return int(value) if str(value).isdecimal() else str(value)
+
+
+def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> dict[str, str]:
+    """Variables from files and from the command line, which has the last word.
+
+    Raises:
+        SpecError: a line that is no NAME=VALUE, or a name that has no value here.
+    """
+    found: dict[str, str] = {}
+    for file in files:
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            line = line.strip().removeprefix("export ")
+            if not line or line.startswith("#"):
+                continue
+            name, equals, value = line.partition("=")
+            if not equals:
+                raise SpecError(f"{file.name}, line {number}: {name!r} has no value", hint="write NAME=VALUE")
+            found[name.strip()] = _unquote(value.strip())
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise SpecError(f"--env {name}: there is no such variable here", hint=f"give a value: --env {name}=…")
+            value = os.environ[name]
+        found[name] = value
+    return found
+
+
+def _unquote(value: str) -> str:
+    return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"" else value
+
+
+def read_labels(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Labels from KEY=VALUE. Raises: SpecError."""
+    labels = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise SpecError(f"--label {pair}: not a label", hint="write KEY=VALUE")
+        labels[name] = value
+    return labels

@@ -1,0 +1,79 @@
+"""The command `corral` itself: what it is made of, and the options that stand before any command."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+import corral
+from corral.cli import config, failure
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+_COMMANDS = {
+    "run": "corral.cli.run:run",
+    "shell": "corral.cli.shell:shell",
+    "sandbox": "corral.cli.sandbox:sandbox",
+    "doctor": "corral.cli.doctor:doctor",
+    "bench": "corral.cli.bench:bench",
+    "setup": "corral.cli.setup:setup",
+    "completion": "corral.cli.completion:completion",
+}
+
+
+class LazyGroup(click.Group):
+    """Loads a command when it is needed: `corral --version` should not wait for what it does not use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See click, which would turn a broken pipe into an exit code of its own."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            return failure.leave_quietly()
+
+
+@click.group(cls=LazyGroup, context_settings=CONTEXT)
+@click.option(
+    "--data-dir", envvar=config.SETTINGS["data_dir"].variable, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help=f"Where the embedded engine keeps its data. Default: {config.SETTINGS['data_dir'].default}.",
+)  # fmt: skip
+@click.version_option(corral.__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")
+@click.pass_context
+def root(ctx: click.Context, data_dir: Path | None) -> None:
+    """Run code that you don't trust, in sandboxes: no daemon, no image, no account.
+
+    \b
+    corral run script.py                    a file, in a fresh sandbox
+    corral run -c 'print(6 * 7)'            a snippet
+    corral shell                            a terminal inside
+    corral doctor                           what this machine can do
+
+    Settings come from flags, then CORRAL_* variables, then ~/.config/corral/config.toml.
+    """
+    values = config.read_config()
+    chosen = data_dir or values.get("data_dir")
+    if chosen is not None:
+        # The engine's own settings read it from there, in this process and in whatever it starts.
+        os.environ["CORRAL_DATA_DIR"] = str(Path(chosen).expanduser().absolute())
+    values.pop("data_dir", None)
+    if values and ctx.invoked_subcommand in _COMMANDS:
+        command = root.get_command(ctx, ctx.invoked_subcommand)
+        assert command is not None
+        ctx.default_map = {ctx.invoked_subcommand: config.spread(values, command, ctx)}

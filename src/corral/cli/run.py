@@ -1,0 +1,177 @@
+"""`corral run`: a file or a snippet in a fresh sandbox."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from corral.cli import options
+from corral.cli.display import plain, show_seconds, show_size
+from corral.cli.failure import SANDBOX
+from corral.cli.language import DEFAULT, guess_language
+from corral.cli.loop import run_async
+from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
+from corral.errors import SpecError
+from corral.results import CodeResult, ExecResult
+from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, Spec, parse_size
+
+_COPY_WORKDIR = "/workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run, and how."""
+
+    source: bytes
+    language: str
+    args: tuple[str, ...]
+    timeout: float | None
+    stdin: bool
+    copy_in: tuple[Path, ...]
+    copy_out: Path | None
+    keep_on_failure: bool
+    as_json: bool
+    output_limit_bytes: int
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("words", nargs=-1, metavar="[FILE|-] [-- ARGS…]")
+@click.option("--code", "-c", metavar="CODE", help="Run this text instead of a file.")
+@options.language_option
+@options.backend_option
+@options.timeout_option
+@click.option("--copy-in", multiple=True, type=click.Path(exists=True, path_type=Path), metavar="DIR",
+              help=f"Copy a folder's content (or a file) in first. The working folder is {_COPY_WORKDIR} then.")  # fmt: skip
+@click.option("--copy-out", type=click.Path(path_type=Path), metavar="DIR",
+              help="Copy the working folder out afterwards, also after a failure.")  # fmt: skip
+@options.wish_options
+@click.option("--interactive", "-i", is_flag=True, help="Pass the terminal's input on as well, not only a pipe's.")
+@click.option("--no-input", "-n", is_flag=True, help="Pass no input on at all.")
+@click.option("--keep-on-failure", is_flag=True, help="If it fails, leave the sandbox there for a look.")
+@options.setting_option("output_limit", metavar="SIZE")
+@options.json_option
+def run(
+    words: tuple[str, ...], code: str | None, language: str | None, backend: str, timeout: float | None,
+    copy_in: tuple[Path, ...], copy_out: Path | None, interactive: bool, no_input: bool, keep_on_failure: bool,
+    output_limit: str | None, as_json: bool, **given: Any,
+) -> int:  # fmt: skip
+    """Run a file or a snippet in a fresh sandbox.
+
+    Its output, input and exit code are those of the program. 124: it was out of time. 125: the sandbox failed, not
+    the program.
+
+    \b
+    corral run script.py -- first second          arguments go after --
+    corral run -c 'console.log(6 * 7)' -l js
+    curl … | corral run - -l bash                 the program from a pipe
+    corral run -t 10 --memory 256MiB -p numpy sums.py < data.csv
+    corral run --copy-in . --copy-out out build.sh
+    """
+    source, name, args = _find_source(words, code)
+    if (copy_in or copy_out) and not given.get("workdir"):
+        given["workdir"] = _COPY_WORKDIR
+    job = Job(
+        source=source,
+        language=language or (guess_language(name, source) if name else DEFAULT),
+        args=args,
+        timeout=timeout,
+        stdin=not no_input and name != "-" and has_input(terminal=interactive),
+        copy_in=copy_in,
+        copy_out=copy_out,
+        keep_on_failure=keep_on_failure,
+        as_json=as_json,
+        output_limit_bytes=parse_size(output_limit, what="--output-limit") if output_limit else DEFAULT_OUTPUT_LIMIT_BYTES,
+    )
+    from corral.door import make_spec  # late: the door loads what a mere `--help` does not need
+
+    spec = make_spec(**options.read_wishes(given), keep_on_failure=keep_on_failure)
+    return run_async(_run(job, spec, backend), error_code=SANDBOX)
+
+
+def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, tuple[str, ...]]:
+    """The program, the name it was given by, and its arguments."""
+    if code is not None:
+        return code.encode("utf-8", "surrogateescape"), "", words
+    if not words:
+        if not has_input():
+            raise click.UsageError("nothing to run: give a FILE, `-` for standard input, or -c CODE", click.get_current_context())
+        words = ("-",)
+    name, args = words[0], words[1:]
+    if name == "-":
+        return read_all_input(), "-", args
+    path = Path(name)
+    if path.is_dir():
+        raise SpecError(f"{name!r} is a folder", hint="give a file, and the folder with --copy-in")
+    if not path.exists():
+        raise SpecError(f"there is no file {name!r}", hint="a snippet is given with -c, a program from a pipe as `-`")
+    return path.read_bytes(), name, args
+
+
+async def _run(job: Job, spec: Spec, backend: str) -> int:
+    from corral.door import AsyncSandbox
+
+    outlet = None if job.as_json else Outlet()
+    async with AsyncSandbox(backend=backend, spec=spec) as box:
+        for path in job.copy_in:
+            await box.files.upload(path, ".")
+        result = await box.run_code(
+            job.source, job.language, args=job.args, timeout=job.timeout, stdin=read_input() if job.stdin else None,
+            on_output=outlet.take if outlet else None, output_limit_bytes=job.output_limit_bytes,
+        )  # fmt: skip
+        if outlet is not None:
+            outlet.finish()
+        if job.copy_out is not None:
+            await box.files.download(".", job.copy_out)
+        kept = await box.detach() if job.keep_on_failure and not result.ok else None
+    if job.as_json:
+        click.echo(to_json({**describe(result), "language": result.language, "kept": kept}))
+    else:
+        explain(result, timeout=job.timeout, spec=spec)
+    if kept is not None:
+        note(f"the sandbox was kept: corral shell {kept}")
+    return result.exit_code & 0xFF
+
+
+def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
+    """Why a program ended, where its exit code does not say it."""
+    if result.reason == "timeout":
+        limit = timeout if timeout is not None else spec.exec_timeout
+        note(f"timed out after {show_seconds(limit)}, and was ended with all that it started")
+    elif result.reason == "oom":
+        note(f"out of memory: the sandbox has {show_size(spec.resources.memory)} (--memory gives more)")
+    elif result.limit == "disk":
+        note(f"out of disk: the sandbox has {show_size(spec.resources.disk)} (--disk gives more)")
+
+
+def note(text: str) -> None:
+    """A remark of ours beside the program's output."""
+    sys.stdout.flush()
+    click.echo(f"corral: {plain(text)}", err=True)
+
+
+def describe(result: ExecResult | CodeResult) -> dict[str, Any]:
+    """A result for scripts."""
+    return {
+        "exit_code": result.exit_code,
+        "reason": result.reason,
+        "signal": result.signal,
+        "limit": result.limit,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "stdout_bytes": result.stdout_total_bytes,
+        "stderr_bytes": result.stderr_total_bytes,
+        "truncated": result.truncated,
+        "replaced_bytes": result.replaced_bytes,
+        "usage": asdict(result.usage),
+    }
+
+
+def to_json(value: Any) -> str:
+    """One JSON text, whose ASCII is safe to show anywhere."""
+    import json
+
+    return json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str)

@@ -1,0 +1,82 @@
+"""`corral shell`: a terminal inside a sandbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from corral.cli import options
+from corral.cli.failure import SANDBOX
+from corral.cli.loop import run_async
+from corral.cli.run import explain
+from corral.cli.stdio import Outlet, read_input
+from corral.cli.terminal import is_terminal, lend
+from corral.errors import SpecError
+from corral.sandbox import SandboxBase
+from corral.spec import Spec
+
+_SHELL = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"
+_PROMPT = r"\[\e[32m\]\u@\h\[\e[0m\]:\[\e[36m\]\w\[\e[0m\]\$ "
+
+
+@click.command()
+@click.argument("sandbox_id", required=False, metavar="[ID]", shell_complete=options.complete_sandbox)
+@click.option("--command", "-c", metavar="TEXT", help="Run this instead of a shell.")
+@click.option("--user", "-u", metavar="NAME", help="As this user: daytona, root, nobody or a number.")
+@options.backend_option
+@options.wish_options
+def shell(sandbox_id: str | None, command: str | None, user: str | None, backend: str, **given: Any) -> int:
+    """Open a terminal in a sandbox: a fresh one, or the one with this ID or name.
+
+    A fresh sandbox ends with its shell. The exit code is the shell's; 125 if the sandbox failed.
+
+    \b
+    corral shell
+    corral shell --memory 512MiB -p numpy
+    corral shell my-box -c 'python3 -i setup.py'
+    """
+    from corral.door import make_spec
+
+    wishes = options.read_wishes(given)
+    if sandbox_id is not None:
+        _refuse_wishes(click.get_current_context())
+    return run_async(_shell(sandbox_id, command, user, backend, make_spec(**wishes), wishes["env"]), error_code=SANDBOX)
+
+
+def _refuse_wishes(context: click.Context) -> None:
+    """A sandbox that is there already is what it is."""
+    from click.core import ParameterSource
+
+    fixed = ("image", "network", "memory", "cpus", "disk", "processes", "packages", "venv", "ephemeral")
+    for name in fixed:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            flag = "package" if name == "packages" else name
+            raise SpecError(f"--{flag} is for a new sandbox", hint="leave it out, or leave the ID out")
+
+
+async def _shell(
+    sandbox_id: str | None, command: str | None, user: str | None, backend: str, spec: Spec, env: dict[str, str]
+) -> int:
+    from corral.door import AsyncSandbox
+
+    if sandbox_id is None:
+        async with AsyncSandbox(backend=backend, spec=spec) as box:
+            return await _serve(box, command, user, env)
+    box = await AsyncSandbox.connect(sandbox_id, backend=backend)
+    try:
+        return await _serve(box, command, user, env)
+    finally:
+        await box.aclose()
+
+
+async def _serve(box: SandboxBase, command: str | None, user: str | None, env: dict[str, str]) -> int:
+    text = command or _SHELL
+    if is_terminal():
+        result = await lend(box, text, env={"PS1": _PROMPT, **env}, user=user)
+    else:  # in a script: the same, without a terminal
+        outlet = Outlet()
+        result = await box.exec(text, stdin=read_input(), env=env, user=user, on_output=outlet.take)
+        outlet.finish()
+    explain(result, timeout=None, spec=box.spec)
+    return result.exit_code & 0xFF

@@ -1,0 +1,95 @@
+"""Our own three streams, on descriptors: programs in sandboxes print bytes, not text."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import stat
+import sys
+import threading
+from collections.abc import AsyncIterator
+
+from corral.cli.clean import Cleaner
+from corral.results import OutputChunk, StreamName
+
+_CHUNK_BYTES = 64 * 1024
+_DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write everything, also where a neighbour has made the descriptor non-blocking."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])
+
+
+class Outlet:
+    """Passes a program's output on as it comes: unchanged to files and pipes, cleaned to a terminal."""
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._cleaners = {stream: Cleaner() for stream, fd in _DESCRIPTORS.items() if os.isatty(fd)}
+
+    def take(self, chunk: OutputChunk) -> None:
+        """For `on_output`."""
+        self.write(chunk.stream, chunk.data)
+
+    def write(self, stream: StreamName, data: bytes, *, final: bool = False) -> None:
+        """One piece."""
+        cleaner = self._cleaners.get(stream)
+        write_all(_DESCRIPTORS[stream], data if cleaner is None else cleaner.clean(data, final=final))
+
+    def finish(self) -> None:
+        """What was held back."""
+        for stream in self._cleaners:
+            self.write(stream, b"", final=True)
+
+
+def has_input(*, terminal: bool = False) -> bool:
+    """Whether there is something to pass on: a pipe or a file, or a terminal if that is wanted."""
+    try:
+        about = os.fstat(0)
+    except OSError:
+        return False  # closed
+    if os.isatty(0):
+        return terminal
+    return not (stat.S_ISCHR(about.st_mode) and about.st_rdev == os.stat(os.devnull).st_rdev)
+
+
+async def read_input() -> AsyncIterator[bytes]:
+    """Our standard input, piece by piece.
+
+    A thread of its own reads it, and is simply left at the end: no event loop can wait for regular files, and a
+    thread that waits for a terminal can't be called back.
+    """
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
+
+    def read() -> None:
+        try:
+            while True:
+                data = os.read(0, _CHUNK_BYTES)
+                asyncio.run_coroutine_threadsafe(queue.put(data), loop).result()
+                if not data:
+                    return
+        except OSError:
+            asyncio.run_coroutine_threadsafe(queue.put(b""), loop)
+        except RuntimeError:
+            return  # the loop is closed: nobody wants it any more
+
+    threading.Thread(target=read, name="corral-stdin", daemon=True).start()
+    while data := await queue.get():
+        yield data
+
+
+def read_all_input() -> bytes:
+    """Our standard input to its end."""
+    pieces = []
+    while data := os.read(0, _CHUNK_BYTES):
+        pieces.append(data)
+    return b"".join(pieces)

@@ -1,0 +1,143 @@
+"""Our terminal, lent to a program inside: raw while it runs, and as it was before whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator, Mapping
+
+from corral.cli.clean import TerminalGuard
+from corral.cli.stdio import write_all
+from corral.errors import CorralError
+from corral.process import ProcessBase
+from corral.protocol import Command
+from corral.results import ExecResult
+from corral.sandbox import SandboxBase
+
+_CHUNK_BYTES = 16 * 1024
+# What a program may have left switched on: colours, a hidden cursor, the second screen, mouse reports, bracketed paste,
+# application keys and character sets. The window's size and content stay.
+_CALM = (
+    b"\x1b[0m\x1b[?25h\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[?1l\x1b>\x1b(B\x0f"
+)
+
+
+def is_terminal() -> bool:
+    """Whether input and output are a terminal."""
+    return os.isatty(0) and os.isatty(1)
+
+
+def size() -> tuple[int, int]:
+    """Rows and columns."""
+    found = shutil.get_terminal_size((80, 24))
+    with contextlib.suppress(OSError):
+        found = os.get_terminal_size(1)
+    return max(1, found.lines), max(1, found.columns)
+
+
+@contextlib.contextmanager
+def raw() -> Iterator[None]:
+    """Every key goes through, Ctrl-C too."""
+    before = termios.tcgetattr(0)
+    try:
+        tty.setraw(0)
+        yield
+    finally:
+        write_all(1, _CALM)
+        # FLUSH drops input that nobody has read: a program could have made the terminal answer a question, and the
+        # answer must not be typed into the host's shell.
+        termios.tcsetattr(0, termios.TCSAFLUSH, before)
+
+
+async def lend(
+    box: SandboxBase, command: Command, *, env: Mapping[str, str] | None = None, cwd: str | None = None,
+    user: str | None = None, timeout: float | None = None,
+) -> ExecResult:  # fmt: skip
+    """Run a program in a terminal of its own inside, and be that terminal. Raises: as `start`."""
+    rows, columns = size()
+    names = {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
+    process = await box.start(
+        command, pty=True, rows=rows, columns=columns, env={**names, **(env or {})}, cwd=cwd, user=user, timeout=timeout,
+        output_limit_bytes=64 * 1024,
+    )  # fmt: skip
+    try:
+        sys.stdout.flush()
+        with raw():
+            return await _Loan(process).run()
+    finally:
+        await process.aclose()
+
+
+class _Loan:
+    """One program with our terminal."""
+
+    def __init__(self, process: ProcessBase) -> None:
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self._keys: asyncio.Queue[bytes] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> ExecResult:
+        """Until the program ends."""
+        main = asyncio.current_task()
+        assert main is not None
+        self._loop.add_reader(0, self._read)
+        self._loop.add_signal_handler(signal.SIGWINCH, self._follow_size)
+        self._loop.add_signal_handler(signal.SIGCONT, self._come_back)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._loop.add_signal_handler(number, main.cancel)
+        typing = self._loop.create_task(self._type())
+        try:
+            guard = TerminalGuard()
+            async for chunk in self._process.output():
+                write_all(1, guard.clean(chunk.data))
+            return await self._process.wait()
+        finally:
+            self._loop.remove_reader(0)
+            for number in (signal.SIGWINCH, signal.SIGCONT, signal.SIGTERM, signal.SIGHUP):
+                self._loop.remove_signal_handler(number)
+            typing.cancel()
+            await asyncio.gather(typing, *self._tasks, return_exceptions=True)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(0, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        # One piece at a time: while the program does not take it, the keys wait in the kernel.
+        self._loop.remove_reader(0)
+        self._keys.put_nowait(data)
+
+    async def _type(self) -> None:
+        with contextlib.suppress(CorralError):  # it ends: output says so
+            while data := await self._keys.get():
+                await self._process.write(data)
+                self._loop.add_reader(0, self._read)
+            await self._process.signal(signal.SIGHUP)  # the window was closed
+
+    def _follow_size(self) -> None:
+        rows, columns = size()
+        self._start(self._resize(rows, columns))
+
+    async def _resize(self, rows: int, columns: int) -> None:
+        with contextlib.suppress(CorralError, OSError):  # it has ended meanwhile
+            await self._process.resize(rows=rows, columns=columns)
+
+    def _come_back(self) -> None:
+        """After a stop from outside the shell has set the terminal to its own liking."""
+        tty.setraw(0)
+        self._follow_size()
+
+    def _start(self, work: object) -> None:
+        assert asyncio.iscoroutine(work)
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
