@@ -14,6 +14,7 @@ from corral.cli.clean import Cleaner
 from corral.results import OutputChunk, StreamName
 
 _CHUNK_BYTES = 64 * 1024
+_READ_AHEAD = 4
 _DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
 
 
@@ -68,22 +69,25 @@ async def read_input() -> AsyncIterator[bytes]:
     thread that waits for a terminal can't be called back.
     """
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=4)
+    queue: asyncio.Queue[bytes] = asyncio.Queue()
+    room = threading.Semaphore(_READ_AHEAD)
 
     def read() -> None:
-        try:
-            while True:
+        data = b"-"
+        while data:
+            room.acquire()
+            try:
                 data = os.read(0, _CHUNK_BYTES)
-                asyncio.run_coroutine_threadsafe(queue.put(data), loop).result()
-                if not data:
-                    return
-        except OSError:
-            asyncio.run_coroutine_threadsafe(queue.put(b""), loop)
-        except RuntimeError:
-            return  # the loop is closed: nobody wants it any more
+            except OSError:
+                data = b""
+            try:
+                loop.call_soon_threadsafe(queue.put_nowait, data)
+            except RuntimeError:
+                return  # the loop is closed: nobody wants it any more
 
     threading.Thread(target=read, name="corral-stdin", daemon=True).start()
     while data := await queue.get():
+        room.release()
         yield data
 
 

@@ -21,6 +21,8 @@ from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
 
 _SEARCH_SECONDS = 300
+_ANSWER_SECONDS = 300
+"""No single file takes that long; an agent that is silent for so long has been tampered with."""
 _REPEATABLE = frozenset(("stat", "resolve"))
 
 
@@ -67,8 +69,9 @@ class EmbeddedFiles(FilesBase):
         operation = message["op"]
         with mapped(sandbox_id=self._sandbox_id, op=operation):
             try:
-                answer = await exchange.answer(self._request(message, descriptors))
-            except GoneError:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    answer = await exchange.answer(self._request(message, descriptors))
+            except (GoneError, TimeoutError):
                 await self._interrupted(path, operation, may_retry=operation in _REPEATABLE)
                 answer = await exchange.answer(self._request(message, descriptors))
         return self._check(answer, path, operation)

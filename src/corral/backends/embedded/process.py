@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -18,13 +19,14 @@ from corral.backends.embedded.seam import exec_error
 from corral.command import SpawnRequest
 from corral.engine import wire
 from corral.engine.client import ask
-from corral.engine.errors import ProtocolError
+from corral.engine.errors import GoneError, ProtocolError
 from corral.errors import EngineFaultError, ExecError, SandboxGoneError
 from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, StreamName, Usage
 
 _GRACE_SECONDS = 5.0
 """Init ends a program in time by itself. If it has not said so by then, the sandbox as a whole is given up."""
+_START_SECONDS = 60.0
 _TERMINAL_SECONDS = 0.25
 """How long a terminal that a background program holds open is listened to after the end."""
 _FIONREAD = termios.FIONREAD
@@ -301,16 +303,20 @@ async def spawn(
         sandbox_id=sandbox_id, request=request, channel=channel, outputs=ours, stdin_fd=stdin_fd, give_up=give_up
     )
     try:
-        started, descriptors = await exchange.receive(channel)
+        async with asyncio.timeout(_START_SECONDS):
+            started, descriptors = await exchange.receive(channel)
         if "started" not in started:
             wire.close_all(descriptors)
             raise exec_error(started, cwd=request.cwd, sandbox_id=sandbox_id)
         process.begin(started, descriptors)
-    except BaseException:
+    except BaseException as error:
         if not process.pid:
             # Closing the channel is the cancellation: init ends the tree.
             channel.close()
             wire.close_all([*ours, *([stdin_fd] if stdin_fd is not None else [])])
+        if isinstance(error, TimeoutError):
+            give_up()  # an init that does not answer can't be trusted with anything else either
+            raise GoneError("init does not answer") from error
         raise
     return process
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
+import posixpath
 import tarfile
 
 from corral.backends.memory.tree import READ, Node, Spot, Tree
@@ -13,11 +13,11 @@ _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SY
 
 
 def pack(tree: Tree, path: str) -> bytes:
-    """A file or folder as a tar; names are relative to it. What means nothing elsewhere (a FIFO, a device) is left out."""
+    """A file or folder as a tar, names relative to it. A FIFO or device means nothing elsewhere and is left out."""
     at, top = tree.existing(path, follow=False)
-    members = [(".", top)] if top.kind == "folder" else [(os.path.basename(at), top)]
+    members = [(".", top)] if top.kind == "folder" else [(posixpath.basename(at), top)]
     if top.kind == "folder":
-        members += [(os.path.relpath(below, at), node) for below, node in tree.walk(at, unreadable=[], hidden=True)]
+        members += [(posixpath.relpath(below, at), node) for below, node in tree.walk(at, unreadable=[], hidden=True)]
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, node in members:

@@ -41,24 +41,49 @@ class MemoryBackend:
     # What a test scripts.
 
     def reply(
-        self, command: Wanted, *, stdout: str | bytes = "", stderr: str | bytes = "", exit_code: int = 0, seconds: float = 0.0,
+        self,
+        command: Wanted,
+        *,
+        stdout: str | bytes = "",
+        stderr: str | bytes = "",
+        exit_code: int = 0,
+        seconds: float = 0.0,
         times: int | None = None,
-    ) -> None:  # fmt: skip
-        """Answer a command: a text that must be the whole of it, or a pattern. `times`: so often, then the next reply."""
+    ) -> None:
+        """Answer a command: a text that must be the whole of it, or a pattern. `times`: so often, then the next."""
         self.script.add(
-            command, snippet=False, language=None, stdout=stdout, stderr=stderr, exit_code=exit_code, seconds=seconds,
+            command,
+            snippet=False,
+            language=None,
+            stdout=stdout,
+            stderr=stderr,
+            exit_code=exit_code,
+            seconds=seconds,
             times=times,
-        )  # fmt: skip
+        )
 
     def reply_code(
-        self, code: Wanted, *, language: str | None = None, stdout: str | bytes = "", stderr: str | bytes = "",
-        exit_code: int = 0, seconds: float = 0.0, times: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        code: Wanted,
+        *,
+        language: str | None = None,
+        stdout: str | bytes = "",
+        stderr: str | bytes = "",
+        exit_code: int = 0,
+        seconds: float = 0.0,
+        times: int | None = None,
+    ) -> None:
         """Answer a snippet, of one language or of any."""
         self.script.add(
-            code, snippet=True, language=language, stdout=stdout, stderr=stderr, exit_code=exit_code, seconds=seconds,
+            code,
+            snippet=True,
+            language=language,
+            stdout=stdout,
+            stderr=stderr,
+            exit_code=exit_code,
+            seconds=seconds,
             times=times,
-        )  # fmt: skip
+        )
 
     def count_living(self) -> int:
         """How many sandboxes live, owned and detached."""
@@ -98,9 +123,14 @@ class MemoryBackend:
     async def capabilities(self) -> Capabilities:
         """See `Backend`."""
         return Capabilities(
-            isolation="nothing is executed", memory="none", processes="none", cpu="none", disk="hard", powers=POWERS,
+            isolation="nothing is executed",
+            memory="none",
+            processes="none",
+            cpu="none",
+            disk="hard",
+            powers=POWERS,
             notes=("a fake for tests: a tree of files in memory and scripted programs",),
-        )  # fmt: skip
+        )
 
     async def aclose(self) -> None:
         """See `Backend`."""
@@ -116,9 +146,11 @@ class MemoryBackend:
         text = source.decode("utf-8", "surrogateescape")
         if self._on_code is None and language not in _SHELLS and not self.script.knows_code(text, language):
             raise BackendUnavailableError(
-                f"nothing in this sandbox runs {language}", sandbox_id=sandbox_id, op="run_code",
+                f"nothing in this sandbox runs {language}",
+                sandbox_id=sandbox_id,
+                op="run_code",
                 hint="script it: MemoryBackend(on_code=…), or backend.reply_code(…)",
-            )  # fmt: skip
+            )
 
     def ended(self, box: Box) -> None:
         """See `World`."""
@@ -149,9 +181,11 @@ class MemoryBackend:
 
 def _refuse_what_is_missing(spec: Spec) -> None:
     wishes = {
-        "images": spec.image is not None, "network": spec.network.mode != "none", "packages": bool(spec.packages),
+        "images": spec.image is not None,
+        "network": spec.network.mode != "none",
+        "packages": bool(spec.packages),
         "venv": spec.venv is not None,
-    }  # fmt: skip
+    }
     for power, wanted in wishes.items():
         if wanted:
             raise CapabilityError(

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import errno
 import hashlib
-import os
-import re
+import posixpath
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 
 from corral.backends.memory import archive as archives
-from corral.backends.memory.search import MAX_LINE_BYTES, compile_glob, compile_pattern, text_files
-from corral.backends.memory.tree import READ, WRITE, Node, Spot, Tree, refuse
+from corral.backends.memory import search
+from corral.backends.memory.tree import WRITE, Node, Spot, Tree, refuse
 from corral.errors import (
     FILE_ERRORS_BY_ERRNO,
     EditConflictError,
@@ -23,7 +22,7 @@ from corral.errors import (
 from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, encode
 from corral.paths import SandboxPath
 from corral.protocol import PathLike
-from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
+from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
 
 
 class MemoryFiles(FilesBase):
@@ -54,16 +53,22 @@ class MemoryFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self.at(path)
         with self._acting(target, "read") as tree:
-            data = _regular(tree, target, READ).data
+            data = tree.regular(target).data
         for offset in range(0, len(data), chunk_bytes):
             yield data[offset : offset + chunk_bytes]
             await asyncio.sleep(0)
             self._guard()
 
     async def write(
-        self, path: PathLike, content: bytes | str | AsyncIterable[bytes], *, mode: int | None = None, parents: bool = True,
-        exclusive: bool = False, append: bool = False,
-    ) -> int:  # fmt: skip
+        self,
+        path: PathLike,
+        content: bytes | str | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        exclusive: bool = False,
+        append: bool = False,
+    ) -> int:
         """See `AsyncFiles`."""
         target = self.at(path)
         self._guard()
@@ -76,7 +81,7 @@ class MemoryFiles(FilesBase):
         await asyncio.sleep(0)
         with self._acting(target, "write") as tree:
             if parents:
-                tree.make_folders(os.path.dirname(target))
+                tree.make_folders(posixpath.dirname(target))
             spot = tree.find(target)
             before = _replaceable(tree, spot, exclusive=exclusive)
             if before is not None:
@@ -90,7 +95,7 @@ class MemoryFiles(FilesBase):
     ) -> EditResult:
         with self._acting(path, "edit") as tree:
             spot = tree.find(path)
-            node = _regular(tree, path, READ)
+            node = tree.regular(path)
             if expected_sha256 is not None and hashlib.sha256(node.data).hexdigest() != expected_sha256:
                 text = f"{path}: the file has changed since it was read"
                 raise EditConflictError(
@@ -123,7 +128,7 @@ class MemoryFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self.at(path)
         with self._acting(target, "list") as tree:
-            folder = _folder(tree, target)
+            folder = tree.folder(target)
             prefix = target.rstrip("/")
             return [tree.describe(f"{prefix}/{name}", node) for name, node in sorted(folder.children.items())]
 
@@ -134,64 +139,40 @@ class MemoryFiles(FilesBase):
         root = self.at(path)
         if pattern.startswith("/"):
             root, pattern = SandboxPath("/"), pattern.lstrip("/")
-        wanted, unreadable, found = compile_glob(pattern), list[str](), list[FileInfo]()
         with self._acting(root, "glob") as tree:
-            _folder(tree, root)
-            real = tree.existing(root)[0]
-            for at, node in tree.walk(root, unreadable=unreadable, hidden=hidden):
-                name = os.path.relpath(at, real)
-                if wanted.fullmatch(name):
-                    if len(found) >= limit:
-                        return GlobResult(tuple(found), truncated=True, unreadable=tuple(unreadable))
-                    found.append(tree.describe(f"{root.rstrip('/')}/{name}", node))
-        return GlobResult(tuple(found), unreadable=tuple(unreadable))
+            return search.glob(tree, root, pattern, hidden=hidden, limit=limit)
 
     async def grep(
-        self, pattern: str, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False, fixed: bool = False,
-        hidden: bool = False, limit: int = DEFAULT_MATCH_LIMIT,
-    ) -> GrepResult:  # fmt: skip
+        self,
+        pattern: str,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = False,
+        hidden: bool = False,
+        limit: int = DEFAULT_MATCH_LIMIT,
+    ) -> GrepResult:
         """See `AsyncFiles`."""
-        root = self.at(path)
-        wanted, unreadable, found = (
-            compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case),
-            list[str](),
-            list[GrepMatch](),
-        )
+        root, wanted = self.at(path), search.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         with self._acting(root, "grep") as tree:
-            for at, node in text_files(tree, root, include=include, hidden=hidden, unreadable=unreadable):
-                for number, line in enumerate(node.data.split(b"\n"), start=1):
-                    text = line.rstrip(b"\r")
-                    if not wanted.search(text) or (not line and number > node.data.count(b"\n")):
-                        continue
-                    if len(found) >= limit:
-                        return GrepResult(tuple(found), truncated=True, unreadable=tuple(unreadable))
-                    found.append(GrepMatch(at, number, text[:MAX_LINE_BYTES].decode("utf-8", "replace")))
-        return GrepResult(tuple(found), unreadable=tuple(unreadable))
+            return search.grep(tree, root, wanted, include=include, hidden=hidden, limit=limit)
 
     async def replace(
-        self, pattern: str, new: str | bytes, *, path: PathLike = ".", include: str | None = None, ignore_case: bool = False,
-        fixed: bool = True, hidden: bool = False,
-    ) -> ReplaceResult:  # fmt: skip
+        self,
+        pattern: str,
+        new: str | bytes,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = True,
+        hidden: bool = False,
+    ) -> ReplaceResult:
         """See `AsyncFiles`."""
-        root, after = self.at(path), encode(new)
-        wanted, unreadable, counts = (
-            compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case),
-            list[str](),
-            dict[str, int](),
-        )
+        root, wanted = self.at(path), search.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         with self._acting(root, "replace") as tree:
-            for at, node in text_files(tree, root, include=include, hidden=hidden, unreadable=unreadable):
-                try:
-                    changed, count = wanted.subn((lambda _: after) if fixed else after, node.data)
-                    if count:
-                        tree.need(node, WRITE)
-                        tree.put(tree.find(at), Node("file", node.mode, data=changed))
-                        counts[at] = count
-                except re.error as error:
-                    raise SandboxFileError(f"{after!r} is not a replacement: {error}", op="replace") from error
-                except OSError as error:
-                    unreadable.append(f"{at}: {error.strerror}")
-        return ReplaceResult(counts, tuple(unreadable))
+            return search.replace(tree, root, wanted, encode(new), fixed=fixed, include=include, hidden=hidden)
 
     # Changing the tree.
 
@@ -210,20 +191,22 @@ class MemoryFiles(FilesBase):
                 _check_overwrite(spot.node, aim.node, overwrite=overwrite)
                 tree.forget(tree.take_away(aim))
             moved = tree.take_away(spot)
-            tree.forget(moved) if moved.kind == "file" else None  # `put` counts it again
+            if moved.kind == "file":
+                tree.forget(moved)  # `put` counts it again
             tree.put(Spot(aim.path, aim.parent, aim.name, None), moved)
 
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """See `AsyncFiles`."""
         target = self.at(path)
-        with (
-            contextlib.suppress(SandboxFileNotFoundError if missing_ok else ()),
-            self._acting(target, "remove") as tree,
-        ):
-            spot = tree.find(target, follow=False)
-            if spot.node is not None and spot.node.children and not recursive:
-                refuse(errno.ENOTEMPTY)
-            tree.forget(tree.take_away(spot))
+        try:
+            with self._acting(target, "remove") as tree:
+                spot = tree.find(target, follow=False)
+                if spot.node is not None and spot.node.children and not recursive:
+                    refuse(errno.ENOTEMPTY)
+                tree.forget(tree.take_away(spot))
+        except SandboxFileNotFoundError:
+            if not missing_ok:
+                raise
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
         """See `AsyncFiles`."""
@@ -263,11 +246,11 @@ class MemoryFiles(FilesBase):
         """See `AsyncFiles`."""
         target, events, loop = self.at(path), asyncio.Queue[WatchEvent](), asyncio.get_running_loop()
         with self._acting(target, "watch") as tree:
-            _folder(tree, target)
+            tree.folder(target)
             root = tree.existing(target)[0].rstrip("/")
 
         def pass_on(event: WatchEvent) -> None:
-            parent = os.path.dirname(event.path).rstrip("/")
+            parent = posixpath.dirname(event.path).rstrip("/")
             if parent == root or (recursive and f"{parent}/".startswith(f"{root}/")):
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
@@ -293,22 +276,6 @@ class MemoryFiles(FilesBase):
         data = b"".join([chunk async for chunk in archive])
         with self._acting(target, "unpack") as tree:
             return archives.unpack(tree, target, data)
-
-
-def _regular(tree: Tree, path: str, bit: int) -> Node:
-    node = tree.existing(path)[1]
-    if node.kind != "file":
-        refuse(errno.EISDIR if node.kind == "folder" else errno.EINVAL)
-    tree.need(node, bit)
-    return node
-
-
-def _folder(tree: Tree, path: str) -> Node:
-    node = tree.existing(path)[1]
-    if node.kind != "folder":
-        refuse(errno.ENOTDIR)
-    tree.need(node, READ)
-    return node
 
 
 def _replaceable(tree: Tree, spot: Spot, *, exclusive: bool) -> Node | None:

@@ -11,11 +11,11 @@ import traceback
 from collections.abc import Awaitable, Callable
 
 from corral.backends.memory.call import Call, Input
-from corral.backends.memory.shell import Killed
+from corral.backends.memory.shell import KilledError
+from corral.command import SpawnRequest
 from corral.errors import CapabilityError, CorralError, ExecError
 from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, Usage
-from corral.sandbox import SpawnRequest
 
 _NOTES = ("nothing was executed: CPU and memory were not counted",)
 _HARMLESS = frozenset((signals.SIGCHLD, signals.SIGCONT, signals.SIGURG, signals.SIGWINCH))
@@ -66,7 +66,7 @@ class MemoryProcess(ProcessBase):
         try:
             code = int(await run(call))
             ending = Ending(code & 0xFF, "exited", self._usage())
-        except Killed as death:
+        except KilledError as death:
             ending = self._signalled(death.number)
         except asyncio.CancelledError:
             self.finish(Ending(128 + signals.SIGKILL, "cancelled", self._usage(), signal=int(signals.SIGKILL)))
@@ -109,7 +109,7 @@ class MemoryProcess(ProcessBase):
             text = "the memory backend can't stop a program and let it go on"
             raise CapabilityError(text, sandbox_id=self._sandbox_id, op="signal")
         else:
-            self._end(self._signalled(int(number)))
+            self._stop(self._signalled(int(number)))
 
     async def resize(self, *, rows: int, columns: int) -> None:
         """See `Process`."""
@@ -117,13 +117,13 @@ class MemoryProcess(ProcessBase):
 
     def end_tree(self, reason: EndReason) -> None:
         """See `ProcessBase`."""
-        self._end(Ending(128 + signals.SIGKILL, reason, self._usage(), signal=int(signals.SIGKILL)))
+        self._stop(Ending(128 + signals.SIGKILL, reason, self._usage(), signal=int(signals.SIGKILL)))
 
     def end_gone(self, error: CorralError) -> None:
         """The sandbox has ended."""
-        self._end(error)
+        self._stop(error)
 
-    def _end(self, ending: Ending | CorralError) -> None:
+    def _stop(self, ending: Ending | CorralError) -> None:
         """From any thread: the end is told at once, the tasks are cancelled in their own loop."""
         self.finish(ending)
         with contextlib.suppress(RuntimeError):  # the loop is closed, and has cancelled them

@@ -103,9 +103,17 @@ async def shell(call: Call) -> int:
 
 
 BUILT_IN: Mapping[str, Program] = {
-    "true": true, "false": false, "echo": echo, "cat": cat, "pwd": pwd, "env": env, "sleep": sleep, "mkfifo": mkfifo,
-    "sh": shell, "bash": shell,
-}  # fmt: skip
+    "true": true,
+    "false": false,
+    "echo": echo,
+    "cat": cat,
+    "pwd": pwd,
+    "env": env,
+    "sleep": sleep,
+    "mkfifo": mkfifo,
+    "sh": shell,
+    "bash": shell,
+}
 
 
 async def run_program(call: Call, programs: Mapping[str, Program]) -> int:

@@ -16,10 +16,11 @@ from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.program import run_program
 from corral.backends.memory.script import Recorded, Script, command_text
 from corral.backends.memory.tree import Tree
+from corral.command import SpawnRequest
 from corral.errors import CapabilityError, SandboxGoneError, WorkdirError
 from corral.languages import Language, Runtime
 from corral.results import Event, SandboxInfo, SandboxUsage
-from corral.sandbox import SandboxBase, SpawnRequest
+from corral.sandbox import SandboxBase
 from corral.spec import HOME, USER, Lifetime, Spec
 
 CODE_PROGRAM = "corral-code"
@@ -137,9 +138,17 @@ class MemorySandbox(SandboxBase):
         process = MemoryProcess(sandbox_id=self._id, request=request)
         self._box.processes.add(process)
         call = Call(
-            argv=request.argv, env=dict(request.env), cwd=request.cwd, stdin=process.input, files=self._files, tree=self._box.tree,
-            feed=process.feed, run=self._perform, spawn=lambda inner: process.begin_child(self._perform(inner)), pid=process.pid,
-        )  # fmt: skip
+            argv=request.argv,
+            env=dict(request.env),
+            cwd=request.cwd,
+            stdin=process.input,
+            files=self._files,
+            tree=self._box.tree,
+            feed=process.feed,
+            run=self._perform,
+            spawn=lambda inner: process.begin_child(self._perform(inner)),
+            pid=process.pid,
+        )
         if request.argv[0] == CODE_PROGRAM:
             source = await self._files.read(request.argv[2])
             language, text = request.argv[1], source.decode("utf-8", "surrogateescape")
@@ -160,8 +169,10 @@ class MemorySandbox(SandboxBase):
     def _refuse(self, request: SpawnRequest) -> None:
         """What a fake can't give, it does not pretend to."""
         wishes = {
-            "pty": request.pty, "views": bool(request.read_only or request.hidden), "users": request.user not in (USER, "1000"),
-        }  # fmt: skip
+            "pty": request.pty,
+            "views": bool(request.read_only or request.hidden),
+            "users": request.user not in (USER, "1000"),
+        }
         for power, wanted in wishes.items():
             if wanted:
                 raise CapabilityError(f"the memory backend has no {power}", sandbox_id=self._id, op="exec")

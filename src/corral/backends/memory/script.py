@@ -58,9 +58,17 @@ class Script:
         self._lock = threading.Lock()
 
     def add(
-        self, wanted: Wanted, *, snippet: bool, language: str | None, stdout: str | bytes, stderr: str | bytes,
-        exit_code: int, seconds: float, times: int | None,
-    ) -> None:  # fmt: skip
+        self,
+        wanted: Wanted,
+        *,
+        snippet: bool,
+        language: str | None,
+        stdout: str | bytes,
+        stderr: str | bytes,
+        exit_code: int,
+        seconds: float,
+        times: int | None,
+    ) -> None:
         """A reply."""
         with self._lock:
             self._rules.append(

@@ -36,7 +36,7 @@ class _SyntaxError(Exception):
     """Something that this shell does not know."""
 
 
-class _Exit(Exception):
+class _ExitError(Exception):
     """`exit`."""
 
     def __init__(self, code: int) -> None:
@@ -72,7 +72,7 @@ async def run_text(call: Call, text: str, *, name: str, args: tuple[str, ...] = 
     except _SyntaxError as error:
         call.err(f"{name}: the memory backend's shell does not know {error}\n")
         return SYNTAX
-    except _Exit as end:
+    except _ExitError as end:
         return end.code
     return state.last
 
@@ -93,12 +93,10 @@ def _parse(text: str) -> list[_Command]:
                 raise _SyntaxError(f"{redirect} {token!r}")
             current.redirects.append((redirect, token))
             redirect = ""
-        elif kind == "word" and token not in _UNKNOWN:
-            if "`" in token or "$(" in token:
-                raise _SyntaxError(repr(token))
-            current.words.append(token)
-        elif token in _UNKNOWN:
+        elif token in _UNKNOWN and (kind == "operator" or not current.words) or "`" in token or "$(" in token:
             raise _SyntaxError(repr(token))
+        elif kind == "word":
+            current.words.append(token)
         else:
             current.after = token
             if current.words or current.redirects:
@@ -115,7 +113,7 @@ async def _run_all(state: _Shell, commands: list[_Command]) -> None:
         wanted = (before != "&&" or state.last == 0) and (before != "||" or state.last != 0)
         if wanted:
             state.last = await _run_one(state, command)
-        before = command.after if wanted or command.after in ("&&", "||") else command.after
+        before = command.after
 
 
 async def _run_one(state: _Shell, command: _Command) -> int:
@@ -225,7 +223,7 @@ def _cd(state: _Shell, call: Call) -> int:
 
 def _exit(state: _Shell, call: Call) -> int:
     text = call.argv[1] if len(call.argv) > 1 else str(state.last)
-    raise _Exit(int(text) & 0xFF if text.isdigit() else SYNTAX)
+    raise _ExitError(int(text) & 0xFF if text.isdigit() else SYNTAX)
 
 
 def _export(state: _Shell, call: Call) -> int:
@@ -246,10 +244,10 @@ def _kill(state: _Shell, call: Call) -> int:
     if not number or words[-1:] != [str(call.pid)]:
         call.err("kill: no such process\n")
         return 1
-    raise Killed(number)
+    raise KilledError(number)
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The program ended itself by a signal."""
 
     def __init__(self, number: int) -> None:
@@ -258,5 +256,9 @@ class Killed(Exception):
 
 
 _BUILTINS: dict[str, Callable[[_Shell, Call], int]] = {
-    "cd": _cd, "exit": _exit, "export": _export, "kill": _kill, ":": lambda state, call: 0,
-}  # fmt: skip
+    "cd": _cd,
+    "exit": _exit,
+    "export": _export,
+    "kill": _kill,
+    ":": lambda state, call: 0,
+}

@@ -71,17 +71,14 @@ class Tree:
         self._found("/tmp", uid=0, mode=0o1777)
         for path in (HOME, "/workspace", workdir):
             self._found(path, uid=UID, mode=0o755)
-        self._folder("/dev").children["null"] = Node("device", 0o666, uid=0)
-        self._folder("/etc").children["hostname"] = Node("file", 0o644, uid=0, data=b"corral\n")
+        self.folder("/dev").children["null"] = Node("device", 0o666, uid=0)
+        self.folder("/etc").children["hostname"] = Node("file", 0o644, uid=0, data=b"corral\n")
 
     def _found(self, path: str, *, uid: int, mode: int) -> None:
         """Lay a folder down without asking who may. Only at the beginning."""
         here = self.root
         for part in filter(None, path.split("/")):
             here = here.children.setdefault(part, Node("folder", mode, uid=uid))
-
-    def _folder(self, path: str) -> Node:
-        return self.existing(path)[1]
 
     # Finding.
 
@@ -125,6 +122,22 @@ class Tree:
         if spot.node is None:
             refuse(errno.ENOENT)
         return spot.path, spot.node
+
+    def regular(self, path: str) -> Node:
+        """A regular file that may be read. Raises: as `find`, EISDIR, EINVAL for something special."""
+        node = self.existing(path)[1]
+        if node.kind != "file":
+            refuse(errno.EISDIR if node.kind == "folder" else errno.EINVAL)
+        self.need(node, READ)
+        return node
+
+    def folder(self, path: str) -> Node:
+        """A folder that may be listed. Raises: as `find`."""
+        node = self.existing(path)[1]
+        if node.kind != "folder":
+            refuse(errno.ENOTDIR)
+        self.need(node, READ)
+        return node
 
     def need(self, node: Node, bit: int) -> None:
         """Raises: EACCES where the user may not."""

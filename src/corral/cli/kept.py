@@ -1,0 +1,141 @@
+"""Programs that run on in a detached sandbox, with a log that its keeper writes. Only the embedded backend has keepers."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from corral.backends.embedded import EmbeddedBackend, keepers
+from corral.backends.embedded.keepers import KeptProgram
+from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.backends.registry import get_backend
+from corral.errors import CapabilityError, SandboxGoneError
+from corral.protocol import Backend, Command
+
+_LOOK_SECONDS = 0.1
+_CHUNK_BYTES = 64 * 1024
+
+
+def find_embedded(name: str, *, what: str) -> EmbeddedBackend:
+    """The embedded backend. Raises: CapabilityError for another one."""
+    backend: Backend = get_backend(name)
+    if not isinstance(backend, EmbeddedBackend):
+        raise CapabilityError(f"the {name} backend has no {what}", hint="--backend embedded has")
+    return backend
+
+
+async def start_kept(
+    backend: EmbeddedBackend, sandbox_id: str, command: Command, *, cwd: str | None, env: Mapping[str, str],
+    user: str | None, timeout: float | None,
+) -> int:  # fmt: skip
+    """Start a program that outlives us; its number."""
+    box = await backend.connect(sandbox_id)
+    try:
+        program = _describe(box, command, cwd=cwd, env=env, user=user, timeout=timeout)
+        return await asyncio.to_thread(keepers.run_kept, backend.data_folder, sandbox_id, program)
+    finally:
+        await box.aclose()
+
+
+def _describe(
+    box: EmbeddedSandbox, command: Command, *, cwd: str | None, env: Mapping[str, str], user: str | None,
+    timeout: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    # The sandbox has no public call for this yet: what it resolves for `start` is wanted here too.
+    request = box._request(command, cwd=cwd, env=env, stdin=False, user=user, timeout=timeout)  # noqa: SLF001
+    uid, gid = box._ids(request.user)  # noqa: SLF001
+    return {
+        "argv": list(request.argv), "env": dict(request.env), "cwd": request.cwd, "uid": uid, "gid": gid,
+        "timeout": request.timeout,
+    }  # fmt: skip
+
+
+def list_kept(backend: EmbeddedBackend, sandbox_id: str) -> list[KeptProgram]:
+    """Oldest first."""
+    return keepers.kept_programs(backend.data_folder, sandbox_id)
+
+
+def find_kept(backend: EmbeddedBackend, sandbox_id: str, number: int | None) -> KeptProgram:
+    """The program of that number, or the one that was started last. Raises: SandboxGoneError."""
+    programs = list_kept(backend, sandbox_id)
+    if not programs:
+        raise SandboxGoneError(
+            f"no program was left running in {sandbox_id!r}", hint=f"`corral sandbox exec -d {sandbox_id} -- …` starts one"
+        )
+    if number is None:
+        return programs[-1]
+    for program in programs:
+        if program.number == number:
+            return program
+    known = ", ".join(str(program.number) for program in programs)
+    raise SandboxGoneError(f"there is no program {number} in {sandbox_id!r}", hint=f"there are {known}")
+
+
+def read_log(program: KeptProgram) -> Iterator[bytes]:
+    """What it has printed, from the oldest that is kept."""
+    for path in (program.log.with_name(f"{program.log.name}.1"), program.log):
+        try:
+            with path.open("rb") as file:
+                while data := file.read(_CHUNK_BYTES):
+                    yield data
+        except FileNotFoundError:
+            continue
+
+
+async def follow_log(backend: EmbeddedBackend, sandbox_id: str, program: KeptProgram) -> Any:
+    """What it has printed and prints, until it or its sandbox ends."""
+    for data in read_log(program):
+        yield data
+    reader = _Tail(program.log)
+    reader.skip()
+    while True:
+        try:
+            running = find_kept(backend, sandbox_id, program.number).state == "running"
+        except SandboxGoneError:
+            running = False
+        for data in reader.read():
+            yield data
+        if not running:
+            return
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+class _Tail:
+    """Reads on in a file that grows, also when it is turned over."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._inode = 0
+
+    def skip(self) -> None:
+        """To its end."""
+        try:
+            about = self._path.stat()
+        except FileNotFoundError:
+            return
+        self._offset, self._inode = about.st_size, about.st_ino
+
+    def read(self) -> Iterator[bytes]:
+        try:
+            with self._path.open("rb") as file:
+                inode = self._path.stat().st_ino
+                if inode != self._inode and self._inode:
+                    self._offset = 0
+                self._inode = inode
+                file.seek(self._offset)
+                while data := file.read(_CHUNK_BYTES):
+                    self._offset += len(data)
+                    yield data
+        except FileNotFoundError:
+            return
+
+
+def show_command(argv: tuple[str, ...]) -> str:
+    """A command as somebody would type it."""
+    if argv[:2] == ("/bin/sh", "-c") and len(argv) == 3:
+        return argv[2]
+    return shlex.join(argv)

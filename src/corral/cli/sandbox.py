@@ -1,0 +1,329 @@
+"""`corral sandbox`: sandboxes that live on by themselves, found by id, by name, or by the beginning of an id."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from corral.cli import options
+from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table
+from corral.cli.failure import ERROR, SANDBOX, say
+from corral.cli.loop import run_async
+from corral.cli.run import describe, explain, note, to_json
+from corral.cli.stdio import Outlet, read_input
+from corral.errors import CorralError, SandboxGoneError, SpecError
+from corral.protocol import Command
+from corral.results import SandboxInfo
+
+
+@click.group()
+def sandbox() -> None:
+    """Make, use and remove sandboxes that outlive this command.
+
+    \b
+    corral sandbox create --name box --lifetime 2h
+    corral sandbox exec box -- python3 -c 'print(6 * 7)'
+    corral sandbox cp data.csv box:
+    corral sandbox rm box
+    """
+
+
+@sandbox.command()
+@click.option("--name", "-n", metavar="NAME", help="A name to find it by.")
+@options.setting_option("lifetime", type=options.TIME, metavar="TIME")
+@click.option("--idle", type=options.TIME, metavar="TIME", help="End it when nobody has used it for so long.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Shown by list; for your own use.")
+@options.timeout_option
+@options.backend_option
+@options.wish_options
+@options.json_option
+def create(
+    name: str | None, lifetime: float | None, idle: float | None, labels: tuple[str, ...], timeout: float | None,
+    backend: str, as_json: bool, **given: Any,
+) -> int:  # fmt: skip
+    """Make a sandbox that lives on, and print its id."""
+    from corral.door import make_spec
+    from corral.spec import Lifetime
+
+    spec = make_spec(
+        **options.read_wishes(given),
+        name=name,
+        labels=options.read_labels(labels),
+        lifetime=Lifetime(seconds=lifetime, idle_seconds=idle),
+        exec_timeout=timeout,
+    )
+
+    async def work() -> SandboxInfo:
+        from corral.door import AsyncSandbox
+
+        box = await AsyncSandbox.create(backend=backend, spec=spec)
+        try:
+            await box.detach()
+            return await box.info()
+        except BaseException:
+            await box.kill()
+            raise
+        finally:
+            await box.aclose()
+
+    info = run_async(work())
+    click.echo(to_json(asdict(info)) if as_json else info.sandbox_id)
+    return 0
+
+
+@sandbox.command("list")
+@options.backend_option
+@click.option("--quiet", "-q", is_flag=True, help="Only the ids.")
+@options.json_option
+def list_sandboxes(backend: str, quiet: bool, as_json: bool) -> int:
+    """Show the sandboxes that live on by themselves."""
+    from corral.door import AsyncSandbox
+
+    infos = run_async(AsyncSandbox.list(backend=backend))
+    if as_json:
+        click.echo(to_json([asdict(info) for info in infos]))
+    elif quiet:
+        for info in infos:
+            click.echo(info.sandbox_id)
+    elif not infos:
+        click.echo("no sandboxes")
+    else:
+        rows = [
+            [info.sandbox_id, plain(info.name or "-"), info.state, show_seconds(max(0.0, time.time() - info.created)),
+             show_seconds(info.deadline) if info.deadline is not None else "-",
+             plain(" ".join(f"{key}={value}" for key, value in info.labels.items()))]
+            for info in sorted(infos, key=lambda info: info.created)
+        ]  # fmt: skip
+        click.echo("\n".join(table(rows, headers=["ID", "NAME", "STATE", "AGE", "LEFT", "LABELS"])))
+    return 0
+
+
+@sandbox.command("exec")
+@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@click.argument("command", nargs=-1, required=True, metavar="-- CMD…")
+@click.option("--detach", "-d", is_flag=True, help="Let it run on; its output goes to `corral sandbox logs`.")
+@click.option("--interactive", "-i", is_flag=True, help="Pass our standard input on.")
+@click.option("--tty", "-T", is_flag=True, help="In a terminal of its own, which is ours.")
+@options.timeout_option
+@click.option("--cwd", "-w", metavar="PATH", help="The folder to run in.")
+@options.environment_options
+@click.option("--user", "-u", metavar="NAME", help="As this user: daytona, root, nobody or a number.")
+@options.backend_option
+@options.json_option
+def exec_(
+    sandbox_id: str, command: tuple[str, ...], detach: bool, interactive: bool, tty: bool, timeout: float | None,
+    cwd: str | None, env: tuple[str, ...], env_file: tuple[Any, ...], user: str | None, backend: str, as_json: bool,
+) -> int:  # fmt: skip
+    """Run a program in a sandbox that is there. One word is a text for the shell, several are an argv.
+
+    The exit code is the program's. 124: it was out of time. 125: the sandbox failed, not the program.
+
+    \b
+    corral sandbox exec box -- python3 -m http.server
+    corral sandbox exec box 'ls | wc -l'
+    corral sandbox exec box -d -- ./train.sh
+    """
+    wanted: Command = command[0] if len(command) == 1 else command
+    if detach and (interactive or tty):
+        raise SpecError("--detach goes without --interactive and --tty", hint="a program that runs on has no input")
+    variables = options.read_environment(env, env_file)
+    call = {"cwd": cwd, "env": variables, "user": user, "timeout": timeout}
+    if detach:
+        return run_async(_start(sandbox_id, wanted, backend, call, as_json=as_json), error_code=SANDBOX)
+    if tty:
+        return run_async(_lend(sandbox_id, wanted, backend, call), error_code=SANDBOX)
+    work = _exec(sandbox_id, wanted, backend, call, interactive=interactive, as_json=as_json)
+    return run_async(work, error_code=SANDBOX)
+
+
+async def _exec(
+    sandbox_id: str, command: Command, backend: str, call: dict[str, Any], *, interactive: bool, as_json: bool
+) -> int:
+    from corral.door import AsyncSandbox
+
+    box = await AsyncSandbox.connect(sandbox_id, backend=backend)
+    try:
+        outlet = None if as_json else Outlet()
+        stdin = read_input() if interactive else None
+        result = await box.exec(command, stdin=stdin, on_output=outlet.take if outlet else None, **call)
+    finally:
+        await box.aclose()
+    if outlet is None:
+        click.echo(to_json(describe(result)))
+    else:
+        outlet.finish()
+        explain(result, timeout=call["timeout"], spec=box.spec)
+    return result.exit_code & 0xFF
+
+
+async def _lend(sandbox_id: str, command: Command, backend: str, call: dict[str, Any]) -> int:
+    from corral.cli.terminal import is_terminal, lend
+    from corral.door import AsyncSandbox
+
+    if not is_terminal():
+        raise SpecError("--tty needs a terminal on both sides", hint="leave it out in a script")
+    box = await AsyncSandbox.connect(sandbox_id, backend=backend)
+    try:
+        result = await lend(box, command, **call)
+    finally:
+        await box.aclose()
+    explain(result, timeout=call["timeout"], spec=box.spec)
+    return result.exit_code & 0xFF
+
+
+async def _start(sandbox_id: str, command: Command, backend: str, call: dict[str, Any], *, as_json: bool) -> int:
+    from corral.cli import kept
+
+    number = await kept.start_kept(kept.find_embedded(backend, what="exec --detach"), sandbox_id, command, **call)
+    click.echo(to_json({"number": number}) if as_json else number)
+    return 0
+
+
+@sandbox.command()
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@options.backend_option
+def cp(source: str, target: str, backend: str) -> int:
+    """Copy a file or folder into a sandbox or out of it. The end inside is written ID:PATH; `-` is stdin or stdout.
+
+    \b
+    corral sandbox cp data.csv box:               into its working folder
+    corral sandbox cp src/. box:/workspace        a folder's content
+    corral sandbox cp box:out/report.html .
+    corral sandbox cp box:log.txt - | less
+    """
+    from corral.cli import transfer
+    from corral.door import AsyncSandbox
+
+    origin, goal = transfer.Place.parse(source), transfer.Place.parse(target)
+    sandbox_id = transfer.check_ends(origin, goal)
+
+    async def work() -> None:
+        box = await AsyncSandbox.connect(sandbox_id, backend=backend)
+        try:
+            if origin.sandbox_id is None:
+                await transfer.copy_in(box, origin.path, goal.path)
+            else:
+                await transfer.copy_out(box, origin.path, goal.path)
+        finally:
+            await box.aclose()
+
+    run_async(work())
+    return 0
+
+
+@sandbox.command()
+@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@click.argument("number", required=False, type=int, metavar="[NUMBER]")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the program ends.")
+@click.option("--list", "-l", "as_list", is_flag=True, help="Show which programs there are.")
+@options.backend_option
+@options.json_option
+def logs(sandbox_id: str, number: int | None, follow: bool, as_list: bool, backend: str, as_json: bool) -> int:
+    """Show what a program started with `exec --detach` has printed; without NUMBER the latest one."""
+    from corral.cli import kept
+
+    embedded = kept.find_embedded(backend, what="logs")
+    if as_list or (as_json and number is None):
+        programs = kept.list_kept(embedded, sandbox_id)
+        if as_json:
+            click.echo(to_json([_describe_kept(program) for program in programs]))
+            return 0
+        rows = [
+            [str(program.number), program.state, "-" if program.exit_code is None else str(program.exit_code),
+             plain(kept.show_command(program.argv))]
+            for program in programs
+        ]  # fmt: skip
+        click.echo("\n".join(table(rows, headers=["NUMBER", "STATE", "CODE", "COMMAND"], align=["right"])) or "no programs")
+        return 0
+    program = kept.find_kept(embedded, sandbox_id, number)
+    if as_json:
+        output = b"".join(kept.read_log(program)).decode("utf-8", "replace")
+        click.echo(to_json({**_describe_kept(program), "output": output}))
+        return 0
+    outlet = Outlet()
+
+    async def work() -> None:
+        async for data in kept.follow_log(embedded, sandbox_id, program):
+            outlet.write("stdout", data)
+
+    if follow:
+        run_async(work())
+    else:
+        for data in kept.read_log(program):
+            outlet.write("stdout", data)
+    outlet.finish()
+    return 0
+
+
+def _describe_kept(program: Any) -> dict[str, Any]:
+    size = program.log.stat().st_size if program.log.exists() else 0
+    return {
+        "number": program.number, "argv": list(program.argv), "state": program.state, "exit_code": program.exit_code,
+        "log_bytes": size,
+    }  # fmt: skip
+
+
+@sandbox.command()
+@click.argument("sandbox_ids", nargs=-1, metavar="[ID…]", shell_complete=options.complete_sandbox)
+@click.option("--all", "-a", "everything", is_flag=True, help="All of them.")
+@click.option("--force", "-f", is_flag=True, help="Say nothing of those that are gone already.")
+@options.backend_option
+def rm(sandbox_ids: tuple[str, ...], everything: bool, force: bool, backend: str) -> int:
+    """End sandboxes, with all that runs and lies in them."""
+    from corral.backends.registry import get_backend
+
+    if not sandbox_ids and not everything:
+        raise click.UsageError("nothing to remove: give an ID, or --all", click.get_current_context())
+    if sandbox_ids and everything:
+        raise click.UsageError("give IDs, or --all, but not both", click.get_current_context())
+
+    async def work() -> int:
+        maker = get_backend(backend)
+        wanted = [info.sandbox_id for info in await maker.list()] if everything else list(dict.fromkeys(sandbox_ids))
+        outcomes = await asyncio.gather(*(maker.delete(each) for each in wanted), return_exceptions=True)
+        failures = 0
+        for each, outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, SandboxGoneError) and (force or everything):
+                continue
+            if isinstance(outcome, CorralError):
+                say(outcome.message, hint=outcome.hint)
+                failures += 1
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                click.echo(each)
+        return ERROR if failures else 0
+
+    return run_async(work())
+
+
+@sandbox.command()
+@options.backend_option
+@options.json_option
+def gc(backend: str, as_json: bool) -> int:
+    """Clear up what killed processes have left, and say what it was. Living sandboxes are never touched."""
+    from corral.backends.embedded import keepers, report
+    from corral.cli import kept
+
+    folder = kept.find_embedded(backend, what="gc").data_folder
+    progress = Progress()
+    progress.show("looking for what was left behind …")
+    before = report.measure_leftovers(folder)
+    removed = keepers.sweep_now(folder)
+    freed = max(0, before - report.measure_leftovers(folder))
+    progress.clear()
+    if as_json:
+        click.echo(to_json({"removed": removed, "freed_bytes": freed}))
+        return 0
+    for sandbox_id in removed:
+        click.echo(f"{paint('removed', 'green')} {sandbox_id}")
+    if not removed and not freed:
+        click.echo("nothing was left behind")
+    else:
+        note(f"{len(removed)} sandboxes, {show_size(freed)} freed")
+    return 0

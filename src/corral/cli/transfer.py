@@ -1,0 +1,139 @@
+"""Copying between this machine and a sandbox, counted on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from corral import transfer
+from corral.cli.display import Progress, show_size
+from corral.cli.stdio import read_input, write_all
+from corral.errors import SandboxFileError, SpecError
+from corral.sandbox import SandboxBase
+
+_QUIET_BYTES = 8 * 1024 * 1024
+"""Below this nobody needs to be told how far it is."""
+_PLACE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One end of a copy: a path inside a sandbox, a path of ours, or `-` for our own streams."""
+
+    sandbox_id: str | None
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """`ID:path` is inside; everything else is ours. A file of ours with a colon is written ./a:b."""
+        found = _PLACE.fullmatch(text)
+        return cls(found[1], found[2] or ".") if found else cls(None, text)
+
+
+def check_ends(source: Place, target: Place) -> str:
+    """The sandbox that takes part. Raises: SpecError unless exactly one end is inside."""
+    inside = [place.sandbox_id for place in (source, target) if place.sandbox_id is not None]
+    if len(inside) != 1:
+        wrong = "both ends are inside a sandbox" if inside else "neither end is inside a sandbox"
+        raise SpecError(wrong, hint="write one of them as ID:PATH, for example: corral sandbox cp data.csv my-box:")
+    return inside[0]
+
+
+class Meter:
+    """Counts bytes as they pass, and shows them once there are many."""
+
+    def __init__(self, what: str, total: int | None = None) -> None:
+        self._what = what
+        self._total = total
+        self._begun = time.monotonic()
+        self._shown = 0.0
+        self._progress = Progress()
+        self.bytes = 0
+
+    async def count(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+        """The same pieces."""
+        try:
+            async for chunk in chunks:
+                self.bytes += len(chunk)
+                self._show()
+                yield chunk
+        finally:
+            self._progress.clear()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if self.bytes < _QUIET_BYTES or now - self._shown < 0.1:
+            return
+        self._shown = now
+        rate = show_size(self.bytes / max(0.001, now - self._begun))
+        of = f" of {show_size(self._total)} ({100 * self.bytes // max(1, self._total)} %)" if self._total else ""
+        self._progress.show(f"{self._what}: {show_size(self.bytes)}{of}, {rate}/s")
+
+
+async def copy_in(box: SandboxBase, source: str, target: str) -> int:
+    """From us to the sandbox; how many bytes went over."""
+    if source == "-":
+        if target.endswith("/") or await _is_folder(box, target):
+            raise SpecError(f"{target!r} is a folder", hint="what comes from `-` has no name: give one")
+        meter = Meter(target)
+        await box.files.write(target, meter.count(read_input()))
+        return meter.bytes
+    origin = Path(source)
+    if not origin.exists():
+        raise SpecError(f"{source!r} does not exist", hint="nothing was copied")
+    into = target.endswith("/") or await _is_folder(box, target)
+    # As cp does it: into a folder that is there by its own name, but `name/.` means the content.
+    if into and not source.endswith(("/.", "/")) and origin.resolve().name:
+        target = f"{target.rstrip('/')}/{origin.resolve().name}" if target != "/" else f"/{origin.resolve().name}"
+    if origin.is_dir():
+        meter = Meter(origin.name)
+        await box.files.unpack(target, meter.count(transfer.pack_host_tree(origin)))
+        return meter.bytes
+    if not origin.is_file():
+        raise SpecError(f"{source!r} is neither a file nor a folder", hint="nothing was copied")
+    about = origin.stat()
+    meter = Meter(origin.name, about.st_size)
+    await box.files.write(target, meter.count(transfer.read_host_file(origin)), mode=about.st_mode & 0o777)
+    return meter.bytes
+
+
+async def copy_out(box: SandboxBase, source: str, target: str) -> int:
+    """From the sandbox to us; how many bytes went over. What comes out is hostile: `corral.transfer` checks it."""
+    info = await box.files.stat(source)
+    if target == "-":
+        if info.is_folder:
+            raise SpecError(f"{source!r} is a folder", hint="only a file can go to `-`")
+        meter = Meter(info.name, info.size)
+        async for chunk in meter.count(box.files.read_stream(source)):
+            await asyncio.to_thread(write_all, 1, chunk)
+        return meter.bytes
+    goal = Path(target)
+    if (goal.is_dir() or target.endswith("/")) and not source.endswith(("/.", "/")) and _own_name(info.name):
+        goal = goal / info.name
+    if info.is_folder:
+        meter = Meter(info.name)
+        await transfer.unpack_to_host(meter.count(box.files.pack(source)), goal, max_bytes=None)
+        return meter.bytes
+    if goal.is_dir():
+        raise SandboxFileError(f"{os.fspath(goal)!r} is a folder", op="download", hint="remove it, or give another name")
+    meter = Meter(info.name, info.size)
+    await transfer.write_host_file(
+        meter.count(box.files.read_stream(source)), goal, mode=info.mode & 0o777, max_bytes=None
+    )
+    return meter.bytes
+
+
+def _own_name(name: str) -> bool:
+    return name not in ("", ".", "..", "/") and "/" not in name
+
+
+async def _is_folder(box: SandboxBase, path: str) -> bool:
+    try:
+        return (await box.files.stat(path)).is_folder
+    except SandboxFileError:
+        return False
