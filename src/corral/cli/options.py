@@ -91,7 +91,7 @@ def language_option(function: F) -> F:
 
 def timeout_option(function: F) -> F:
     """--timeout."""
-    return setting_option("timeout", "-t", type=TIME, metavar="TIME")(function)
+    return setting_option("timeout", type=TIME, metavar="TIME")(function)
 
 
 def json_option(function: F) -> F:

@@ -68,7 +68,7 @@ def run(
     corral run script.py -- first second          arguments go after --
     corral run -c 'console.log(6 * 7)' -l js
     curl … | corral run - -l bash                 the program from a pipe
-    corral run -t 10 --memory 256MiB -p numpy sums.py < data.csv
+    corral run --timeout 10 --memory 256MiB -p numpy sums.py < data.csv
     corral run --copy-in . --copy-out out build.sh
     """
     source, name, args = _find_source(words, code)

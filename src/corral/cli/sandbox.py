@@ -107,7 +107,7 @@ def list_sandboxes(backend: str, quiet: bool, as_json: bool) -> int:
 @click.argument("command", nargs=-1, required=True, metavar="-- CMD…")
 @click.option("--detach", "-d", is_flag=True, help="Let it run on; its output goes to `corral sandbox logs`.")
 @click.option("--interactive", "-i", is_flag=True, help="Pass our standard input on.")
-@click.option("--tty", "-T", is_flag=True, help="In a terminal of its own, which is ours.")
+@click.option("--tty", "-t", is_flag=True, help="In a terminal of its own, which is ours.")
 @options.timeout_option
 @click.option("--cwd", "-w", metavar="PATH", help="The folder to run in.")
 @options.environment_options

@@ -68,7 +68,7 @@ def _number(name: str) -> int:
 def _check(result: int, what: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
+        raise OSError(code, os.strerror(code), what)
     return result
 
 
@@ -141,7 +141,7 @@ def clone(flags: int, *, cgroup_fd: int | None = None) -> int:
     code = ctypes.get_errno()
     ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:
-        raise OSError(code, f"clone3: {os.strerror(code)}")
+        raise OSError(code, os.strerror(code), "clone3")
     return pid
 
 

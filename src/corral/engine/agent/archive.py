@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Callable
+from typing import Any
 
 from corral.engine import wire
 from corral.engine.agent.reply import RefusedError, Reply
@@ -57,7 +58,7 @@ def unpack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     os.makedirs(path, exist_ok=True)
     folders: list[tarfile.TarInfo] = []
     try:
-        with os.fdopen(descriptors.pop(0), "rb") as source, tarfile.open(fileobj=source, mode="r|*") as tar:
+        with os.fdopen(descriptors.pop(0), "rb") as source, _Tar.open(fileobj=source, mode="r|*") as tar:
             for member in tar:
                 safe = tarfile.tar_filter(member, path) if hasattr(tarfile, "tar_filter") else _checked(member)
                 if not (safe.isreg() or safe.isdir() or safe.issym() or safe.islnk()):
@@ -72,6 +73,13 @@ def unpack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
         if folder.mode is not None:
             os.chmod(os.path.join(path, folder.name), folder.mode & 0o7777)
     reply.send({"count": count})
+
+
+class _Tar(tarfile.TarFile):
+    """Everything unpacked here belongs to the code's user, whatever the archive says."""
+
+    def chown(self, tarinfo: tarfile.TarInfo, targetpath: Any, numeric_owner: bool) -> None:  # noqa: FBT001 - inherited
+        """Not wanted, and not permitted: failing here would leave modes unset."""
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:

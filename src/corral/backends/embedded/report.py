@@ -1,0 +1,184 @@
+"""What `corral doctor`, the demo and the bench want to know about the engine. Reads, and changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corral.backends.embedded.backend import EmbeddedBackend
+from corral.backends.embedded.seam import mapped
+from corral.engine import cgroup
+from corral.engine.client import LauncherClient
+from corral.engine.plan import plan_program, plan_sandbox, render
+from corral.engine.recipe import CODE_GID, CODE_UID, UID_RANGE_SIZE, Identity
+from corral.engine.seccomp.bpf import compile_filter
+from corral.engine.seccomp.install import native_arch
+from corral.engine.seccomp.numbers import numbers
+from corral.engine.seccomp.policy import POLICY
+from corral.engine.state import DataFolder, dead_folders
+from corral.spec import Spec
+
+_EXAMPLE_ID = "00000000-0000-0000-0000-000000000000"
+_EXAMPLE_FIRST_UID = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """What the launcher found on this machine."""
+
+    root: bool
+    storage: str
+    hard_disk: bool
+    limited: tuple[str, ...]
+    trees: str
+    seccomp: str
+    unified: str | None
+    unified_controllers: tuple[str, ...]
+    v1_controllers: tuple[str, ...]
+
+
+def examine(data_folder: Path) -> EngineReport:
+    """Start a launcher, ask it, and end it.
+
+    Raises:
+        BackendUnavailableError: it can't run here.
+    """
+    launcher = LauncherClient(data_folder)
+    try:
+        with mapped(op="doctor"):
+            hello: dict[str, Any] = launcher.ask({"op": "hello"})
+    finally:
+        launcher.shutdown()
+    hierarchy = cgroup.detect()
+    return EngineReport(
+        root=bool(hello["root"]),
+        storage=str(hello["storage"]),
+        hard_disk=bool(hello["hard_disk"]),
+        limited=tuple(hello["limited"]),
+        trees=str(hello["trees"]),
+        seccomp=describe_filter(),
+        unified=str(hierarchy.unified) if hierarchy.unified else None,
+        unified_controllers=tuple(sorted(hierarchy.unified_controllers)),
+        v1_controllers=tuple(sorted(hierarchy.v1)),
+    )
+
+
+def describe_filter() -> str:
+    """The syscall filter in a few words."""
+    arch = native_arch()
+    known = numbers(arch)
+    allowed = sum(1 for name in known if not POLICY[name].cases and POLICY[name].errno == 0) if known else 0
+    return f"{arch}: {allowed} of {len(known)} syscalls allowed outright, {len(compile_filter(arch)) // 8} instructions"
+
+
+async def describe_plan(backend: EmbeddedBackend, spec: Spec) -> str:
+    """What would be done to the kernel for such a sandbox, and for each program in it."""
+    ground = await backend._prepare_ground(spec)  # noqa: SLF001 - the same room
+    recipe = backend._recipe(spec, _EXAMPLE_ID, ground)  # noqa: SLF001 - the same room
+    root = os.geteuid() == 0
+    first = _EXAMPLE_FIRST_UID // UID_RANGE_SIZE * UID_RANGE_SIZE if root else os.geteuid()
+    identity = Identity(rootless=not root, outer_uid=first, outer_gid=first if root else os.getegid())
+    soft = "memory" not in cgroup.detect().limited
+    program = plan_program(identity, recipe.limits, uid=CODE_UID, gid=CODE_GID, soft_limits=soft)
+    return (
+        f"# the sandbox, by its first process\n{render(plan_sandbox(recipe, identity))}\n\n"
+        f"# each program, between fork and execve\n{render(program)}\n"
+    )
+
+
+def measure_folder(path: Path) -> int:
+    """How much disk a tree takes. What can't be read counts nothing."""
+    total = 0
+    for entry in _walk(path):
+        with contextlib.suppress(OSError):
+            total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def measure_data(data_folder: Path) -> dict[str, int]:
+    """How much disk each part of a data folder takes."""
+    if not data_folder.is_dir():
+        return {}
+    return {entry.name: measure_folder(entry) for entry in sorted(data_folder.iterdir()) if entry.is_dir()}
+
+
+def measure_leftovers(data_folder: Path) -> int:
+    """How much disk is taken by what nobody holds any more."""
+    data = DataFolder(data_folder)
+    if not data.sandboxes.is_dir():
+        return 0
+    total = measure_folder(data.trash) if data.trash.is_dir() else 0
+    for folder, lock_fd in dead_folders(data):
+        total += measure_folder(folder)
+        os.close(lock_fd)
+    return total
+
+
+def _walk(path: Path) -> Iterator[os.DirEntry[str]]:
+    stack = [str(path)]
+    while stack:
+        with contextlib.suppress(OSError), os.scandir(stack.pop()) as entries:
+            for entry in entries:
+                yield entry
+                if entry.is_dir(follow_symlinks=False):
+                    stack.append(entry.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What a program that uses Corral has on this machine, counted."""
+
+    processes: int
+    mounts: int
+    cgroups: int
+    folders: int
+    descriptors: int
+
+
+def count_traces(data_folder: Path) -> Traces:
+    """Descendants of this process, mounts it sees, and cgroups and folders of this data folder."""
+    return Traces(
+        processes=len(_descendants(os.getpid())),
+        mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()) + _loop_devices(data_folder),
+        cgroups=_count_groups(data_folder),
+        folders=sum(len(list((data_folder / name).glob("*"))) for name in ("sandboxes", "trash")),
+        descriptors=len(os.listdir("/proc/self/fd")),
+    )
+
+
+def _descendants(pid: int) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found: set[int] = set()
+    queue = [pid]
+    while queue:
+        for child in children.get(queue.pop(), []):
+            found.add(child)
+            queue.append(child)
+    return found
+
+
+def _loop_devices(data_folder: Path) -> int:
+    count = 0
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            count += file.read_text().startswith(f"{data_folder.resolve()}/")
+    return count
+
+
+def _count_groups(data_folder: Path) -> int:
+    instance = data_folder / "instance"
+    if not instance.is_file():
+        return 0
+    mark = f"corral-{DataFolder(data_folder).instance()}-"
+    hierarchy = cgroup.detect()
+    bases = {base for base in (hierarchy.unified, *hierarchy.v1.values()) if base is not None}
+    return sum(entry.name.startswith(mark) for base in bases for entry in base.iterdir())
