@@ -365,7 +365,7 @@ class SandboxBase(ABC):
             check_size(f"{name}={value}", f"the environment variable {name!r}")
         return SpawnRequest(
             argv=check_argv(command),
-            env={**self._base_env(), **self._spec.env, **extra},
+            env={**self._base_env(user or USER), **self._spec.env, **extra},
             cwd=inside(cwd, workdir=workdir) if cwd is not None else workdir,
             user=user if user is not None else USER,
             timeout=timeout if timeout is not None or not default_timeout else self._spec.exec_timeout,
@@ -378,8 +378,8 @@ class SandboxBase(ABC):
             hidden=tuple(inside(path, workdir=workdir) for path in hidden),
         )
 
-    def _base_env(self) -> Mapping[str, str]:
-        """What every program finds in its environment; a backend may know better."""
+    def _base_env(self, user: str) -> Mapping[str, str]:
+        """What every program of that user finds in its environment; a backend knows."""
         return {}
 
     # Snippets and long scripts: payloads never travel in argv.

@@ -25,7 +25,7 @@ from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError
 from corral.results import Event, SandboxInfo, SandboxUsage
 from corral.sandbox import SandboxBase
-from corral.spec import Spec
+from corral.spec import HOME, Spec
 
 _AGENT_SECONDS = 10.0
 
@@ -130,12 +130,14 @@ class EmbeddedSandbox(SandboxBase):
             return int(user), int(user)
         raise InvalidCommandError(f"there is no user {user!r} inside", hint="daytona, root, nobody, or a number")
 
-    def _base_env(self) -> Mapping[str, str]:
+    def _base_env(self, user: str) -> Mapping[str, str]:
+        uid, _ = self._ids(user)
+        name, home = {0: ("root", "/root"), CODE_UID: ("daytona", HOME)}.get(uid, (user, "/tmp"))
         return {
             "PATH": settings.PATH,
-            "HOME": "/home/daytona",
-            "USER": "daytona",
-            "LOGNAME": "daytona",
+            "HOME": home,
+            "USER": name,
+            "LOGNAME": name,
             "SHELL": "/bin/bash",
             "LANG": "C.UTF-8",
             "TERM": "xterm-256color",

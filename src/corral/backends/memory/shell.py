@@ -93,7 +93,7 @@ def _parse(text: str) -> list[_Command]:
                 raise _SyntaxError(f"{redirect} {token!r}")
             current.redirects.append((redirect, token))
             redirect = ""
-        elif token in _UNKNOWN and (kind == "operator" or not current.words) or "`" in token or "$(" in token:
+        elif (token in _UNKNOWN and (kind == "operator" or not current.words)) or "`" in token or "$(" in token:
             raise _SyntaxError(repr(token))
         elif kind == "word":
             current.words.append(token)
@@ -127,7 +127,8 @@ async def _run_one(state: _Shell, command: _Command) -> int:
         for name, value in assignments.items():
             (state.exported if name in state.exported else state.variables)[name] = value
         return 0
-    call = replace(state.call, argv=tuple(words), env={**state.exported, **assignments}, cwd=state.cwd)
+    env = {**state.exported, **assignments}
+    call = replace(state.call, argv=tuple(words), env=env, cwd=state.cwd, code=None, language=None)
     written: dict[str, bytearray] = {}
     try:
         call = await _redirect(state, call, command, written)

@@ -1,0 +1,228 @@
+#!/usr/bin/env node
+// ts-node as clients call it by name, small and quick: esbuild's native binary turns TypeScript into what Node.js runs.
+// Types are erased and never checked. A file is CommonJS unless it awaits at the top level, is an .mts, or --esm is given.
+// `node --require ts-node.js x.ts` works as well; that is how forked children come back here.
+"use strict";
+
+const { spawnSync } = require("child_process");
+const fs = require("fs");
+const Module = require("module");
+const path = require("path");
+const { pathToFileURL } = require("url");
+
+const ESBUILD = path.join(__dirname, "node_modules", "@esbuild", `${process.platform}-${process.arch}`);
+const EXTENSIONS = [".ts", ".tsx", ".cts", ".mts"];
+
+const USAGE = `Usage: ts-node [options] [script.ts [arguments]]     without a script, the program is read from standard input
+
+  -e, --eval CODE              run CODE
+  -p, --print                  print the value of CODE
+  -r, --require MODULE         load a module first
+  -O, --compilerOptions JSON   compiler options, such as '{"experimentalDecorators":true}'
+  -P, --project FILE           use this tsconfig.json
+      --skipProject            use none
+      --cwd FOLDER             look for the script in this folder
+      --esm                    run the script as an ES module
+  -T, --transpileOnly          always so: types are never checked
+  -v, --version; -h, --help
+
+Further options of ts-node that change nothing here are accepted.`;
+
+const SHORT = {
+  C: "compiler", D: "ignorediagnostics", H: "compilerhost", I: "ignore", O: "compileroptions", P: "project",
+  T: "transpileonly", e: "eval", h: "help", p: "print", r: "require", s: "scriptmode", v: "version",
+};
+const WITH_VALUE = new Set([
+  "compiler", "compileroptions", "cwd", "dir", "eval", "experimentalspecifierresolution", "ignore",
+  "ignorediagnostics", "project", "require", "scopedir",
+]);
+const SWITCHES = new Set([
+  "compilerhost", "cwdmode", "emit", "esm", "files", "help", "logerror", "noexperimentalreplawait", "prefertsexts",
+  "pretty", "print", "scope", "scriptmode", "skipignore", "skipproject", "swc", "transpileonly", "version",
+]);
+
+const options = { require: [] };
+
+/** Ends with one line on stderr, for mistakes of the caller and of the program's text. */
+function fail(message) {
+  process.stderr.write(`ts-node: ${message}\n`);
+  process.exit(1);
+}
+
+/** Fills `options` and gives what follows them: the script and its arguments. --compiler-options is --compilerOptions. */
+function parseArguments(words) {
+  while (words.length > 0 && /^-./.test(words[0])) {
+    const word = words.shift();
+    if (word === "--") break;
+    const [, dashes, text, value] = /^(--?)([^=]*)(?:=([^]*))?$/.exec(word);
+    const names = dashes === "--" ? [text.replace(/-/g, "").toLowerCase()] : Array.from(text, (letter) => SHORT[letter]);
+    for (const name of names) {
+      if (SWITCHES.has(name)) options[name] = true;
+      else if (!WITH_VALUE.has(name)) fail(`unknown option ${word}; see ts-node --help`);
+      else {
+        const given = value === undefined ? words.shift() : value;
+        if (given === undefined) fail(`option ${word} needs a value; see ts-node --help`);
+        if (name === "require") options.require.push(given);
+        else options[name] = given;
+      }
+    }
+  }
+  return words;
+}
+
+/** The tsconfig esbuild shall use: what the command line says, else the project's own. */
+function configure() {
+  if (options.project) return [`--tsconfig=${path.resolve(options.project)}`];
+  if (options.compileroptions === undefined && !options.skipproject) return [];
+  let compilerOptions = {};
+  try {
+    compilerOptions = JSON.parse(options.compileroptions || "{}");
+  } catch (error) {
+    fail(`--compilerOptions is not JSON: ${error.message}`);
+  }
+  return [`--tsconfig-raw=${JSON.stringify({ compilerOptions })}`];
+}
+
+/** Runs esbuild on a file, or on a text that has no file. Gives its output; throws a SyntaxError that shows the place. */
+function esbuild(file, text, flags) {
+  const folder = path.dirname(file);
+  const input = text === undefined ? [path.basename(file)] : ["--loader=ts", `--sourcefile=${path.basename(file)}`];
+  const done = spawnSync(
+    path.join(ESBUILD, "bin", "esbuild"),
+    [
+      ...input, ...flags, ...configure(), "--sourcemap=inline", `--target=node${process.versions.node}`,
+      `--define:import.meta.url=${JSON.stringify(pathToFileURL(file).href)}`, "--log-level=error", "--color=false",
+      `--define:import.meta.filename=${JSON.stringify(file)}`, `--define:import.meta.dirname=${JSON.stringify(folder)}`,
+    ],
+    { cwd: folder, input: text === undefined ? "" : text, encoding: "utf8", maxBuffer: Infinity },
+  );
+  if (done.error) fail(`esbuild can't be started: ${done.error.message}`);
+  if (done.status === 0) return done.stdout;
+  const report = done.stderr.replace(/^ {4}(?! )(.+:\d+:\d+:)$/gm, (_, place) => `    ${path.resolve(folder, place)}`);
+  const error = new SyntaxError(report.trim());
+  error.stack = report.trim(); // the frames are ours and say nothing
+  throw error;
+}
+
+// import() becomes require(), as with the compiler's "module": "commonjs", so that it finds .ts files too.
+function toCommonJs(file, text) {
+  return esbuild(file, text, ["--format=cjs", "--platform=node", "--supported:dynamic-import=false"]);
+}
+
+/** Makes require() read TypeScript, and find x.ts where an import says x.js, as the compiler does. */
+function register() {
+  process.setSourceMapsEnabled(true);
+  for (const extension of EXTENSIONS) {
+    Module._extensions[extension] = (module, file) => module._compile(prepared.get(file) || toCommonJs(file), file);
+  }
+  const resolve = Module._resolveFilename;
+  Module._resolveFilename = function (request, parent, ...rest) {
+    try {
+      return resolve.call(this, request, parent, ...rest);
+    } catch (error) {
+      const [, stem, kind] = /^(.*)\.([cm]?)js$/.exec(request) || [];
+      if (stem === undefined || !/^\.{0,2}\//.test(request)) throw error;
+      try {
+        return resolve.call(this, `${stem}.${kind}ts`, parent, ...rest);
+      } catch {
+        throw error;
+      }
+    }
+  };
+}
+
+/** CommonJS made ahead, to see whether it can be made at all. */
+const prepared = new Map();
+
+/** Gives the program as CommonJS, or undefined when only an ES module can be it. */
+function tryCommonJs(file, text) {
+  if (options.esm || file.endsWith(".mts")) return undefined;
+  try {
+    return toCommonJs(file, text);
+  } catch (error) {
+    if (/Top-level await is currently not supported/.test(error.message)) return undefined;
+    throw error;
+  }
+}
+
+/** Runs the program as one ES module with the files it imports. It must lie in a file, to find packages from there. */
+async function runModule(file, text) {
+  const folder = [path.dirname(file), process.cwd(), require("os").tmpdir()].find((place) => {
+    try {
+      fs.accessSync(place, fs.constants.W_OK);
+      return true;
+    } catch {
+      return false;
+    }
+  });
+  if (folder === undefined) fail("there is no folder to write an ES module to");
+  const module = path.join(folder, `.ts-node-${process.pid}.mjs`);
+  let pending = true;
+  process.on("exit", (code) => {
+    if (pending && code === 0) process.exitCode = 13; // as Node.js does when nothing will ever end an await
+  });
+  globalThis.require = Module.createRequire(file);
+  Object.assign(globalThis, { __filename: file, __dirname: path.dirname(file) });
+  // Removed as soon as it runs: it may run for long, and be killed.
+  globalThis[Symbol.for("ts-node.loaded")] = () => fs.rmSync(module, { force: true });
+  try {
+    esbuild(file, text, [
+      "--bundle", "--platform=node", "--packages=external", "--format=esm", `--outfile=${module}`,
+      '--banner:js=globalThis[Symbol.for("ts-node.loaded")]();',
+    ]);
+    await import(pathToFileURL(module).href);
+  } finally {
+    pending = false;
+    fs.rmSync(module, { force: true });
+  }
+}
+
+/** Runs a text as `node -e` does: in the global scope, with require and the rest at hand. */
+function runText(name, text) {
+  const file = path.join(process.cwd(), `[${name}].ts`);
+  const code = tryCommonJs(file, text);
+  if (code === undefined) return runModule(file, text);
+  const module = new Module(file, null);
+  module.filename = file;
+  module.paths = Module._nodeModulePaths(process.cwd());
+  const own = { module, exports: module.exports, require: Module.createRequire(file), __filename: file, __dirname: "." };
+  Object.assign(globalThis, own);
+  const value = require("vm").runInThisContext(code, { filename: file });
+  if (options.print) console.log(value);
+  return undefined;
+}
+
+function runFile(script) {
+  let file;
+  try {
+    file = Module._resolveFilename(path.resolve(options.cwd || options.dir || ".", script), null, true);
+  } catch {
+    fail(`there is no script ${script}`);
+  }
+  process.argv[1] = file;
+  if (EXTENSIONS.includes(path.extname(file))) {
+    const code = tryCommonJs(file);
+    if (code === undefined) return runModule(file);
+    prepared.set(file, code);
+  }
+  return Module._load(file, null, true);
+}
+
+function main() {
+  const [script, ...rest] = parseArguments(process.argv.slice(2));
+  if (options.help) return console.log(USAGE);
+  if (options.version) return console.log(`ts-node of Corral, esbuild ${require(`${ESBUILD}/package.json`).version}`);
+  process.execArgv.push("--require", __filename);
+  register();
+  const fromHere = Module.createRequire(path.join(process.cwd(), "[ts-node]"));
+  options.require.forEach((name) => fromHere(name));
+  const code = options.eval !== undefined || !options.print ? options.eval : script;
+  process.argv = [process.argv[0], ...(code === undefined ? ["", ...rest] : [script, ...rest].filter((word) => word !== undefined && word !== code))];
+  if (code !== undefined) return runText("eval", code);
+  if (script !== undefined && script !== "-") return runFile(script);
+  if (process.stdin.isTTY) fail("there is no interactive mode; give a script, or -e CODE");
+  return runText("stdin", fs.readFileSync(0, "utf8"));
+}
+
+if (require.main === module) main();
+else register();

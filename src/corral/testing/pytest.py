@@ -1,0 +1,47 @@
+"""The conformance suite as pytest tests. A backend's whole test file:
+
+    from corral.testing.pytest import conformance_tests
+
+    test_conformance = conformance_tests(lambda: MyBackend(), cannot={"watch": "the service has no such call"})
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from corral.protocol import Backend
+from corral.testing.check import Check, Count, run_check
+from corral.testing.conformance import ALL_CHECKS, check_names
+
+
+def conformance_tests(
+    make: Callable[[], Backend], *, cannot: Mapping[str, str] | None = None, count: Count | None = None
+) -> Callable[..., None]:
+    """One test for each check. The backend is made at the first and closed after the last of them.
+
+    Each check runs in an event loop of its own, so the backend as a whole is used from many.
+
+    Raises:
+        ValueError: `cannot` names something that there is not.
+    """
+    reasons = dict(cannot or {})
+    check_names(reasons)
+    made: list[Backend] = []
+
+    @pytest.mark.parametrize("item", ALL_CHECKS, ids=[item.name for item in ALL_CHECKS])
+    def test_conformance(item: Check, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        if not made:
+            made.append(make())
+            module = request.node.getparent(pytest.Module)
+            module.addfinalizer(lambda: asyncio.run(made.pop().aclose()))
+        verdict = asyncio.run(run_check(item, made[0], cannot=reasons, count=count, scratch=tmp_path))
+        if verdict.outcome == "skipped":
+            pytest.skip(verdict.detail)
+        if verdict.outcome == "failed":
+            pytest.fail(f"{item}\n{verdict.detail}", pytrace=False)
+
+    return test_conformance
