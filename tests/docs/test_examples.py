@@ -1,4 +1,7 @@
-"""Each example runs by itself, in an empty folder."""
+"""Each example runs by itself, in an empty folder, as whoever runs the tests and as an ordinary user.
+
+An example that says `Needs: network` in its docstring has the marker needs_network.
+"""
 
 import os
 import re
@@ -9,8 +12,18 @@ from pathlib import Path
 import pytest
 
 from support.project import ROOT
+from support.user import OrdinaryUser
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def list_examples() -> list[object]:
+    chosen: list[object] = []
+    for path in EXAMPLES:
+        needs = re.search(r"^Needs: (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        marks = [getattr(pytest.mark, f"needs_{needs[1]}")] if needs else []
+        chosen.append(pytest.param(path, marks=marks, id=path.name))
+    return chosen
 
 
 def test_examples_are_numbered_from_one_without_a_gap() -> None:
@@ -20,7 +33,7 @@ def test_examples_are_numbered_from_one_without_a_gap() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", list_examples())
 def test_example_says_what_it_shows_and_runs(path: Path, tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith('"""')
     done = subprocess.run(
@@ -33,3 +46,12 @@ def test_example_says_what_it_shows_and_runs(path: Path, tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout, "an example shows something"
+
+
+@pytest.mark.needs_user
+@pytest.mark.needs_userns
+@pytest.mark.parametrize("path", list_examples())
+def test_example_runs_for_an_ordinary_user(path: Path, ordinary_user: OrdinaryUser) -> None:
+    done = ordinary_user.run(path.read_text(encoding="utf-8"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

@@ -1,4 +1,9 @@
-"""Every block of the README runs, and shows what really comes out."""
+"""Every block of the README and of the pages in docs/ runs, and shows what really comes out.
+
+A ```python block is a whole program. If an ```output block follows it, that is what it prints. Each is run twice: by
+whoever runs the tests, and as an ordinary user. A comment `<!-- needs: network -->` right above a block is the marker
+needs_network. In ```console blocks the commands of `corral` are run, and what stands below them is compared.
+"""
 
 import os
 import re
@@ -11,11 +16,30 @@ from pathlib import Path
 import pytest
 
 from support.project import ROOT, Block, read_blocks
+from support.user import OrdinaryUser
 
 README = ROOT / "README.md"
-BLOCKS = read_blocks(README) if README.exists() else []
-SNIPPETS = [block for block in BLOCKS if block.language == "python"]
-TERMINALS = [block for block in BLOCKS if block.language in {"console", "sh", "bash", "shell"}]
+PAGES = [README, ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [block for page in PAGES if page.exists() for block in read_blocks(page)]
+
+
+def find_needs(block: Block) -> list[str]:
+    """What a comment right above the block says that it needs."""
+    above = block.file.read_text(encoding="utf-8").splitlines()[: block.line - 1]
+    found = re.fullmatch(r"<!-- needs: ([a-z, ]+) -->", above[-1].strip()) if above else None
+    return [name.strip() for name in found[1].split(",")] if found else []
+
+
+def choose_blocks(*languages: str) -> list[object]:
+    chosen = [block for block in BLOCKS if block.language in languages]
+    marks = {block: [getattr(pytest.mark, f"needs_{name}") for name in find_needs(block)] for block in chosen}
+    return [pytest.param(block, marks=marks[block], id=str(block)) for block in chosen]
+
+
+def find_shown(block: Block) -> str | None:
+    """What the page says that a Python block prints: the next block, if it is one of output."""
+    later = [other for other in BLOCKS if other.file == block.file and other.line > block.line]
+    return later[0].text if later and later[0].language == "output" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +96,21 @@ def test_readme_is_there_and_fits_on_a_few_screens() -> None:
 
 
 def test_readme_shows_python_and_the_shell() -> None:
-    assert SNIPPETS
-    assert any(runs_corral(command.text) for block in TERMINALS for command in read_commands(block))
+    blocks = read_blocks(README)
+    commands = [command for block in blocks if block.language == "console" for command in read_commands(block)]
+    assert any(block.language == "python" for block in blocks)
+    assert any(runs_corral(command.text) for command in commands)
 
 
-@pytest.mark.parametrize("block", SNIPPETS, ids=str)
-def test_python_block_runs(block: Block, tmp_path: Path) -> None:
+def judge(block: Block, done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stderr
+    shown = find_shown(block)
+    if shown is not None:
+        assert matches(shown, done.stdout), f"shown:\n{shown}\nreal:\n{done.stdout}"
+
+
+@pytest.mark.parametrize("block", choose_blocks("python"))
+def test_python_block_runs_and_prints_what_is_shown(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "snippet.py"
     file.write_text(block.text, encoding="utf-8")
     done = subprocess.run(
@@ -88,10 +121,17 @@ def test_python_block_runs(block: Block, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
+    judge(block, done)
 
 
-@pytest.mark.parametrize("block", TERMINALS, ids=str)
+@pytest.mark.needs_user
+@pytest.mark.needs_userns
+@pytest.mark.parametrize("block", choose_blocks("python"))
+def test_python_block_runs_for_an_ordinary_user(block: Block, ordinary_user: OrdinaryUser) -> None:
+    judge(block, ordinary_user.run(block.text))
+
+
+@pytest.mark.parametrize("block", choose_blocks("console", "sh", "bash", "shell"))
 def test_terminal_block_runs_and_shows_what_comes_out(block: Block, tmp_path: Path) -> None:
     for command in read_commands(block):
         if not runs_corral(command.text):

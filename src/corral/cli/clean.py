@@ -44,6 +44,7 @@ class Cleaner:
 _CLIPBOARD = re.compile(rb"(?:\x1b\]|\xc2\x9d)52;[^\x07\x1b]*(?:\x07|\x1b\\)?")
 _CLIPBOARD_BEGUN = re.compile(rb"(?:\x1b|\xc2|(?:\x1b\]|\xc2\x9d)(?:5(?:2(?:;[^\x07\x1b]*\x1b?)?)?)?)\Z")
 _LONGEST_CLIPBOARD = 1 << 20
+_SECOND_SCREEN = re.compile(rb"\x1b\[\?(?:1049|1047|47)([hl])")
 
 
 class TerminalGuard:
@@ -51,9 +52,15 @@ class TerminalGuard:
 
     def __init__(self) -> None:
         self._held = b""
+        self._tail = b""
+        self.second_screen = False
+        """Whether the program has left the terminal on its second screen."""
 
     def clean(self, data: bytes) -> bytes:
         """What may be shown of this piece."""
+        for found in _SECOND_SCREEN.finditer(self._tail + data):
+            self.second_screen = found[1] == b"h"
+        self._tail = (self._tail + data)[-8:]
         data = self._held + data
         self._held = b""
         if (begun := _CLIPBOARD_BEGUN.search(data)) and len(data) - begun.start() <= _LONGEST_CLIPBOARD:

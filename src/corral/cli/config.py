@@ -83,7 +83,9 @@ def read_config(path: Path | None = None) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         if os.environ.get("CORRAL_CONFIG"):
-            raise SpecError(f"CORRAL_CONFIG names {str(path)!r}, which is not there", hint="unset it, or write the file") from None
+            raise SpecError(
+                f"CORRAL_CONFIG names {str(path)!r}, which is not there", hint="unset it, or write the file"
+            ) from None
         return {}
     except OSError as error:
         raise SpecError(f"{path} can't be read: {error.strerror}", hint="check its permissions") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ def find_kept(backend: EmbeddedBackend, sandbox_id: str, number: int | None) -> 
     programs = list_kept(backend, sandbox_id)
     if not programs:
         raise SandboxGoneError(
-            f"no program was left running in {sandbox_id!r}", hint=f"`corral sandbox exec -d {sandbox_id} -- …` starts one"
+            f"no program was left running in {sandbox_id!r}",
+            hint=f"`corral sandbox exec -d {sandbox_id} -- …` starts one",
         )
     if number is None:
         return programs[-1]
@@ -76,27 +77,19 @@ def find_kept(backend: EmbeddedBackend, sandbox_id: str, number: int | None) -> 
 
 def read_log(program: KeptProgram) -> Iterator[bytes]:
     """What it has printed, from the oldest that is kept."""
-    for path in (program.log.with_name(f"{program.log.name}.1"), program.log):
-        try:
-            with path.open("rb") as file:
-                while data := file.read(_CHUNK_BYTES):
-                    yield data
-        except FileNotFoundError:
-            continue
+    for path in (_older(program.log), program.log):
+        yield from _read_from(path, 0)
 
 
-async def follow_log(backend: EmbeddedBackend, sandbox_id: str, program: KeptProgram) -> Any:
+async def follow_log(backend: EmbeddedBackend, sandbox_id: str, program: KeptProgram) -> AsyncIterator[bytes]:
     """What it has printed and prints, until it or its sandbox ends."""
-    for data in read_log(program):
-        yield data
-    reader = _Tail(program.log)
-    reader.skip()
+    tail = _Tail(program.log)
     while True:
         try:
             running = find_kept(backend, sandbox_id, program.number).state == "running"
         except SandboxGoneError:
             running = False
-        for data in reader.read():
+        for data in tail.read():
             yield data
         if not running:
             return
@@ -104,34 +97,47 @@ async def follow_log(backend: EmbeddedBackend, sandbox_id: str, program: KeptPro
 
 
 class _Tail:
-    """Reads on in a file that grows, also when it is turned over."""
+    """Reads on in a file that grows, also when its keeper turns it over: then it goes on under another name first."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
-        self._inode = 0
-
-    def skip(self) -> None:
-        """To its end."""
-        try:
-            about = self._path.stat()
-        except FileNotFoundError:
-            return
-        self._offset, self._inode = about.st_size, about.st_ino
+        self._inode: int | None = None
 
     def read(self) -> Iterator[bytes]:
-        try:
-            with self._path.open("rb") as file:
-                inode = self._path.stat().st_ino
-                if inode != self._inode and self._inode:
-                    self._offset = 0
-                self._inode = inode
-                file.seek(self._offset)
-                while data := file.read(_CHUNK_BYTES):
-                    self._offset += len(data)
-                    yield data
-        except FileNotFoundError:
-            return
+        """What is new."""
+        older = _older(self._path)
+        if self._inode is None:
+            yield from _read_from(older, 0)
+        elif _inode(self._path) != self._inode:
+            if _inode(older) == self._inode:
+                yield from _read_from(older, self._offset)
+            self._offset = 0
+        self._inode = _inode(self._path)
+        for data in _read_from(self._path, self._offset):
+            self._offset += len(data)
+            yield data
+
+
+def _older(log: Path) -> Path:
+    return log.with_name(f"{log.name}.1")
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def _read_from(path: Path, offset: int) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            while data := file.read(_CHUNK_BYTES):
+                yield data
+    except FileNotFoundError:
+        return
 
 
 def show_command(argv: tuple[str, ...]) -> str:

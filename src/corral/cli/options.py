@@ -78,7 +78,9 @@ async def _list(backend: Any) -> Any:
 
 def backend_option(function: F) -> F:
     """--backend."""
-    return setting_option("backend", "-b", default="embedded", metavar="NAME", shell_complete=_complete_backend)(function)
+    return setting_option("backend", "-b", default="embedded", metavar="NAME", shell_complete=_complete_backend)(
+        function
+    )
 
 
 def language_option(function: F) -> F:

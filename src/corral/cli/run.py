@@ -84,7 +84,9 @@ def run(
         copy_out=copy_out,
         keep_on_failure=keep_on_failure,
         as_json=as_json,
-        output_limit_bytes=parse_size(output_limit, what="--output-limit") if output_limit else DEFAULT_OUTPUT_LIMIT_BYTES,
+        output_limit_bytes=parse_size(output_limit, what="--output-limit")
+        if output_limit
+        else DEFAULT_OUTPUT_LIMIT_BYTES,
     )
     from corral.door import make_spec  # late: the door loads what a mere `--help` does not need
 
@@ -98,7 +100,9 @@ def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, 
         return code.encode("utf-8", "surrogateescape"), "", words
     if not words:
         if not has_input():
-            raise click.UsageError("nothing to run: give a FILE, `-` for standard input, or -c CODE", click.get_current_context())
+            raise click.UsageError(
+                "nothing to run: give a FILE, `-` for standard input, or -c CODE", click.get_current_context()
+            )
         words = ("-",)
     name, args = words[0], words[1:]
     if name == "-":

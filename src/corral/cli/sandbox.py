@@ -238,7 +238,9 @@ def logs(sandbox_id: str, number: int | None, follow: bool, as_list: bool, backe
              plain(kept.show_command(program.argv))]
             for program in programs
         ]  # fmt: skip
-        click.echo("\n".join(table(rows, headers=["NUMBER", "STATE", "CODE", "COMMAND"], align=["right"])) or "no programs")
+        click.echo(
+            "\n".join(table(rows, headers=["NUMBER", "STATE", "CODE", "COMMAND"], align=["right"])) or "no programs"
+        )
         return 0
     program = kept.find_kept(embedded, sandbox_id, number)
     if as_json:

@@ -21,11 +21,10 @@ from corral.results import ExecResult
 from corral.sandbox import SandboxBase
 
 _CHUNK_BYTES = 16 * 1024
-# What a program may have left switched on: colours, a hidden cursor, the second screen, mouse reports, bracketed paste,
-# application keys and character sets. The window's size and content stay.
-_CALM = (
-    b"\x1b[0m\x1b[?25h\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[?1l\x1b>\x1b(B\x0f"
-)
+# What a program may have left switched on: colours, a hidden cursor, mouse and focus reports, bracketed paste,
+# application keys and character sets.
+_CALM = b"\x1b[0m\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[?1l\x1b>\x1b(B\x0f"
+_FIRST_SCREEN = b"\x1b[?1049l"
 
 
 def is_terminal() -> bool:
@@ -42,14 +41,15 @@ def size() -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def raw() -> Iterator[None]:
+def raw(guard: TerminalGuard) -> Iterator[None]:
     """Every key goes through, Ctrl-C too."""
     before = termios.tcgetattr(0)
     try:
         tty.setraw(0)
         yield
     finally:
-        write_all(1, _CALM)
+        # Only from the second screen: on the first the same words would move the cursor.
+        write_all(1, (_FIRST_SCREEN if guard.second_screen else b"") + _CALM)
         # FLUSH drops input that nobody has read: a program could have made the terminal answer a question, and the
         # answer must not be typed into the host's shell.
         termios.tcsetattr(0, termios.TCSAFLUSH, before)
@@ -68,8 +68,9 @@ async def lend(
     )  # fmt: skip
     try:
         sys.stdout.flush()
-        with raw():
-            return await _Loan(process).run()
+        guard = TerminalGuard()
+        with raw(guard):
+            return await _Loan(process, guard).run()
     finally:
         await process.aclose()
 
@@ -77,8 +78,9 @@ async def lend(
 class _Loan:
     """One program with our terminal."""
 
-    def __init__(self, process: ProcessBase) -> None:
+    def __init__(self, process: ProcessBase, guard: TerminalGuard) -> None:
         self._process = process
+        self._guard = guard
         self._loop = asyncio.get_running_loop()
         self._keys: asyncio.Queue[bytes] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,9 +96,8 @@ class _Loan:
             self._loop.add_signal_handler(number, main.cancel)
         typing = self._loop.create_task(self._type())
         try:
-            guard = TerminalGuard()
             async for chunk in self._process.output():
-                write_all(1, guard.clean(chunk.data))
+                write_all(1, self._guard.clean(chunk.data))
             return await self._process.wait()
         finally:
             self._loop.remove_reader(0)

@@ -120,7 +120,9 @@ async def copy_out(box: SandboxBase, source: str, target: str) -> int:
         await transfer.unpack_to_host(meter.count(box.files.pack(source)), goal, max_bytes=None)
         return meter.bytes
     if goal.is_dir():
-        raise SandboxFileError(f"{os.fspath(goal)!r} is a folder", op="download", hint="remove it, or give another name")
+        raise SandboxFileError(
+            f"{os.fspath(goal)!r} is a folder", op="download", hint="remove it, or give another name"
+        )
     meter = Meter(info.name, info.size)
     await transfer.write_host_file(
         meter.count(box.files.read_stream(source)), goal, mode=info.mode & 0o777, max_bytes=None

@@ -158,7 +158,7 @@ def _start_init(
         # Per-user kernel limits are charged to whoever creates the user namespace: let that be the sandbox's own id.
         os.setresuid(-1, identity.outer_uid, -1)
     try:
-        pid = syscalls.clone(_NAMESPACES, cgroup_fd=group.init_fd)
+        pid = syscalls.clone(_NAMESPACES, cgroup_fd=group.unified_fd)
     except OSError as error:
         raise UnsupportedError(f"this kernel gives no namespaces: {error.strerror}", hint=NAMESPACE_HINT) from error
     finally:
@@ -235,8 +235,8 @@ def _guide_setup(
         group.attach(pid)
         if not identity.rootless:
             descriptors.update(_open_layers(shop, recipe, identity, pid))
-        if group.unified is not None:
-            descriptors["group"] = os.open(group.unified, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if group.unified_fd is not None:
+            descriptors["group"] = os.dup(group.unified_fd)
         oom_file = group.out_of_memory_file()
         if oom_file is not None:
             descriptors["oom"] = os.open(oom_file, os.O_RDONLY | os.O_CLOEXEC)

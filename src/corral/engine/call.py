@@ -124,12 +124,10 @@ class Call:
             report["error"], report["errno"], report["text"] = refusal
         report["reason"] = self.reason or ("signalled" if number else "exited")
         tree_cpu = trees.cpu_seconds(self.number)
-        tree_peak = trees.peak_memory_bytes(self.number)
         report["usage"] = {
             "cpu_seconds": tree_cpu if tree_cpu is not None else cpu_seconds,
             "cpu_of": "tree" if tree_cpu is not None else "process",
-            "peak_memory_bytes": tree_peak if tree_peak is not None else (peak_kib or 0) * 1024,
-            "memory_of": "tree" if tree_peak is not None else "process",
+            "peak_memory_bytes": (peak_kib or 0) * 1024,
             "wall_seconds": time.monotonic() - self.started,
         }
         with contextlib.suppress(OSError):

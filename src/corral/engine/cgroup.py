@@ -69,8 +69,8 @@ class Group:
     unified: Path | None
     v1: dict[str, Path]
     limited: frozenset[str]
-    init_fd: int | None = None
-    """The leaf in which init is born (cgroup2)."""
+    unified_fd: int | None = None
+    """The cgroup2 folder, open: init is born in it, and makes a leaf below it for each call."""
 
     @property
     def paths(self) -> list[str]:
@@ -92,18 +92,16 @@ class Group:
         self.set_limits(limits)
 
     def _make_unified(self, path: Path, owner: tuple[int, int] | None) -> None:
+        """Init stays in this very folder, and its leaves get no controllers.
+
+        So the folder can be the root of init's cgroup namespace, which on systemd's machines (nsdelegate) is the border
+        that no process may cross.
+        """
         path.mkdir()
-        present = (path / "cgroup.controllers").read_text().split()
-        for controller in present:
-            with contextlib.suppress(OSError):  # a leaf then simply has no accounting of its own
-                (path / "cgroup.subtree_control").write_text(f"+{controller}")
-        (path / "init").mkdir()
         if owner is not None:
-            for entry in (path, path / "cgroup.procs", path / "cgroup.subtree_control", path / "cgroup.threads"):
+            for entry in (path, path / "cgroup.procs", path / "cgroup.threads"):
                 os.chown(entry, *owner)
-            for entry in (path / "init", path / "init/cgroup.procs"):
-                os.chown(entry, *owner)
-        self.init_fd = os.open(path / "init", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.unified_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def set_limits(self, limits: Limits) -> None:
         """Write the limits; may be repeated while the sandbox runs."""
@@ -158,9 +156,9 @@ class Group:
 
     def close(self) -> None:
         """Let go of the descriptor."""
-        if self.init_fd is not None:
-            os.close(self.init_fd)
-            self.init_fd = None
+        if self.unified_fd is not None:
+            os.close(self.unified_fd)
+            self.unified_fd = None
 
 
 _OWN_PROCESSES = 8
@@ -234,12 +232,31 @@ def _try_unified(base: Path) -> frozenset[str] | None:
         return None
     available = set((base / "cgroup.controllers").read_text().split()) & set(_V2_CONTROLLERS)
     enabled = set((base / "cgroup.subtree_control").read_text().split())
+    if available - enabled and _is_delegated(base):
+        _step_aside(base)
     for controller in available - enabled:
         with contextlib.suppress(
             OSError
         ):  # processes live here, or it is not ours to change: found out by looking again
             (base / "cgroup.subtree_control").write_text(f"+{controller}")
     return frozenset((base / "cgroup.subtree_control").read_text().split()) & frozenset(_V2_CONTROLLERS)
+
+
+def _is_delegated(base: Path) -> bool:
+    """systemd marks what it has given away for good (`Delegate=yes`)."""
+    try:
+        return os.getxattr(base, "user.delegate") == b"1"
+    except OSError:
+        return False
+
+
+def _step_aside(base: Path) -> None:
+    """Controllers can only be handed down by a group without processes: move those here, ours, into a leaf."""
+    leaf = base / "corral-self"
+    with contextlib.suppress(OSError):
+        leaf.mkdir(exist_ok=True)
+        for pid in (base / "cgroup.procs").read_text().split():
+            (leaf / "cgroup.procs").write_text(pid)
 
 
 def _can_make_group(base: Path) -> bool:

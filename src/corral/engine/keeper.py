@@ -38,8 +38,8 @@ def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
         os._exit(0)
     try:
         held = [0, 1, 2, ready_writer, box.host.fileno(), box.pid_fd, box.lock_fd]
-        if box.group.init_fd is not None:
-            held.append(box.group.init_fd)
+        if box.group.unified_fd is not None:
+            held.append(box.group.unified_fd)
         if box.uids is not None:
             held.append(box.uids.claim.fileno())
         syscalls.close_all_but(tuple(held))

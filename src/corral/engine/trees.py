@@ -38,9 +38,6 @@ class Trees(Protocol):
     def cpu_seconds(self, number: int) -> float | None:
         """CPU time of the whole tree, None if nobody counts it."""
 
-    def peak_memory_bytes(self, number: int) -> int | None:
-        """Peak memory of the whole tree, None if nobody counts it."""
-
     def finish(self, number: int) -> bool:
         """Forget the tree if it is empty; False while something of it still runs."""
 
@@ -94,12 +91,6 @@ class CgroupTrees:
         """See `Trees`."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return int(self._read(f"call{number}/cpu.stat").split()[1]) / 1e6
-        return None
-
-    def peak_memory_bytes(self, number: int) -> int | None:
-        """See `Trees`."""
-        with contextlib.suppress(OSError, ValueError):
-            return int(self._read(f"call{number}/memory.peak"))
         return None
 
     def finish(self, number: int) -> bool:
@@ -173,10 +164,6 @@ class ReaperTrees:
                 os.kill(reaper, signal.SIGCONT)  # the code shares our uid here, and may have stopped it
 
     def cpu_seconds(self, number: int) -> float | None:
-        """See `Trees`."""
-        return None
-
-    def peak_memory_bytes(self, number: int) -> int | None:
         """See `Trees`."""
         return None
 

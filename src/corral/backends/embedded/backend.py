@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corral.backends.embedded import exchange, keepers, packages, settings
-from corral.backends.embedded import tsstub as typescript
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
 from corral.backends.embedded.seam import mapped
+from corral.backends.embedded.typescript import setup as typescript
 from corral.engine import wire
 from corral.engine.base import BaseDescription, Tool, build
 from corral.engine.client import LauncherClient, check

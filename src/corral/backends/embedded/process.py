@@ -344,11 +344,9 @@ def _read_ending(message: wire.Message) -> Ending:
     reason = next(known for known in _REASONS if known == message["reason"])
     usage = message["usage"]
     cpu, peak = usage["cpu_seconds"], usage["peak_memory_bytes"]
-    notes = []
+    notes = ["peak_memory_bytes is of the largest process, not of all together"]
     if usage.get("cpu_of") != "tree":
         notes.append("cpu_seconds leaves out processes that outlived the program")
-    if usage.get("memory_of") != "tree":
-        notes.append("peak_memory_bytes is of the largest process, not of all together")
     number = int(message["signal"])
     return Ending(
         exit_code=int(message["code"]) & 0xFFFF,

@@ -18,7 +18,7 @@ from corral.engine.recipe import CODE_GID, CODE_UID, UID_RANGE_SIZE, Identity
 from corral.engine.seccomp.bpf import compile_filter
 from corral.engine.seccomp.install import native_arch
 from corral.engine.seccomp.numbers import numbers
-from corral.engine.seccomp.policy import POLICY
+from corral.engine.seccomp.policy import POLICY, UNKNOWN
 from corral.engine.state import DataFolder, dead_folders
 from corral.spec import Spec
 
@@ -71,8 +71,8 @@ def describe_filter() -> str:
     """The syscall filter in a few words."""
     arch = native_arch()
     known = numbers(arch)
-    allowed = sum(1 for name in known if not POLICY[name].cases and POLICY[name].errno == 0) if known else 0
-    return f"{arch}: {allowed} of {len(known)} syscalls allowed outright, {len(compile_filter(arch)) // 8} instructions"
+    denied = sum(POLICY.get(name, UNKNOWN).denies_always for name in known)
+    return f"{arch}, {len(known) - denied} of {len(known)} syscalls, {len(compile_filter(arch)) // 8} instructions"
 
 
 async def describe_plan(backend: EmbeddedBackend, spec: Spec) -> str:

@@ -257,7 +257,7 @@ try_all({
 SYSTEM_FILES = Probe(
     "open-system-programs-for-writing", "files", "escape", "copy-on-write over a read-only layer",
     """
-names = ("/usr/bin/env", "/usr/bin/python3", "/bin/sh", "/usr/lib/os-release", "/etc/passwd", "/etc/ld.so.cache")
+names = ("/usr/bin/env", "/usr/bin/python3", "/bin/sh", "/usr/lib/os-release", "/opt/corral/python/bin/python3")
 try_all({name: lambda n=name: os.open(n, os.O_WRONLY) for name in names},
         (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ETXTBSY, errno.EOVERFLOW))
 """,
@@ -274,7 +274,7 @@ def attempt(source):
     finally:
         if os.path.lexists(target):
             os.unlink(target)
-try_all({name: lambda n=name: attempt(n) for name in ("/usr/bin/env", "/etc/passwd", "/proc/self/exe")},
+try_all({name: lambda n=name: attempt(n) for name in ("/usr/bin/env", "/usr/lib/os-release", "/proc/self/exe")},
         (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EROFS, errno.EOVERFLOW, errno.ENOENT))
 """,
 )  # fmt: skip

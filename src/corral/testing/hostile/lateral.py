@@ -80,6 +80,27 @@ except BlockingIOError:
     held("no event, though the neighbour read the file")
 """, neighbour_code="read('/usr/bin/env'); subprocess.run(['/usr/bin/env', 'true'])")  # fmt: skip
 
+BASE = _lateral("poison-the-files-both-start-from", "copy-on-write: a change is its maker's alone", """
+poisoned = {}
+for path in ("/etc/passwd", "/etc/hosts", "/etc/profile", "/home/daytona/.bashrc", "/home/daytona/.profile", "/usr/bin/env"):
+    try:
+        before = read(path)
+        with open(path, "ab", buffering=0) as file:
+            file.write(b"# poison\\n")
+        poisoned[path] = before
+    except OSError:
+        pass
+hold()
+for path, before in poisoned.items():
+    with open(path, "wb") as file:
+        file.write(before)
+held(f"own copies of {sorted(poisoned)} changed, the neighbour's stayed")
+""", neighbour_code="""
+for path in ("/etc/passwd", "/etc/hosts", "/etc/profile", "/home/daytona/.bashrc", "/home/daytona/.profile"):
+    if os.path.exists(path) and b"# poison" in read(path):
+        breached(f"{path} was poisoned by the neighbour")
+""")  # fmt: skip
+
 USER_IDS = _lateral("share-a-user-id-with-the-neighbour", "a range of user ids each, as root", """
 inside, outside, count = map(int, read("/proc/self/uid_map").split())
 if count == 1:
@@ -92,5 +113,5 @@ held("two ranges")
 """)  # fmt: skip
 
 PROBES = (
-    PROCESSES, SIGNALS, TEMPORARY_FILES, SEGMENTS, ABSTRACT, PORTS, LOCKS, NOTIFICATIONS, USER_IDS,
+    PROCESSES, SIGNALS, TEMPORARY_FILES, SEGMENTS, ABSTRACT, PORTS, LOCKS, NOTIFICATIONS, BASE, USER_IDS,
 )  # fmt: skip

@@ -40,6 +40,8 @@ RESOURCES = Resources(cpus=1.0, memory_bytes=192 << 20, disk_bytes=96 << 20, pro
 """Small limits, so that a bomb beyond them is a small bomb. Make the sandboxes that are attacked with these."""
 
 _CONTROL_SECONDS = 15.0
+_PATIENCE_SECONDS = 20.0
+"""How long after its timeout a probe's call may keep the host waiting before that is the finding."""
 _VICTIM_PORT = 47321
 
 
@@ -100,7 +102,7 @@ async def attack(
     outcomes: list[Outcome] = []
     async with contextlib.AsyncExitStack() as stack:
         neighbour = await stack.enter_async_context(_open_neighbour(make)) if make is not None else None
-        siege = Siege(sandbox, canaries, make, neighbour)
+        siege = Siege(sandbox, canaries, make, neighbour, stack)
         if (lack := await siege.ask_control(sandbox)) is not None:
             raise CorralError(f"the sandbox can't run a harmless program: {lack}", sandbox_id=sandbox.id, op="attack")
         for probe in ALL if probes is None else probes:
@@ -158,8 +160,10 @@ class Siege:
     """One attack under way."""
 
     def __init__(
-        self, sandbox: AsyncSandbox, canaries: Canaries, make: MakeSandbox | None, neighbour: Neighbour | None
-    ) -> None:
+        self, sandbox: AsyncSandbox, canaries: Canaries, make: MakeSandbox | None, neighbour: Neighbour | None,
+        stack: contextlib.AsyncExitStack,
+    ) -> None:  # fmt: skip
+        self._stack = stack
         self._sandbox = sandbox
         self._canaries = canaries
         self._make = make
@@ -182,11 +186,19 @@ class Siege:
         return None if result.stdout.strip() == "42" else f"6 * 7 gave {result.output[-200:]!r} ({result.reason})"
 
     async def try_probe(self, probe: Probe) -> Finding:
-        """Run one probe where it belongs."""
+        """Run one probe where it belongs. Whatever it does, the host must not wait for ever."""
+        patience = probe.timeout + _PATIENCE_SECONDS
+        try:
+            async with asyncio.timeout(patience):
+                return await self._try_where_it_belongs(probe)
+        except TimeoutError:
+            return breached(f"the host still waited after {patience:.0f} s")
+
+    async def _try_where_it_belongs(self, probe: Probe) -> Finding:
         if probe.victim and self._neighbour is None:
             return unproven("there is no neighbour to attack")
         if not probe.alone:
-            return await self._run(probe, self._sandbox)
+            return await self._run(probe, await self._renew())
         if self._make is None:
             return unproven("there is no sandbox for this probe alone")
         token = _new_token()
@@ -197,6 +209,12 @@ class Siege:
         if left and finding.verdict is Verdict.HELD:
             return breached(f"{len(left)} processes outlived the sandbox")
         return finding
+
+    async def _renew(self) -> AsyncSandbox:
+        """The sandbox, or a new one when a probe before has ended it."""
+        if self._make is not None and await self.ask_quickly(self._sandbox) is not None:
+            self._sandbox = await self._stack.enter_async_context(self._make())
+        return self._sandbox
 
     async def _run(self, probe: Probe, sandbox: AsyncSandbox, *, token: str | None = None) -> Finding:
         token = token or _new_token()

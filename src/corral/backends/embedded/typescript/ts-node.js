@@ -43,9 +43,9 @@ const SWITCHES = new Set([
 
 const options = { require: [] };
 
-/** Ends with one line on stderr, for mistakes of the caller and of the program's text. */
+/** Ends without a stack: the mistake is in the command line, or in the program's text. */
 function fail(message) {
-  process.stderr.write(`ts-node: ${message}\n`);
+  fs.writeSync(2, `ts-node: ${message}\n`);
   process.exit(1);
 }
 
@@ -83,7 +83,7 @@ function configure() {
   return [`--tsconfig-raw=${JSON.stringify({ compilerOptions })}`];
 }
 
-/** Runs esbuild on a file, or on a text that has no file. Gives its output; throws a SyntaxError that shows the place. */
+/** Runs esbuild on a file, or on a text that has none. Gives its output; throws a SyntaxError that shows the place. */
 function esbuild(file, text, flags) {
   const folder = path.dirname(file);
   const input = text === undefined ? [path.basename(file)] : ["--loader=ts", `--sourcefile=${path.basename(file)}`];
@@ -98,16 +98,18 @@ function esbuild(file, text, flags) {
   );
   if (done.error) fail(`esbuild can't be started: ${done.error.message}`);
   if (done.status === 0) return done.stdout;
-  const report = done.stderr.replace(/^ {4}(?! )(.+:\d+:\d+:)$/gm, (_, place) => `    ${path.resolve(folder, place)}`);
-  const error = new SyntaxError(report.trim());
-  error.stack = report.trim(); // the frames are ours and say nothing
-  throw error;
+  let place = file;
+  const report = done.stderr.trim().replace(/^ {4}(\S.*:\d+:\d+):$/gm, (_, found) => `    ${(place = path.resolve(folder, found))}:`);
+  throw Object.assign(new SyntaxError(report), { stack: `SyntaxError: ${report}\n    at ${place}` });
 }
 
 // import() becomes require(), as with the compiler's "module": "commonjs", so that it finds .ts files too.
 function toCommonJs(file, text) {
   return esbuild(file, text, ["--format=cjs", "--platform=node", "--supported:dynamic-import=false"]);
 }
+
+/** The script as CommonJS, which is made ahead to see whether it can be. */
+const prepared = new Map();
 
 /** Makes require() read TypeScript, and find x.ts where an import says x.js, as the compiler does. */
 function register() {
@@ -116,23 +118,18 @@ function register() {
     Module._extensions[extension] = (module, file) => module._compile(prepared.get(file) || toCommonJs(file), file);
   }
   const resolve = Module._resolveFilename;
-  Module._resolveFilename = function (request, parent, ...rest) {
-    try {
-      return resolve.call(this, request, parent, ...rest);
-    } catch (error) {
-      const [, stem, kind] = /^(.*)\.([cm]?)js$/.exec(request) || [];
-      if (stem === undefined || !/^\.{0,2}\//.test(request)) throw error;
+  Module._resolveFilename = function (request, ...rest) {
+    const [, stem, kind] = /^(\.{0,2}\/.*)\.([cm]?)js$/.exec(request) || [];
+    for (const name of stem === undefined ? [] : [request, `${stem}.${kind}ts`]) {
       try {
-        return resolve.call(this, `${stem}.${kind}ts`, parent, ...rest);
+        return resolve.call(this, name, ...rest);
       } catch {
-        throw error;
+        continue; // the last word, and the error, are Node's own
       }
     }
+    return resolve.call(this, request, ...rest);
   };
 }
-
-/** CommonJS made ahead, to see whether it can be made at all. */
-const prepared = new Map();
 
 /** Gives the program as CommonJS, or undefined when only an ES module can be it. */
 function tryCommonJs(file, text) {
@@ -140,23 +137,23 @@ function tryCommonJs(file, text) {
   try {
     return toCommonJs(file, text);
   } catch (error) {
-    if (/Top-level await is currently not supported/.test(error.message)) return undefined;
-    throw error;
+    return /Top-level await is currently not supported/.test(error.message) ? undefined : fail(error.message);
+  }
+}
+
+function isWritable(folder) {
+  try {
+    fs.accessSync(folder, fs.constants.W_OK);
+    return true;
+  } catch {
+    return false;
   }
 }
 
 /** Runs the program as one ES module with the files it imports. It must lie in a file, to find packages from there. */
 async function runModule(file, text) {
-  const folder = [path.dirname(file), process.cwd(), require("os").tmpdir()].find((place) => {
-    try {
-      fs.accessSync(place, fs.constants.W_OK);
-      return true;
-    } catch {
-      return false;
-    }
-  });
-  if (folder === undefined) fail("there is no folder to write an ES module to");
-  const module = path.join(folder, `.ts-node-${process.pid}.mjs`);
+  const folders = [path.dirname(file), process.cwd(), require("os").tmpdir()];
+  const module = path.join(folders.find(isWritable) || fail("no folder to write to"), `.ts-node-${process.pid}.mjs`);
   let pending = true;
   process.on("exit", (code) => {
     if (pending && code === 0) process.exitCode = 13; // as Node.js does when nothing will ever end an await
@@ -170,6 +167,10 @@ async function runModule(file, text) {
       "--bundle", "--platform=node", "--packages=external", "--format=esm", `--outfile=${module}`,
       '--banner:js=globalThis[Symbol.for("ts-node.loaded")]();',
     ]);
+  } catch (error) {
+    fail(error.message);
+  }
+  try {
     await import(pathToFileURL(module).href);
   } finally {
     pending = false;
@@ -209,17 +210,17 @@ function runFile(script) {
 }
 
 function main() {
-  const [script, ...rest] = parseArguments(process.argv.slice(2));
+  const words = parseArguments(process.argv.slice(2));
   if (options.help) return console.log(USAGE);
   if (options.version) return console.log(`ts-node of Corral, esbuild ${require(`${ESBUILD}/package.json`).version}`);
+  if (options.print && options.eval === undefined) options.eval = words.shift();
+  process.argv = [process.argv[0], ...words];
   process.execArgv.push("--require", __filename);
   register();
-  const fromHere = Module.createRequire(path.join(process.cwd(), "[ts-node]"));
-  options.require.forEach((name) => fromHere(name));
-  const code = options.eval !== undefined || !options.print ? options.eval : script;
-  process.argv = [process.argv[0], ...(code === undefined ? ["", ...rest] : [script, ...rest].filter((word) => word !== undefined && word !== code))];
-  if (code !== undefined) return runText("eval", code);
-  if (script !== undefined && script !== "-") return runFile(script);
+  const requireFromHere = Module.createRequire(path.join(process.cwd(), "[ts-node]"));
+  options.require.forEach((name) => requireFromHere(name));
+  if (options.eval !== undefined) return runText("eval", options.eval);
+  if (words.length > 0 && words[0] !== "-") return runFile(words[0]);
   if (process.stdin.isTTY) fail("there is no interactive mode; give a script, or -e CODE");
   return runText("stdin", fs.readFileSync(0, "utf8"));
 }

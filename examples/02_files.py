@@ -1,0 +1,23 @@
+"""Files: into the sandbox, worked on inside, and out again."""
+
+import tempfile
+from pathlib import Path
+
+from corral import Sandbox
+
+with Sandbox() as box, tempfile.TemporaryDirectory() as folder:
+    project = Path(folder, "project")
+    project.mkdir()
+    (project / "prices.csv").write_text("item,price\napple,3\npear,4\n")
+    (project / "total.py").write_text("import csv\nprint(sum(int(r['price']) for r in csv.DictReader(open('prices.csv'))))\n")
+
+    box.files.upload(project, "project")
+    print("total:", box.exec("python3 total.py | tee total.txt", cwd="project", check=True).stdout.strip())
+
+    # An edit is byte for byte, and refuses to guess: the text must be there exactly once.
+    done = box.files.edit("project/prices.csv", "pear,4", "pear,40")
+    print("edited:", done.replacements, "place,", done.size, "bytes")
+    print("found: ", [f"{match.path}:{match.line}" for match in box.files.grep("pear").matches])
+
+    box.files.download("project", Path(folder, "out"))
+    print("back:  ", sorted(path.name for path in Path(folder, "out").iterdir()))

@@ -1,0 +1,29 @@
+"""A sandbox that outlives the program that made it, found again by its name."""
+
+import os
+import subprocess
+import sys
+
+from corral import Sandbox
+
+NAME = f"example-{os.getpid()}"
+MAKER = """
+import sys
+from corral import Sandbox
+
+box = Sandbox()
+box.files.write("counter", "1")
+box.detach(name=sys.argv[1], lifetime_seconds=120)  # a deadline of its own: nobody has to remember it
+"""
+
+subprocess.run([sys.executable, "-c", MAKER, NAME], check=True)  # that program is over
+
+box = Sandbox.connect(NAME)
+print("found:", box.info().name, "with the counter at", box.files.read_text("counter"))
+box.exec("echo 2 > counter", check=True)
+box.close()  # lets go; the sandbox lives on
+
+again = Sandbox.connect(NAME)
+print("again:", again.files.read_text("counter").strip(), f"and {again.info().deadline:.0f} s left")
+again.kill()
+print("gone: ", NAME not in [info.name for info in Sandbox.list()])

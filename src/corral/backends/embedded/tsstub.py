@@ -1,2 +1,0 @@
-def installed(x):
-    return None

@@ -1,0 +1,176 @@
+"""Install the small TypeScript runtime into Corral's data folder, and take it away again.
+
+It lies in `<data folder>/runtimes/typescript/`, which sandboxes see read-only: a copy of our `ts-node.js`, and
+esbuild's native binary in `node_modules/@esbuild/`, fetched by npm and checked against the hashes of our lock file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from corral.errors import BackendUnavailableError
+
+_SHIPPED = Path(__file__).parent
+_SHIM = "ts-node.js"
+_MANIFESTS = ("package.json", "package-lock.json")
+_INSTALL_TIMEOUT = 300.0  # 4 MB over a slow line
+_TRIAL_TIMEOUT = 60.0
+
+OnProgress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The runtime as it lies on this machine."""
+
+    folder: Path
+    esbuild_version: str
+    size_bytes: int
+
+
+def install(data_folder: Path, *, on_progress: OnProgress | None = None) -> Installed:
+    """Fetch the runtime, try it, and put it in place in one step, for the old one if there is one.
+
+    Raises:
+        BackendUnavailableError: npm or Node.js is missing, npm fails, what it fetched does not run here, or the data
+            folder can't be written.
+    """
+    tell = on_progress or (lambda _: None)
+    version = _pinned_version()
+    target = _folder(data_folder)
+    npm, node = _find_program("npm"), _find_program("node")
+    try:
+        with _temporary_folder(target.parent) as folder:
+            for name in (_SHIM, *_MANIFESTS):
+                shutil.copyfile(_SHIPPED / name, folder / name)
+            tell(f"fetching esbuild {version}")
+            _fetch(npm, folder)
+            tell("trying it")
+            _try(node, folder)
+            _open_to_all(folder)
+            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            _put_in_place(folder, data_folder)
+    except OSError as error:
+        raise BackendUnavailableError(
+            f"the data folder can't be written: {error.strerror}",
+            op="setup",
+            hint="set CORRAL_DATA_DIR to a folder of yours with some room",
+        ) from error
+    return Installed(folder=target, esbuild_version=version, size_bytes=size)
+
+
+def installed(data_folder: Path) -> Path | None:
+    """The runtime's folder; None if it is missing, incomplete, or of another version than this Corral brings."""
+    folder = _folder(data_folder)
+    try:
+        if (folder / _SHIM).read_bytes() != (_SHIPPED / _SHIM).read_bytes():
+            return None
+        packages = list(folder.glob("node_modules/@esbuild/*/package.json"))
+        versions = {json.loads(package.read_bytes())["version"] for package in packages}
+        complete = all((package.parent / "bin" / "esbuild").is_file() for package in packages)
+    except (OSError, ValueError, KeyError):
+        return None
+    return folder if complete and versions == {_pinned_version()} else None
+
+
+def remove(data_folder: Path) -> bool:
+    """Take the runtime away; gives whether there was one."""
+    target = _folder(data_folder)
+    if not target.is_dir():
+        return False
+    with _temporary_folder(target.parent) as trash:
+        target.rename(trash / "old")
+    return True
+
+
+def _folder(data_folder: Path) -> Path:
+    return data_folder / "runtimes" / "typescript"
+
+
+def _pinned_version() -> str:
+    wanted: dict[str, str] = json.loads((_SHIPPED / "package.json").read_bytes())["optionalDependencies"]
+    (version,) = set(wanted.values())  # one version for all platforms
+    return version
+
+
+def _find_program(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise BackendUnavailableError(
+            f"{name} is not on PATH", op="setup", hint="install Node.js 18 or newer with npm, then try again"
+        )
+    return path
+
+
+@contextmanager
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    """A folder on the same file system, removed at the end unless it was moved into place."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".typescript-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fetch(npm: str, folder: Path) -> None:
+    flags = ("--ignore-scripts", "--include=optional", "--no-audit", "--no-fund", "--no-update-notifier")
+    done = _run([npm, "ci", *flags], folder=folder, timeout=_INSTALL_TIMEOUT, what="npm")
+    if done.returncode == 0:
+        return
+    # Only npm's code is shown: the rest of its text may hold paths of this machine and a registry's password.
+    code = re.search(r"^npm (?:error|ERR!) code (\w+)", done.stderr, re.MULTILINE)
+    raise BackendUnavailableError(
+        f"npm could not fetch esbuild {_pinned_version()} ({code[1] if code else f'exit code {done.returncode}'})",
+        op="setup",
+        hint="see that `npm ping` succeeds, then try again",
+    )
+
+
+def _try(node: str, folder: Path) -> None:
+    """A type, an enum and the native binary, in one line."""
+    argv = [node, str(folder / _SHIM), "--print", "--eval", "enum Answer { Yes = 42 }; Answer.Yes as number"]
+    done = _run(argv, folder=folder, timeout=_TRIAL_TIMEOUT, what="Node.js")
+    if done.returncode != 0 or done.stdout != "42\n":
+        raise BackendUnavailableError(
+            "the TypeScript runtime was fetched but does not run on this machine",
+            op="setup",
+            hint="it needs Node.js 18 or newer on x86_64 or aarch64",
+        )
+
+
+def _run(argv: list[str], *, folder: Path, timeout: float, what: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
+            timeout=timeout, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        hint = "see that the network answers, then try again"
+        raise BackendUnavailableError(f"{what} did not end within {timeout:.0f} s", op="setup", hint=hint) from error
+    except OSError as error:
+        raise BackendUnavailableError(f"{what} can't be started", op="setup", hint="install Node.js anew") from error
+
+
+def _put_in_place(folder: Path, data_folder: Path) -> None:
+    remove(data_folder)
+    try:
+        folder.rename(_folder(data_folder))
+    except OSError:
+        if installed(data_folder) is None:  # else another install was quicker, and is as good
+            raise
+
+
+def _open_to_all(folder: Path) -> None:
+    """Sandboxes run under other users' ids, whatever our umask was."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():  # npm's .bin, whose targets have their own turn
+            path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)

@@ -1,0 +1,89 @@
+"""`corral bench`: latency and density here, beside the peers that are installed."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+import corral
+from corral.cli.bench.contest import Row, hold_contest
+from corral.cli.bench.figure import Figure, measure_figures
+from corral.cli.bench.peer import Peer, find_peers
+from corral.cli.display import Progress, paint, plain, show_seconds, table
+from corral.cli.loop import run_async
+from corral.cli.options import json_option
+from corral.cli.run import to_json
+
+
+@click.command()
+@click.option("--runs", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
+              help="How often each thing is done; what is shown is the median.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True, metavar="N",
+              help="How often a sandbox is opened and closed before what is left is counted.")  # fmt: skip
+@click.option("--quick", is_flag=True, help="Five runs, twenty rounds, less output.")
+@json_option
+def bench(runs: int, rounds: int, quick: bool, as_json: bool) -> int:
+    """Measure this machine: sandboxes beside plain subprocesses, and beside bubblewrap and Docker where they are.
+
+    All contestants take turns in one run, so that ratios hold on a busy machine too. Every defence is on.
+
+    \b
+    corral bench
+    corral bench --runs 100 --json
+    """
+    if quick:
+        runs, rounds = min(runs, 5), min(rounds, 20)
+    progress = Progress()
+    try:
+        progress.show("looking for peers …")
+        peers, notes = find_peers()
+        rows = run_async(hold_contest(peers, runs=runs, tell=progress.show))
+        figures = run_async(measure_figures(rounds=rounds, tell=progress.show))
+    finally:
+        progress.clear()
+    if as_json:
+        click.echo(to_json(_to_json(rows, figures, runs=runs, notes=notes)))
+    else:
+        _show(rows, figures, peers, runs=runs, notes=notes)
+    return 0 if all(figure.good for figure in figures) else 1
+
+
+def _to_json(rows: list[Row], figures: list[Figure], *, runs: int, notes: list[str]) -> dict[str, Any]:
+    return {
+        "version": corral.__version__,
+        "machine": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "runs": runs,
+        "contest": [
+            {"task": row.task, "median_seconds": row.medians, "ratio_to_plain": row.ratios} for row in rows
+        ],
+        "figures": [asdict(figure) for figure in figures],
+        "notes": notes,
+    }  # fmt: skip
+
+
+def _show(rows: list[Row], figures: list[Figure], peers: list[Peer], *, runs: int, notes: list[str]) -> None:
+    click.echo(paint(f"Latency, medians of {runs}, contestants taking turns", "bold"))
+    names = ["corral", *(peer.name for peer in peers)]
+    lines = []
+    for row in rows:
+        cells = [row.task]
+        for name in names:
+            ratio = row.ratios.get(name)
+            cells.append(show_seconds(row.medians[name]) if name in row.medians else "-")
+            if name != "plain":
+                cells.append(f"×{ratio:.1f}" if ratio is not None else "")
+        lines.append(cells)
+    headers = [""]
+    for name in names:
+        headers += [name] if name == "plain" else [name, ""]
+    click.echo("\n".join(table(lines, headers=headers, align=["left", *["right" for _ in headers[1:]]], indent=2)))
+    click.echo(paint("  × is the ratio to the plain subprocess", "dim"))
+    for note in notes:
+        click.echo(paint(f"  {plain(note)}", "dim"))
+    click.echo()
+    click.echo(paint("Promises", "bold"))
+    cells = [[figure.what, paint(figure.text, "green" if figure.good else "red"), figure.detail] for figure in figures]
+    click.echo("\n".join(table(cells, align=["left", "right"], indent=2)))

@@ -1,0 +1,137 @@
+"""The peers: plain subprocess, bubblewrap and Docker, each told to do the same as a sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+SNIPPET = "import json; print(json.dumps({'sum': sum(range(1000))}))"
+JS_SNIPPET = "console.log(JSON.stringify({sum: [...Array(1000).keys()].reduce((a, b) => a + b)}))"
+BLOB_BYTES = 8 * 1024 * 1024
+_DOCKER_IMAGES = ("busybox", "alpine", "debian", "ubuntu", "python")
+_DOCKER_FLAGS = ("--network", "none", "--cap-drop", "ALL", "--memory", "1g", "--pids-limit", "256")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One contestant beside us: task → how to do it once."""
+
+    name: str
+    tasks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    close: Callable[[], None] = lambda: None
+
+
+def _do(*argv: str) -> None:
+    subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=120
+    )
+
+
+def find_peers() -> tuple[list[Peer], list[str]]:
+    """Those that work here, and a remark on each that does not."""
+    peers, notes = [_plain()], []
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        notes.append("bubblewrap is not installed (bwrap)")
+    else:
+        try:
+            peers.append(_bubblewrap(bwrap))
+            notes.append("bwrap: namespaces and no capabilities, but no seccomp filter, no cgroups, no quota")
+        except (OSError, subprocess.SubprocessError):
+            notes.append("bubblewrap is installed, but can't make namespaces here")
+    docker = shutil.which("docker")
+    if docker is None:
+        notes.append("Docker is not installed")
+    elif (image := _docker_image(docker)) is None:
+        notes.append("Docker: no daemon answers, or it has no small image (docker pull busybox)")
+    else:
+        peers.append(_docker(docker, image))
+    return peers, notes
+
+
+def _plain() -> Peer:
+    tasks: dict[str, Callable[[], None]] = {
+        "open, true, close": lambda: _do("true"),
+        "exec true": lambda: _do("true"),
+        "Python snippet": lambda: _do(PYTHON, "-c", SNIPPET),
+        "8 MB there and back": _round_trip,
+    }
+    if node := shutil.which("node"):
+        tasks["JavaScript snippet"] = lambda: _do(node, "-e", JS_SNIPPET)
+    return Peer("plain", tasks)
+
+
+def _round_trip() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "blob"
+        file.write_bytes(bytes(BLOB_BYTES))
+        assert len(file.read_bytes()) == BLOB_BYTES
+
+
+def _bubblewrap(bwrap: str) -> Peer:
+    prefix = [
+        bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv",
+        "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev",
+        "--tmpfs", "/tmp", "--tmpfs", "/home", "--hostname", "bench", "--chdir", "/tmp",
+    ]  # fmt: skip
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        path = Path("/") / name
+        if path.is_symlink():
+            prefix += ["--symlink", os.readlink(path), str(path)]
+        elif path.is_dir():
+            prefix += ["--ro-bind", str(path), str(path)]
+    base = os.path.realpath(sys.base_prefix)
+    if not base.startswith("/usr"):
+        prefix += ["--ro-bind", base, base]
+    _do(*prefix, "true")
+    tasks: dict[str, Callable[[], None]] = {
+        "open, true, close": lambda: _do(*prefix, "true"),
+        "Python snippet": lambda: _do(*prefix, PYTHON, "-c", SNIPPET),
+    }
+    if (node := shutil.which("node")) and os.path.realpath(node).startswith("/usr"):
+        tasks["JavaScript snippet"] = lambda: _do(*prefix, node, "-e", JS_SNIPPET)
+    return Peer("bwrap", tasks)
+
+
+def _docker_image(docker: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            [docker, "images", "--format", "{{.Repository}}:{{.Tag}}"], stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    there = answer.stdout.split()
+    return next((image for name in _DOCKER_IMAGES for image in there if image.split(":")[0].endswith(name)), None)
+
+
+def _docker(docker: str, image: str) -> Peer:
+    run = [docker, "run", *_DOCKER_FLAGS]
+    name = f"corral-bench-{os.getpid()}"
+    _do(*run, "--detach", "--name", name, image, "sleep", "3600")
+    tasks: dict[str, Callable[[], None]] = {
+        "open, true, close": lambda: _do(*run, "--rm", image, "true"),
+        "exec true": lambda: _do(docker, "exec", name, "true"),
+    }
+    if image.split(":")[0].endswith("python"):
+        tasks["Python snippet"] = lambda: _do(*run, "--rm", image, "python3", "-c", SNIPPET)
+    return Peer("docker", tasks, close=lambda: _do(docker, "rm", "--force", name))
+
+
+@contextlib.contextmanager
+def closing(peers: list[Peer]) -> Iterator[None]:
+    """End what a peer has started."""
+    try:
+        yield
+    finally:
+        for peer in peers:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                peer.close()

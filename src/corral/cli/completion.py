@@ -1,0 +1,29 @@
+"""`corral completion`: the script that teaches a shell our commands."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from corral.cli import PROGRAM
+
+VARIABLE = "_CORRAL_COMPLETE"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> int:
+    """Print a completion script for a shell.
+
+    \b
+    eval "$(corral completion bash)"                                in ~/.bashrc
+    eval "$(corral completion zsh)"                                 in ~/.zshrc
+    corral completion fish > ~/.config/fish/completions/corral.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None  # click has all three
+    # The template alone: the method that fills it in also runs the shell to look at its version.
+    maker = found(context.find_root().command, {}, PROGRAM, VARIABLE)
+    click.echo(maker.source_template % maker.source_vars())
+    return 0

@@ -1,0 +1,175 @@
+"""`corral doctor`: what this machine can do, found out by trying."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from corral.cli.checkup import Finding, Mark, examine
+from corral.cli.display import Progress, columns, cut, paint, plain, table, unicode_wanted
+from corral.cli.loop import run_async
+from corral.cli.options import json_option
+from corral.cli.run import to_json
+from corral.testing.hostile import Outcome, Report, Verdict
+
+_SIGNS: dict[Mark, tuple[str, str]] = {"good": ("✓", "+"), "soft": ("~", "~"), "bad": ("✗", "x"), "note": ("·", "-")}
+
+
+@click.command()
+@click.option("--prove", is_flag=True, help="Attack a sandbox with every hostile probe, and show what held.")
+@click.option("--probe", "names", multiple=True, metavar="NAME", help="With --prove: only these probes.")
+@click.option("--plan", is_flag=True, help="Print what would be done to the kernel, step by step, and do nothing.")
+@json_option
+def doctor(prove: bool, names: tuple[str, ...], plan: bool, as_json: bool) -> int:
+    """Say what this machine can do, and what to do about the rest.
+
+    Ends with 1 when sandboxes can't be made, and with --prove when a probe was not stopped.
+
+    \b
+    corral doctor
+    corral doctor --prove                 attacks a sandbox of its own: about two minutes
+    corral doctor --plan
+    """
+    if plan:
+        return _show_plan()
+    if prove or names:
+        return _prove(names, as_json=as_json)
+    progress = Progress()
+    progress.show("looking around …")
+    try:
+        findings, works = run_async(examine(progress.show))
+    finally:
+        progress.clear()
+    if as_json:
+        click.echo(to_json({"works": works, "findings": [asdict(finding) for finding in findings]}))
+    else:
+        _show(findings, works=works)
+    return 0 if works else 1
+
+
+def sign(mark: Mark) -> str:
+    """A tick, and its like."""
+    fancy, simple = _SIGNS[mark]
+    text = fancy if unicode_wanted() else simple
+    if mark == "good":
+        return paint(text, "green")
+    if mark == "bad":
+        return paint(text, "red", "bold")
+    return paint(text, "magenta" if mark == "soft" else "dim")
+
+
+def _show(findings: list[Finding], *, works: bool) -> None:
+    size = max(len(finding.subject) for finding in findings)
+    area = ""
+    for finding in findings:
+        if finding.area != area:
+            area = finding.area
+            click.echo(("\n" if finding is not findings[0] else "") + paint(area, "bold"))
+        room = columns() - size - 6
+        lines = _wrap(plain(finding.text), room)
+        click.echo(f"  {sign(finding.mark)} {finding.subject:<{size}}  {lines[0]}")
+        for line in lines[1:]:
+            click.echo(" " * (size + 6) + line)
+        if finding.remedy:
+            for number, line in enumerate(_wrap(plain(finding.remedy), room - 2)):
+                arrow = "→ " if unicode_wanted() else "> "
+                click.echo(" " * (size + 6) + paint((arrow if number == 0 else "  ") + line, "cyan"))
+    click.echo()
+    if works:
+        click.echo(paint("Sandboxes work here.", "bold", "green"))
+    else:
+        click.echo(paint("Sandboxes can't be made here.", "bold", "red"))
+
+
+def _wrap(text: str, room: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, max(20, room), break_on_hyphens=False, break_long_words=True) or [""]
+
+
+def _show_plan() -> int:
+    from corral.backends.embedded import EmbeddedBackend, report
+    from corral.spec import Spec
+
+    text = run_async(report.describe_plan(EmbeddedBackend(), Spec()))
+    click.echo(text, nl=False)
+    return 0
+
+
+# --prove.
+
+
+def _prove(names: tuple[str, ...], *, as_json: bool) -> int:
+    from corral.testing.hostile import ALL
+
+    unknown = set(names) - {probe.name for probe in ALL}
+    if unknown:
+        known = ", ".join(probe.name for probe in ALL)
+        raise click.UsageError(f"no such probe: {', '.join(sorted(unknown))}; there are {known}")
+    probes = [probe for probe in ALL if not names or probe.name in names]
+    progress = Progress()
+    seen: list[Outcome] = []
+
+    def tell(outcome: Outcome) -> None:
+        seen.append(outcome)
+        done = f"{len(seen)}/{len(probes)}"
+        if sys.stderr.isatty():
+            progress.show(f"{done}  {outcome.probe.area}: {outcome.probe.name}  {outcome.finding.verdict}")
+
+    progress.show("opening a sandbox to attack …")
+    try:
+        report = run_async(_attack(probes, tell))
+    finally:
+        progress.clear()
+    if as_json:
+        click.echo(to_json({"ok": report.ok, "probes": [outcome.to_json() for outcome in report.outcomes]}))
+    else:
+        _show_report(report)
+    return 0 if report.ok else 1
+
+
+async def _attack(probes: list[Any], tell: Any) -> Report:
+    from corral.backends.embedded.settings import default_data_folder
+    from corral.door import AsyncSandbox
+    from corral.testing.hostile import RESOURCES, plant, prove
+
+    with await asyncio.to_thread(plant, data_folder=str(default_data_folder())) as canaries:
+        return await prove(
+            lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries, probes=probes, on_progress=tell
+        )
+
+
+def _show_report(report: Report) -> None:
+    marks: dict[Verdict, Mark] = {Verdict.HELD: "good", Verdict.BREACHED: "bad", Verdict.UNPROVEN: "soft"}
+    area = ""
+    size = max(len(outcome.probe.name) for outcome in report.outcomes)
+    for outcome in report.outcomes:
+        if outcome.probe.area != area:
+            area = outcome.probe.area
+            click.echo(("\n" if outcome is not report.outcomes[0] else "") + paint(area, "bold"))
+        mark = marks[outcome.finding.verdict]
+        text = outcome.probe.what_stops_it if mark == "good" else outcome.finding.evidence
+        line = f"  {sign(mark)} {outcome.probe.name:<{size}}  "
+        click.echo(line + cut(plain(text), max(20, columns() - size - 6)))
+        if mark != "good":
+            for piece in _wrap(plain(outcome.finding.evidence), columns() - 6)[:4]:
+                click.echo(paint(f"      {piece}", "red" if mark == "bad" else "magenta"))
+    click.echo()
+    rows = []
+    for area in dict.fromkeys(outcome.probe.area for outcome in report.outcomes):
+        mine = [outcome for outcome in report.outcomes if outcome.probe.area == area]
+        counts = [sum(outcome.finding.verdict is verdict for outcome in mine) for verdict in Verdict]
+        rows.append([area, *(str(count) for count in counts)])
+    rows.append(["all", *(str(report.count(verdict)) for verdict in Verdict)])
+    headers = ["AREA", *(verdict.upper() for verdict in Verdict)]
+    click.echo("\n".join(table(rows, headers=headers, align=["left", "right", "right", "right"], indent=2)))
+    click.echo()
+    if report.ok:
+        click.echo(paint(f"All {len(report.outcomes)} probes were stopped.", "bold", "green"))
+    else:
+        wrong = len(report.outcomes) - report.count(Verdict.HELD)
+        click.echo(paint(f"{wrong} of {len(report.outcomes)} probes were not provably stopped.", "bold", "red"))

@@ -1,0 +1,43 @@
+"""`corral setup`: what a machine needs once, and only when asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from corral.cli.display import Progress, paint, plain, show_seconds
+from corral.cli.loop import run_async
+
+
+@click.group()
+def setup() -> None:
+    """Install what sandboxes can use, into Corral's own data folder."""
+
+
+@setup.command()
+@click.option("--force", is_flag=True, help="Install it again, even if it is there.")
+def typescript(force: bool) -> int:
+    """Install a small TypeScript runtime from npm, for machines whose Node.js can't run TypeScript by itself."""
+    from corral.backends.embedded.settings import default_data_folder
+    from corral.backends.embedded.typescript import setup as runtime
+
+    folder = default_data_folder()
+    if runtime.installed(folder) is not None and not force:
+        click.echo("typescript is there already")
+        return 0
+    progress = Progress()
+
+    async def work() -> float:
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        await asyncio.to_thread(runtime.install, folder, on_progress=lambda text: progress.show(plain(str(text))))
+        return clock() - begun
+
+    progress.show("asking npm …")
+    try:
+        seconds = run_async(work())
+    finally:
+        progress.clear()
+    click.echo(f"{paint('installed', 'green')} typescript in {show_seconds(seconds)}")
+    return 0

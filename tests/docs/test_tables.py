@@ -1,0 +1,76 @@
+"""The tables of docs/errors.md and docs/languages.md are those of the code, and the pages keep to the project's words."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from corral.errors import CorralError, all_error_classes
+from corral.languages import find_language, language_names
+from support.project import ROOT, list_files, read_prose
+
+# One word, one meaning: what stands on the left is called otherwise here.
+OTHER_WORDS = {"jail": "sandbox", "jails": "sandboxes", "jailed": "in a sandbox", "provider": "backend", "providers": "backends"}
+NOUNS = ("Spec", "Sandbox", "Backend", "Environment", "Tool", "Engine")
+
+
+def read_table(page: Path, *, first: str) -> list[list[str]]:
+    """Return the rows of the table whose first heading is `first`, cell by cell."""
+    rows: list[list[str]] = []
+    for _, line in read_prose(page):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        if rows and not cells:
+            break
+        if cells and (rows or cells[0] == first):
+            rows.append(cells)
+    assert len(rows) > 2, f"{page.name} has no table that begins with {first!r}"
+    return rows[2:]
+
+
+def list_code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_errors_page_has_every_error() -> None:
+    rows = read_table(ROOT / "docs" / "errors.md", first="error")
+    ours = [error for error in all_error_classes() if error.__module__ == CorralError.__module__]
+    assert sorted(list_code(row[0])[0] for row in rows) == sorted(error.__name__ for error in ours)
+    real = {error.__name__: ([base.__name__ for base in error.__bases__], error.code) for error in ours}
+    written = {list_code(row[0])[0]: (list_code(row[1]), list_code(row[2])[0]) for row in rows}
+    assert written == real
+    assert [row[0] for row in rows if len(row) != 5 or not all(row)] == []
+
+
+def test_errors_page_says_which_may_be_tried_again() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    again = [error.__name__ for error in all_error_classes() if error.retryable]
+    assert f"(`{'`, `'.join(again)}` alone)" in text
+
+
+def test_error_codes_are_unique() -> None:
+    codes = [error.code for error in all_error_classes()]
+    assert len(codes) == len(set(codes))
+
+
+def test_languages_page_has_every_language() -> None:
+    rows = read_table(ROOT / "docs" / "languages.md", first="language")
+    assert [list_code(row[0])[0] for row in rows] == language_names()
+    for row in rows:
+        language = find_language(list_code(row[0])[0])
+        assert list_code(row[1]) == list(language.aliases)
+        assert list_code(row[2]) == list(dict.fromkeys(runtime.program for runtime in language.runtimes))
+        assert row[3] == language.hint
+
+
+def test_architecture_defines_the_nouns_once() -> None:
+    rows = read_table(ROOT / "ARCHITECTURE.md", first="noun")
+    assert [row[0].strip("*") for row in rows] == list(NOUNS)
+
+
+@pytest.mark.parametrize("page", list_files(".md"), ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_keeps_to_our_words(page: Path) -> None:
+    found: list[str] = []
+    for number, line in read_prose(page):
+        words = re.findall(r"[a-z]+", re.sub(r"`[^`]*`", "", line).lower())
+        found += [f"line {number}: {word!r}, say {OTHER_WORDS[word]!r}" for word in words if word in OTHER_WORDS]
+    assert found == []

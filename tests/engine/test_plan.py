@@ -1,0 +1,91 @@
+"""What will be done to the kernel, compared line by line with what was agreed on. No kernel is touched here."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from corral.engine.plan import BUILD_CAPABILITIES, Overlay, SetCapabilities, plan_program, plan_sandbox, render
+from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Limits, Recipe, Tree
+
+GOLDEN = Path(__file__).parent / "golden"
+UPDATE = "CORRAL_UPDATE_GOLDEN"
+
+LIMITS = Limits(memory_bytes=2**30, processes=256, cpus=2.0, disk_bytes=3 * 2**30, inodes=200_000)
+ROOT = Identity(rootless=False, outer_uid=0x7000_0000, outer_gid=0x7000_0000)
+ROOTLESS = Identity(rootless=True, outer_uid=12345, outer_gid=12345)
+OWNED = (Tree("/", ("/data/base/0123",), writable=True), Tree("/usr", ("/usr",), writable=True))
+SHARED = (Tree("/", ("/data/base/4567",), writable=True), Tree("/usr", ("/usr",)))
+TOOLS = (Tree("/opt/corral/python", ("/opt/python",)), Tree("/opt/corral/packages", ("/data/packages/89ab", "/usr")))
+RECIPE = Recipe(sandbox_id="0f", folder="/data/sandboxes/0f", trees=OWNED, limits=LIMITS)
+FILES = {"/home/daytona/.local/lib/python3.11/site-packages/corral.pth": "x\n", "/srv/project/": ""}
+
+SANDBOXES = {
+    "sandbox-root": (RECIPE, ROOT),
+    "sandbox-rootless": (replace(RECIPE, trees=SHARED), ROOTLESS),
+    "sandbox-ephemeral": (replace(RECIPE, ephemeral=True), ROOT),
+    "sandbox-with-tools": (replace(RECIPE, trees=(*OWNED, *TOOLS), files=FILES, hostname="workbench"), ROOT),
+}
+PROGRAMS = {
+    "program-code": plan_program(ROOT, LIMITS, uid=CODE_UID, gid=CODE_GID, soft_limits=False),
+    "program-code-rootless": plan_program(ROOTLESS, LIMITS, uid=CODE_UID, gid=CODE_GID, soft_limits=False),
+    "program-build": plan_program(ROOT, LIMITS, uid=0, gid=0, soft_limits=False),
+    "program-soft-limits": plan_program(ROOTLESS, LIMITS, uid=CODE_UID, gid=CODE_GID, soft_limits=True),
+}
+
+
+def compare(name: str, text: str) -> None:
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get(UPDATE):
+        file.write_text(text + "\n", encoding="utf-8")
+    agreed = file.read_text(encoding="utf-8") if file.exists() else ""
+    assert text + "\n" == agreed, (
+        f"the plan differs from tests/engine/golden/{file.name}. If that is meant, write it anew with "
+        f"`{UPDATE}=1 make test ARGS=tests/engine/test_plan.py` and read the difference before you commit it"
+    )
+
+
+@pytest.mark.parametrize("name", SANDBOXES)
+def test_sandbox_plan_is_the_one_agreed_on(name: str) -> None:
+    recipe, identity = SANDBOXES[name]
+    compare(name, render(plan_sandbox(recipe, identity)))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_plan_is_the_one_agreed_on(name: str) -> None:
+    compare(name, render(PROGRAMS[name]))
+
+
+def test_no_golden_file_is_left_over() -> None:
+    assert {file.stem for file in GOLDEN.iterdir()} == SANDBOXES.keys() | PROGRAMS.keys()
+
+
+@pytest.mark.parametrize("name", SANDBOXES)
+def test_mounts_show_no_path_of_the_host(name: str) -> None:
+    recipe, identity = SANDBOXES[name]
+    for step in plan_sandbox(recipe, identity):
+        if isinstance(step, Overlay):
+            assert not any("/" in lower for lower in step.lowers), step
+            assert not step.upper.startswith("/"), step
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_ends_its_plan_with_the_filter(name: str) -> None:
+    kinds = [type(step).__name__ for step in PROGRAMS[name]]
+    assert kinds[-1] == "Filter"
+    # The order that makes each step count: a filter without no_new_privs is refused, an id change resets capabilities.
+    assert kinds.index("BecomeUser") < kinds.index("SetCapabilities") < kinds.index("NoNewPrivileges")
+
+
+def test_only_root_inside_keeps_any_capability() -> None:
+    masks = {name: [step.mask for step in steps if isinstance(step, SetCapabilities)] for name, steps in PROGRAMS.items()}
+    assert masks.pop("program-build") == [BUILD_CAPABILITIES]
+    assert set(map(tuple, masks.values())) == {(0,)}
+    admin, ptrace, mknod = 21, 19, 27
+    assert not any(BUILD_CAPABILITIES >> bit & 1 for bit in (admin, ptrace, mknod))
+
+
+def test_recipe_survives_the_wire() -> None:
+    recipe, _ = SANDBOXES["sandbox-with-tools"]
+    assert Recipe.from_json(recipe.to_json()) == recipe

@@ -1,0 +1,103 @@
+"""The soft disk limit: everything below is added up a little at a time, and nothing hides from it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from corral.engine.sampling import DiskWatch
+
+MIB = 2**20
+
+
+def look_until_done(watch: DiskWatch, *, looks: int = 50) -> bool:
+    """One whole round; each look is a moment later than the last."""
+    return any(watch.look(float(number)) for number in range(looks))
+
+
+def write(path: Path, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+
+
+def test_empty_folder_is_within_any_limit(tmp_path: Path) -> None:
+    assert not look_until_done(DiskWatch(str(tmp_path), MIB, 100))
+
+
+def test_bytes_over_the_limit_are_noticed_at_any_depth(tmp_path: Path) -> None:
+    watch = DiskWatch(str(tmp_path), MIB, 1000)
+    write(tmp_path / "a/b/c/small", MIB // 2)
+    assert not look_until_done(watch)
+    assert MIB // 2 <= watch.used_bytes <= MIB
+    write(tmp_path / "a/b/large", MIB)
+    assert look_until_done(DiskWatch(str(tmp_path), MIB, 1000))
+
+
+def test_number_of_files_over_the_limit_is_noticed(tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / str(number)).touch()
+    assert not look_until_done(DiskWatch(str(tmp_path), MIB, 60))
+    assert look_until_done(DiskWatch(str(tmp_path), MIB, 59))
+
+
+def test_sparse_file_counts_for_what_it_takes(tmp_path: Path) -> None:
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1000 * MIB)
+    assert not look_until_done(DiskWatch(str(tmp_path), MIB, 100))
+
+
+def test_link_counts_for_itself_and_is_not_followed(tmp_path: Path) -> None:
+    write(tmp_path / "outside/large", 4 * MIB)
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "file").symlink_to(tmp_path / "outside/large")
+    (inside / "folder").symlink_to(tmp_path / "outside")
+    (inside / "loop").symlink_to(inside)
+    assert not look_until_done(DiskWatch(str(inside), MIB, 100))
+
+
+def test_one_look_at_a_large_tree_is_bounded(tmp_path: Path) -> None:
+    for folder in range(8):
+        (tmp_path / str(folder)).mkdir()
+        for number in range(1000):
+            (tmp_path / str(folder) / str(number)).touch()
+    watch = DiskWatch(str(tmp_path), 100 * MIB, 8000)
+    assert not watch.look(0.0)  # not even a third of it has been seen
+    assert any(watch.look(0.0) for _ in range(10))
+
+
+def test_folder_that_vanishes_is_no_error(tmp_path: Path) -> None:
+    assert not look_until_done(DiskWatch(str(tmp_path / "gone"), MIB, 100))
+
+
+def test_rounds_are_apart_from_each_other(tmp_path: Path) -> None:
+    watch = DiskWatch(str(tmp_path), MIB, 100)
+    assert not watch.look(10.0)
+    write(tmp_path / "large", 2 * MIB)
+    assert not watch.look(10.5)  # the last round was just now
+    assert watch.look(11.5)
+    assert watch.look(13.0)  # and again, as long as it is too much
+
+
+@pytest.mark.parametrize("mode", [0o300, 0o000, 0o100])
+def test_unreadable_folder_does_not_hide_what_is_in_it(tmp_path: Path, mode: int) -> None:
+    write(tmp_path / "secret/large", 4 * MIB)
+    (tmp_path / "secret").chmod(mode)
+    try:
+        assert look_until_done(DiskWatch(str(tmp_path), MIB, 100))
+    finally:
+        (tmp_path / "secret").chmod(0o700)
+
+
+def test_tree_too_deep_for_a_path_does_not_hide_what_is_in_it(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(40):
+        os.mkdir("d" * 200, dir_fd=folder)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    descriptor = os.open("large", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=folder)
+    os.write(descriptor, b"x" * 4 * MIB)
+    os.close(descriptor)
+    os.close(folder)
+    assert look_until_done(DiskWatch(str(tmp_path), MIB, 1000))
