@@ -10,6 +10,7 @@ FileKind = Literal["file", "folder", "link", "fifo", "socket", "device", "other"
 StreamName = Literal["stdout", "stderr"]
 
 TIMEOUT_EXIT_CODE = 124
+NOT_FOUND_EXIT_CODE = 127
 
 
 @dataclass(frozen=True, slots=True)

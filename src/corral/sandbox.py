@@ -8,6 +8,7 @@ import inspect
 import logging
 import posixpath
 import secrets
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import fields
@@ -31,7 +32,7 @@ from corral.languages import Language, Runtime, choose_runtime, find_language
 from corral.paths import inside
 from corral.process import ProcessBase, as_bytes
 from corral.protocol import Command, OnOutput, PathLike, Stdin
-from corral.results import CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
+from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
 from corral.spec import USER, Spec, check_env, check_timeout
 
 _SHELL_TEXT_BYTES = 64 * 1024
@@ -193,6 +194,8 @@ class SandboxBase(ABC):
         """See `AsyncSandbox`."""
         found = find_language(language)
         source = as_bytes(code)
+        if found.strip is not None:
+            source = found.strip(source)
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         runtime = await self._runtime(found, source)
         folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
@@ -210,6 +213,8 @@ class SandboxBase(ABC):
             result = await self._run(request, stdin, on_output)
         finally:
             await self._drop(remove)
+        if result.exit_code == NOT_FOUND_EXIT_CODE and not found.probe:
+            await self._ensure_program(found, runtime)
         values = {field.name: getattr(result, field.name) for field in fields(result)}
         coded = CodeResult(**values, language=found.name)
         if check:
@@ -427,10 +432,19 @@ class SandboxBase(ABC):
         runtime = choose_runtime(language, source, probed)
         if runtime is None:
             self._runtimes.pop(language.name, None)  # it may be installed meanwhile
-            raise BackendUnavailableError(
-                f"nothing in this sandbox runs {language.name}", sandbox_id=self._id, op="run_code", hint=language.hint
-            )
+            self._lacks_runtime(language)
         return runtime
+
+    async def _ensure_program(self, language: Language, runtime: Runtime) -> None:
+        """127 may be the snippet's own word; only if its interpreter is really missing is it the sandbox's lack."""
+        found = await self.exec(f"command -v {shlex.quote(runtime.program)}", timeout=30)
+        if not found.ok:
+            self._lacks_runtime(language)
+
+    def _lacks_runtime(self, language: Language) -> NoReturn:
+        raise BackendUnavailableError(
+            f"nothing in this sandbox runs {language.name}", sandbox_id=self._id, op="run_code", hint=language.hint
+        )
 
 
 async def _feed(process: ProcessBase, stdin: Stdin) -> None:

@@ -80,7 +80,7 @@ class NetworkPolicy:
 
     @classmethod
     def parse(cls, value: str | NetworkPolicy | None) -> NetworkPolicy:
-        """From "none", "open" or a list "pypi.org,github.com".
+        """From "none", "open" or a list "example.org,example.com".
 
         Raises:
             SpecError: an empty name among the hosts.

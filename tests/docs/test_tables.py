@@ -1,16 +1,18 @@
-"""The tables of docs/errors.md and docs/languages.md are those of the code, and the pages keep to the project's words."""
+"""The tables on the pages are those of the code (errors, languages, layers, probes), and pages keep to the project's words."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from corral.errors import CorralError, all_error_classes
 from corral.languages import find_language, language_names
+from corral.testing.hostile import ALL
 from support.project import ROOT, list_files, read_prose
 
 # One word, one meaning: what stands on the left is called otherwise here.
-OTHER_WORDS = {"jail": "sandbox", "jails": "sandboxes", "jailed": "in a sandbox", "provider": "backend", "providers": "backends"}
+OTHER_WORDS = {"jail": "sandbox", "jails": "sandboxes", "provider": "backend", "providers": "backends"}
 NOUNS = ("Spec", "Sandbox", "Backend", "Environment", "Tool", "Engine")
 
 
@@ -65,6 +67,22 @@ def test_languages_page_has_every_language() -> None:
 def test_architecture_defines_the_nouns_once() -> None:
     rows = read_table(ROOT / "ARCHITECTURE.md", first="noun")
     assert [row[0].strip("*") for row in rows] == list(NOUNS)
+
+
+def test_architecture_has_the_layers_in_order() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    (flow,) = [contract for contract in contracts if contract["name"] == "Flow goes down"]
+    real = [sorted(re.findall(r"\w+", layer)) for layer in flow["layers"]]
+    rows = read_table(ROOT / "ARCHITECTURE.md", first="room")
+    assert [sorted(list_code(row[0])) for row in rows] == real
+
+
+def test_security_names_probes_that_exist() -> None:
+    rows = read_table(ROOT / "SECURITY.md", first="defence")
+    named = {name for row in rows for name in list_code(row[3])}
+    assert named
+    assert sorted(named - {probe.name for probe in ALL}) == []
 
 
 @pytest.mark.parametrize("page", list_files(".md"), ids=lambda page: str(page.relative_to(ROOT)))

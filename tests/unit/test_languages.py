@@ -183,7 +183,7 @@ def test_language_without_probe_takes_its_first_runtime() -> None:
     assert choose("python", "", None) == "python3"
 
 
-@pytest.mark.parametrize("piece", ["/*", '"\\"', "`", "=/[", "constructor(", "import ", "enum ", "\n", "=        ", "\\"])
+@pytest.mark.parametrize("piece", ["/*", '"\\"', "`", "=/[", "constructor(", "import ", "enum ", "\n", "=     ", "\\"])
 @pytest.mark.parametrize("language", ["javascript", "typescript"])
 @pytest.mark.timeout(20)  # a quadratic look would take hours
 def test_look_at_hostile_source_is_bounded(language: str, piece: str) -> None:
@@ -200,8 +200,10 @@ def test_probe_prints_only_programs_of_the_table(language: str) -> None:
 
 @pytest.mark.parametrize(
     ("version", "usable"),
-    [("v18.20.8", False), ("v22.17.1", False), ("v22.18.0", True), ("v23.5.0", False), ("v23.6.0", True), ("v24.0.0", True),
-     ("v100.1.0", True), ("", False), ("nonsense", False)],
+    [
+        ("v18.20.8", False), ("v22.17.1", False), ("v22.18.0", True), ("v23.5.0", False), ("v23.6.0", True),
+        ("v24.0.0", True), ("v100.1.0", True), ("", False), ("nonsense", False),
+    ],
 )  # fmt: skip
 def test_probe_knows_which_node_strips_types(tmp_path: Path, version: str, usable: bool) -> None:
     node = tmp_path / "node"
@@ -288,8 +290,7 @@ def test_python_snippet_does_what_a_script_does(folder: Path, name: str) -> None
 
 def test_python_imports_from_the_working_folder_and_not_from_the_snippets(folder: Path) -> None:
     (folder / "helper.py").write_text("def fail():\n    raise ValueError('helped')\n")
-    done = run("import sys, helper\nprint(sys.path[0] in ('', __import__('os').getcwd()))\nhelper.fail()\n", "python", folder=folder)
-    assert done.stdout == "True\n"
+    done = run("import sys\nimport helper\nhelper.fail()\n", "python", folder=folder)
     frames = re.findall(r'File "(.*)", line (\d+)', done.stderr)
     assert frames == [(str(folder.with_name("private") / "snippet.py"), "3"), (str(folder / "helper.py"), "2")]
 
@@ -316,7 +317,7 @@ def test_javascript_requires_from_the_working_folder(folder: Path) -> None:
 @pytest.mark.needs_node
 def test_javascript_error_names_file_and_line(folder: Path) -> None:
     file = folder.with_name("private") / "snippet.js"
-    done = run("#!/usr/bin/env node\nfunction f() {\n  throw new Error('boom');\n}\nf();\n", "javascript", folder=folder)
+    done = run("#!/usr/bin/node\nfunction f() {\n  throw new Error('boom');\n}\nf();\n", "javascript", folder=folder)
     assert done.returncode == 1
     assert done.stderr.startswith(f"{file}:3\n")
     assert f"at f ({file}:3:9)" in done.stderr

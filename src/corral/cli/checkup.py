@@ -105,7 +105,7 @@ async def _engine() -> tuple[list[Finding], bool]:
     try:
         engine = await asyncio.to_thread(report.examine, settings.default_data_folder())
     except (CorralError, OSError) as error:
-        hint = error.hint if isinstance(error, CorralError) else "set CORRAL_DATA_DIR to a folder that you may write"
+        hint = error.hint if isinstance(error, CorralError) else "CORRAL_DATA_DIR must be a folder that you may write"
         return [Finding("limits", "engine", "bad", _message(error), hint)], False
     findings = [_cgroups(engine)]
     for name, subject in (("memory", "memory"), ("pids", "processes"), ("cpu", "cpu")):
@@ -164,7 +164,8 @@ async def _try(tell: Tell) -> tuple[list[Finding], bool]:
             if result.stdout.strip() != "42":
                 text = f"6 * 7 gave {result.output.strip()[-200:]!r} ({result.reason})"
                 return [Finding("sandboxes", "embedded", "bad", text, "CORRAL_DEBUG=1 shows more")], False
-            text = f"made in {show_seconds(opened)} (the first one), ran 6 * 7 in {show_seconds(result.usage.wall_seconds)}"
+            ran = show_seconds(result.usage.wall_seconds)
+            text = f"made in {show_seconds(opened)} (the first one), ran 6 * 7 in {ran}"
             tell("looking for languages inside …")
             return [Finding("sandboxes", "embedded", "good", text), *await _languages(box)], True
     except (CorralError, OSError) as error:

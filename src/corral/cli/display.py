@@ -83,9 +83,9 @@ def table(
     everything = [list(row) for row in ([headers, *rows] if headers else rows)]
     count = max(len(row) for row in everything)
     for row in everything:
-        row += [""] * (count - len(row))
+        row.extend([""] * (count - len(row)))
     sizes = [max(width(row[index]) for row in everything) for index in range(count)]
-    sides: list[Alignment] = [*align, *["left"] * (count - len(align))]
+    sides: list[Alignment] = [align[index] if index < len(align) else "left" for index in range(count)]
     room = (limit or columns()) - indent - sum(sizes[:-1]) - 2 * (count - 1)
     sizes[-1] = min(sizes[-1], max(8, room))
     lines = []

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from corral.cli.checkup import Finding, Mark, examine
-from corral.cli.display import Progress, columns, cut, paint, plain, table, unicode_wanted
+from corral.cli.display import Progress, Style, columns, paint, plain, table, unicode_wanted
 from corral.cli.loop import run_async
 from corral.cli.options import json_option
 from corral.cli.run import to_json
@@ -65,6 +65,7 @@ def sign(mark: Mark) -> str:
 def _show(findings: list[Finding], *, works: bool) -> None:
     size = max(len(finding.subject) for finding in findings)
     area = ""
+    told: set[str] = set()
     for finding in findings:
         if finding.area != area:
             area = finding.area
@@ -74,7 +75,8 @@ def _show(findings: list[Finding], *, works: bool) -> None:
         click.echo(f"  {sign(finding.mark)} {finding.subject:<{size}}  {lines[0]}")
         for line in lines[1:]:
             click.echo(" " * (size + 6) + line)
-        if finding.remedy:
+        if finding.remedy and finding.remedy not in told:
+            told.add(finding.remedy)
             for number, line in enumerate(_wrap(plain(finding.remedy), room - 2)):
                 arrow = "→ " if unicode_wanted() else "> "
                 click.echo(" " * (size + 6) + paint((arrow if number == 0 else "  ") + line, "cyan"))
@@ -152,12 +154,16 @@ def _show_report(report: Report) -> None:
             area = outcome.probe.area
             click.echo(("\n" if outcome is not report.outcomes[0] else "") + paint(area, "bold"))
         mark = marks[outcome.finding.verdict]
-        text = outcome.probe.what_stops_it if mark == "good" else outcome.finding.evidence
-        line = f"  {sign(mark)} {outcome.probe.name:<{size}}  "
-        click.echo(line + cut(plain(text), max(20, columns() - size - 6)))
+        line = f"  {sign(mark)} {outcome.probe.name:<{size}}"
+        why = plain(outcome.probe.what_stops_it)
         if mark != "good":
-            for piece in _wrap(plain(outcome.finding.evidence), columns() - 6)[:4]:
-                click.echo(paint(f"      {piece}", "red" if mark == "bad" else "magenta"))
+            click.echo(line.rstrip())
+            _say_below(outcome.finding.evidence, "red" if mark == "bad" else "magenta")
+        elif len(why) + size + 6 <= columns():
+            click.echo(f"{line}  {paint(why, 'dim')}")
+        else:
+            click.echo(line.rstrip())
+            _say_below(why, "dim")
     click.echo()
     rows = []
     for area in dict.fromkeys(outcome.probe.area for outcome in report.outcomes):
@@ -173,3 +179,8 @@ def _show_report(report: Report) -> None:
     else:
         wrong = len(report.outcomes) - report.count(Verdict.HELD)
         click.echo(paint(f"{wrong} of {len(report.outcomes)} probes were not provably stopped.", "bold", "red"))
+
+
+def _say_below(text: str, style: Style) -> None:
+    for piece in _wrap(plain(text), columns() - 6)[:6]:
+        click.echo(paint(f"      {piece}", style))

@@ -25,7 +25,7 @@ from corral.errors import CorralError, EngineFaultError
 ERROR, USAGE, BUG, SANDBOX, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 125, 130, 141
 
 
-class Failed(Exception):
+class Failed(Exception):  # noqa: N818 - it is no error, it carries one
     """An error on its way to `report`, with the exit code that its command gives to it."""
 
     def __init__(self, error: Exception, *, exit_code: int) -> None:
@@ -38,7 +38,8 @@ def report(error: BaseException) -> int:
     """Say what went wrong, on stderr; gives the exit code."""
     exit_code = ERROR
     if isinstance(error, Failed):
-        error, exit_code = error.error, error.exit_code
+        exit_code = error.exit_code
+        error = error.error
     if isinstance(error, BrokenPipeError):
         return leave_quietly()
     if os.environ.get("CORRAL_DEBUG"):

@@ -1,4 +1,4 @@
-"""Programs that run on in a detached sandbox, with a log that its keeper writes. Only the embedded backend has keepers."""
+"""Programs that run on in a detached sandbox, with a log that its keeper writes. Only embedded ones have keepers."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ from corral.languages import find_language
 
 DEFAULT = "python"
 _EXTENSIONS = {
-    "py": "python", "pyw": "python", "sh": "bash", "bash": "bash", "zsh": "bash", "js": "javascript", "mjs": "javascript",
-    "cjs": "javascript", "jsx": "javascript", "ts": "typescript", "mts": "typescript", "cts": "typescript",
+    "py": "python", "pyw": "python", "sh": "bash", "bash": "bash", "zsh": "bash",
+    "js": "javascript", "mjs": "javascript", "cjs": "javascript", "jsx": "javascript",
+    "ts": "typescript", "mts": "typescript", "cts": "typescript",
     "tsx": "typescript",
 }  # fmt: skip
 _SHEBANG = re.compile(rb"#!\s*(\S+)(?:[ \t]+(.*))?")

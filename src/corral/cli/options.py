@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Time(click.ParamType):
+class Time(click.ParamType):  # type: ignore[type-arg] # generic only since click 8.4, and 8.1 will do
     """Seconds, or a number with a unit: 90, 1.5, 500ms, 30m, 2h, 1d."""
 
     name = "time"
@@ -173,10 +173,10 @@ def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> di
     found: dict[str, str] = {}
     for file in files:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-            line = line.strip().removeprefix("export ")
-            if not line or line.startswith("#"):
+            text = line.strip().removeprefix("export ")
+            if not text or text.startswith("#"):
                 continue
-            name, equals, value = line.partition("=")
+            name, equals, value = text.partition("=")
             if not equals:
                 raise SpecError(f"{file.name}, line {number}: {name!r} has no value", hint="write NAME=VALUE")
             found[name.strip()] = _unquote(value.strip())

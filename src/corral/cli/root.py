@@ -56,7 +56,8 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings=CONTEXT)
 @click.option(
-    "--data-dir", envvar=config.SETTINGS["data_dir"].variable, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    "--data-dir", envvar=config.SETTINGS["data_dir"].variable, metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
     help=f"Where the embedded engine keeps its data. Default: {config.SETTINGS['data_dir'].default}.",
 )  # fmt: skip
 @click.version_option(corral.__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")

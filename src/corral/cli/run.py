@@ -45,7 +45,7 @@ class Job:
 @options.backend_option
 @options.timeout_option
 @click.option("--copy-in", multiple=True, type=click.Path(exists=True, path_type=Path), metavar="DIR",
-              help=f"Copy a folder's content (or a file) in first. The working folder is {_COPY_WORKDIR} then.")  # fmt: skip
+              help=f"Copy a folder's content (or a file) in first. The working folder is {_COPY_WORKDIR}.")  # fmt: skip
 @click.option("--copy-out", type=click.Path(path_type=Path), metavar="DIR",
               help="Copy the working folder out afterwards, also after a failure.")  # fmt: skip
 @options.wish_options

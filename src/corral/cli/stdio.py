@@ -9,6 +9,7 @@ import stat
 import sys
 import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from corral.cli.clean import Cleaner
 from corral.results import OutputChunk, StreamName
@@ -59,7 +60,7 @@ def has_input(*, terminal: bool = False) -> bool:
         return False  # closed
     if os.isatty(0):
         return terminal
-    return not (stat.S_ISCHR(about.st_mode) and about.st_rdev == os.stat(os.devnull).st_rdev)
+    return not (stat.S_ISCHR(about.st_mode) and about.st_rdev == Path(os.devnull).stat().st_rdev)
 
 
 async def read_input() -> AsyncIterator[bytes]:

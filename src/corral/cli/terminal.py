@@ -63,8 +63,8 @@ async def lend(
     rows, columns = size()
     names = {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
     process = await box.start(
-        command, pty=True, rows=rows, columns=columns, env={**names, **(env or {})}, cwd=cwd, user=user, timeout=timeout,
-        output_limit_bytes=64 * 1024,
+        command, pty=True, rows=rows, columns=columns, env={**names, **(env or {})}, cwd=cwd, user=user,
+        timeout=timeout, output_limit_bytes=64 * 1024,
     )  # fmt: skip
     try:
         sys.stdout.flush()

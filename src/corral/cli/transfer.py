@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import stat
 import time
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
@@ -83,23 +84,28 @@ async def copy_in(box: SandboxBase, source: str, target: str) -> int:
         meter = Meter(target)
         await box.files.write(target, meter.count(read_input()))
         return meter.bytes
+    origin, about, name = _look_at(source)
+    # As cp does it: into a folder that is there by its own name, but `name/.` means the content.
+    if name and not source.endswith(("/.", "/")) and (target.endswith("/") or await _is_folder(box, target)):
+        target = f"{target.rstrip('/')}/{name}"
+    if stat.S_ISDIR(about.st_mode):
+        meter = Meter(name)
+        await box.files.unpack(target, meter.count(transfer.pack_host_tree(origin)))
+        return meter.bytes
+    meter = Meter(name, about.st_size)
+    await box.files.write(target, meter.count(transfer.read_host_file(origin)), mode=about.st_mode & 0o777)
+    return meter.bytes
+
+
+def _look_at(source: str) -> tuple[Path, os.stat_result, str]:
+    """Something of ours, about it, and its own name. Raises: SpecError when it can't be copied."""
     origin = Path(source)
     if not origin.exists():
         raise SpecError(f"{source!r} does not exist", hint="nothing was copied")
-    into = target.endswith("/") or await _is_folder(box, target)
-    # As cp does it: into a folder that is there by its own name, but `name/.` means the content.
-    if into and not source.endswith(("/.", "/")) and origin.resolve().name:
-        target = f"{target.rstrip('/')}/{origin.resolve().name}" if target != "/" else f"/{origin.resolve().name}"
-    if origin.is_dir():
-        meter = Meter(origin.name)
-        await box.files.unpack(target, meter.count(transfer.pack_host_tree(origin)))
-        return meter.bytes
-    if not origin.is_file():
-        raise SpecError(f"{source!r} is neither a file nor a folder", hint="nothing was copied")
     about = origin.stat()
-    meter = Meter(origin.name, about.st_size)
-    await box.files.write(target, meter.count(transfer.read_host_file(origin)), mode=about.st_mode & 0o777)
-    return meter.bytes
+    if not stat.S_ISDIR(about.st_mode) and not stat.S_ISREG(about.st_mode):
+        raise SpecError(f"{source!r} is neither a file nor a folder", hint="nothing was copied")
+    return origin, about, origin.resolve().name
 
 
 async def copy_out(box: SandboxBase, source: str, target: str) -> int:
@@ -112,9 +118,7 @@ async def copy_out(box: SandboxBase, source: str, target: str) -> int:
         async for chunk in meter.count(box.files.read_stream(source)):
             await asyncio.to_thread(write_all, 1, chunk)
         return meter.bytes
-    goal = Path(target)
-    if (goal.is_dir() or target.endswith("/")) and not source.endswith(("/.", "/")) and _own_name(info.name):
-        goal = goal / info.name
+    goal = _find_goal(target, "" if source.endswith(("/.", "/")) else info.name)
     if info.is_folder:
         meter = Meter(info.name)
         await transfer.unpack_to_host(meter.count(box.files.pack(source)), goal, max_bytes=None)
@@ -130,8 +134,12 @@ async def copy_out(box: SandboxBase, source: str, target: str) -> int:
     return meter.bytes
 
 
-def _own_name(name: str) -> bool:
-    return name not in ("", ".", "..", "/") and "/" not in name
+def _find_goal(target: str, name: str) -> Path:
+    """Where it goes: into a folder that is there by its own name, which comes from inside and is not trusted."""
+    goal = Path(target)
+    if (goal.is_dir() or target.endswith("/")) and name not in ("", ".", "..", "/") and "/" not in name:
+        return goal / name
+    return goal
 
 
 async def _is_folder(box: SandboxBase, path: str) -> bool:

@@ -1,6 +1,6 @@
 """What a check is, what it gets, and how it is run.
 
-A check is one promise of `corral.protocol`, tried on a real backend. It raises AssertionError when the promise is broken.
+A check is one promise of `corral.protocol`, tried on a backend. It raises AssertionError when the promise is broken.
 Time is never measured: the only clocks are guards against hanging.
 """
 
@@ -44,8 +44,18 @@ Count = Callable[[Backend], int]
 class Context:
     """What a check works with."""
 
-    def __init__(self, backend: Backend, *, scratch: Path, powers: frozenset[str], count: Count | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        scratch: Path,
+        powers: frozenset[str],
+        count: Count | None = None,
+        make: Callable[[], Backend] | None = None,
+    ) -> None:
         self.backend = backend
+        self.make: Callable[[], Backend] = make or type(backend)
+        """Makes a second backend, for the checks that close one."""
         self.scratch = scratch
         """A folder of the host."""
         self.powers = powers
@@ -72,7 +82,7 @@ class Context:
 
     async def wait_for_count(self, wanted: int) -> None:
         """Ending may take a moment, but must come."""
-        await until(lambda: self.count(), wanted, "sandboxes were left behind")
+        await until(self.count, wanted, "sandboxes were left behind")
 
     async def clean_up(self) -> None:
         """End what the check opened."""
@@ -150,7 +160,13 @@ class Verdict:
 
 
 async def run_check(
-    item: Check, backend: Backend, *, cannot: Mapping[str, str], count: Count | None = None, scratch: Path | None = None
+    item: Check,
+    backend: Backend,
+    *,
+    cannot: Mapping[str, str],
+    count: Count | None = None,
+    scratch: Path | None = None,
+    make: Callable[[], Backend] | None = None,
 ) -> Verdict:
     """Run one check in the current event loop. `cannot` gives a reason by name of a check or a need."""
     capabilities = await backend.capabilities()
@@ -158,7 +174,7 @@ async def run_check(
     if reason is not None:
         return Verdict(item.name, item.promise, item.title, "skipped", reason)
     with _folder(scratch) as folder:
-        context = Context(backend, scratch=folder, powers=capabilities.powers, count=count)
+        context = Context(backend, scratch=folder, powers=capabilities.powers, count=count, make=make)
         detail = ""
         try:
             async with asyncio.timeout(item.hang_seconds):

@@ -1,6 +1,8 @@
 """The small TypeScript runtime: fetched by the real npm, run by the real Node.js."""
 
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,15 +101,27 @@ def test_missing_npm_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Node.js" in caught.value.hint
 
 
-def test_failing_npm_is_named_by_its_code_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_npm_leaves_nothing_and_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("npm_config_registry", "http://user:secret@127.0.0.1:9/")  # nobody listens at discard
     monkeypatch.setenv("npm_config_fetch_retries", "0")
     monkeypatch.setenv("npm_config_cache", str(tmp_path / "cache"))
-    with pytest.raises(BackendUnavailableError, match="ECONNREFUSED") as caught:
+    with pytest.raises(BackendUnavailableError, match="npm did not fetch esbuild") as caught:
         setup.install(tmp_path)
     assert "secret" not in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
     assert list((tmp_path / "runtimes").iterdir()) == []
+
+
+@needs_runtime
+def test_package_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = tmp_path / "shipped"
+    shutil.copytree(setup._SHIPPED, shipped)
+    lock = shipped / "package-lock.json"
+    lock.write_text(re.sub(r"sha512-....", "sha512-AAAA", lock.read_text()))
+    monkeypatch.setattr(setup, "_SHIPPED", shipped)
+    with pytest.raises(BackendUnavailableError, match="npm did not fetch esbuild"):
+        setup.install(tmp_path / "data")
+    assert setup.installed(tmp_path / "data") is None
 
 
 def test_data_folder_that_can_not_be_written_is_a_typed_error(tmp_path: Path) -> None:
@@ -130,7 +144,8 @@ namespace Space { export const one = 1; }
 class Point { constructor(private readonly x: number, public y = 3) {} get sum(): number { return this.x + this.y; } }
 const kind: Kind = "round";
 console.log(Colour.Green, Colour[1], Space.one, new Point(1).sum, area({ side: 3 } as Shape), kind);
-console.log(fs.readFileSync === readFileSync, path.basename(__filename), require.main === module, process.argv.slice(2));
+console.log(fs.readFileSync === readFileSync, path.basename(__filename), require.main === module);
+console.log(process.argv.slice(2));
 import("./sub/area").then((module) => console.log(module.area({ side: 2 })));
 """
 IMPORTED = {
@@ -146,7 +161,7 @@ def test_client_flags_run_a_program_of_several_files(shim: Shim) -> None:
     shim.write({"main.ts": PROGRAM, **IMPORTED})
     done = shim.run(*CLIENT_FLAGS, str(shim.folder / "main.ts"), "a", "--version")
     assert done.stderr == ""
-    assert done.stdout.splitlines() == ["2 Red 1 4 9 round", "true main.ts true [ 'a', '--version' ]", "4"]
+    assert done.stdout.splitlines() == ["2 Red 1 4 9 round", "true main.ts true", "[ 'a', '--version' ]", "4"]
 
 
 @needs_runtime

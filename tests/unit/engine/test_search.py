@@ -63,7 +63,7 @@ REFUSALS = [
     ("a/**/z", "az"),
     ("a/**/z", "a/xz"),
     ("src/*", "src/a/b"),
-    ("[!a]", "/"),
+    ("a[!x]b", "a/b"),
     ("[ab]", "ab"),
     ("[.]env", "xenv"),
     ("[!.]*", ".hidden"),
@@ -90,6 +90,7 @@ def test_any_text_is_a_pattern(pattern: str) -> None:
     assert isinstance(compile_glob(pattern), re.Pattern)
 
 
+@pytest.mark.timeout(20)  # a pattern that backtracks would take years
 def test_many_stars_do_not_take_for_ever() -> None:
     assert not compile_glob("*a" * 25 + "b").fullmatch("a" * 3000)
     assert not compile_glob("**/" * 12 + "x").fullmatch("a/" * 40 + "y")

@@ -146,17 +146,17 @@ def count_traces(data_folder: Path) -> Traces:
         mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()) + _loop_devices(data_folder),
         cgroups=_count_groups(data_folder),
         folders=sum(len(list((data_folder / name).glob("*"))) for name in ("sandboxes", "trash")),
-        descriptors=len(os.listdir("/proc/self/fd")),
+        descriptors=sum(1 for _ in Path("/proc/self/fd").iterdir()),
     )
 
 
 def _descendants(pid: int) -> set[int]:
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(name))
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
     found: set[int] = set()
     queue = [pid]
     while queue:

@@ -183,7 +183,7 @@ class MemorySandbox(SandboxBase):
         self._world.check_language(language.name, text, self._id)
         return Runtime(CODE_PROGRAM, (CODE_PROGRAM, language.name, "{file}"), language.runtimes[0].extension)
 
-    def _base_env(self) -> Mapping[str, str]:
+    def _base_env(self, user: str) -> Mapping[str, str]:
         return {"PATH": "/usr/bin:/bin", "HOME": HOME, "USER": USER, "LOGNAME": USER, "LANG": "C.UTF-8"}
 
     # Life.

@@ -12,7 +12,7 @@ import corral
 from corral.cli.bench.contest import Row, hold_contest
 from corral.cli.bench.figure import Figure, measure_figures
 from corral.cli.bench.peer import Peer, find_peers
-from corral.cli.display import Progress, paint, plain, show_seconds, table
+from corral.cli.display import Alignment, Progress, paint, plain, show_seconds, table
 from corral.cli.loop import run_async
 from corral.cli.options import json_option
 from corral.cli.run import to_json
@@ -79,11 +79,14 @@ def _show(rows: list[Row], figures: list[Figure], peers: list[Peer], *, runs: in
     headers = [""]
     for name in names:
         headers += [name] if name == "plain" else [name, ""]
-    click.echo("\n".join(table(lines, headers=headers, align=["left", *["right" for _ in headers[1:]]], indent=2)))
+    sides: list[Alignment] = ["left" if index == 0 else "right" for index in range(len(headers))]
+    click.echo("\n".join(table(lines, headers=headers, align=sides, indent=2)))
     click.echo(paint("  × is the ratio to the plain subprocess", "dim"))
     for note in notes:
         click.echo(paint(f"  {plain(note)}", "dim"))
     click.echo()
     click.echo(paint("Promises", "bold"))
-    cells = [[figure.what, paint(figure.text, "green" if figure.good else "red"), figure.detail] for figure in figures]
-    click.echo("\n".join(table(cells, align=["left", "right"], indent=2)))
+    promises = [
+        [figure.what, paint(figure.text, "green" if figure.good else "red"), figure.detail] for figure in figures
+    ]
+    click.echo("\n".join(table(promises, align=["left", "right"], indent=2)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import statistics
 import sys
 import time
@@ -94,9 +95,11 @@ async def _count_inside(box: SandboxBase) -> int:
 
 async def _measure_flood() -> Figure:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _FLOOD, str(_OUTPUT_BYTES), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        env={**_environment()},
-    )  # fmt: skip
+        *(sys.executable, "-c", _FLOOD, str(_OUTPUT_BYTES)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        env=_environment(),
+    )
     output, _ = await process.communicate()
     if process.returncode != 0:
         raise CorralError(
@@ -110,8 +113,6 @@ async def _measure_flood() -> Figure:
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     package = str(Path(__file__).resolve().parents[3])
     path = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{package}:{path}" if path else package}
@@ -158,6 +159,7 @@ async def _measure_rounds(rounds: int, tell: Tell) -> list[Figure]:
 async def _settle(data_folder: Path) -> None:
     """Files are deleted in the background; the counting waits for that."""
     deadline = time.monotonic() + 5
-    while any((data_folder / "trash").iterdir()) and time.monotonic() < deadline:
+    # Polled, since another process deletes, and tells nobody.
+    while any((data_folder / "trash").iterdir()) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     await asyncio.sleep(0.1)

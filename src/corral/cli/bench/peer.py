@@ -79,13 +79,13 @@ def _round_trip() -> None:
 def _bubblewrap(bwrap: str) -> Peer:
     prefix = [
         bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv",
-        "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev",
-        "--tmpfs", "/tmp", "--tmpfs", "/home", "--hostname", "bench", "--chdir", "/tmp",
+        "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--ro-bind", "/usr", "/usr", "--proc", "/proc",
+        "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/home", "--hostname", "bench", "--chdir", "/tmp",
     ]  # fmt: skip
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         path = Path("/") / name
         if path.is_symlink():
-            prefix += ["--symlink", os.readlink(path), str(path)]
+            prefix += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             prefix += ["--ro-bind", str(path), str(path)]
     base = os.path.realpath(sys.base_prefix)
@@ -110,7 +110,7 @@ def _docker_image(docker: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     there = answer.stdout.split()
-    return next((image for name in _DOCKER_IMAGES for image in there if image.split(":")[0].endswith(name)), None)
+    return next((image for name in _DOCKER_IMAGES for image in there if image.partition(":")[0].endswith(name)), None)
 
 
 def _docker(docker: str, image: str) -> Peer:
@@ -121,7 +121,7 @@ def _docker(docker: str, image: str) -> Peer:
         "open, true, close": lambda: _do(*run, "--rm", image, "true"),
         "exec true": lambda: _do(docker, "exec", name, "true"),
     }
-    if image.split(":")[0].endswith("python"):
+    if image.partition(":")[0].endswith("python"):
         tasks["Python snippet"] = lambda: _do(*run, "--rm", image, "python3", "-c", SNIPPET)
     return Peer("docker", tasks, close=lambda: _do(docker, "rm", "--force", name))
 

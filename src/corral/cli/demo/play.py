@@ -46,12 +46,18 @@ async def play() -> int:
         after = await asyncio.to_thread(report.count_traces, folder)
         good &= _show_proof(before, after)
     _say(paint(f"All of it took {show_seconds(time.monotonic() - begun)}.", "bold"), "")
-    program = ".venv/bin/corral" if Path(".venv/bin/corral").exists() else "corral"
+    program = _find_program()
     _say(
         f"Next:  {program} shell                a terminal in a sandbox",
         f"       {program} doctor --prove       attack one with every hostile probe",
     )
     return 0 if good else 1
+
+
+def _find_program() -> str:
+    """How to call us from here."""
+    beside = Path(".venv/bin/corral")
+    return str(beside) if beside.exists() else "corral"
 
 
 @contextlib.contextmanager
@@ -177,7 +183,7 @@ def _ending(result: ExecResult) -> str:
     if result.reason == "timeout":
         return f"ended after {show_seconds(result.usage.wall_seconds)} by the timeout, exit code {result.exit_code}"
     if result.reason == "oom":
-        return "ended: out of memory"
+        return "ended for want of memory"
     if result.reason == "signalled":
         return f"ended by signal {result.signal}"
     return f"refused, exit code {result.exit_code}"
@@ -185,7 +191,12 @@ def _ending(result: ExecResult) -> str:
 
 def _cost(result: ExecResult) -> str:
     usage = result.usage
-    return f"{show_seconds(usage.wall_seconds)} · CPU {show_seconds(usage.cpu_seconds)} · {show_size(usage.peak_memory_bytes)}"
+    parts = (
+        show_seconds(usage.wall_seconds),
+        f"CPU {show_seconds(usage.cpu_seconds)}",
+        show_size(usage.peak_memory_bytes),
+    )
+    return " · ".join(parts)
 
 
 def _show_proof(before: report.Traces, after: report.Traces) -> bool:

@@ -36,7 +36,7 @@ LANGUAGES = (
     Snippet(
         "TypeScript", "typescript",
         "type Animal = { name: string; legs: number };\n"
-        'const herd: Animal[] = [{ name: "cow", legs: 4 }, { name: "hen", legs: 2 }];\n'
+        'const herd: Animal[] = [{name: "cow", legs: 4}, {name: "hen", legs: 2}];\n'
         "const legs = herd.reduce((sum: number, each) => sum + each.legs, 0);\n"
         "console.log(`${herd.length} animals, ${legs} legs`);",
     ),

@@ -1,6 +1,6 @@
 """The hostile suite: programs that attack the sandbox they run in.
 
-`corral doctor --prove` runs it against sandboxes of its own, the project's tests run it as root and as an ordinary user.
+`corral doctor --prove` runs it against sandboxes of its own, the project's tests as root and as an ordinary user.
 
     with plant() as canaries:
         report = await prove(lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries)
@@ -26,7 +26,8 @@ from corral.testing.hostile.probe import Finding, HostView, Probe, Verdict
 from corral.testing.hostile.run import RESOURCES, Outcome, Report, attack, prove
 
 __all__ = [
-    "ALL", "RESOURCES", "Canaries", "Finding", "HostView", "Outcome", "Probe", "Report", "Verdict", "attack", "plant", "prove",
+    "ALL", "RESOURCES", "Canaries", "Finding", "HostView", "Outcome", "Probe", "Report", "Verdict", "attack", "plant",
+    "prove",
 ]  # fmt: skip
 
 ALL: tuple[Probe, ...] = tuple(

@@ -93,7 +93,7 @@ def plant(*, data_folder: Path | str | None = None) -> Iterator[Canaries]:
     """Plant them. Do it before the first sandbox is made: what is in the environment by then could be inherited."""
     with contextlib.ExitStack() as stack:
         files: dict[Path, str] = {}
-        for parent in dict.fromkeys((tempfile.gettempdir(), os.path.expanduser("~"))):
+        for parent in dict.fromkeys((tempfile.gettempdir(), str(Path.home()))):
             try:
                 folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             except OSError:
@@ -146,13 +146,12 @@ def check_host_works() -> str | None:
 def find_processes(token: str) -> tuple[int, ...]:
     """Live processes of this host that carry a token in their arguments, whatever namespaces they are in."""
     found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            arguments = Path(f"/proc/{entry}/cmdline").read_bytes()
-            if token.encode() in arguments:
-                found.append(int(entry))
+            if token.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
     return tuple(found)
 
 
@@ -162,7 +161,7 @@ def _describe_host(data_folder: Path | str | None) -> tuple[tuple[str, ...], tup
     folders = {str(package), os.path.realpath(tempfile.gettempdir())} if package.parts[1:2] != ("usr",) else set()
     if data_folder is not None:
         folders |= {str(data_folder), os.path.realpath(data_folder)}
-    home = os.path.expanduser("~")
+    home = str(Path.home())
     words = {folder for folder in folders if folder.count("/") > 1} | {_PREFIX}
     if home.count("/") > 1 and not home.startswith("/home/daytona"):
         words.add(home)

@@ -59,7 +59,8 @@ LIST_HOMES = Probe(
 strange = sorted(set(os.listdir("/home")) - {"daytona"})
 for home in ("/root", "/mnt", "/media", "/srv", "/opt"):
     try:
-        strange += [f"{home}/{name}" for name in os.listdir(home) if name not in (".bashrc", ".profile", ".cache", "corral")]
+        strange += [f"{home}/{name}" for name in os.listdir(home) if name not in (".bashrc", ".profile", ".cache",
+            "corral")]
     except OSError:
         pass
 for name in (".ssh", ".aws", ".config/gcloud", ".kube", ".docker", ".netrc", ".git-credentials", ".bash_history"):
@@ -105,7 +106,8 @@ MAP_FILES = Probe(
     "open-what-other-processes-have-mapped", "files", "host_leak", "ptrace access is refused: init is not dumpable",
     """
 attempts = {}
-for name in ("mem", "maps", "environ", "auxv", "map_files", "fd", "root", "cwd", "ns/mnt", "stack", "syscall", "pagemap"):
+for name in ("mem", "maps", "environ", "auxv", "map_files", "fd", "root", "cwd", "ns/mnt", "stack", "syscall",
+    "pagemap"):
     path = f"/proc/1/{name}"
     def attempt(path=path):
         if os.path.islink(path):
@@ -141,7 +143,8 @@ held(" ".join(log))
 )  # fmt: skip
 
 OTHERS_DESCRIPTORS = Probe(
-    "take-descriptors-of-other-processes", "files", "escape", "ptrace access is refused; pidfd_getfd is not on the list",
+    "take-descriptors-of-other-processes", "files", "escape",
+    "ptrace access is refused; pidfd_getfd is not on the list",
     """
 found = []
 for pid in pids():
@@ -264,7 +267,8 @@ try_all({name: lambda n=name: os.open(n, os.O_WRONLY) for name in names},
 )  # fmt: skip
 
 HARD_LINKS = Probe(
-    "reach-lower-files-by-hard-links", "files", "escape", "an overlay of its own; hard links to foreign files are refused",
+    "reach-lower-files-by-hard-links", "files", "escape",
+    "an overlay of its own; hard links to foreign files are refused",
     """
 def attempt(source):
     target = f"/tmp/link-{os.path.basename(source)}"
@@ -296,7 +300,8 @@ if before != after:
     breached(f"{before} became {after}")
 for program in ("/usr/bin/su", "/usr/bin/sudo", "/usr/bin/newuidmap", "/usr/bin/mount", "/usr/bin/passwd"):
     if os.path.exists(program) and os.stat(program).st_mode & stat.S_ISUID and not os.stat(program).st_uid:
-        status = subprocess.run([program, "--help"], capture_output=True, stdin=subprocess.DEVNULL, timeout=5).returncode
+        status = subprocess.run([program, "--help"], capture_output=True, stdin=subprocess.DEVNULL,
+            timeout=5).returncode
 held(before.strip())
 """,
 )  # fmt: skip
@@ -322,7 +327,8 @@ HOST_SOCKETS = Probe(
     "find-sockets-of-daemons", "files", "escape", "no host path but the read-only base",
     """
 names = ("/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/dbus/system_bus_socket",
-         "/run/systemd/private", "/run/podman/podman.sock", "/run/snapd.socket", "/run/udev/control", "/tmp/.X11-unix/X0")
+         "/run/systemd/private", "/run/podman/podman.sock", "/run/snapd.socket", "/run/udev/control",
+         "/tmp/.X11-unix/X0")
 found = [name for name in names if os.path.lexists(name)]
 for folder in ("/run", "/var/run", "/tmp", "/var/lib"):
     for root, folders, files in os.walk(folder):

@@ -47,7 +47,8 @@ kinds = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x80000
 def by_unshare(flag):
     kernel("unshare", flag)
     return 1
-try_all({name: lambda f=flag: in_child(lambda: by_unshare(f)) for name, flag in kinds.items()}, (*REFUSED, errno.ENOSPC))
+try_all({name: lambda f=flag: in_child(lambda: by_unshare(f)) for name, flag in kinds.items()}, (*REFUSED,
+    errno.ENOSPC))
 """,
 )  # fmt: skip
 
@@ -91,7 +92,8 @@ def trace_child():
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
-try_all({"attach PID 1": lambda: kernel("ptrace", ATTACH, 1, 0, 0) or 1, "seize PID 1": lambda: kernel("ptrace", SEIZE, 1, 0, 0) or 1,
+try_all({"attach PID 1": lambda: kernel("ptrace", ATTACH, 1, 0, 0) or 1, "seize PID 1": lambda: kernel("ptrace",
+    SEIZE, 1, 0, 0) or 1,
          "own child": trace_child, "trace me": lambda: in_child(lambda: kernel("ptrace", TRACEME, 0, 0, 0) or 1)})
 """,
 )  # fmt: skip
@@ -122,7 +124,8 @@ KEYRINGS = _calls(
     "use-the-hosts-keyrings", "lateral",
     """
     "session": lambda: kernel("keyctl", 0, -3, 0, 0, 0), "user": lambda: kernel("keyctl", 0, -4, 0, 0, 0),
-    "add": lambda: kernel("add_key", None, None, None, 0, -1), "request": lambda: kernel("request_key", None, None, None, -1),
+    "add": lambda: kernel("add_key", None, None, None, 0, -1), "request": lambda: kernel("request_key", None, None,
+    None, -1),
     """,
 )  # fmt: skip
 SECRET_MEMORY = _calls("hide-memory-from-the-host", "host_dos", '"secret": lambda: kernel("memfd_secret", 0)')
@@ -168,7 +171,8 @@ SEGMENTS = Probe(
     """
 if MACHINE != "x86_64":
     held("not applicable: an x86 feature")
-try_all({"ioperm": lambda: kernel(173, 0, 1, 1), "iopl": lambda: kernel(172, 3), "modify_ldt": lambda: kernel(154, 0, None, 0)})
+try_all({"ioperm": lambda: kernel(173, 0, 1, 1), "iopl": lambda: kernel(172, 3), "modify_ldt": lambda: kernel(154, 0,
+    None, 0)})
 """,
 )  # fmt: skip
 
@@ -254,7 +258,8 @@ def capset():
     if LIBC.capset(header, every):
         raise OSError(ctypes.get_errno(), "capset")
     return 1
-try_all({"capset": capset, "ambient": lambda: call(PR_CAP_AMBIENT, RAISE, 21), "securebits": lambda: call(PR_SET_SECUREBITS, 1, 0)},
+try_all({"capset": capset, "ambient": lambda: call(PR_CAP_AMBIENT, RAISE, 21),
+    "securebits": lambda: call(PR_SET_SECUREBITS, 1, 0)},
         (errno.EPERM, errno.EACCES, errno.EINVAL))
 """,
 )  # fmt: skip
@@ -280,8 +285,10 @@ def call(*arguments):
     if LIBC.prctl(*[ctypes.c_long(a) for a in (*arguments, 0, 0, 0, 0)[:5]]):
         raise OSError(ctypes.get_errno(), "prctl")
     return 1
-try_all({"fake argv": lambda: call(35, 8, 0), "own filter": lambda: call(22, 2), "core scheduling": lambda: call(62, 1, 1),
-         "merge memory": lambda: call(67, 1), "notify": lambda: kernel("seccomp", 1, 8, None)}, (*REFUSED, errno.EINVAL))
+try_all({"fake argv": lambda: call(35, 8, 0), "own filter": lambda: call(22, 2), "core scheduling": lambda: call(62,
+    1, 1),
+         "merge memory": lambda: call(67, 1), "notify": lambda: kernel("seccomp", 1, 8, None)}, (*REFUSED,
+         errno.EINVAL))
 """,
 )  # fmt: skip
 
@@ -311,7 +318,8 @@ def by_mmap():
         raise OSError(ctypes.get_errno(), "mmap")
     return found
 try_all({"mmap": by_mmap, "shm": lambda: kernel("shmget", 0, 2 << 20, 0o4000 | 0o1600),
-         "memfd": lambda: kernel("memfd_create", b"x", 4)}, (*REFUSED, errno.ENOMEM, errno.EINVAL, errno.ENOENT, errno.ENODEV))
+         "memfd": lambda: kernel("memfd_create", b"x", 4)}, (*REFUSED, errno.ENOMEM, errno.EINVAL, errno.ENOENT,
+         errno.ENODEV))
 """,
 )  # fmt: skip
 
@@ -325,24 +333,30 @@ def raise_limit(kind):
     resource.setrlimit(kind, (50, 50))
     return resource.getrlimit(kind)
 deadline = struct.pack("=IIQiIQQQ", 48, 6, 0, 0, 0, 10_000_000, 30_000_000, 30_000_000)
-try_all({"fifo": lambda: in_child(lambda: schedule(os.SCHED_FIFO) and 1), "rr": lambda: in_child(lambda: schedule(os.SCHED_RR) and 1),
-         "deadline": lambda: in_child(lambda: kernel("sched_setattr", 0, ctypes.create_string_buffer(deadline), 0) or 1),
+try_all({"fifo": lambda: in_child(lambda: schedule(os.SCHED_FIFO) and 1),
+    "rr": lambda: in_child(lambda: schedule(os.SCHED_RR) and 1),
+         "deadline": lambda: in_child(lambda: kernel("sched_setattr", 0, ctypes.create_string_buffer(deadline),
+         0) or 1),
          "nice": lambda: in_child(lambda: os.setpriority(os.PRIO_PROCESS, 0, -10) or 1)}, (*REFUSED, errno.EINVAL))
 """,
 )  # fmt: skip
 
 AS_ROOT = Probe(
-    "attack-the-kernel-as-root-inside", "kernel", "escape", "the same filter, and eight capabilities in its own namespace",
+    "attack-the-kernel-as-root-inside", "kernel", "escape",
+    "the same filter, and eight capabilities in its own namespace",
     """
 if os.getuid():
     held(f"no root inside: uid {os.getuid()}")
-effective = int(dict(l.split(":\\t", 1) for l in read("/proc/self/status").decode().splitlines() if ":\\t" in l)["CapEff"], 16)
+effective = int(dict(l.split(":\\t", 1) for l in read("/proc/self/status").decode().splitlines()
+    if ":\\t" in l)["CapEff"], 16)
 dangerous = {"sys_admin": 21, "sys_ptrace": 19, "sys_module": 16, "net_admin": 12, "net_raw": 13, "sys_rawio": 17,
-             "dac_read_search": 2, "sys_chroot": 18, "mknod": 27, "bpf": 39, "perfmon": 38, "sys_boot": 22, "sys_time": 25}
+             "dac_read_search": 2, "sys_chroot": 18, "mknod": 27, "bpf": 39, "perfmon": 38, "sys_boot": 22,
+             "sys_time": 25}
 for name, bit in dangerous.items():
     if effective >> bit & 1:
         breached(f"root inside has CAP_{name.upper()}")
-try_all({"unshare": lambda: kernel("unshare", 0x10000000), "setns": lambda: kernel("setns", -1, 0), "bpf": lambda: kernel("bpf", 0, None, 0),
+try_all({"unshare": lambda: kernel("unshare", 0x10000000), "setns": lambda: kernel("setns", -1, 0),
+    "bpf": lambda: kernel("bpf", 0, None, 0),
          "ptrace": lambda: kernel("ptrace", 16, 1, 0, 0), "io_uring": lambda: kernel("io_uring_setup", 1, None),
          "keyctl": lambda: kernel("keyctl", 0, -3, 0, 0, 0), "clone3": lambda: kernel("clone3", None, 0)})
 """,
@@ -351,7 +365,7 @@ try_all({"unshare": lambda: kernel("unshare", 0x10000000), "setns": lambda: kern
 
 PROBES = (
     USER_NAMESPACE, OTHER_NAMESPACES, ENTER_NAMESPACES, NAMESPACE_IOCTLS, PTRACE, PROCESS_MEMORY, IO_URING, BPF, PERF,
-    USERFAULTFD, KEYRINGS, SECRET_MEMORY, FANOTIFY, MODULES, OPERATION, CLOCKS, NAMES, MOUNT_QUERIES, CACHE_STATE, SEGMENTS,
-    PERSONALITY, TABLE_32, TABLE_X32, UNKNOWN_CALLS, CAPABILITIES,
+    USERFAULTFD, KEYRINGS, SECRET_MEMORY, FANOTIFY, MODULES, OPERATION, CLOCKS, NAMES, MOUNT_QUERIES, CACHE_STATE,
+    SEGMENTS, PERSONALITY, TABLE_32, TABLE_X32, UNKNOWN_CALLS, CAPABILITIES,
     SAFETY_CATCHES, PRCTL, BECOME_ROOT, HUGE_PAGES, PRIORITY, AS_ROOT,
 )  # fmt: skip

@@ -36,11 +36,13 @@ breached(f"reached {reached}") if reached else held("nobody there; the neighbour
 """)  # fmt: skip
 
 TEMPORARY_FILES = _lateral("share-temporary-files", "an overlay and a /dev/shm each", """
-try_all({path: lambda p=path: os.stat(p) for path in ("/tmp/" + T["victim"], "/dev/shm/" + T["victim"], "/var/tmp/" + T["victim"])}, NOT_THERE)
+try_all({path: lambda p=path: os.stat(p) for path in ("/tmp/" + T["victim"], "/dev/shm/" + T["victim"],
+    "/var/tmp/" + T["victim"])}, NOT_THERE)
 """)  # fmt: skip
 
 SEGMENTS = _lateral("share-system-v-memory", "an IPC namespace each", """
-try_all({"by key": lambda: kernel("shmget", 0x7C0FFEE, 4096, 0), **{f"id {n}": lambda n=n: kernel("shmctl", n, 2, ctypes.create_string_buffer(256)) for n in range(8)}},
+try_all({"by key": lambda: kernel("shmget", 0x7C0FFEE, 4096, 0), **{f"id {n}": lambda n=n: kernel("shmctl", n, 2,
+    ctypes.create_string_buffer(256)) for n in range(8)}},
         (errno.ENOENT, errno.EINVAL, errno.EIDRM, *REFUSED))
 """)  # fmt: skip
 
@@ -82,7 +84,8 @@ except BlockingIOError:
 
 BASE = _lateral("poison-the-files-both-start-from", "copy-on-write: a change is its maker's alone", """
 poisoned = {}
-for path in ("/etc/passwd", "/etc/hosts", "/etc/profile", "/home/daytona/.bashrc", "/home/daytona/.profile", "/usr/bin/env"):
+for path in ("/etc/passwd", "/etc/hosts", "/etc/profile", "/home/daytona/.bashrc", "/home/daytona/.profile",
+    "/usr/bin/env"):
     try:
         before = read(path)
         with open(path, "ab", buffering=0) as file:

@@ -233,7 +233,8 @@ held(f"reached {{hit}}")
 """
 
 KILL_SERVANTS = Probe(
-    "kill-whoever-serves-the-host", "lifetime", "neighbour_dos", "another uid as root; else what was killed is started again",
+    "kill-whoever-serves-the-host", "lifetime", "neighbour_dos",
+    "another uid as root; else what was killed is started again",
     _SERVANTS.format(number=9).replace("OTHERS", "[os.getppid()]"), after=_still_serves, alone=True,
 )  # fmt: skip
 
@@ -315,6 +316,7 @@ BESIDE = Probe(
 )  # fmt: skip
 
 PROBES = (
-    DAEMON, IGNORE_SIGNALS, STOP_ONESELF, KEEP_FORKING, SUBREAPER, VFORK, NO_HANG_UP, HOLD_OUTPUT, OUTLIVE_SANDBOX, KILL_INIT, KILL_INIT_AS_ROOT,
+    DAEMON, IGNORE_SIGNALS, STOP_ONESELF, KEEP_FORKING, SUBREAPER, VFORK, NO_HANG_UP, HOLD_OUTPUT, OUTLIVE_SANDBOX,
+    KILL_INIT, KILL_INIT_AS_ROOT,
     FORGE_SIGNALS, SIGNAL_STORM, KILL_SERVANTS, STOP_SERVANTS, STOP_SERVANTS_AS_ROOT, KILL_PARENT, STOP_PARENT, BESIDE,
 )  # fmt: skip

@@ -52,7 +52,8 @@ for child in children:
         os.kill(child, 9)
     except OSError:
         pass
-(held if ended else breached)(f"4 × {{share >> 20}} MiB against {{T['limits']['memory_bytes'] >> 20}} MiB: ended {{ended}}")
+(held if ended
+    else breached)(f"4 × {{share >> 20}} MiB against {{T['limits']['memory_bytes'] >> 20}} MiB: ended {{ended}}")
 """,
     timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True,
 )  # fmt: skip

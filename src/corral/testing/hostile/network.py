@@ -32,10 +32,12 @@ def attempt(family, address):
         sock.settimeout(2)
         sock.connect(address)
     return f"connected to {address}"
-attempts = {f"4 {host}": lambda h=host: attempt(socket.AF_INET, (h, T["tcp_port"])) for host in ("127.0.0.1", "127.0.0.2", "localhost", "0.0.0.0")}
+attempts = {f"4 {host}": lambda h=host: attempt(socket.AF_INET, (h, T["tcp_port"])) for host in ("127.0.0.1",
+    "127.0.0.2", "localhost", "0.0.0.0")}
 attempts["6"] = lambda: attempt(socket.AF_INET6, ("::1", T["tcp_port"]))
 attempts["mapped"] = lambda: attempt(socket.AF_INET6, ("::ffff:127.0.0.1", T["tcp_port"]))
-try_all(attempts, (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, errno.EPERM, errno.EAFNOSUPPORT))
+try_all(attempts, (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, errno.EPERM,
+    errno.EAFNOSUPPORT))
 """,
 )  # fmt: skip
 
@@ -63,7 +65,8 @@ def attempt(kind):
 listed = [line.split()[-1] for line in read("/proc/net/unix", 1 << 20).decode().splitlines()[1:] if "@" in line]
 if any(T["abstract"] in name or "dbus" in name or "X11" in name for name in listed):
     breached(f"listed: {listed[:5]}")
-try_all({"stream": lambda: attempt(socket.SOCK_STREAM), "datagram": lambda: attempt(socket.SOCK_DGRAM)}, (errno.ECONNREFUSED, errno.EPERM))
+try_all({"stream": lambda: attempt(socket.SOCK_STREAM), "datagram": lambda: attempt(socket.SOCK_DGRAM)},
+    (errno.ECONNREFUSED, errno.EPERM))
 """,
 )  # fmt: skip
 
@@ -80,14 +83,16 @@ def attempt(family, kind, address):
         sock.settimeout(1)
         sock.connect(address)
     return f"connected to {{address}}"
-try_all({{str(address): lambda f=family, k=kind, a=address: attempt(f, k, a) for family, kind, address in {addresses}}}, {_NO_WAY})
+try_all({{str(address): lambda f=family, k=kind, a=address: attempt(f, k, a) for family, kind,
+    address in {addresses}}}, {_NO_WAY})
 """,
     )  # fmt: skip
 
 
 METADATA = _unreachable(
     "ask-the-clouds-metadata-service",
-    '((2, 1, ("169.254.169.254", 80)), (2, 1, ("169.254.170.2", 80)), (10, 1, ("fd00:ec2::254", 80)), (2, 1, ("100.100.100.200", 80)))',
+    '((2, 1, ("169.254.169.254", 80)), (2, 1, ("169.254.170.2", 80)), (10, 1, ("fd00:ec2::254", 80)),'
+    ' (2, 1, ("100.100.100.200", 80)))',
 )
 PRIVATE = _unreachable(
     "reach-private-and-documentation-addresses",
@@ -105,7 +110,8 @@ except socket.gaierror as error:
     pass
 servers = []
 try:
-    servers = [line.split()[1] for line in read("/etc/resolv.conf").decode().splitlines() if line.startswith("nameserver")]
+    servers = [line.split()[1] for line in read("/etc/resolv.conf").decode().splitlines()
+        if line.startswith("nameserver")]
 except OSError:
     pass
 def attempt(server):
@@ -130,7 +136,8 @@ def attempt(family, address):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         sock.sendto(b"x", address)
     return f"sent to {{address}}"
-try_all({{"broadcast": lambda: attempt(socket.AF_INET, ("255.255.255.255", 9)), "multicast": lambda: attempt(socket.AF_INET, ("224.0.0.251", 5353)),
+try_all({{"broadcast": lambda: attempt(socket.AF_INET, ("255.255.255.255", 9)),
+    "multicast": lambda: attempt(socket.AF_INET, ("224.0.0.251", 5353)),
          "link": lambda: attempt(socket.AF_INET6, ("fe80::1", 9))}}, ({_NO_WAY}) + (errno.EINVAL,))
 """,
 )  # fmt: skip
@@ -158,7 +165,8 @@ information = bytes(16)
 try_all({
     "dummy": lambda: speak(16, information + attribute(3, b"d0\\0") + attribute(18, attribute(1, b"dummy\\0"))),
     "veth": lambda: speak(16, information + attribute(3, b"v0\\0") + attribute(18, attribute(1, b"veth\\0"))),
-    "route": lambda: speak(24, struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 254, 3, 0, 1, 0) + attribute(4, struct.pack("=i", 1))),
+    "route": lambda: speak(24, struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 254, 3, 0, 1, 0) + attribute(4, struct.pack("=i",
+    1))),
     "flags": flags,
 })
 """,

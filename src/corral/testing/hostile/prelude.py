@@ -139,48 +139,10 @@ def bounded(limit, ceiling, factor=1.5):
 """
 
 _BASH = r"""
-held() { printf '\n{"verdict":"held","evidence":"%s"}\n' "$(printf %s "$*" | tr -d '"\\\n' | head -c 500)"; exit 0; }
-breached() { printf '\n{"verdict":"breached","evidence":"%s"}\n' "$(printf %s "$*" | tr -d '"\\\n' | head -c 500)"; exit 0; }
+say() { printf '\n{"verdict":"%s","evidence":"%s"}\n' "$1" "$(printf %s "$2" | tr -d '"\\\n' | head -c 500)"; exit 0; }
+held() { say held "$*"; }
+breached() { say breached "$*"; }
 """
-
-VICTIM = r"""
-import ctypes, fcntl, json, os, signal, socket, sys, time
-token, port = sys.argv[1], int(sys.argv[2])
-count = {"signals": 0, "connections": 0}
-def note(*_):
-    count["signals"] += 1
-for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
-    signal.signal(number, note)
-listening = socket.create_server(("127.0.0.1", port))
-abstract = socket.socket(socket.AF_UNIX)
-abstract.bind("\0" + token)
-abstract.listen()
-for sock in (listening, abstract):
-    sock.setblocking(False)
-for path in ("/tmp/" + token, "/dev/shm/" + token):
-    with open(path, "w") as file:
-        file.write("victim")
-libc = ctypes.CDLL(None, use_errno=True)
-segment = libc.shmget(0x7C0FFEE, 4096, 0o1666)
-locks = [open(path) for path in ("/usr/bin/env", "/etc/passwd")]
-for lock in locks:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-with open("/proc/self/uid_map") as file:
-    outer = int(file.read().split()[1])
-print(json.dumps({"ready": segment >= 0, "outer_uid": outer}), flush=True)
-while True:
-    time.sleep(0.05)
-    for sock in (listening, abstract):
-        try:
-            sock.accept()[0].close()
-            count["connections"] += 1
-        except BlockingIOError:
-            pass
-    if count["signals"] or count["connections"]:
-        print(json.dumps(count), flush=True)
-        count = {"signals": 0, "connections": 0}
-"""
-"""What runs in the neighbour: something of every kind that a lateral probe could find. It prints when it is touched."""
 
 
 def compose(probe: Probe, *, targets: Mapping[str, Any]) -> str:

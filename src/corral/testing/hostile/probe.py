@@ -1,7 +1,8 @@
 """What a hostile probe is, what the host sees of it, and what can be said afterwards.
 
 A probe is a small program that tries one attack from inside and prints one JSON line,
-`{"verdict": "held" | "breached", "evidence": "..."}`. Where the inside view can lie, the host judges: by canaries, by its
+`{"verdict": "held" | "breached",
+    "evidence": "..."}`. Where the inside view can lie, the host judges: by canaries, by its
 own list of processes, by the neighbour. Silence, a crash and a timeout are never a success.
 """
 

@@ -9,9 +9,12 @@ _MASKS = "masked by a bind of the host's /dev/null, or by an empty read-only tmp
 READ_MASKED = Probe(
     "read-kernel-files-of-proc", "proc", "host_leak", _MASKS,
     """
-names = ("kcore", "kmsg", "kallsyms", "config.gz", "interrupts", "iomem", "ioports", "keys", "key-users", "modules", "mtrr",
-         "sched_debug", "schedstat", "slabinfo", "softirqs", "timer_list", "vmallocinfo", "zoneinfo", "buddyinfo", "diskstats",
-         "partitions", "swaps", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "locks", "allocinfo", "latency_stats")
+names = ("kcore", "kmsg", "kallsyms", "config.gz", "interrupts", "iomem", "ioports", "keys", "key-users", "modules",
+    "mtrr",
+         "sched_debug", "schedstat", "slabinfo", "softirqs", "timer_list", "vmallocinfo", "zoneinfo", "buddyinfo",
+         "diskstats",
+         "partitions", "swaps", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup", "locks", "allocinfo",
+         "latency_stats")
 def attempt(name):
     descriptor = os.open(f"/proc/{name}", os.O_RDONLY | os.O_NONBLOCK)
     return os.read(descriptor, 100) or None
@@ -24,7 +27,8 @@ MASKED_FOLDERS = Probe(
     """
 def attempt(name):
     return os.listdir(f"/proc/{name}")[:5] or None
-try_all({name: lambda n=name: attempt(n) for name in ("acpi", "asound", "bus", "driver", "irq", "scsi", "fs", "dynamic_debug",
+try_all({name: lambda n=name: attempt(n) for name in ("acpi", "asound", "bus", "driver", "irq", "scsi", "fs",
+    "dynamic_debug",
          "sysvipc", "tty", "device-tree", "xen")}, NOT_THERE)
 """,
 )  # fmt: skip
@@ -36,7 +40,8 @@ def attempt(path):
     descriptor = os.open(path, os.O_WRONLY)
     found = os.fstat(descriptor)
     return None if stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3) else path
-try_all({path: lambda p=path: attempt(p) for path in ("/proc/sysrq-trigger", "/proc/kmsg", "/proc/self/../sysrq-trigger")}, NOT_THERE)
+try_all({path: lambda p=path: attempt(p) for path in ("/proc/sysrq-trigger", "/proc/kmsg",
+    "/proc/self/../sysrq-trigger")}, NOT_THERE)
 """,
 )  # fmt: skip
 
@@ -73,21 +78,25 @@ breached(f"/sys holds {entries[:8]}") if entries else held("/sys is empty")
 )  # fmt: skip
 
 OWN_FILES = Probe(
-    "write-to-risky-files-of-ones-own-process", "proc", "escape", "maps are written once; lowering the score needs a capability",
+    "write-to-risky-files-of-ones-own-process", "proc", "escape",
+    "maps are written once; lowering the score needs a capability",
     """
 def write(path, text):
     with open(path, "w") as file:
         file.write(text)
     return f"wrote {text!r}"
-try_all({"score": lambda: write("/proc/self/oom_score_adj", "-1000"), "old score": lambda: write("/proc/self/oom_adj", "-17"),
-         "uid_map": lambda: write("/proc/self/uid_map", "0 0 1"), "setgroups": lambda: write("/proc/self/setgroups", "allow"),
+try_all({"score": lambda: write("/proc/self/oom_score_adj", "-1000"), "old score": lambda: write("/proc/self/oom_adj",
+    "-17"),
+         "uid_map": lambda: write("/proc/self/uid_map", "0 0 1"), "setgroups": lambda: write("/proc/self/setgroups",
+         "allow"),
          "score of PID 1": lambda: write("/proc/1/oom_score_adj", "1000"),
          "attributes of PID 1": lambda: write("/proc/1/attr/current", "x")}, (*NOT_THERE, errno.EINVAL))
 """,
 )  # fmt: skip
 
 MOUNT_TABLE = Probe(
-    "read-host-paths-in-the-mount-table", "proc", "host_leak", "layers get short names in a staging area before they are mounted",
+    "read-host-paths-in-the-mount-table", "proc", "host_leak",
+    "layers get short names in a staging area before they are mounted",
     """
 for pid in pids():
     for name in ("mountinfo", "mounts", "mountstats"):
@@ -97,7 +106,8 @@ for pid in pids():
             pass
 for line in read("/proc/self/mountinfo", 1 << 20).decode().splitlines():
     words = line.split()
-    if words[3] not in ("/", "/null", "/zero", "/full", "/random", "/urandom", "/tty", "/sys") and not words[3].startswith("/null"):
+    if words[3] not in ("/", "/null", "/zero", "/full", "/random", "/urandom", "/tty",
+        "/sys") and not words[3].startswith("/null"):
         breached(f"a folder of the host is bound: {words[3]} at {words[4]}")
 held("nothing but names of its own")
 """,
@@ -115,14 +125,16 @@ for pid in pids():
         continue
     print(text)
     paths |= {line.split(":", 2)[2] for line in text.splitlines()}
-strange = [path for path in paths if path != "/" and not path.startswith("/../call") and path not in ("/init", "/..") and not path.startswith("/call")]
+strange = [path for path in paths if path != "/" and not path.startswith("/../call") and path not in ("/init",
+    "/..") and not path.startswith("/call")]
 breached(f"shows {strange}") if strange else held(sorted(paths))
 """,
     expect=expect_no_host_words,
 )  # fmt: skip
 
 PROCESS_TEXTS = Probe(
-    "read-host-paths-of-every-process", "proc", "host_leak", "arguments overwritten, init not dumpable, no environment passed on",
+    "read-host-paths-of-every-process", "proc", "host_leak",
+    "arguments overwritten, init not dumpable, no environment passed on",
     """
 seen = 0
 own = os.getpid()
@@ -150,7 +162,8 @@ ENVIRONMENT = Probe(
     "read-secrets-of-the-hosts-environment", "proc", "host_leak", "the launcher starts with an empty environment",
     """
 print("\\n".join(f"{name}={value}" for name, value in os.environ.items()))
-strange = [name for name in os.environ if name.endswith(("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")) or name.startswith(("AWS_", "SSH_", "CORRAL_CANARY"))]
+strange = [name for name in os.environ if name.endswith(("_KEY", "_TOKEN", "_SECRET",
+    "_PASSWORD")) or name.startswith(("AWS_", "SSH_", "CORRAL_CANARY"))]
 for pid in pids():
     try:
         print(read(f"/proc/{pid}/environ").decode(errors="replace").replace("\\0", "\\n"))
@@ -214,6 +227,6 @@ try_all({name: lambda n=name: attempt(n) for name in ("cpu", "memory", "io", "ir
 )  # fmt: skip
 
 PROBES = (
-    READ_MASKED, MASKED_FOLDERS, SYSRQ, SYSCTLS, SYSCTLS_AS_ROOT, SYSFS, OWN_FILES, MOUNT_TABLE, CGROUP_PATHS, PROCESS_TEXTS,
-    ENVIRONMENT, HOST_NAME, HOST_PROCESSES, KERNEL_COMMAND_LINE, PRESSURE,
+    READ_MASKED, MASKED_FOLDERS, SYSRQ, SYSCTLS, SYSCTLS_AS_ROOT, SYSFS, OWN_FILES, MOUNT_TABLE, CGROUP_PATHS,
+    PROCESS_TEXTS, ENVIRONMENT, HOST_NAME, HOST_PROCESSES, KERNEL_COMMAND_LINE, PRESSURE,
 )  # fmt: skip

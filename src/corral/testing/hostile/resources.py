@@ -130,7 +130,8 @@ _QUOTA = "a file system of its own with a size, or sampling"
 DISK = Probe("fill-the-disk", "resources", "host_dos", _QUOTA, _DISK.replace("NAMELESS", "pass"),
              timeout=30, expect=expect_stopped_or_killed, alone=True)  # fmt: skip
 
-DISK_NAMELESS = Probe("fill-the-disk-with-deleted-files", "resources", "host_dos", _QUOTA, _DISK.replace("NAMELESS", "os.unlink(path)"),
+DISK_NAMELESS = Probe("fill-the-disk-with-deleted-files", "resources", "host_dos", _QUOTA, _DISK.replace("NAMELESS",
+    "os.unlink(path)"),
                       timeout=30, expect=expect_stopped_or_killed, alone=True)  # fmt: skip
 
 INODES = Probe(
@@ -164,8 +165,10 @@ def attempt(function):
     finally:
         os.close(descriptor)
         os.unlink("sparse")
-try_all({"truncate": lambda: attempt(lambda d: os.ftruncate(d, 1 << 40)), "allocate": lambda: attempt(lambda d: os.posix_fallocate(d, 0, 1 << 40)),
-         "write far": lambda: attempt(lambda d: os.pwrite(d, b"x", 1 << 40))}, (errno.EFBIG, errno.ENOSPC, errno.EINVAL))
+try_all({"truncate": lambda: attempt(lambda d: os.ftruncate(d, 1 << 40)),
+    "allocate": lambda: attempt(lambda d: os.posix_fallocate(d, 0, 1 << 40)),
+         "write far": lambda: attempt(lambda d: os.pwrite(d, b"x", 1 << 40))}, (errno.EFBIG, errno.ENOSPC,
+         errno.EINVAL))
 """,
 )  # fmt: skip
 
@@ -194,21 +197,20 @@ DESCRIPTORS = _exhaust(
     "[open('/dev/null') for _ in range(100)]",
 )  # fmt: skip
 INOTIFY = _exhaust(
-    "use-up-inotify-instances", 'kernel("inotify_init1", 0)', "1024", "a limit of the user namespace, and a creator uid of its own",
+    "use-up-inotify-instances", 'kernel("inotify_init1", 0)', "1024",
+    "a limit of the user namespace, and a creator uid of its own",
     'kernel("inotify_init1", 0)',
 )  # fmt: skip
 TERMINALS = _exhaust(
-    "use-up-pseudo-terminals", 'os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)', "256", "a devpts instance with a maximum",
+    "use-up-pseudo-terminals", 'os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)', "256",
+    "a devpts instance with a maximum",
     'os.open("/dev/ptmx", os.O_RDWR)',
 )  # fmt: skip
-SIGNALS = _exhaust(
-    "queue-signals-without-end",
-    '(signal.pthread_sigmask(signal.SIG_BLOCK, [40]), '
-    'kernel("rt_sigqueueinfo", os.getpid(), 40, ctypes.create_string_buffer(struct.pack("=iii", 40, 0, -1) + bytes(116))))',
-    "4096", "RLIMIT_SIGPENDING in the user namespace",
-    'signal.pthread_sigmask(signal.SIG_BLOCK, [40]); '
-    'kernel("rt_sigqueueinfo", os.getpid(), 40, ctypes.create_string_buffer(struct.pack("=iii", 40, 0, -1) + bytes(116)))',
-)  # fmt: skip
+_QUEUE = (
+    '(signal.pthread_sigmask(signal.SIG_BLOCK, [40]), kernel("rt_sigqueueinfo", os.getpid(), 40, '
+    'ctypes.create_string_buffer(struct.pack("=iii", 40, 0, -1) + bytes(116))))'
+)
+SIGNALS = _exhaust("queue-signals-without-end", _QUEUE, "4096", "RLIMIT_SIGPENDING in the user namespace", _QUEUE)
 
 
 def _expect_bounded_output(result: ExecResult, view: HostView) -> Finding:

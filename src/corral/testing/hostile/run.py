@@ -12,16 +12,16 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from corral.errors import CapabilityError, CorralError, InvalidCommandError, SandboxGoneError
-from corral.protocol import AsyncSandbox, Process
+from corral.protocol import AsyncSandbox
 from corral.results import ExecResult, OutputChunk
 from corral.spec import Resources
 from corral.testing.hostile.canary import Canaries, check_host_works, find_processes
-from corral.testing.hostile.prelude import VICTIM, compose
+from corral.testing.hostile.neighbour import VICTIM_PORT, MakeSandbox, Neighbour, open_neighbour
+from corral.testing.hostile.prelude import compose
 from corral.testing.hostile.probe import (
     GRACE_SECONDS,
     Finding,
@@ -34,15 +34,12 @@ from corral.testing.hostile.probe import (
     unproven,
 )
 
-MakeSandbox = Callable[[], AbstractAsyncContextManager[AsyncSandbox]]
-
 RESOURCES = Resources(cpus=1.0, memory_bytes=192 << 20, disk_bytes=96 << 20, processes=64, inodes=4000, open_files=1024)
 """Small limits, so that a bomb beyond them is a small bomb. Make the sandboxes that are attacked with these."""
 
 _CONTROL_SECONDS = 15.0
 _PATIENCE_SECONDS = 20.0
 """How long after its timeout a probe's call may keep the host waiting before that is the finding."""
-_VICTIM_PORT = 47321
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +83,8 @@ OnProgress = Callable[[Outcome], None]
 
 
 async def attack(
-    sandbox: AsyncSandbox, *, canaries: Canaries, probes: Iterable[Probe] | None = None, make: MakeSandbox | None = None,
-    on_progress: OnProgress | None = None,
+    sandbox: AsyncSandbox, *, canaries: Canaries, probes: Iterable[Probe] | None = None,
+    make: MakeSandbox | None = None, on_progress: OnProgress | None = None,
 ) -> Report:  # fmt: skip
     """Attack a sandbox with all probes, or some.
 
@@ -101,7 +98,7 @@ async def attack(
 
     outcomes: list[Outcome] = []
     async with contextlib.AsyncExitStack() as stack:
-        neighbour = await stack.enter_async_context(_open_neighbour(make)) if make is not None else None
+        neighbour = await stack.enter_async_context(open_neighbour(make)) if make is not None else None
         siege = Siege(sandbox, canaries, make, neighbour, stack)
         if (lack := await siege.ask_control(sandbox)) is not None:
             raise CorralError(f"the sandbox can't run a harmless program: {lack}", sandbox_id=sandbox.id, op="attack")
@@ -112,48 +109,6 @@ async def attack(
             if on_progress is not None:
                 on_progress(outcomes[-1])
     return Report(tuple(outcomes))
-
-
-@dataclass(slots=True)
-class Neighbour:
-    """A second sandbox with a victim in it."""
-
-    sandbox: AsyncSandbox
-    victim: Process
-    token: str
-    outer_uid: int
-    heard: list[bytes]
-
-    def touched(self) -> str | None:
-        """What the victim says has been done to it."""
-        said = b"".join(self.heard).decode(errors="replace").splitlines()
-        return f"the neighbour's victim was touched: {said[1]}" if len(said) > 1 else None
-
-
-@contextlib.asynccontextmanager
-async def _open_neighbour(make: MakeSandbox) -> AsyncIterator[Neighbour]:
-    token = f"victim-{secrets.token_hex(8)}"
-    async with make() as sandbox:
-        victim = await sandbox.start(["python3", "-c", VICTIM, token, str(_VICTIM_PORT)])
-        heard: list[bytes] = []
-        ready = asyncio.Event()
-
-        async def listen() -> None:
-            async for chunk in victim.output():
-                heard.append(chunk.data)
-                ready.set()
-
-        listening = asyncio.create_task(listen())
-        try:
-            async with asyncio.timeout(_CONTROL_SECONDS):
-                await ready.wait()
-            first = json.loads(b"".join(heard).decode().splitlines()[0])
-            yield Neighbour(sandbox, victim, token, int(first["outer_uid"]), heard)
-        finally:
-            listening.cancel()
-            with contextlib.suppress(asyncio.CancelledError, CorralError):
-                await listening
-            await victim.aclose()
 
 
 class Siege:
@@ -266,7 +221,7 @@ class Siege:
         if self._neighbour is not None:
             targets |= {
                 "victim": self._neighbour.token,
-                "victim_port": _VICTIM_PORT,
+                "victim_port": VICTIM_PORT,
                 "victim_outer_uid": self._neighbour.outer_uid,
             }
         return targets
@@ -333,7 +288,8 @@ class Siege:
 
     async def _wait_until_gone(self, token: str) -> tuple[int, ...]:
         deadline = time.monotonic() + GRACE_SECONDS
-        while (left := find_processes(token)) and time.monotonic() < deadline:
+        # Nothing tells when a process of a sandbox is gone: look again.
+        while (left := find_processes(token)) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         return left
 
@@ -411,6 +367,4 @@ async def prove(
 ) -> Report:
     """Open a sandbox and attack it. Raises: as `attack`, and as opening does."""
     async with make() as sandbox:
-        return await attack(
-            cast("AsyncSandbox", sandbox), canaries=canaries, probes=probes, make=make, on_progress=on_progress
-        )
+        return await attack(sandbox, canaries=canaries, probes=probes, make=make, on_progress=on_progress)

@@ -13,7 +13,8 @@ names = {"AX25": 3, "IPX": 4, "X25": 9, "PACKET": 17, "RDS": 21, "PPPOX": 24, "L
 def attempt(family, kind):
     socket.socket(family, kind, 0).close()
     return f"family {family}"
-try_all({f"{name} {kind}": lambda f=family, k=kind: attempt(f, k) for name, family in names.items() for kind in (1, 2, 3, 5)},
+try_all({f"{name} {kind}": lambda f=family, k=kind: attempt(f, k) for name, family in names.items() for kind in (1, 2,
+    3, 5)},
         (errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES))
 """,
 )  # fmt: skip
@@ -25,8 +26,10 @@ def attempt(family, kind, protocol):
     socket.socket(family, kind, protocol).close()
     return "a socket"
 try_all({"raw icmp": lambda: attempt(2, 3, 1), "raw": lambda: attempt(2, 3, 255), "raw 6": lambda: attempt(10, 3, 58),
-         "packet type": lambda: attempt(2, 10, 0), "sctp": lambda: attempt(2, 1, 132), "mptcp": lambda: attempt(2, 1, 262),
-         "dccp": lambda: attempt(2, 6, 33), "udplite": lambda: attempt(2, 2, 136), "seqpacket": lambda: attempt(2, 5, 0)},
+         "packet type": lambda: attempt(2, 10, 0), "sctp": lambda: attempt(2, 1, 132), "mptcp": lambda: attempt(2, 1,
+         262),
+         "dccp": lambda: attempt(2, 6, 33), "udplite": lambda: attempt(2, 2, 136), "seqpacket": lambda: attempt(2, 5,
+         0)},
         (errno.EPERM, errno.EACCES, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT))
 """,
 )  # fmt: skip
@@ -35,7 +38,8 @@ NETLINK = Probe(
     "speak-to-kernel-subsystems-by-netlink", "kernel", "escape", "seccomp on netlink protocols: ROUTE only",
     """
 names = {"SOCK_DIAG": 4, "NFLOG": 5, "XFRM": 6, "SELINUX": 7, "ISCSI": 8, "AUDIT": 9, "FIB_LOOKUP": 10, "CONNECTOR": 11,
-         "NETFILTER": 12, "DNRTMSG": 14, "KOBJECT_UEVENT": 15, "GENERIC": 16, "SCSITRANSPORT": 18, "RDMA": 20, "CRYPTO": 21}
+         "NETFILTER": 12, "DNRTMSG": 14, "KOBJECT_UEVENT": 15, "GENERIC": 16, "SCSITRANSPORT": 18, "RDMA": 20,
+         "CRYPTO": 21}
 def attempt(protocol):
     socket.socket(16, 3, protocol).close()
     return "a socket"
@@ -56,7 +60,8 @@ def request(number):
         fcntl.ioctl(sock, number, bytes(64))
     return "accepted"
 try_all({"tls": lambda: option(2, 6, 31, b"tls"), "iptables": lambda: option(2, 0, 64, bytes(100)),
-         "ip6tables": lambda: option(10, 41, 64, bytes(100)), "bridge": lambda: request(0x89A0), "vlan": lambda: request(0x8983)},
+         "ip6tables": lambda: option(10, 41, 64, bytes(100)), "bridge": lambda: request(0x89A0),
+         "vlan": lambda: request(0x8983)},
         (errno.ENOPROTOOPT, errno.EPERM, errno.EACCES))
 """,
 )  # fmt: skip

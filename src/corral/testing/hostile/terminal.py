@@ -38,7 +38,8 @@ FAKE_END = Probe(
     "fake-the-end-of-a-call", "terminal", "info", "exit status by wait only, nothing printed is parsed",
     """
 for stream in (1, 2):
-    os.write(stream, b'\\n{"ended": true, "code": 0, "signal": 0, "reason": "exited"}\\n\\0{"ok": true}\\x04\\x00\\x00\\x00exit 0\\n')
+    os.write(stream,
+        b'\\n{"ended": true, "code": 0, "signal": 0, "reason": "exited"}\\n\\0{"ok": true}\\x04\\x00exit 0\\n')
 os._exit(3)
 """,
     expect=_expect_real_status,
@@ -54,7 +55,8 @@ for number in range(3):
         breached(f"descriptor {number} is a terminal: {os.ttyname(number)}")
 if os.getsid(0) != os.getpid() and os.getsid(0) == 0:
     breached("the session began outside")
-try_all({"tty": write, "console": lambda: os.open("/dev/console", os.O_RDWR), "tty1": lambda: os.open("/dev/tty1", os.O_RDWR)}, NOT_THERE)
+try_all({"tty": write, "console": lambda: os.open("/dev/console", os.O_RDWR), "tty1": lambda: os.open("/dev/tty1",
+    os.O_RDWR)}, NOT_THERE)
 """,
 )  # fmt: skip
 
@@ -76,12 +78,12 @@ for name, request, argument in (("TIOCSTI", 0x5412, b"x"), ("TIOCLINUX", 0x541C,
     except OSError as error:
         log.append(f"{name} {errno.errorcode[error.errno]}")
         if error.errno not in (errno.EPERM, errno.EACCES, errno.ENOSYS):
-            print(json.dumps({"verdict": "breached", "evidence": log[-1]}), flush=True)
+            print("\n" + json.dumps({"verdict": "breached", "evidence": log[-1]}), flush=True)
             sys.exit()
         continue
-    print(json.dumps({"verdict": "breached", "evidence": name + " was accepted"}), flush=True)
+    print("\n" + json.dumps({"verdict": "breached", "evidence": name + " was accepted"}), flush=True)
     sys.exit()
-print(json.dumps({"verdict": "held", "evidence": os.ttyname(0) + ": " + ", ".join(log)}), flush=True)
+print("\n" + json.dumps({"verdict": "held", "evidence": os.ttyname(0) + ": " + ", ".join(log)}), flush=True)
 """
 
 
@@ -99,7 +101,8 @@ async def _attack_terminal(scene: Scene) -> Finding | None:
 
 
 TYPE_INTO_TERMINAL = Probe(
-    "type-into-the-terminal", "terminal", "escape", "seccomp on ioctl: TIOCSTI and its like", 'held("the host opens a terminal")',
+    "type-into-the-terminal", "terminal", "escape", "seccomp on ioctl: TIOCSTI and its like",
+    'held("the host opens a terminal")',
     after=_attack_terminal,
 )  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import os
 import tarfile
 import tempfile
 import time
@@ -40,7 +39,8 @@ READ_LINKS = Probe(
     "lay-links-for-the-host-to-follow", "files", "host_leak", _CONFINED,
     """
 os.makedirs("trap", exist_ok=True)
-goals = {"file": T["canary_paths"][0], "environ": "/proc/self/environ", "parent": "/proc/1/environ", "root": "/proc/1/root",
+goals = {"file": T["canary_paths"][0], "environ": "/proc/self/environ", "parent": "/proc/1/environ",
+    "root": "/proc/1/root",
          "mem": "/proc/self/mem", "fd": "/proc/self/fd/3"}
 for name, goal in goals.items():
     os.symlink(goal, f"trap/{name}")
@@ -52,11 +52,11 @@ held(f"{len(goals)} links laid")
 
 async def _write_through_links(scene: Scene) -> Finding | None:
     folder = Path(scene.canary_paths[0]).parent
-    before = sorted(os.listdir(folder))
+    before = sorted(entry.name for entry in folder.iterdir())
     for name in ("way/planted", "way/deeper/planted", "direct"):
         with contextlib.suppress(CorralError):
             await scene.sandbox.files.write(name, b"planted")
-    after = sorted(os.listdir(folder))
+    after = sorted(entry.name for entry in folder.iterdir())
     return (
         breached(f"the host's folder changed: {after}") if after != before else held("the host's folder is as it was")
     )
@@ -85,8 +85,8 @@ async def _download_trap(scene: Scene) -> Finding | None:
         except CorralError as error:
             return held(f"refused: {error.code}")
         for path in target.rglob("*"):
-            if path.is_symlink() and not (path.parent / os.readlink(path)).resolve().is_relative_to(target.resolve()):
-                return breached(f"a link that leads out was laid down: {path.name} → {os.readlink(path)}")
+            if path.is_symlink() and not (path.parent / path.readlink()).resolve().is_relative_to(target.resolve()):
+                return breached(f"a link that leads out was laid down: {path.name} → {path.readlink()}")
             if path.is_file() and (said := scene.find_secret(path.read_bytes())):
                 return breached(said)
             if path.is_fifo() or path.is_socket() or path.is_block_device() or path.is_char_device():
@@ -95,7 +95,8 @@ async def _download_trap(scene: Scene) -> Finding | None:
 
 
 DOWNLOAD = Probe(
-    "lay-a-tree-of-traps-for-a-download", "files", "host_leak", "links that lead out, FIFOs and sockets are left behind",
+    "lay-a-tree-of-traps-for-a-download", "files", "host_leak",
+    "links that lead out, FIFOs and sockets are left behind",
     """
 os.makedirs("tree/sub", exist_ok=True)
 os.symlink(T["canary_paths"][0], "tree/absolute")
@@ -189,7 +190,7 @@ held("laid")
 
 async def _unpack(scene: Scene) -> Finding | None:
     folder = Path(scene.canary_paths[0]).parent
-    before = sorted(os.listdir(folder))
+    before = sorted(entry.name for entry in folder.iterdir())
     for name, link in (
         ("../" * 12 + str(folder) + "/planted", ""),
         (f"{folder}/planted", ""),
@@ -206,7 +207,7 @@ async def _unpack(scene: Scene) -> Finding | None:
             archive.addfile(entry, io.BytesIO(b"evil"))
         with contextlib.suppress(CorralError):
             await scene.sandbox.files.unpack("unpacked", _stream(buffer.getvalue()))
-    after = sorted(os.listdir(folder))
+    after = sorted(entry.name for entry in folder.iterdir())
     return breached(f"the host's folder changed: {after}") if after != before else held("nothing came out on the host")
 
 

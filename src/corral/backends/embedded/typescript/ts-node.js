@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // ts-node as clients call it by name, small and quick: esbuild's native binary turns TypeScript into what Node.js runs.
-// Types are erased and never checked. A file is CommonJS unless it awaits at the top level, is an .mts, or --esm is given.
-// `node --require ts-node.js x.ts` works as well; that is how forked children come back here.
+// Types are erased and never checked. A file is CommonJS unless it awaits at the top level, is an .mts, or --esm is
+// given. `node --require ts-node.js x.ts` works as well; that is how forked children come back here.
 "use strict";
 
 const { spawnSync } = require("child_process");
@@ -13,7 +13,8 @@ const { pathToFileURL } = require("url");
 const ESBUILD = path.join(__dirname, "node_modules", "@esbuild", `${process.platform}-${process.arch}`);
 const EXTENSIONS = [".ts", ".tsx", ".cts", ".mts"];
 
-const USAGE = `Usage: ts-node [options] [script.ts [arguments]]     without a script, the program is read from standard input
+const USAGE = `Usage: ts-node [options] [script.ts [arguments]]
+Without a script, the program is read from standard input.
 
   -e, --eval CODE              run CODE
   -p, --print                  print the value of CODE
@@ -49,13 +50,13 @@ function fail(message) {
   process.exit(1);
 }
 
-/** Fills `options` and gives what follows them: the script and its arguments. --compiler-options is --compilerOptions. */
+/** Fills `options` and gives what follows: the script and its arguments. --compiler-options is --compilerOptions. */
 function parseArguments(words) {
   while (words.length > 0 && /^-./.test(words[0])) {
     const word = words.shift();
     if (word === "--") break;
     const [, dashes, text, value] = /^(--?)([^=]*)(?:=([^]*))?$/.exec(word);
-    const names = dashes === "--" ? [text.replace(/-/g, "").toLowerCase()] : Array.from(text, (letter) => SHORT[letter]);
+    const names = dashes === "--" ? [text.replace(/-/g, "").toLowerCase()] : [...text].map((letter) => SHORT[letter]);
     for (const name of names) {
       if (SWITCHES.has(name)) options[name] = true;
       else if (!WITH_VALUE.has(name)) fail(`unknown option ${word}; see ts-node --help`);
@@ -86,7 +87,8 @@ function configure() {
 /** Runs esbuild on a file, or on a text that has none. Gives its output; throws a SyntaxError that shows the place. */
 function esbuild(file, text, flags) {
   const folder = path.dirname(file);
-  const input = text === undefined ? [path.basename(file)] : ["--loader=ts", `--sourcefile=${path.basename(file)}`];
+  const name = path.basename(file);
+  const input = text === undefined ? [`./${name}`] : ["--loader=ts", `--sourcefile=${name}`];
   const done = spawnSync(
     path.join(ESBUILD, "bin", "esbuild"),
     [
@@ -99,7 +101,10 @@ function esbuild(file, text, flags) {
   if (done.error) fail(`esbuild can't be started: ${done.error.message}`);
   if (done.status === 0) return done.stdout;
   let place = file;
-  const report = done.stderr.trim().replace(/^ {4}(\S.*:\d+:\d+):$/gm, (_, found) => `    ${(place = path.resolve(folder, found))}:`);
+  const report = done.stderr.trim().replace(/^ {4}(\S.*:\d+:\d+):$/gm, (_, found) => {
+    place = path.resolve(folder, found);
+    return `    ${place}:`;
+  });
   throw Object.assign(new SyntaxError(report), { stack: `SyntaxError: ${report}\n    at ${place}` });
 }
 
@@ -186,8 +191,8 @@ function runText(name, text) {
   const module = new Module(file, null);
   module.filename = file;
   module.paths = Module._nodeModulePaths(process.cwd());
-  const own = { module, exports: module.exports, require: Module.createRequire(file), __filename: file, __dirname: "." };
-  Object.assign(globalThis, own);
+  const { exports } = module;
+  Object.assign(globalThis, { module, exports, require: Module.createRequire(file), __filename: file, __dirname: "." });
   const value = require("vm").runInThisContext(code, { filename: file });
   if (options.print) console.log(value);
   return undefined;

@@ -1,0 +1,137 @@
+"""Snippets: each a fresh process, its source never an argument."""
+
+from __future__ import annotations
+
+from corral.errors import BackendUnavailableError, ExecTimeoutError, ExitError
+from corral.languages import find_language, language_names
+from corral.testing.check import Context, check, equal, pieces, raises, true
+
+PYTHON = frozenset({"python", "processes"})
+HELLO = {
+    "python": "print('hello', 6 * 7)",
+    "bash": 'x=(6 7); [[ a == a ]] && echo "hello $((x[0] * x[1]))"',
+    "sh": "echo hello $((6 * 7))",
+    "javascript": "console.log('hello', 6 * 7)",
+    "typescript": "const n: number = 7; console.log('hello', 6 * n)",
+}
+
+
+@check(promise="run_code", title="Every language runs, or says what to install", needs=frozenset({"processes"}),
+       raises=("run_code:BackendUnavailableError",))  # fmt: skip
+async def every_language_runs_or_says_why(context: Context) -> None:
+    box = await context.open()
+    for name in (name for name in language_names() if name in HELLO):
+        try:
+            result = await box.run_code(HELLO[name], name)
+        except BackendUnavailableError as error:
+            true(error.hint, f"{name}: the error says what to install")
+            continue
+        equal((result.stdout, result.exit_code, result.language), ("hello 42\n", 0, name), f"{name}: {result.stderr}")
+
+
+@check(promise="run_code", title="A snippet's language may be named by any alias, and the result has its own name")
+async def aliases_are_known(context: Context) -> None:
+    box = await context.open()
+    for alias in ("sh", " SH ", "posix", "dash"):
+        result = await box.run_code("echo hi", alias)
+        equal((result.stdout, result.language), ("hi\n", "sh"))
+    equal(find_language("Py3").name, "python")
+    equal(find_language("tsx").name, "typescript")
+
+
+@check(promise="run_code", title="What a terminal showed is run as its commands")
+async def transcript_is_run(context: Context) -> None:
+    box = await context.open()
+    result = await box.run_code("$ echo one\none\n$ echo two\ntwo\n", "console")
+    equal((result.stdout, result.exit_code), ("one\ntwo\n", 0), result.stderr)
+
+
+@check(promise="1", title="A snippet's failure is a result; check=True makes it an error",
+       raises=("run_code:ExitError", "run_code:ExecTimeoutError"))  # fmt: skip
+async def failing_snippet_is_a_result(context: Context) -> None:
+    box = await context.open()
+    equal((await box.run_code("echo out; exit 7", "sh")).exit_code, 7)
+    error = await raises(ExitError, box.run_code("echo out; exit 7", "sh", check=True))
+    equal((error.result.exit_code, error.result.stdout), (7, "out\n"))
+    await raises(ExecTimeoutError, box.run_code("sleep 1000", "sh", timeout=0.3, check=True))
+
+
+@check(promise="6", title="A snippet has its arguments, cwd, env, input, timeout and listener")
+async def snippet_gets_what_a_program_gets(context: Context) -> None:
+    box = await context.open()
+    await box.files.mkdir("sub")
+    heard: list[bytes] = []
+    result = await box.run_code(
+        'pwd; echo "$1-$2-$WHO"; cat', "sh", args=["a b", "ü"], cwd="sub", env={"WHO": "me"}, stdin=pieces(b"in"),
+        on_output=lambda chunk: heard.append(chunk.data),
+    )  # fmt: skip
+    equal(result.stdout, f"{box.spec.workdir}/sub\na b-ü-me\nin")
+    equal(b"".join(heard), result.output_bytes)
+    equal((await box.run_code("echo early; sleep 1000", "sh", timeout=0.3)).reason, "timeout")
+    equal((await box.run_code(b"echo bytes", "sh")).stdout, "bytes\n")
+
+
+@check(promise="run_code", title="A snippet leaves no file behind, however it ends")
+async def snippet_leaves_no_file(context: Context) -> None:
+    box = await context.open()
+    await box.run_code("true", "sh")
+    await box.run_code("exit 3", "sh")
+    await box.run_code("sleep 1000", "sh", timeout=0.2)
+    for folder in (".", "/tmp"):
+        equal([file.path for file in await box.files.list(folder)], [], folder)
+
+
+@check(promise="5", title="A snippet of 5 MB runs", needs=PYTHON)
+async def snippet_of_megabytes_runs(context: Context) -> None:
+    box = await context.open()
+    code = f"data = '{'x' * (5 << 20)}'\nprint(len(data))\n"
+    result = await box.run_code(code)
+    equal((result.stdout, result.exit_code), (f"{5 << 20}\n", 0), result.stderr[-300:])
+
+
+@check(promise="run_code", title="A traceback has the snippet's own lines and nothing of ours", needs=PYTHON)
+async def traceback_has_the_right_lines(context: Context) -> None:
+    box = await context.open()
+    result = await box.run_code("def f():\n    return 1 / 0\n\nf()\n")
+    equal(result.exit_code, 1)
+    true("line 4, in <module>" in result.stderr and "line 2, in f" in result.stderr, result.stderr)
+    equal(result.stderr.count("File "), 2, "frames in the traceback")
+    true("return 1 / 0" in result.stderr, "the source line is shown")
+    broken = await box.run_code("x = 1\ny = = 2\n")
+    true("line 2" in broken.stderr and "SyntaxError" in broken.stderr, broken.stderr)
+
+
+@check(promise="run_code", title="A Python snippet is a script: __main__, its arguments, its exit code", needs=PYTHON)
+async def python_snippet_is_a_script(context: Context) -> None:
+    box = await context.open()
+    code = "import sys\nprint(__name__, sys.argv[1:], sys.stdin.read())\nsys.exit(7)"
+    result = await box.run_code(code, args=["a b", "--flag"], stdin="input")
+    equal((result.stdout, result.exit_code), ("__main__ ['a b', '--flag'] input\n", 7), result.stderr)
+
+
+@check(promise="run_code", title="Every snippet is a fresh process, and files stay", needs=PYTHON)
+async def snippets_share_files_not_state(context: Context) -> None:
+    box = await context.open()
+    await box.run_code("state = 1\nopen('state.txt', 'w').write('kept')")
+    result = await box.run_code("print(open('state.txt').read(), 'state' in globals())")
+    equal(result.stdout, "kept False\n", result.stderr)
+
+
+@check(promise="run_code", title="Imports are looked up in the cwd", needs=PYTHON)
+async def imports_come_from_the_cwd(context: Context) -> None:
+    box = await context.open()
+    await box.files.write("lib/helper.py", "value = 'from the cwd'\n")
+    result = await box.run_code("import helper\nprint(helper.value)", cwd="lib")
+    equal(result.stdout, "from the cwd\n", result.stderr)
+
+
+@check(
+    promise="run_code",
+    title="A snippet that is not UTF-8, or holds odd characters, arrives byte for byte",
+    needs=PYTHON,
+)
+async def snippet_arrives_byte_for_byte(context: Context) -> None:
+    box = await context.open()
+    result = await box.run_code(b"# coding: latin-1\nprint(ascii('\xe9'))\n")
+    equal(result.stdout, "'\\xe9'\n", result.stderr)
+    equal((await box.run_code("print(ascii('ü\u2028😀'))\r\nprint(2)\r\n")).stdout, "'\\xfc\\u2028\\U0001f600'\n2\n")

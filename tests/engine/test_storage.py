@@ -1,0 +1,163 @@
+"""Where writes go: quotas that hold, and nothing on the host when it is over."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from corral.backends.embedded import EmbeddedBackend
+from corral.errors import SandboxNoSpaceError
+from corral.spec import Resources, Spec
+from support.leftovers import list_loops, wait_until
+from support.user import OrdinaryUser
+
+MIB = 2**20
+SMALL = Resources(disk_bytes=32 * MIB, inodes=400)
+
+FILL = """
+import errno, os
+os.makedirs("fill", exist_ok=True)
+total = 0
+try:
+    with open("fill/large", "wb", buffering=0) as file:
+        for _ in range(200):
+            total += file.write(b"x" * 2**20)
+except OSError as error:
+    print(errno.errorcode[error.errno], end=" ")
+print(total)
+"""
+FILL_INODES = """
+import errno, os
+os.makedirs("many", exist_ok=True)
+count = 0
+try:
+    for count in range(5000):
+        open(f"many/{count}", "w").close()
+except OSError as error:
+    print(errno.errorcode[error.errno], end=" ")
+print(count)
+"""
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> AsyncIterator[EmbeddedBackend]:
+    backend = EmbeddedBackend(tmp_path / "data")
+    yield backend
+    await backend.aclose()
+
+
+@pytest.mark.needs_root
+async def test_bytes_of_a_disk_are_hard(backend: EmbeddedBackend) -> None:
+    async with await backend.create(Spec(resources=SMALL)) as box:
+        result = await box.run_code(FILL, check=True)
+        # A single file is bounded by an rlimit of the same size, the rest by the file system.
+        code, total = result.stdout.split()
+        assert code in ("ENOSPC", "EFBIG")
+        assert 16 * MIB < int(total) <= 32 * MIB
+        for number in range(3):
+            await box.exec(f"head -c 20M /dev/zero > fill/{number}")
+        with pytest.raises(SandboxNoSpaceError):
+            await box.files.write("more", b"x" * 10 * MIB)
+        assert (await box.usage()).disk_bytes is not None
+        used = (await box.exec("du -sm /home /tmp /workspace | awk '{ sum += $1 } END { print sum }'")).stdout
+        assert int(used) <= 32
+        # Full, but alive: what is removed can be used again.
+        await box.files.remove("fill", recursive=True)
+        await box.files.write("more", b"x" * 10 * MIB)
+
+
+@pytest.mark.needs_root
+async def test_inodes_of_a_disk_are_hard(backend: EmbeddedBackend) -> None:
+    async with await backend.create(Spec(resources=SMALL)) as box:
+        code, count = (await box.run_code(FILL_INODES, check=True)).stdout.split()
+        assert code == "ENOSPC"
+        assert 300 < int(count) < 800  # a file system has them in whole blocks
+        with pytest.raises(SandboxNoSpaceError):
+            await box.files.write("more", b"x")
+        await box.exec("rm -rf many", check=True)
+        await box.files.write("more", b"x")
+
+
+@pytest.mark.needs_root
+async def test_disk_is_bounded_for_root_inside_too(backend: EmbeddedBackend) -> None:
+    async with await backend.create(Spec(resources=SMALL)) as box:
+        await box.exec("for n in 1 2 3; do head -c 20M /dev/zero > /usr/local/$n; done", user="root")
+        used = (await box.exec("du -sm /usr/local | cut -f1", user="root")).stdout
+        assert int(used) <= 33
+
+
+@pytest.mark.needs_root
+async def test_disk_costs_the_host_what_is_written_and_no_more(backend: EmbeddedBackend) -> None:
+    async with await backend.create(Spec(resources=Resources(disk_bytes=4 * 2**30))) as box:
+        image = backend.data_folder / "sandboxes" / box.id / "disk.img"
+        assert image.stat().st_size >= 4 * 2**30
+        assert image.stat().st_blocks * 512 < 8 * MIB
+
+
+@pytest.mark.needs_root
+async def test_loop_device_goes_with_its_sandbox(backend: EmbeddedBackend) -> None:
+    folder = backend.data_folder
+    async with await backend.create(Spec()) as one, await backend.create(Spec()) as two:
+        assert len(list_loops(folder)) == 2
+        await one.files.write("/workspace/x", b"1")
+        assert not await two.files.exists("/workspace/x")
+    assert wait_until(lambda: not list_loops(folder))
+    assert wait_until(lambda: not list((folder / "trash").iterdir()))
+    assert list((folder / "sandboxes").iterdir()) == []
+
+
+async def test_ephemeral_bytes_and_inodes_are_hard_and_not_on_disk(backend: EmbeddedBackend) -> None:
+    async with await backend.create(Spec(resources=SMALL, ephemeral=True)) as box:
+        folder = backend.data_folder / "sandboxes" / box.id
+        assert sorted(path.name for path in folder.iterdir()) == ["lock", "state.json"]
+        code, total = (await box.run_code(FILL, check=True)).stdout.split()
+        assert code in ("ENOSPC", "EFBIG")
+        assert 16 * MIB < int(total) <= 32 * MIB
+        await box.exec("rm -rf fill", check=True)
+        code, count = (await box.run_code(FILL_INODES, check=True)).stdout.split()
+        assert code == "ENOSPC"
+        assert 100 < int(count) <= 400
+
+
+async def test_ephemeral_files_are_gone_with_their_sandbox_and_apart(backend: EmbeddedBackend) -> None:
+    async with await backend.create(Spec(ephemeral=True)) as one, await backend.create(Spec(ephemeral=True)) as two:
+        await one.files.write("x", b"1")
+        assert not await two.files.exists("x")
+        assert await one.files.read("x") == b"1"
+
+
+SOFT = """
+import asyncio, sys
+from corral.backends.embedded import EmbeddedBackend
+from corral.spec import Resources, Spec
+
+async def main():
+    backend = EmbeddedBackend(sys.argv[1])
+    assert (await backend.capabilities()).disk == "soft"
+    async with await backend.create(Spec(resources=Resources(disk_bytes=20 * 2**20, inodes=2000))) as box:
+        result = await box.exec(sys.argv[2], timeout=60)
+        print(result.reason, result.limit)
+        await box.exec("chmod -R 700 .; rm -rf /home/daytona/*", timeout=60)
+        await asyncio.sleep(2.5)  # the watch looks once a second
+        print((await box.exec("echo usable again")).stdout.strip())
+    await backend.aclose()
+
+asyncio.run(main())
+"""
+WAYS_TO_FILL = {
+    "large files": "for n in 1 2 3; do head -c 15M /dev/zero > $n; done; sleep 50",
+    "many files": "python3 -c 'for n in range(5000): open(str(n), \"w\").close()'; sleep 50",
+    "a folder nobody may list": "mkdir d; chmod 300 d; for n in 1 2 3; do head -c 15M /dev/zero > d/$n; done; sleep 50",
+    "a folder deeper than a path": (
+        "python3 -c 'import os\nfor n in range(40): os.mkdir(\"d\" * 200); os.chdir(\"d\" * 200)\n"
+        'for n in range(3): open(str(n), "wb").write(bytes(15 * 2**20))\'; sleep 50'
+    ),
+}
+
+
+@pytest.mark.needs_user
+@pytest.mark.needs_userns
+@pytest.mark.parametrize("way", WAYS_TO_FILL)
+def test_folder_is_watched_and_its_program_ended(ordinary_user: OrdinaryUser, way: str) -> None:
+    done = ordinary_user.run(SOFT, args=["data", WAYS_TO_FILL[way]], timeout=100)
+    assert done.stdout == "signalled disk\nusable again\n", done.stderr

@@ -1,0 +1,286 @@
+"""The tests, tested: with a defence switched off, the probe that it stops goes red.
+
+A defence is switched off in a copy of the sources, by changing one line of it; the product has no switch for that. The
+line is looked for exactly, so that a knock-out that no longer fits fails instead of passing by accident.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from corral.testing.hostile import ALL
+from support.user import ROOT, open_ordinary_user
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the embedded engine is Linux only"),
+    pytest.mark.timeout(180),  # some mutants make the host wait for what never comes
+]
+
+Mode = Literal["root", "user"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change in the copy: `old` must be there at least `times` times, and is replaced wherever it is."""
+
+    file: str
+    old: str
+    new: str
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KnockOut:
+    """A defence, how it is switched off, and which probes must notice."""
+
+    defence: str
+    edits: tuple[Edit, ...]
+    red: tuple[str, ...]
+    modes: tuple[Mode, ...] = ("root", "user")
+    says: str = ""
+    """A part of the evidence."""
+
+
+NO_FILTER = Edit("engine/perform.py", "    stage.seccomp.install()\n", "    pass\n")
+NO_NAMESPACE_LIMITS = Edit("engine/plan.py", "LimitNamespaces(tuple(USER_LIMITS.items())),", "LimitNamespaces(()),")
+
+KNOCK_OUTS = (
+    KnockOut(
+        "the seccomp filter",
+        (NO_FILTER,),
+        ("set-up-io-uring", "call-through-the-32-bit-table", "trace-init-and-others", "type-into-the-terminal"),
+    ),
+    KnockOut("both walls before user namespaces", (NO_FILTER, NO_NAMESPACE_LIMITS), ("make-a-user-namespace",)),
+    KnockOut(
+        "no_new_privs",
+        (NO_FILTER, Edit("engine/perform.py", "syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)", "pass")),
+        ("run-without-the-safety-catches",),
+        says="no_new_privs is not set",
+    ),
+    KnockOut(
+        "the masks over /proc",
+        (Edit("engine/plan.py", "MaskProc(MASKED_FILES, MASKED_FOLDERS, ", "MaskProc((), (), "),),
+        ("read-kernel-files-of-proc", "look-into-hardware-folders-of-proc"),
+    ),
+    KnockOut(
+        "the read-only /proc/sys",
+        (Edit("engine/plan.py", 'READ_ONLY_FOLDERS = ("sys",)', "READ_ONLY_FOLDERS = ()"),),
+        ("set-kernel-parameters-as-root-inside",),
+        modes=("root",),
+    ),
+    KnockOut(
+        "the network namespace",
+        (
+            Edit("engine/box.py", "    | syscalls.CLONE_NEWNET\n", ""),
+            Edit("engine/plan.py", "        Loopback(),\n", ""),
+        ),
+        ("connect-to-the-hosts-loopback", "connect-to-the-hosts-abstract-sockets", "connect-to-the-neighbours-port"),
+    ),
+    KnockOut(
+        "the network namespace, seen by a probe of no route",
+        (
+            Edit("engine/box.py", "    | syscalls.CLONE_NEWNET\n", ""),
+            Edit("engine/plan.py", "        Loopback(),\n", ""),
+        ),
+        ("ask-the-clouds-metadata-service", "send-to-everybody", "tunnel-through-name-resolution"),
+        says="nothing was sent",
+    ),
+    KnockOut(
+        "the IPC namespace",
+        (Edit("engine/box.py", "    | syscalls.CLONE_NEWIPC\n", ""),),
+        ("share-system-v-memory",),
+        modes=("root",),  # in an IPC namespace that the test makes: a segment would stay on the host
+    ),
+    KnockOut(
+        "the name of its own",
+        (Edit("engine/plan.py", "        Hostname(recipe.hostname),\n", ""),),
+        ("learn-the-hosts-name",),
+        modes=("root",),  # in a UTS namespace of the test's, whose name is known
+    ),
+    KnockOut(
+        "closing descriptors",
+        (
+            Edit(
+                "engine/perform.py",
+                "    syscalls.close_range(3, cloexec=True)\n",
+                "    os.set_inheritable(os.open('/', os.O_RDONLY), True)  # forgotten by somebody, closed by nobody\n",
+            ),
+        ),
+        ("use-a-descriptor-that-was-left-open",),
+    ),
+    KnockOut(
+        "the limits of processes",
+        (
+            Edit("engine/plan.py", '        ("NPROC", limits.processes),\n', ""),
+            Edit("engine/cgroup.py", "limits.processes + _OWN_PROCESSES", "3000", times=2),
+        ),
+        ("fork-bomb", "thread-bomb"),
+    ),
+    KnockOut(
+        "the limit of memory",
+        (Edit("engine/cgroup.py", "limits.memory_bytes,", "4 << 30,"),),
+        ("memory-bomb", "page-table-bomb"),
+        modes=("root",),
+    ),
+    KnockOut(
+        "the limit of a file's size",
+        (Edit("engine/plan.py", '        ("FSIZE", limits.disk_bytes),\n', ""),),
+        ("make-a-file-of-a-terabyte",),
+    ),
+    KnockOut(
+        "the size of /dev/shm",
+        (Edit("engine/perform.py", ",size={step.size_bytes},nr_inodes={step.inodes}", ""),),
+        ("fill-dev-shm-with-empty-files",),
+    ),
+    KnockOut(
+        "the sampling of the disk",
+        (Edit("engine/sampling.py", "        return over\n", "        return False\n"),),
+        ("fill-the-disk",),
+        modes=("user",),
+    ),
+    KnockOut(
+        "killing the whole tree",
+        (
+            Edit(
+                "engine/trees.py",
+                'self._write(f"call{number}/cgroup.kill", "1")',
+                'os.kill(int(self._read(f"call{number}/cgroup.procs").split()[0]), signal.SIGKILL)',
+            ),
+        ),
+        ("adopt-ones-own-orphans", "leave-nohup-children-behind"),
+        modes=("root",),
+    ),
+    KnockOut(
+        "a range of user ids each",
+        (
+            Edit(
+                "engine/uidrange.py",
+                "UidRange(FIRST_UID + slot * UID_RANGE_SIZE, claim)",
+                "UidRange(FIRST_UID, claim)",
+            ),
+        ),
+        ("share-a-user-id-with-the-neighbour",),
+        modes=("root",),
+    ),
+    KnockOut(
+        "the small set of capabilities for root inside",
+        (Edit("engine/plan.py", "_capability_mask(0, 1, 3, 4, 5, 6, 7, 10)", "_capability_mask(*range(41))"),),
+        ("attack-the-kernel-as-root-inside",),
+        modes=("root",),
+        says="CAP_SYS_ADMIN",
+    ),
+    KnockOut(
+        "the read-only /dev",
+        (Edit("engine/plan.py", '        ReadOnly("root/dev"),\n', ""),),
+        ("put-something-into-dev",),
+        modes=("user",),
+    ),
+    KnockOut(
+        "the empty environment",
+        (
+            Edit("engine/client.py", "env={}", "env=None"),
+            Edit("engine/launcher.py", "    hide_arguments()\n", "    pass\n"),
+            Edit(
+                "engine/child.py",
+                "argv, env = list(program.argv), program.env",
+                "argv, env = list(program.argv), {**os.environ, **program.env}",
+            ),
+        ),
+        ("read-secrets-of-the-hosts-environment",),
+    ),
+)
+
+
+def switch_off(library: Path, edits: Sequence[Edit]) -> None:
+    for edit in edits:
+        path = library / "corral" / edit.file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(edit.old) >= edit.times, f"{edit.file} has no longer {edit.old!r}"
+        path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+
+
+def test_every_knock_out_fits_the_sources() -> None:
+    """Cheap enough for every run: the knock-outs themselves are run by `make prove`."""
+    names = {probe.name for probe in ALL}
+    assert len(KNOCK_OUTS) >= 10
+    for knock_out in KNOCK_OUTS:
+        assert set(knock_out.red) <= names
+        for edit in knock_out.edits:
+            text = (ROOT / "src/corral" / edit.file).read_text(encoding="utf-8")
+            assert text.count(edit.old) >= edit.times, f"{edit.file} has no longer {edit.old!r}: adapt the knock-out"
+
+
+def attack_as_root(edits: Sequence[Edit], probes: Sequence[str], folder: Path) -> dict[str, dict[str, str]]:
+    library = folder / "library"
+    shutil.copytree(ROOT / "src", library, ignore=shutil.ignore_patterns("__pycache__"))
+    switch_off(library, edits)
+    env = os.environ | {
+        "PYTHONPATH": str(library),
+        "CORRAL_DATA_DIR": str(folder / "data"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    # Namespaces of the test's own, so that a knocked-out one does not let anything through to the real host.
+    argv = [
+        "unshare",
+        "--ipc",
+        "--uts",
+        "sh",
+        "-c",
+        'echo knocked-out-host >/proc/sys/kernel/hostname; exec "$@"',
+        "sh",
+    ]
+    argv += [sys.executable, "-m", "corral.testing.hostile", *probes]
+    done = subprocess.run(argv, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150)
+    return read_rows(done)
+
+
+def attack_as_user(edits: Sequence[Edit], probes: Sequence[str]) -> dict[str, dict[str, str]]:
+    with open_ordinary_user() as user:
+        switch_off(user.library, edits)
+        argv = [str(user.python), "-m", "corral.testing.hostile", *probes]
+        return read_rows(user.run_argv(argv, env={"CORRAL_DATA_DIR": str(user.home / "data")}, timeout=150))
+
+
+def read_rows(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert rows, f"the mutant did not even start: {done.stderr[-2000:]}"
+    return {row["name"]: row for row in rows}
+
+
+def attack(mode: Mode, edits: Sequence[Edit], probes: Sequence[str], folder: Path) -> dict[str, dict[str, str]]:
+    return attack_as_root(edits, probes, folder) if mode == "root" else attack_as_user(edits, probes)
+
+
+MARKS = {"root": [pytest.mark.needs_root], "user": [pytest.mark.needs_user, pytest.mark.needs_userns]}
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    ("knock_out", "mode"),
+    [
+        pytest.param(knock_out, mode, marks=MARKS[mode], id=f"{knock_out.defence}, {mode}")
+        for knock_out in KNOCK_OUTS
+        for mode in knock_out.modes
+    ],
+)
+def test_probe_goes_red_without(knock_out: KnockOut, mode: Mode, tmp_path: Path) -> None:
+    rows = attack(mode, knock_out.edits, knock_out.red, tmp_path)
+    for name in knock_out.red:
+        assert rows[name]["verdict"] == "breached", f"{name} did not notice: {rows[name]['evidence']}"
+        assert knock_out.says in rows[name]["evidence"]
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("wall", [NO_FILTER, NO_NAMESPACE_LIMITS], ids=["without the filter", "without the limits"])
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=marks) for mode, marks in MARKS.items()])
+def test_one_wall_before_user_namespaces_is_enough(wall: Edit, mode: Mode, tmp_path: Path) -> None:
+    rows = attack(mode, (wall,), ["make-a-user-namespace"], tmp_path)
+    assert rows["make-a-user-namespace"]["verdict"] == "held", rows
