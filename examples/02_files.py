@@ -5,11 +5,16 @@ from pathlib import Path
 
 from corral import Sandbox
 
+TOTAL = """
+import csv
+print(sum(int(row["price"]) for row in csv.DictReader(open("prices.csv"))))
+"""
+
 with Sandbox() as box, tempfile.TemporaryDirectory() as folder:
     project = Path(folder, "project")
     project.mkdir()
     (project / "prices.csv").write_text("item,price\napple,3\npear,4\n")
-    (project / "total.py").write_text("import csv\nprint(sum(int(r['price']) for r in csv.DictReader(open('prices.csv'))))\n")
+    (project / "total.py").write_text(TOTAL)
 
     box.files.upload(project, "project")
     print("total:", box.exec("python3 total.py | tee total.txt", cwd="project", check=True).stdout.strip())

@@ -22,4 +22,4 @@ with tempfile.TemporaryDirectory() as folder:
     library = Path(sysconfig.get_path("purelib", "venv", {"base": folder, "installed_base": sys.base_prefix}))
     (library / "house_rules.py").write_text("limit = 3\n")
     with Sandbox(venv=folder) as box:
-        print("shown:  ", box.run_code("import house_rules as rules; print(rules.__file__, rules.limit)").stdout.strip())
+        print("shown:  ", box.run_code("import house_rules as r; print(r.__file__, r.limit)").stdout.strip())

@@ -1,4 +1,4 @@
-"""The tables on the pages are those of the code (errors, languages, layers, probes), and pages keep to the project's words."""
+"""Tables on the pages are those of the code (errors, languages, layers, probes); pages keep to the project's words."""
 
 import re
 import tomllib

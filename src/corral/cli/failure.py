@@ -68,6 +68,9 @@ def report(error: BaseException) -> int:
 
 
 def _report_usage(error: click.ClickException) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":  # by name: click has it only since 8.2
+        click.echo(error.format_message(), err=True)
+        return USAGE
     hint = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"`{error.ctx.command_path} --help` shows what there is"

@@ -9,11 +9,10 @@ import signal
 import socket
 import time
 from dataclasses import dataclass
-from typing import NoReturn
 
 from corral.engine import wire
-from corral.engine.child import Program, become, set_window
-from corral.engine.perform import Stage
+from corral.engine.child import Program, set_window
+from corral.engine.spare import Spare
 from corral.engine.trees import Trees
 
 
@@ -47,51 +46,34 @@ class Call:
     """The terminal's inner side, held so that its outer side does not hang up before the program has opened it."""
 
     @classmethod
-    def start(
-        cls,
-        number: int,
-        program: Program,
-        channel: socket.socket,
-        stage: Stage,
-        trees: Trees,
-        *,
-        soft_limits: bool,
-        oom_count: int,
-    ) -> Call:
-        """Fork and say so on the channel."""
+    def start(cls, spare: Spare, program: Program, channel: socket.socket, *, oom_count: int) -> Call:
+        """Let a waiting child become the program, and say so on the channel.
+
+        Raises:
+            CallRefusedError: no terminal is left, or the child has died.
+        """
         master, slave = _open_terminal(program) if program.pty else (None, None)
         terminal = os.ttyname(slave) if slave is not None else None
-        report_reader, report_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-
-        def start_program() -> NoReturn:
-            become(program, stage, soft_limits=soft_limits, report_fd=report_writer, terminal=terminal)
-
-        try:
-            started = trees.start(number, start_program)
-        except OSError as error:
-            os.close(report_reader)
+        if not spare.become(program, terminal):
             for descriptor in (master, slave):
                 if descriptor is not None:
                     os.close(descriptor)
-            raise CallRefusedError("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
-        finally:
-            os.close(report_writer)
+            raise CallRefusedError("fork", 0, "the process that was to become the program has been killed")
         now = time.monotonic()
-        deadline = now + program.timeout if program.timeout is not None else None
         call = cls(
-            number,
-            program,
-            channel,
-            started.pid,
-            started.status_fd,
-            report_reader,
-            now,
-            deadline,
-            oom_count,
+            number=spare.number,
+            program=program,
+            channel=channel,
+            pid=spare.started.pid,
+            status_fd=spare.started.status_fd,
+            report_fd=spare.report_fd,
+            started=now,
+            deadline=now + program.timeout if program.timeout is not None else None,
+            oom_before=oom_count,
             terminal_fd=slave,
         )
         with contextlib.suppress(OSError):  # a client gone by now is noticed on the channel
-            wire.send(channel, {"started": started.pid}, (master,) if master is not None else ())
+            wire.send(channel, {"started": call.pid}, (master,) if master is not None else ())
         if master is not None:
             os.close(master)
         return call

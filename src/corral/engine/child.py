@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 from corral.engine import syscalls
 from corral.engine.errors import RefusedError, SetupError
 from corral.engine.perform import Stage, perform
-from corral.engine.plan import Step, plan_program
+from corral.engine.plan import Step, plan_child, plan_program
 from corral.engine.recipe import CODE_GID, CODE_UID
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -50,18 +50,31 @@ class Program:
                 known[name] = tuple(known[name])
         return cls(**known, stdio=stdio)
 
+    def to_message(self) -> dict[str, Any]:
+        """The inverse; the standard streams travel as descriptors."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "stdio"}
 
-def become(program: Program, stage: Stage, *, soft_limits: bool, report_fd: int, terminal: str | None) -> NoReturn:
-    """Turn this process into the program. What went wrong is written to `report_fd` (init reads it at the end)."""
+
+def prepare_child(stage: Stage, *, soft_limits: bool) -> None:
+    """What a child does before it knows its program. Raises: SetupError as an OSError of its own kind."""
+    for number in _IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    try:
+        perform(plan_child(stage.recipe.limits, soft_limits=soft_limits), stage)
+    except SetupError as error:
+        raise OSError(error.errno, error.step) from error
+
+
+def become(program: Program, stage: Stage, *, report_fd: int, terminal: str | None) -> NoReturn:
+    """Turn this prepared child into the program. What went wrong is written to `report_fd`, which init reads."""
     status = NOT_EXECUTABLE
     try:
-        _reset_signals()
-        os.setsid()  # before the terminal, which becomes this session's
         _take_standard_streams(program, terminal)
         report_fd = _move_up(report_fd)
         if program.read_only or program.hidden:
             _restrict_view(program)
-        perform(program_steps(stage, program.uid, program.gid, soft_limits=soft_limits), stage)
+        perform(program_steps(stage, program.uid, program.gid), stage)
         _enter_folder(program.cwd)
         status = _execute(program)
     except RefusedError as error:
@@ -76,22 +89,16 @@ def become(program: Program, stage: Stage, *, soft_limits: bool, report_fd: int,
     os._exit(status)
 
 
-def program_steps(stage: Stage, uid: int, gid: int, *, soft_limits: bool) -> list[Step]:
-    """The plan of a program, made once for the usual user: init asks for it before its first fork."""
+def program_steps(stage: Stage, uid: int, gid: int) -> list[Step]:
+    """The plan of a program, made once for each user."""
     key = f"{uid}:{gid}"
     if key not in stage.plans:
-        limits = stage.recipe.limits
-        stage.plans[key] = plan_program(stage.identity, limits, uid=uid, gid=gid, soft_limits=soft_limits)
+        stage.plans[key] = plan_program(stage.identity, uid=uid, gid=gid)
     return stage.plans[key]
 
 
 def _report(report_fd: int, code: str, number: int, text: str) -> None:
     os.write(report_fd, f"{code}\0{number}\0{text}".encode(errors="replace")[:4000])
-
-
-def _reset_signals() -> None:
-    for number in _IGNORED_BY_PYTHON:
-        signal.signal(number, signal.SIG_DFL)
 
 
 def _take_standard_streams(program: Program, terminal: str | None) -> None:

@@ -24,6 +24,7 @@ from corral.engine.errors import ProtocolError
 from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.soft import MemoryWatch, count_processes
+from corral.engine.spare import Spare
 from corral.engine.trees import CgroupTrees, ReaperTrees, Trees
 
 _LOOK_SECONDS = 0.1
@@ -49,7 +50,9 @@ class Init:
         self._trees: Trees = CgroupTrees(group_fd) if group_fd is not None else ReaperTrees()
         self._soft = not memory_limited
         self._memory = MemoryWatch(stage.recipe.limits.memory_bytes) if self._soft else None
-        program_steps(stage, CODE_UID, CODE_GID, soft_limits=self._soft)
+        program_steps(stage, CODE_UID, CODE_GID)  # before any fork, so that no child has to work it out
+        self._spare: Spare | None = None
+        self._spare_refused = False
         self._calls: dict[int, Call] = {}
         self._unfinished: set[int] = set()
         self._next = 0
@@ -69,10 +72,14 @@ class Init:
         if self._owned_by is not None:
             self._serve(self._owned_by)
         while True:
-            for descriptor, _ in self._epoll.poll(self._patience()):
+            waiting = self._spare is not None or self._spare_refused
+            events = self._epoll.poll(self._patience() if waiting else 0)
+            for descriptor, _ in events:
                 callback = self._on_ready.get(descriptor)
                 if callback is not None:
                     callback()
+            if not events and not waiting:
+                self._fork_ahead()
             self._look_at_clocks()
 
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
@@ -146,11 +153,24 @@ class Init:
         finally:
             wire.close_all(descriptors)
 
-    def _start(self, program: Program, channel: socket.socket) -> None:
+    def _fork_ahead(self) -> None:
+        """Nothing else to do: have a child ready for the next call."""
+        try:
+            self._spare = self._fork_spare()
+        except OSError:
+            self._spare_refused = True  # no room for it now; the next call tries again
+
+    def _fork_spare(self) -> Spare:
         self._next += 1
-        call = Call.start(
-            self._next, program, channel, self._stage, self._trees, soft_limits=self._soft, oom_count=self.oom_count()
-        )
+        return Spare.fork(self._next, self._stage, self._trees, soft_limits=self._soft)
+
+    def _start(self, program: Program, channel: socket.socket) -> None:
+        spare, self._spare, self._spare_refused = self._spare, None, False
+        oom_count = self.oom_count()
+        try:
+            call = Call.start(spare or self._fork_spare(), program, channel, oom_count=oom_count)
+        except OSError as error:
+            raise CallRefusedError("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
         self._calls[call.number] = call
         self.watch(channel.fileno(), lambda: self._hear_channel(call))
         if call.status_fd is not None:
@@ -201,6 +221,7 @@ class Init:
                 break
             call = by_pid.get(pid)
             if call is None:
+                self._lose_spare(pid)
                 continue
             if call.status_fd is None:
                 cpu = usage.ru_utime + usage.ru_stime
@@ -208,6 +229,12 @@ class Init:
             else:
                 self._read_status(call)
         self._unfinished = {number for number in self._unfinished if not self._trees.finish(number)}
+
+    def _lose_spare(self, pid: int) -> None:
+        if self._spare is not None and self._spare.started.pid == pid:
+            self._spare.drop()
+            self._unfinished.add(self._spare.number)
+            self._spare = None
 
     def _read_status(self, call: Call) -> None:
         """A subreaper says how its program ended, or has been killed from inside before it could."""

@@ -298,9 +298,8 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
     return steps
 
 
-def plan_program(identity: Identity, limits: Limits, *, uid: int, gid: int, soft_limits: bool) -> list[Step]:
-    """What a child of init does before it becomes the program."""
-    capabilities = BUILD_CAPABILITIES if uid == 0 else 0
+def plan_child(limits: Limits, *, soft_limits: bool) -> list[Step]:
+    """What a child of init does first, whatever program it will become."""
     rlimits = [
         ("CORE", 0),
         ("NOFILE", limits.open_files),
@@ -313,9 +312,13 @@ def plan_program(identity: Identity, limits: Limits, *, uid: int, gid: int, soft
     if soft_limits:
         # No cgroup bounds memory: at least no single process can pass the sandbox's limit.
         rlimits.append(("DATA", limits.memory_bytes))
+    return [OfferToOom(500), ResourceLimits(tuple(rlimits))]
+
+
+def plan_program(identity: Identity, *, uid: int, gid: int) -> list[Step]:
+    """What it does then, as its program's user, before it becomes the program."""
+    capabilities = BUILD_CAPABILITIES if uid == 0 else 0
     return [
-        OfferToOom(500),
-        ResourceLimits(tuple(rlimits)),
         DropBounding(tuple(bit for bit in range(64) if (BUILD_CAPABILITIES & ~capabilities) >> bit & 1)),
         BecomeUser(uid, gid, not identity.rootless),
         SetCapabilities(capabilities),

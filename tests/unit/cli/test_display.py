@@ -6,16 +6,25 @@ from corral.cli.display import cut, plain, show_seconds, show_size, table, width
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (300 << 20, "300 MiB"), (None, "?"), (5 << 40, "5.0 TiB")]
-)  # fmt: skip
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (300 << 20, "300 MiB"), (None, "?"), (5 << 40, "5.0 TiB")],
+)
 def test_sizes(count: int | None, text: str) -> None:
     assert show_size(count) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0042, "4.2 ms"), (0.25, "250 ms"), (1.5, "1.50 s"), (42, "42 s"), (90, "1 min 30 s"), (7200, "2 h"), (90000, "1 d 1 h")],
-)  # fmt: skip
+    [
+        (0.0042, "4.2 ms"),
+        (0.25, "250 ms"),
+        (1.5, "1.50 s"),
+        (42, "42 s"),
+        (90, "1 min 30 s"),
+        (7200, "2 h"),
+        (90000, "1 d 1 h"),
+    ],
+)
 def test_times(seconds: float, text: str) -> None:
     assert show_seconds(seconds) == text
 

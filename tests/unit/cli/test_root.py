@@ -1,0 +1,119 @@
+"""The command itself: help everywhere, versions, completion, failures without a traceback."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+import pytest
+
+import corral as package
+from corral.cli import failure, main
+from corral.cli.failure import Failed
+from corral.cli.root import root
+from corral.errors import EngineFaultError, SpecError
+
+Corral = Callable[..., Any]
+
+
+def list_commands(command: click.Command = root, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(root)):
+            child = command.get_command(click.Context(root), name)
+            assert child is not None
+            yield from list_commands(child, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(list_commands()), ids=lambda path: " ".join(path) or "corral")
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_every_command_has_help_that_fits(corral: Corral, path: tuple[str, ...], flag: str) -> None:
+    ended = corral(*path, flag)
+    assert ended.code == 0
+    assert ended.stdout.startswith(f"Usage: corral {' '.join(path)}".rstrip())
+    assert max(len(line) for line in ended.stdout.splitlines()) <= 100
+    assert ended.stderr == ""
+
+
+def test_version(corral: Corral) -> None:
+    assert corral("--version").stdout == f"corral {package.__version__}\n"
+
+
+def test_nothing_given_shows_help(corral: Corral) -> None:
+    ended = corral()
+    assert "Usage: corral" in ended.stdout + ended.stderr
+
+
+def test_unknown_command_is_one_line_and_a_hint(corral: Corral) -> None:
+    ended = corral("rnu")
+    assert ended.code == 2
+    assert ended.stderr.startswith("corral: error: no such command 'rnu'")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(corral: Corral, shell: str) -> None:
+    ended = corral("completion", shell)
+    assert ended.code == 0
+    assert f"_CORRAL_COMPLETE={shell}_complete" in ended.stdout
+
+
+def complete(words: str) -> list[str]:
+    env = {**os.environ, "_CORRAL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    argv = [sys.executable, "-m", "corral.cli"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_completion_knows_commands_options_and_values() -> None:
+    assert complete("corral sand") == ["sandbox"]
+    assert complete("corral sandbox e") == ["exec"]
+    assert "--timeout" in complete("corral run --t")
+    assert "typescript" in complete("corral run --language t")
+    assert "memory" in complete("corral run --backend ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (SpecError("wrong", hint="right"), 1, "corral: error: wrong\nhint: right\n"),
+        (Failed(SpecError("wrong"), exit_code=125), 125, "corral: error: wrong\n"),
+        (FileNotFoundError(2, "No such file or directory", "x"), 1, "corral: error: x: No such file or directory\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (click.Abort(), 130, ""),
+        (SpecError("two\nlines \x1b[31m"), 1, "corral: error: two lines ?[31m\n"),
+    ],
+)
+def test_failures_are_one_line_and_a_hint(
+    capsys: pytest.CaptureFixture[str], error: BaseException, code: int, said: str
+) -> None:
+    assert failure.report(error) == code
+    assert capsys.readouterr().err == said
+
+
+def test_a_bug_of_ours_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert failure.report(ZeroDivisionError("division by zero")) == 70
+    assert "unexpected ZeroDivisionError" in (said := capsys.readouterr().err)
+    assert "Traceback" not in said
+    assert failure.report(EngineFaultError("broken")) == 1
+    assert "please report it" in capsys.readouterr().err
+
+
+def test_debug_shows_where(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_DEBUG", "1")
+    assert failure.report(SpecError("wrong")) == 1
+    assert "SpecError" in capsys.readouterr().err
+
+
+def test_a_reader_who_leaves_is_no_error() -> None:
+    argv = f"{sys.executable} -m corral.cli run --backend memory -l sh -c 'yes x | head -n 100000' | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", f"{argv}; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[0] == "x"
+
+
+def test_main_gives_an_exit_code() -> None:
+    assert main(["--version"]) == 0

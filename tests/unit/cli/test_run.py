@@ -1,0 +1,158 @@
+"""`corral run`, on the memory backend: streams, exit codes, errors."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.backends.memory import MemoryBackend
+
+Corral = Callable[..., Any]
+RUN = ("run", "--backend", "memory")
+
+
+def test_streams_and_exit_code_are_the_programs(corral: Corral, memory: MemoryBackend) -> None:
+    memory.reply_code("print(6 * 7)", stdout="42\n", stderr="warning\n", exit_code=3)
+    ended = corral(*RUN, "-c", "print(6 * 7)")
+    assert (ended.code, ended.stdout, ended.stderr) == (3, "42\n", "warning\n")
+    assert memory.count_living() == 0
+
+
+def test_bytes_pass_unchanged_where_there_is_no_terminal(
+    memory: MemoryBackend, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    from corral.cli import main
+
+    data = b"\x00\xff\x1b[31m\r\n"
+    memory.reply_code("x", stdout=data)
+    assert main([*RUN, "--no-input", "-c", "x"]) == 0
+    assert capfdbinary.readouterr().out == data
+
+
+def test_a_file_is_the_source_and_its_name_the_language(corral: Corral, memory: MemoryBackend, tmp_path: Path) -> None:
+    file = tmp_path / "script.ts"
+    file.write_text("let x: number = 1")
+    memory.reply_code("let x: number = 1", language="typescript", stdout="ts\n")
+    assert corral(*RUN, str(file)).stdout == "ts\n"
+
+
+def test_arguments_follow_the_file_and_the_snippet(corral: Corral, memory: MemoryBackend, tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text("pass")
+    memory.reply_code("pass")
+    assert corral(*RUN, str(file), "--", "--flag", "two").code == 0
+    assert memory.calls[-1].argv[-2:] == ("--flag", "two")
+    assert corral(*RUN, "-c", "pass", "--", "one").code == 0
+    assert memory.calls[-1].argv[-1] == "one"
+
+
+def test_source_from_standard_input(corral: Corral, memory: MemoryBackend) -> None:
+    memory.reply_code("piped", stdout="yes\n")
+    assert corral(*RUN, "-", stdin=b"piped").stdout == "yes\n"
+    assert corral(*RUN, stdin=b"piped").stdout == "yes\n"
+
+
+def test_piped_input_reaches_the_program(corral: Corral, memory: MemoryBackend) -> None:
+    assert corral(*RUN, "-l", "sh", "-c", "cat", stdin=b"through\n").stdout == "through\n"
+    assert corral(*RUN, "-l", "sh", "-c", "cat", "--no-input", stdin=b"through\n").stdout == ""
+
+
+def test_environment_from_flags_and_files(
+    corral: Corral, memory: MemoryBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "vars"
+    file.write_text("# comment\nexport A=1\nB='two words'\n\nC=from file\n")
+    monkeypatch.setenv("FROM_HERE", "host value")
+    memory.reply_code("pass")
+    assert corral(*RUN, "-c", "pass", "--env-file", str(file), "-e", "C=flag", "-e", "FROM_HERE").code == 0
+    env = memory.calls[-1].env
+    assert {name: env[name] for name in ("A", "B", "C", "FROM_HERE")} == {
+        "A": "1", "B": "two words", "C": "flag", "FROM_HERE": "host value",
+    }  # fmt: skip
+
+
+def test_timeout_is_124_and_one_line(corral: Corral, memory: MemoryBackend) -> None:
+    ended = corral(*RUN, "-l", "sh", "-c", "echo partial; sleep 9", "--timeout", "0.2")
+    assert (ended.code, ended.stdout) == (124, "partial\n")
+    assert ended.stderr.splitlines() == ["corral: timed out after 200 ms, and was ended with all that it started"]
+
+
+def test_json_says_everything(corral: Corral, memory: MemoryBackend) -> None:
+    memory.reply_code("x", stdout=b"out\xff", stderr="err", exit_code=4)
+    ended = corral(*RUN, "-c", "x", "--json")
+    assert ended.code == 4
+    assert ended.stderr == ""
+    said = json.loads(ended.stdout)
+    assert said["stdout"] == "out\ufffd"
+    assert (said["stderr"], said["exit_code"], said["reason"]) == ("err", 4, "exited")
+    assert (said["truncated"], said["stdout_bytes"], said["stderr_bytes"]) == (False, 4, 3)
+    assert said["usage"]["wall_seconds"] >= 0
+    assert said["language"] == "python"
+
+
+def test_json_says_what_was_cut(corral: Corral, memory: MemoryBackend) -> None:
+    memory.reply_code("x", stdout="y" * 5000)
+    said = json.loads(corral(*RUN, "-c", "x", "--json", "--output-limit", "1000").stdout)
+    assert said["truncated"]
+    assert said["stdout_bytes"] == 5000
+    assert len(said["stdout"]) < 2000
+
+
+def test_folders_go_in_and_come_out(corral: Corral, memory: MemoryBackend, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "a.txt").write_text("content")
+    target = tmp_path / "out"
+    ended = corral(
+        *RUN, "-l", "sh", "--copy-in", str(source), "--copy-out", str(target), "-c", "cat deep/a.txt; pwd; exit 1"
+    )  # fmt: skip
+    assert (ended.code, ended.stdout) == (1, "content/workspace\n")
+    assert (target / "deep" / "a.txt").read_text() == "content"
+
+
+def test_keep_on_failure_leaves_a_sandbox_that_can_be_found(corral: Corral, memory: MemoryBackend) -> None:
+    assert corral(*RUN, "-l", "sh", "-c", "exit 0", "--keep-on-failure").code == 0
+    assert memory.count_living() == 0
+    ended = corral(*RUN, "-l", "sh", "-c", "exit 9", "--keep-on-failure")
+    assert ended.code == 9
+    found = re.search(r"the sandbox was kept: corral shell (\S+)", ended.stderr)
+    assert found is not None
+    assert corral("sandbox", "rm", "--backend", "memory", found[1]).code == 0
+    assert memory.count_living() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--unknown",), 2, "--unknown"),
+        (("-c", "x", "--timeout", "0"), 2, "'0' is not a time"),
+        (("-c", "x", "--timeout", "nan"), 2, "'nan' is not a time"),
+        (("-c", "x", "--timeout=-1"), 2, "'-1' is not a time"),
+        (("-c", "x", "--memory", "lots"), 125, "'lots' is not a size"),
+        (("-c", "x", "--cpus", "0"), 125, "cpus=0.0"),
+        (("-c", "x", "-e", "=x"), 125, "''"),
+        (("-c", "x", "-e", "NOT_SET_ANYWHERE"), 125, "NOT_SET_ANYWHERE"),
+        (("-c", "x", "-l", "cobol"), 125, "'cobol'"),
+        (("-c", "x", "--network", "a,,b"), 125, "'a,,b'"),
+        (("-c", "x", "--workdir", "relative"), 125, "'relative'"),
+        (("-c", "x", "--backend", "nobody"), 125, "'nobody'"),
+        (("no-such-file.py",), 125, "'no-such-file.py'"),
+        ((".",), 125, "'.' is a folder"),
+        ((), 2, "nothing to run"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_hint(
+    corral: Corral, memory: MemoryBackend, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    ended = corral(*RUN, *arguments)
+    assert ended.code == code
+    assert ended.stdout == ""
+    lines = ended.stderr.splitlines()
+    assert lines[0].startswith("corral: error: ")
+    assert said in lines[0]
+    assert len(lines) <= 2
+    assert all(line.startswith("hint: ") for line in lines[1:])
+    assert memory.count_living() == 0

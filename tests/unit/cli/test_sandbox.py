@@ -1,0 +1,118 @@
+"""`corral sandbox`, on the memory backend."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.backends.memory import MemoryBackend
+from corral.cli.transfer import Place, check_ends
+from corral.errors import SpecError
+
+Corral = Callable[..., Any]
+HERE = ("--backend", "memory")
+
+
+@pytest.fixture
+def box(corral: Corral, memory: MemoryBackend) -> str:
+    ended = corral("sandbox", "create", *HERE, "--name", "box", "--label", "a=b")
+    assert ended.code == 0
+    return str(ended.stdout.strip())
+
+
+def test_created_sandboxes_are_listed_and_removed(corral: Corral, memory: MemoryBackend, box: str) -> None:
+    listed = json.loads(corral("sandbox", "list", *HERE, "--json").stdout)
+    assert [(entry["sandbox_id"], entry["name"], entry["labels"]) for entry in listed] == [(box, "box", {"a": "b"})]
+    shown = corral("sandbox", "list", *HERE).stdout
+    assert box in shown
+    assert "a=b" in shown
+    assert corral("sandbox", "list", *HERE, "-q").stdout == f"{box}\n"
+    assert corral("sandbox", "rm", *HERE, "box").stdout == "box\n"
+    assert corral("sandbox", "list", *HERE).stdout == "no sandboxes\n"
+
+
+def test_removing_what_is_gone(corral: Corral, memory: MemoryBackend, box: str) -> None:
+    ended = corral("sandbox", "rm", *HERE, box, "nobody")
+    assert (ended.code, ended.stdout) == (1, f"{box}\n")
+    assert "'nobody'" in ended.stderr
+    assert corral("sandbox", "rm", *HERE, "--force", "nobody").code == 0
+    assert corral("sandbox", "rm", *HERE).code == 2
+    assert corral("sandbox", "rm", *HERE, "--all", "box").code == 2
+    assert corral("sandbox", "rm", *HERE, "--all").code == 0
+
+
+def test_exec_takes_a_shell_text_or_an_argv(corral: Corral, memory: MemoryBackend, box: str) -> None:
+    assert corral("sandbox", "exec", *HERE, "box", "echo one; exit 3").code == 3
+    ended = corral("sandbox", "exec", *HERE, "box", "--", "echo", "a  b", "$HOME")
+    assert (ended.code, ended.stdout) == (0, "a  b $HOME\n")
+    said = json.loads(corral("sandbox", "exec", *HERE, "--json", "box", "--", "echo", "x").stdout)
+    assert (said["stdout"], said["exit_code"]) == ("x\n", 0)
+
+
+def test_exec_passes_input_only_when_asked(corral: Corral, memory: MemoryBackend, box: str) -> None:
+    assert corral("sandbox", "exec", *HERE, "-i", "box", "cat", stdin=b"in\n").stdout == "in\n"
+    assert corral("sandbox", "exec", *HERE, "box", "cat", stdin=b"in\n").stdout == ""
+
+
+def test_exec_in_nothing_is_125(corral: Corral, memory: MemoryBackend) -> None:
+    ended = corral("sandbox", "exec", *HERE, "nobody", "true")
+    assert ended.code == 125
+    assert ended.stderr.startswith("corral: error: ")
+
+
+def test_files_go_both_ways(corral: Corral, memory: MemoryBackend, box: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.bin"
+    file.write_bytes(bytes(range(256)))
+    assert corral("sandbox", "cp", *HERE, str(file), "box:").code == 0
+    assert corral("sandbox", "cp", *HERE, "box:a.bin", str(tmp_path / "back.bin")).code == 0
+    assert (tmp_path / "back.bin").read_bytes() == file.read_bytes()
+    assert corral("sandbox", "cp", *HERE, "-", "box:from-stdin", stdin=b"typed").code == 0
+    assert corral("sandbox", "cp", *HERE, "box:from-stdin", "-").stdout == "typed"
+
+
+def test_folders_go_both_ways_as_cp_does_it(corral: Corral, memory: MemoryBackend, box: str, tmp_path: Path) -> None:
+    folder = tmp_path / "tree"
+    (folder / "empty").mkdir(parents=True)
+    (folder / "file").write_text("x")
+    assert corral("sandbox", "cp", *HERE, str(folder), "box:").code == 0
+    assert corral("sandbox", "exec", *HERE, "box", "cat tree/file").stdout == "x"
+    assert corral("sandbox", "cp", *HERE, f"{folder}/.", "box:/workspace/flat").code == 0
+    assert corral("sandbox", "exec", *HERE, "box", "cat /workspace/flat/file").stdout == "x"
+    out = tmp_path / "out"
+    out.mkdir()
+    assert corral("sandbox", "cp", *HERE, "box:tree", str(out)).code == 0
+    assert (out / "tree" / "empty").is_dir()
+    assert (out / "tree" / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("box:", Place("box", ".")),
+        ("box:/a:b", Place("box", "/a:b")),
+        ("./a:b", Place(None, "./a:b")),
+        ("/tmp/x", Place(None, "/tmp/x")),
+        ("-", Place(None, "-")),
+        ("plain", Place(None, "plain")),
+    ],
+)
+def test_places(text: str, place: Place) -> None:
+    assert Place.parse(text) == place
+
+
+@pytest.mark.parametrize(("source", "target"), [("a", "b"), ("x:a", "y:b")])
+def test_one_end_must_be_inside(source: str, target: str) -> None:
+    with pytest.raises(SpecError, match="inside a sandbox"):
+        check_ends(Place.parse(source), Place.parse(target))
+
+
+@pytest.mark.parametrize("command", [("logs", "box"), ("gc",), ("exec", "-d", "box", "true")])
+def test_what_only_keepers_can_is_refused_with_a_hint(
+    corral: Corral, memory: MemoryBackend, command: tuple[str, ...]
+) -> None:
+    ended = corral("sandbox", command[0], *HERE, *command[1:])
+    assert ended.code in (1, 125)
+    assert "the memory backend has no" in ended.stderr
+    assert "hint: --backend embedded has" in ended.stderr
