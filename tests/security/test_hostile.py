@@ -29,7 +29,7 @@ Verdicts = dict[str, dict[str, Any]]
 def list_wished(request: pytest.FixtureRequest, test: str) -> list[str]:
     """Only what was selected, so that `-k fork-bomb` takes seconds."""
     items = (item for item in request.session.items if isinstance(item, pytest.Function))
-    return [item.callspec.params["name"] for item in items if item.originalname == test]
+    return [str(item.callspec.params["name"]) for item in items if item.originalname == test]
 
 
 def read_verdicts(done: subprocess.CompletedProcess[str]) -> Verdicts:

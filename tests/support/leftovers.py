@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 6.0
 """A guard against hanging, not a promise: network namespaces and loop devices go a moment after their last user."""
 _PR_SET_CHILD_SUBREAPER = 36
 _LASTING = {"base", "disks", "packages", "instance"}

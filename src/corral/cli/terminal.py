@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -34,10 +33,11 @@ def is_terminal() -> bool:
 
 def size() -> tuple[int, int]:
     """Rows and columns."""
-    found = shutil.get_terminal_size((80, 24))
-    with contextlib.suppress(OSError):
-        found = os.get_terminal_size(1)
-    return max(1, found.lines), max(1, found.columns)
+    try:
+        columns, rows = os.get_terminal_size(1)
+    except OSError:
+        columns = rows = 0
+    return rows or 24, columns or 80  # a terminal that nobody has told its size says 0
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ def detect(*, self_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path = Path
     unified: Path | None = None
     controllers: frozenset[str] = frozenset()
     if unified_root is not None and "" in own:
-        for base in dict.fromkeys((unified_root / own[""].lstrip("/"), unified_root)):
+        for base in _from_inside_out(unified_root, own[""]):
             made = _try_unified(base)
             if made is None:
                 continue
@@ -107,10 +107,11 @@ class Group:
         """Write the limits; may be repeated while the sandbox runs."""
         quota = max(1000, int(limits.cpus * CPU_PERIOD_US))
         if self.unified is not None:
-            _write(self.unified / "memory.max", limits.memory_bytes)
+            here = self.limited - frozenset(self.v1)
+            _write(self.unified / "memory.max", limits.memory_bytes, must="memory" in here)
             _write(self.unified / "memory.swap.max", 0)
-            _write(self.unified / "pids.max", limits.processes + _OWN_PROCESSES)
-            _write(self.unified / "cpu.max", f"{quota} {CPU_PERIOD_US}")
+            _write(self.unified / "pids.max", limits.processes + _OWN_PROCESSES, must="pids" in here)
+            _write(self.unified / "cpu.max", f"{quota} {CPU_PERIOD_US}", must="cpu" in here)
         if "memory" in self.v1:
             _write(self.v1["memory"] / "memory.limit_in_bytes", limits.memory_bytes, must=True)
             _write(self.v1["memory"] / "memory.memsw.limit_in_bytes", limits.memory_bytes)
@@ -224,6 +225,12 @@ def _mounted(text: str) -> tuple[Path | None, dict[str, Path]]:
                 if option in _V1_CONTROLLERS:
                     v1[option] = target
     return unified, v1
+
+
+def _from_inside_out(root: Path, own: str) -> list[Path]:
+    """Our own group, then those around it: a session's own is full of processes, the slice around it is often free."""
+    group = root / own.lstrip("/")
+    return [group, *(parent for parent in group.parents if parent.is_relative_to(root))]
 
 
 def _try_unified(base: Path) -> frozenset[str] | None:

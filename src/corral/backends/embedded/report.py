@@ -13,7 +13,7 @@ from corral.backends.embedded.backend import EmbeddedBackend
 from corral.backends.embedded.seam import mapped
 from corral.engine import cgroup
 from corral.engine.client import LauncherClient
-from corral.engine.plan import plan_program, plan_sandbox, render
+from corral.engine.plan import plan_child, plan_program, plan_sandbox, render
 from corral.engine.recipe import CODE_GID, CODE_UID, UID_RANGE_SIZE, Identity
 from corral.engine.seccomp.bpf import compile_filter
 from corral.engine.seccomp.install import native_arch
@@ -83,7 +83,8 @@ async def describe_plan(backend: EmbeddedBackend, spec: Spec) -> str:
     first = _EXAMPLE_FIRST_UID // UID_RANGE_SIZE * UID_RANGE_SIZE if root else os.geteuid()
     identity = Identity(rootless=not root, outer_uid=first, outer_gid=first if root else os.getegid())
     soft = "memory" not in cgroup.detect().limited
-    program = plan_program(identity, recipe.limits, uid=CODE_UID, gid=CODE_GID, soft_limits=soft)
+    child = plan_child(recipe.limits, soft_limits=soft)
+    program = [*child, *plan_program(identity, uid=CODE_UID, gid=CODE_GID)]
     return (
         f"# the sandbox, by its first process\n{render(plan_sandbox(recipe, identity))}\n\n"
         f"# each program, between fork and execve\n{render(program)}\n"

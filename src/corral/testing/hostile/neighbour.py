@@ -24,7 +24,7 @@ token, port = sys.argv[1], int(sys.argv[2])
 count = {"signals": 0, "connections": 0}
 def note(*_):
     count["signals"] += 1
-for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCONT, signal.SIGINT):
     signal.signal(number, note)
 listening = socket.create_server(("127.0.0.1", port))
 abstract = socket.socket(socket.AF_UNIX)

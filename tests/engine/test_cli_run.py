@@ -1,0 +1,195 @@
+"""The command line on the real engine: `run` and `sandbox`, as root and as an ordinary user."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.user import OrdinaryUser
+
+pytestmark = pytest.mark.needs_userns
+
+Ended = subprocess.CompletedProcess[str]
+Corral = Callable[..., Ended]
+PROGRAM = ("-m", "corral.cli")
+
+
+@pytest.fixture(
+    params=[pytest.param("root", marks=pytest.mark.needs_root), pytest.param("user", marks=pytest.mark.needs_user)]
+)
+def corral(request: pytest.FixtureRequest) -> Iterator[Corral]:
+    """Run `corral` as root, and as somebody who is not; whatever is detached is removed at the end."""
+    if request.param == "root":
+
+        def call(*arguments: str, stdin: str = "", timeout: float = 60) -> Ended:
+            argv = [sys.executable, *PROGRAM, *arguments]
+            return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout)
+    else:
+        user: OrdinaryUser = request.getfixturevalue("ordinary_user")
+
+        def call(*arguments: str, stdin: str = "", timeout: float = 60) -> Ended:
+            return user.run_argv([str(user.python), *PROGRAM, *arguments], stdin=stdin, timeout=timeout)
+
+    yield call
+    call("sandbox", "rm", "--all")
+
+
+@pytest.fixture
+def box(corral: Corral) -> str:
+    ended = corral("sandbox", "create", "--lifetime", "5m", "--label", "made-by=test")
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+def test_streams_arguments_input_and_exit_code(corral: Corral) -> None:
+    code = "import sys; print(sys.argv[1:], sys.stdin.read()); print('err', file=sys.stderr); sys.exit(7)"
+    ended = corral("run", "-c", code, "--", "a", "--b", stdin="input")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "['a', '--b'] input\n", "err\n")
+
+
+def test_signals_and_timeouts_have_their_codes(corral: Corral) -> None:
+    assert corral("run", "-l", "sh", "-c", "kill -9 $$").returncode == 137
+    ended = corral("run", "--timeout", "0.5", "-l", "sh", "-c", "echo early; trap '' TERM; sleep 100")
+    assert (ended.returncode, ended.stdout) == (124, "early\n")
+    assert ended.stderr == "corral: timed out after 500 ms, and was ended with all that it started\n"
+
+
+def test_a_program_that_needs_too_much_memory_is_explained(corral: Corral) -> None:
+    code = "x = [bytearray(8 << 20) for _ in range(100)]"
+    ended = corral("run", "--memory", "128MiB", "-c", code)
+    assert ended.returncode != 0
+    assert "out of memory: the sandbox has 128 MiB" in ended.stderr or "MemoryError" in ended.stderr
+
+
+def test_json(corral: Corral) -> None:
+    said = json.loads(corral("run", "--json", "-c", "print(6 * 7)").stdout)
+    assert (said["stdout"], said["exit_code"], said["reason"]) == ("42\n", 0, "exited")
+    assert said["usage"]["wall_seconds"] > 0
+    assert said["usage"]["cpu_seconds"] > 0
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder that whoever runs `corral` may write to."""
+    if request.node.callspec.params["corral"] == "root":
+        return tmp_path
+    user: OrdinaryUser = request.getfixturevalue("ordinary_user")
+    return user.home
+
+
+def test_a_folder_goes_in_and_comes_out(corral: Corral, folder: Path) -> None:
+    source, out = folder / "in", folder / "out"
+    source.mkdir()
+    (source / "data.txt").write_text("3\n4\n")
+    code = "open('sum.txt', 'w').write(str(sum(map(int, open('data.txt')))))"
+    ended = corral("run", "--copy-in", str(source), "--copy-out", str(out), "-c", code)
+    assert ended.returncode == 0, ended.stderr
+    assert (out / "sum.txt").read_text() == "7"
+    assert (out / "data.txt").read_text() == "3\n4\n"
+
+
+def test_life_of_a_detached_sandbox(corral: Corral, box: str) -> None:
+    (entry,) = json.loads(corral("sandbox", "list", "--json").stdout)
+    assert entry["sandbox_id"] == box
+    assert entry["labels"] == {"made-by": "test"}
+    assert 200 < entry["deadline"] <= 300
+    assert corral("sandbox", "exec", box, "echo kept > file; exit 3").returncode == 3
+    assert corral("sandbox", "exec", box[:8], "--", "cat", "file").stdout == "kept\n"
+    ended = corral("sandbox", "exec", box, "-w", "/tmp", "-e", "A=b", "echo $PWD $A")
+    assert ended.stdout == "/tmp b\n"
+    assert corral("sandbox", "exec", "--timeout", "0.3", box, "sleep 9").returncode == 124
+    assert corral("sandbox", "rm", box).stdout == f"{box}\n"
+    assert corral("sandbox", "exec", box, "true").returncode == 125
+    assert corral("sandbox", "list").stdout == "no sandboxes\n"
+
+
+def test_programs_that_run_on_have_logs(corral: Corral, box: str) -> None:
+    assert corral("sandbox", "exec", "-d", box, "for i in 1 2 3; do echo $i; sleep 0.2; done; exit 4").stdout == "1\n"
+    assert corral("sandbox", "exec", "-d", box, "--", "sleep", "100").stdout == "2\n"
+    assert corral("sandbox", "logs", "-f", box, "1").stdout == "1\n2\n3\n"
+    programs = json.loads(corral("sandbox", "logs", "--json", box).stdout)
+    assert [(program["state"], program["exit_code"]) for program in programs] == [("ended", 4), ("running", None)]
+    assert json.loads(corral("sandbox", "logs", "--json", box, "1").stdout)["output"] == "1\n2\n3\n"
+    listed = corral("sandbox", "logs", "--list", box).stdout
+    assert "sleep 100" in listed
+    ended = corral("sandbox", "logs", box, "9")
+    assert ended.returncode == 1
+    assert "hint: there are 1, 2" in ended.stderr
+
+
+def test_keep_on_failure(corral: Corral) -> None:
+    ended = corral("run", "--keep-on-failure", "-l", "sh", "-c", "echo evidence > file; exit 1")
+    assert ended.returncode == 1
+    kept = ended.stderr.split()[-1]
+    assert corral("sandbox", "exec", kept, "cat file").stdout == "evidence\n"
+
+
+def test_gc_clears_what_a_killed_process_left(corral: Corral, box: str) -> None:
+    assert corral("sandbox", "gc").stdout == "nothing was left behind\n"
+    assert corral("sandbox", "exec", box, "true").returncode == 0, "a living sandbox is not touched"
+    assert json.loads(corral("sandbox", "gc", "--json").stdout) == {"removed": [], "freed_bytes": 0}
+
+
+def test_doctor_says_that_it_works(corral: Corral) -> None:
+    ended = corral("doctor", timeout=120)
+    assert ended.returncode == 0, ended.stdout
+    assert "Sandboxes work here." in ended.stdout
+    said = json.loads(corral("doctor", "--json", timeout=120).stdout)
+    assert said["works"]
+    assert {finding["area"] for finding in said["findings"]} == {"machine", "sandboxes", "languages", "limits", "data"}
+    assert max(len(line) for line in ended.stdout.splitlines()) <= 80
+
+
+def test_doctor_prints_the_plan(corral: Corral) -> None:
+    lines = corral("doctor", "--plan").stdout.splitlines()
+    assert "Pivot" in lines
+    assert "Filter" in lines
+    assert lines.index("Pivot") < lines.index("Filter")
+
+
+def test_doctor_proves(corral: Corral) -> None:
+    ended = corral("doctor", "--probe", "read-the-hosts-password-hashes", timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "All 1 probes were stopped." in ended.stdout
+
+
+def test_bench_measures(corral: Corral) -> None:
+    ended = corral("bench", "--runs", "1", "--rounds", "3", "--json", timeout=120)
+    said = json.loads(ended.stdout)
+    contest = {row["task"]: row for row in said["contest"]}
+    assert contest["exec true"]["ratio_to_plain"]["plain"] == 1
+    assert contest["Python snippet"]["median_seconds"]["corral"] > 0
+    assert {figure["unit"] for figure in said["figures"]} == {"seconds", "bytes", "things", "per second"}
+
+
+def test_demo_leaves_nothing_behind(corral: Corral, request: pytest.FixtureRequest) -> None:
+    if "user" in request.node.callspec.params["corral"]:
+        user: OrdinaryUser = request.getfixturevalue("ordinary_user")
+        ended = user.run_argv([str(user.python), "-m", "corral.cli.demo"], timeout=100)
+    else:
+        argv = [sys.executable, "-m", "corral.cli.demo"]
+        ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "\x1b" not in ended.stdout
+    assert max(len(line) for line in ended.stdout.splitlines()) <= 80
+    for stopped in ("/etc/shadow'", "Network is unreachable", "by the timeout, exit code 124"):
+        assert stopped in ended.stdout
+
+
+@pytest.mark.needs_root
+def test_ctrl_c_ends_the_sandbox_and_is_130() -> None:
+    argv = [sys.executable, *PROGRAM, "run", "-n", "-c", "print('up', flush=True); import time; time.sleep(100)"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert b"Traceback" not in errors
+        assert time.monotonic() - begun < 10
