@@ -1,6 +1,7 @@
 """The command line on the real engine: `run` and `sandbox`, as root and as an ordinary user."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -132,7 +133,24 @@ def test_keep_on_failure(corral: Corral) -> None:
 def test_gc_clears_what_a_killed_process_left(corral: Corral, box: str) -> None:
     assert corral("sandbox", "gc").stdout == "nothing was left behind\n"
     assert corral("sandbox", "exec", box, "true").returncode == 0, "a living sandbox is not touched"
-    assert json.loads(corral("sandbox", "gc", "--json").stdout) == {"removed": [], "freed_bytes": 0}
+    os.kill(find_keeper(box), signal.SIGKILL)
+    said = json.loads(corral("sandbox", "gc", "--json").stdout)
+    assert said["removed"] == [box]
+    assert said["freed_bytes"] > 0
+    assert corral("sandbox", "exec", box, "true").returncode == 125
+
+
+def find_keeper(sandbox_id: str) -> int:
+    """The process that holds this sandbox's lock."""
+    names = {path.parent: path.read_text() for path in Path("/proc").glob("[0-9]*/comm")}
+    for process in (process for process, name in names.items() if name == "corral-keeper\n"):
+        for link in (process / "fd").glob("*"):
+            try:
+                if str(link.readlink()).endswith(f"/sandboxes/{sandbox_id}/lock"):
+                    return int(process.name)
+            except OSError:
+                continue  # closed meanwhile
+    raise AssertionError("nobody holds it")
 
 
 def test_doctor_says_that_it_works(corral: Corral) -> None:

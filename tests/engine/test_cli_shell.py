@@ -19,6 +19,20 @@ pytestmark = [pytest.mark.needs_userns, pytest.mark.needs_root]
 SECONDS = 30
 
 
+def read_until(fd: int, mark: str) -> str:
+    """What is shown up to a mark; to the end of everything if the mark is empty."""
+    shown = b""
+    deadline = time.monotonic() + SECONDS
+    while not mark or mark.encode() not in shown:
+        if not select.select([fd], [], [], max(0, deadline - time.monotonic()))[0]:
+            raise AssertionError(f"{mark!r} was not shown: {shown!r}")
+        try:
+            shown += os.read(fd, 65536)
+        except OSError:  # everybody has left the terminal
+            break
+    return shown.decode(errors="replace")
+
+
 class Terminal:
     """A command line with a terminal of its own, and somebody in front of it."""
 
@@ -27,7 +41,6 @@ class Terminal:
         if self.pid == 0:
             os.execv(sys.executable, [sys.executable, "-m", "corral.cli", *arguments])
         self.resize(rows, columns)
-        self._before: list[object] = termios.tcgetattr(self.fd)
 
     def resize(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -36,21 +49,7 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def read_until(self, mark: str) -> str:
-        """What was shown up to a mark; the end of everything if the mark is empty."""
-        shown = b""
-        deadline = time.monotonic() + SECONDS
-        while not mark or mark.encode() not in shown:
-            if not select.select([self.fd], [], [], max(0, deadline - time.monotonic()))[0]:
-                raise AssertionError(f"{mark!r} was not shown: {shown!r}")
-            try:
-                data = os.read(self.fd, 65536)
-            except OSError:
-                break
-            shown += data
-        return shown.decode(errors="replace")
-
-    def is_as_before(self) -> bool:
-        return termios.tcgetattr(self.fd) == self._before
+        return read_until(self.fd, mark)
 
     def wait(self) -> int:
         deadline = time.monotonic() + SECONDS
@@ -118,24 +117,23 @@ def test_ctrl_c_is_for_the_program_inside(terminals: list[Terminal]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_terminal_is_restored_whatever_happens(terminals: list[Terminal], number: int) -> None:
+def test_the_terminal_is_restored_whatever_happens(number: int) -> None:
     # A terminal of our own that outlives the command: its settings can be looked at afterwards.
     ours, theirs = pty.openpty()
     try:
         before = termios.tcgetattr(theirs)
         argv = [sys.executable, "-m", "corral.cli", "shell"]
-        process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
-        shown = b""
-        while b"$ " not in shown:
-            shown += os.read(ours, 65536)
-        assert termios.tcgetattr(theirs) != before, "raw while it runs"
-        process.send_signal(number)
-        assert process.wait(SECONDS) != 0
+        with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as process:
+            try:
+                read_until(ours, "$ ")
+                assert termios.tcgetattr(theirs) != before, "raw while it runs"
+                process.send_signal(number)
+                shown = read_until(ours, "\x1b[?25h")  # the cursor is shown again
+                assert process.wait(SECONDS) != 0
+            finally:
+                process.kill()
         assert termios.tcgetattr(theirs) == before
-        time.sleep(0.05)
-        rest = os.read(ours, 65536)
-        assert b"\x1b[?25h" in rest, "the cursor is shown again"
-        assert b"Traceback" not in rest
+        assert "Traceback" not in shown
     finally:
         os.close(ours)
         os.close(theirs)

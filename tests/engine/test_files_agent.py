@@ -12,6 +12,7 @@ from corral.backends.embedded import EmbeddedBackend
 from corral.errors import SandboxFileError, SandboxFileKindError
 from corral.sandbox import SandboxBase
 from corral.spec import Spec
+from support.leftovers import count_descriptors
 
 HANG_GUARD_SECONDS = 40
 
@@ -79,7 +80,10 @@ async def test_link_into_the_kernel_is_not_followed(box: SandboxBase, target: st
 
 
 async def test_what_is_not_a_file_is_refused_and_does_not_block(box: SandboxBase) -> None:
-    await box.exec("mkfifo fifo; python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('sock')\"; ln -s loop loop", check=True)
+    await box.exec(
+        "mkfifo fifo; python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('sock')\"; ln -s loop loop",
+        check=True,
+    )
     async with asyncio.timeout(HANG_GUARD_SECONDS):
         for name in ("fifo", "sock", "loop"):
             with pytest.raises(SandboxFileError):
@@ -118,7 +122,19 @@ async def test_tree_of_3000_levels_does_not_break_searching_or_packing(box: Sand
     await box.exec("true", check=True)
 
 
-ODD_NAMES = [b"\xff\xfe", b"new\nline", b"-rf", b"a b", b"\xe2\x80\xae", b"\x1b[31m", b'quote"s', b"back\\slash", b"*?[", b"~", b"x" * 255]
+ODD_NAMES = [
+    b"\xff\xfe",
+    b"new\nline",
+    b"-rf",
+    b"a b",
+    b"\xe2\x80\xae",
+    b"\x1b[31m",
+    b'quote"s',
+    b"back\\slash",
+    b"*?[",
+    b"~",
+    b"x" * 255,
+]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES, ids=lambda name: repr(name[:12]))
@@ -147,7 +163,9 @@ while True:
 """
 
 
-async def test_reads_and_writes_never_leave_the_root_while_names_are_exchanged(box: SandboxBase, tmp_path: Path) -> None:
+async def test_reads_and_writes_never_leave_the_root_while_names_are_exchanged(
+    box: SandboxBase, tmp_path: Path
+) -> None:
     canary = tmp_path / "passwd"
     canary.write_text("host")
     process = await box.start(["python3", "-c", RACE, str(tmp_path)])
@@ -181,7 +199,7 @@ async def test_file_that_grows_while_it_is_read_comes_to_an_end(box: SandboxBase
 
 async def test_many_file_operations_leave_no_descriptor_open(box: SandboxBase) -> None:
     await box.files.write("f", b"x" * 100_000)
-    before = len(os.listdir("/proc/self/fd"))
+    before = count_descriptors()
     for _ in range(50):
         await box.files.read("f")
         await box.files.write("f", b"y")
@@ -190,7 +208,7 @@ async def test_many_file_operations_leave_no_descriptor_open(box: SandboxBase) -
             await box.files.read("missing")
         with pytest.raises(SandboxFileError):
             await box.files.edit("f", "not there", "x")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert count_descriptors() == before
 
 
 async def test_operation_that_is_cancelled_leaves_nothing_half_written(box: SandboxBase) -> None:
@@ -200,7 +218,7 @@ async def test_operation_that_is_cancelled_leaves_nothing_half_written(box: Sand
             await asyncio.sleep(0.001)
 
     await box.files.list(".")  # so that the agent is there already
-    before = len(os.listdir("/proc/self/fd"))
+    before = count_descriptors()
     for delay in (0.0, 0.01, 0.05):
         task = asyncio.ensure_future(box.files.write("never", endless()))
         await asyncio.sleep(delay)
@@ -209,4 +227,4 @@ async def test_operation_that_is_cancelled_leaves_nothing_half_written(box: Sand
     async with asyncio.timeout(HANG_GUARD_SECONDS):
         while await box.files.list("."):
             await asyncio.sleep(0.02)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert count_descriptors() == before

@@ -1,6 +1,7 @@
 """The launcher: what is cancelled, orphaned or refused leaves nothing, and one sandbox's trouble is not another's."""
 
 import asyncio
+import contextlib
 import os
 import random
 import resource
@@ -24,7 +25,14 @@ from corral.engine.errors import EngineError, RefusedError, SetupError
 from corral.engine.recipe import Recipe, Tree
 from corral.errors import BackendUnavailableError, CorralError, SandboxGoneError
 from corral.spec import Resources, Spec
-from support.leftovers import count_descriptors, list_descendants, take_stock, wait_until, watch_differences
+from support.leftovers import (
+    count_descriptors,
+    list_children,
+    list_descendants,
+    take_stock,
+    wait_until,
+    watch_differences,
+)
 
 HANG_GUARD_SECONDS = 60
 
@@ -41,7 +49,7 @@ def launcher_of(backend: EmbeddedBackend) -> int:
 
 
 def inits_of(backend: EmbeddedBackend) -> set[int]:
-    return {pid for pid, name in list_descendants(launcher_of(backend)).items() if name == "corral-init"}
+    return {pid for pid, name in list_children(launcher_of(backend)).items() if name == "corral-init"}
 
 
 def sleepers_of(backend: EmbeddedBackend) -> list[int]:
@@ -124,7 +132,9 @@ async def test_launcher_that_is_killed_takes_its_sandboxes_along(backend: Embedd
     await box.aclose()
 
 
-async def test_after_a_killed_launcher_the_next_sandbox_works_and_the_old_one_is_swept(backend: EmbeddedBackend) -> None:
+async def test_after_a_killed_launcher_the_next_sandbox_works_and_the_old_one_is_swept(
+    backend: EmbeddedBackend,
+) -> None:
     old = await backend.create(Spec())
     before = launcher_of(backend)
     os.kill(before, signal.SIGKILL)
@@ -137,9 +147,10 @@ async def test_after_a_killed_launcher_the_next_sandbox_works_and_the_old_one_is
 
 async def test_init_that_is_killed_is_a_gone_sandbox_and_no_more(backend: EmbeddedBackend) -> None:
     async with await backend.create(Spec()) as other:
-        before = stock_of(backend)
+        await other.exec("true")
+        before, spared = stock_of(backend), inits_of(backend)
         box = await backend.create(Spec())
-        (init,) = inits_of(backend) - {int(name.split()[1]) for name in before["processes"]}
+        (init,) = inits_of(backend) - spared
         os.kill(init, signal.SIGKILL)
         with pytest.raises(SandboxGoneError):
             await box.exec("true")
@@ -229,6 +240,7 @@ async def test_create_without_descriptors_to_spare_leaves_nothing_at_whichever_s
     backend: EmbeddedBackend,
 ) -> None:
     async with await backend.create(Spec()) as other:
+        await other.exec("true")
         launcher = launcher_of(backend)
         before, descriptors = stock_of(backend), count_descriptors(launcher)
         soft, hard = resource.prlimit(launcher, resource.RLIMIT_NOFILE)
@@ -273,8 +285,12 @@ async def main():
         else:
             await box.aclose()
         os.unlink(sys.argv[1] + "/ballast")
-        while left := os.listdir(sys.argv[1] + "/data/sandboxes"):
-            await asyncio.sleep(0.1)
+        for _ in range(50):
+            if left := os.listdir(sys.argv[1] + "/data/sandboxes"):
+                await asyncio.sleep(0.1)
+        if left:
+            print(f"left with {free} bytes free: {left}")
+            break
     box = await backend.create(spec)
     print((await box.exec("echo on")).stdout.strip(), *errors)
     await box.aclose()
@@ -301,7 +317,7 @@ async def test_limit_on_processes_ends_no_sandbox(backend: EmbeddedBackend) -> N
         _, hard = resource.prlimit(launcher, resource.RLIMIT_NPROC)
         resource.prlimit(launcher, resource.RLIMIT_NPROC, (1, hard))
         await box.aclose()
-        with pytest.raises(BackendUnavailableError) if os.geteuid() else open(os.devnull):
+        with pytest.raises(BackendUnavailableError) if os.geteuid() else contextlib.nullcontext():
             await (await backend.create(Spec())).aclose()
         resource.prlimit(launcher, resource.RLIMIT_NPROC, (hard, hard))
         assert launcher_of(backend) == launcher
@@ -310,6 +326,7 @@ async def test_limit_on_processes_ends_no_sandbox(backend: EmbeddedBackend) -> N
 
 async def test_create_that_is_cancelled_at_any_moment_leaves_nothing(backend: EmbeddedBackend) -> None:
     async with await backend.create(Spec()) as other:
+        await other.exec("true")
         launcher = launcher_of(backend)
         before, descriptors = stock_of(backend), count_descriptors()
         chance = random.Random(7)
@@ -336,7 +353,7 @@ async def test_first_create_that_is_cancelled_while_the_launcher_starts_leaves_n
         if isinstance(outcome, EmbeddedSandbox):
             await outcome.aclose()
         # A descriptor that is opened now may get the number of one that was just closed.
-        with open(tmp_path / "innocent", "w"):
+        with (tmp_path / "innocent").open("w"):
             await asyncio.sleep(0.2)
         async with await backend.create(Spec()) as box:
             assert (await box.exec("echo on")).stdout == "on\n"
@@ -394,13 +411,22 @@ async def test_helpers_of_the_launcher_do_not_stay_as_zombies(backend: EmbeddedB
 
         def zombies() -> list[str]:
             time.sleep(0.05)
-            stats = [Path(f"/proc/{pid}/stat") for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
-            return [text for stat in stats if stat.exists() and (text := stat.read_text()).rpartition(")")[2].split()[0] == "Z"]
+            stats = [
+                Path(f"/proc/{pid}/stat")
+                for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+            ]
+            return [
+                text
+                for stat in stats
+                if stat.exists() and (text := stat.read_text()).rpartition(")")[2].split()[0] == "Z"
+            ]
 
         assert wait_until(lambda: not zombies())
 
 
-async def test_data_folder_may_be_given_relative_to_where_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_data_folder_may_be_given_relative_to_where_we_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     name = f"corral-{os.getpid()}"
     backend = EmbeddedBackend(name)

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from corral.engine.plan import BUILD_CAPABILITIES, Overlay, SetCapabilities, plan_program, plan_sandbox, render
+from corral.engine.plan import (
+    BUILD_CAPABILITIES,
+    Overlay,
+    SetCapabilities,
+    plan_child,
+    plan_program,
+    plan_sandbox,
+    render,
+)
 from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Limits, Recipe, Tree
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -27,11 +35,12 @@ SANDBOXES = {
     "sandbox-ephemeral": (replace(RECIPE, ephemeral=True), ROOT),
     "sandbox-with-tools": (replace(RECIPE, trees=(*OWNED, *TOOLS), files=FILES, hostname="workbench"), ROOT),
 }
+CODE = {"uid": CODE_UID, "gid": CODE_GID}
 PROGRAMS = {
-    "program-code": plan_program(ROOT, LIMITS, uid=CODE_UID, gid=CODE_GID, soft_limits=False),
-    "program-code-rootless": plan_program(ROOTLESS, LIMITS, uid=CODE_UID, gid=CODE_GID, soft_limits=False),
-    "program-build": plan_program(ROOT, LIMITS, uid=0, gid=0, soft_limits=False),
-    "program-soft-limits": plan_program(ROOTLESS, LIMITS, uid=CODE_UID, gid=CODE_GID, soft_limits=True),
+    "program-code": [*plan_child(LIMITS, soft_limits=False), *plan_program(ROOT, **CODE)],
+    "program-code-rootless": [*plan_child(LIMITS, soft_limits=False), *plan_program(ROOTLESS, **CODE)],
+    "program-build": [*plan_child(LIMITS, soft_limits=False), *plan_program(ROOT, uid=0, gid=0)],
+    "program-soft-limits": [*plan_child(LIMITS, soft_limits=True), *plan_program(ROOTLESS, **CODE)],
 }
 
 
@@ -79,7 +88,9 @@ def test_every_program_ends_its_plan_with_the_filter(name: str) -> None:
 
 
 def test_only_root_inside_keeps_any_capability() -> None:
-    masks = {name: [step.mask for step in steps if isinstance(step, SetCapabilities)] for name, steps in PROGRAMS.items()}
+    masks = {
+        name: [step.mask for step in steps if isinstance(step, SetCapabilities)] for name, steps in PROGRAMS.items()
+    }
     assert masks.pop("program-build") == [BUILD_CAPABILITIES]
     assert set(map(tuple, masks.values())) == {(0,)}
     admin, ptrace, mknod = 21, 19, 27

@@ -97,7 +97,8 @@ async def test_read_only_ends_with_the_call(box: SandboxBase) -> None:
 
 
 async def test_whole_sandbox_can_be_read_only(box: SandboxBase) -> None:
-    script = "for f in /x /tmp/x /home/daytona/x /workspace/x /var/tmp/x /etc/x /usr/x /opt/x; do touch $f && echo wrote $f; done; true"
+    folders = "/ /tmp /home/daytona /workspace /var/tmp /etc /usr /opt"
+    script = f"for folder in {folders}; do touch $folder/x && echo wrote $folder; done; true"
     result = await box.exec(script, read_only=["/"])
     assert "wrote" not in result.stdout
     assert (await box.exec(f"cat {FILE}; echo x > /dev/null", read_only=["/"])).stdout == "old"
@@ -110,7 +111,9 @@ async def test_hidden_file_reads_as_empty_or_not_at_all(box: SandboxBase) -> Non
 
 
 async def test_hidden_folder_shows_nothing_of_its_content(box: SandboxBase) -> None:
-    result = await box.exec(f"ls -la {HOME}; find /home /tmp /workspace -name precious 2>/dev/null; cat {FILE}", hidden=[HOME], cwd="/")
+    result = await box.exec(
+        f"ls -la {HOME}; find /home /tmp /workspace -name precious 2>/dev/null; cat {FILE}", hidden=[HOME], cwd="/"
+    )
     assert "old" not in result.output
     assert "precious\n" not in result.stdout
     assert result.exit_code != 0
@@ -123,7 +126,9 @@ async def test_hidden_path_can_not_be_written(box: SandboxBase) -> None:
 
 async def test_view_holds_for_root_inside_too(box: SandboxBase) -> None:
     try:
-        result = await box.exec(f"id -u; echo new > {FILE}; umount {HOME}; mount -o remount,rw {HOME}", user="root", read_only=[HOME])
+        result = await box.exec(
+            f"id -u; echo new > {FILE}; umount {HOME}; mount -o remount,rw {HOME}", user="root", read_only=[HOME]
+        )
     except NotImplementedError:
         return  # without root there is nobody else inside
     assert result.stdout == "0\n"

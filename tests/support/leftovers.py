@@ -7,6 +7,7 @@ import ctypes
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,6 +45,13 @@ def _descends(pid: int, ancestor: int, parents: dict[int, tuple[int, str]]) -> b
         if pid == ancestor:
             return True
     return False
+
+
+def list_children(parent: int) -> dict[int, str]:
+    """Living children of a process, with their names."""
+    below = list_descendants(parent)
+    text = " ".join(file.read_text(encoding="ascii") for file in Path(f"/proc/{parent}/task").glob("*/children"))
+    return {pid: name for pid, name in below.items() if str(pid) in text.split()}
 
 
 def reap_orphans(*, spare: set[int]) -> None:
@@ -112,7 +120,10 @@ def take_stock(data_folder: Path, *, ancestor: int | None = None) -> dict[str, l
     """Everything countable that belongs to a data folder, or to descendants of `ancestor`."""
     processes = list_descendants(ancestor if ancestor is not None else os.getpid())
     return {
-        "processes": sorted(f"{name} {pid}" for pid, name in processes.items()),
+        # By name and number: a helper that was replaced by its like is not one more.
+        "processes": [
+            f"{name} {index}" for name, count in Counter(processes.values()).items() for index in range(count)
+        ],
         "mounts": sorted(list_mounts()),
         "groups": sorted(list_groups(instance_mark(data_folder))),
         "loops": sorted(list_loops(data_folder)),
@@ -122,7 +133,7 @@ def take_stock(data_folder: Path, *, ancestor: int | None = None) -> dict[str, l
 
 def count_descriptors(pid: int | str = "self") -> int:
     """How many descriptors a process has open."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def resident_bytes(pid: int | str = "self") -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from corral.errors import SandboxFileKindError, SandboxFileTooLargeError
-from corral.testing.check import Context, check, equal, pieces, raises, true
+from corral.sandbox import SandboxBase
+from corral.testing.check import Context, check, equal, pieces, raises, true, until
 
 REAL = frozenset({"shell", "processes"})
 ODD_NAMES = (
-    " ", "a b", "-dash", "--", "new\nline", "tab\t", "co:lon", "quo'te\"", "back\\slash", "$(id)", "*", "?", "[x]", "ünï", "\u2028",
+    " ", "a b", "-dash", "--", "new\nline", "tab\t", "co:lon", "quo'te\"", "back\\slash", "$(id)", "*", "?", "[x]",
+    "ünï", "\u2028",
     "invalid-\udcff\udcfe", "\x01", "%s", "~", "#", "...", "n" * 255,
 )  # fmt: skip
 
@@ -60,8 +60,7 @@ async def sparse_terabyte_is_refused(context: Context) -> None:
 async def growing_file_ends(context: Context) -> None:
     box = await context.open()
     writer = await box.start("while :; do head -c 100000 /dev/zero >> grows; done")
-    while not await box.files.exists("grows") or (await box.files.stat("grows")).size < 1_000_000:
-        await asyncio.sleep(0.02)
+    await until(lambda: _is_larger(box, "grows", 1_000_000), True, "it does not grow")
     size = (await box.files.stat("grows")).size
     content = await box.files.read("grows")
     true(len(content) >= size, f"{len(content)} of at least {size} bytes")
@@ -100,3 +99,7 @@ async def odd_names_are_the_same_for_programs(context: Context) -> None:
         await box.exec(["touch", "--", name], check=True)
     equal([file.name for file in await box.files.list()], sorted(ODD_NAMES))
     equal((await box.exec(["cat", "--", "new\nline", "invalid-\udcff\udcfe"])).exit_code, 0)
+
+
+async def _is_larger(box: SandboxBase, path: str, size: int) -> bool:
+    return await box.files.exists(path) and (await box.files.stat(path)).size > size

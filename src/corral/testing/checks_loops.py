@@ -9,7 +9,9 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from typing import Any, cast
 
+from corral.results import OutputChunk
 from corral.sandbox import SandboxBase
 from corral.sync import Sandbox
 from corral.testing.check import HANG_SECONDS, Context, check, equal, raises, true
@@ -70,9 +72,9 @@ async def backend_works_from_many_threads(context: Context) -> None:
 @check(promise="9", title="The sync door works inside a running loop, and for every kind of call")
 async def sync_door_works_in_a_running_loop(context: Context) -> None:
     with Sandbox(backend=context.backend, env={"A": "1"}) as box:
-        equal(box.exec("echo $A; cat", stdin=iter([b"in"])).stdout, "1\nin")
+        equal(box.exec("echo $A; cat", stdin=cast("Any", iter([b"in"]))).stdout, "1\nin")
         equal(box.run_code("echo hi", "sh").stdout, "hi\n")
-        equal(box.files.write("file", iter([b"a", b"b"])), 2)
+        equal(box.files.write("file", cast("Any", iter([b"a", b"b"]))), 2)
         equal(b"".join(box.files.read_stream("file", chunk_bytes=1)), b"ab")
         process = box.start(["cat"])
         process.write("typed")
@@ -94,8 +96,11 @@ async def sync_door_works_from_many_threads(context: Context) -> None:
         await asyncio.to_thread(thread.join)
     equal(sorted(outputs), [f"{n}\n" for n in range(8)])
 
+    def call_again(chunk: OutputChunk) -> None:
+        box.exec("true")
+
     async def again() -> object:
-        return box.exec(["echo", "x"], on_output=lambda chunk: box.exec("true") and None)
+        return box.exec(["echo", "x"], on_output=call_again)
 
     await raises(RuntimeError, again())
     box.close()
@@ -160,7 +165,7 @@ def in_forked_child(work: Callable[[], object]) -> int:
 
             signal.alarm(int(HANG_SECONDS / 3))
             work()
-            atexit._run_exitfuncs()
+            atexit._run_exitfuncs()  # noqa: SLF001 - all of an exit but the parent's own buffers
             code = 0
         except BaseException:  # noqa: BLE001 - a forked child must end here, whatever happened
             import traceback

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from corral.door import make_spec
 from corral.errors import CapabilityError, SandboxClosedError, SandboxGoneError
 from corral.testing.check import Context, check, equal, raises, true
@@ -32,7 +34,7 @@ async def missing_power_is_said(context: Context) -> None:
 @check(promise="CapabilityError", title="Powers of later days answer CapabilityError where they are not there yet")
 async def power_of_later_days_is_said(context: Context) -> None:
     box = await context.open()
-    calls = {
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
         "snapshot": box.snapshot, "fork": box.fork, "pause": box.pause, "resume": box.resume, "resize": box.resize,
         "expose": lambda: box.expose(8000),
     }  # fmt: skip

@@ -93,7 +93,7 @@ async def grep_finds_lines(context: Context) -> None:
     await raises(SandboxFileNotFoundError, files.grep("x", path="missing"))
 
 
-@check(promise="files.grep", title="Odd patterns: a leading dash, metacharacters as fixed text, bytes; nonsense is refused",
+@check(promise="files.grep", title="Odd patterns: leading dashes, fixed metacharacters, bytes; nonsense is refused",
        raises=("files.grep:SandboxFileError",))  # fmt: skip
 async def grep_takes_odd_patterns(context: Context) -> None:
     files = (await context.open()).files

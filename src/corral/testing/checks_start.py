@@ -94,7 +94,8 @@ async def signal_reaches_the_program(context: Context) -> None:
 async def signal_reaches_the_group(context: Context) -> None:
     box = await context.open()
     marker = secrets.token_hex(8)
-    text = f"sh -c 'while :; do sleep 0.1; done # {marker}' & trap 'echo caught; exit 7' USR1; echo ready; while :; do sleep 0.1; done"
+    loop = "while :; do sleep 0.1; done"
+    text = f"sh -c '{loop} # {marker}' & trap 'echo caught; exit 7' USR1; echo ready; {loop}"
     process = await box.start(text)
     await anext(process.output())
     await process.signal(signal.SIGUSR1)

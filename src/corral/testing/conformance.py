@@ -36,10 +36,26 @@ from corral.testing import (  # each module registers its checks
 from corral.testing.check import NEEDS, POWERS, Check, Count, Verdict, registered, run_check
 
 _AREAS = (
-    checks_exec, checks_output, checks_end, checks_input, checks_start, checks_terminal, checks_code, checks_read, checks_write,
-    checks_edit, checks_tree, checks_kind, checks_search, checks_transfer, checks_create, checks_life, checks_cancel, checks_loops,
+    checks_exec,
+    checks_output,
+    checks_end,
+    checks_input,
+    checks_start,
+    checks_terminal,
+    checks_code,
+    checks_read,
+    checks_write,
+    checks_edit,
+    checks_tree,
+    checks_kind,
+    checks_search,
+    checks_transfer,
+    checks_create,
+    checks_life,
+    checks_cancel,
+    checks_loops,
     checks_power,
-)  # fmt: skip
+)
 
 ALL_CHECKS: tuple[Check, ...] = registered()
 """Every check, in no order that matters: each opens its own sandboxes."""

@@ -11,6 +11,7 @@ import pytest
 
 from corral.engine import keptlog, wire
 from corral.engine.keptlog import KeptLog
+from support.leftovers import count_descriptors
 
 
 @dataclass(slots=True)
@@ -115,10 +116,10 @@ def test_garbage_from_inside_counts_as_gone(kept: Kept, packet: bytes) -> None:
 
 
 def test_descriptors_from_inside_are_closed(kept: Kept) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = count_descriptors()
     wire.send(kept.init, {"started": 7}, (0, 1))
     kept.log.hear()
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert count_descriptors() == before
 
 
 def test_folder_that_vanished_does_not_stop_the_program(kept: Kept) -> None:

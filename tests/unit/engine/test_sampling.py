@@ -41,7 +41,7 @@ def test_number_of_files_over_the_limit_is_noticed(tmp_path: Path) -> None:
 
 
 def test_sparse_file_counts_for_what_it_takes(tmp_path: Path) -> None:
-    with open(tmp_path / "sparse", "wb") as file:
+    with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1000 * MIB)
     assert not look_until_done(DiskWatch(str(tmp_path), MIB, 100))
 

@@ -85,7 +85,9 @@ def test_pattern_does_not_match(pattern: str, path: str) -> None:
     assert not compile_glob(pattern).fullmatch(path)
 
 
-@pytest.mark.parametrize("pattern", ["", "[", "[!", "[]", "***", "**/**/**", "a/**b/c", "\\", "[z-a]", "[a-", "(", "{a,b}"])
+@pytest.mark.parametrize(
+    "pattern", ["", "[", "[!", "[]", "***", "**/**/**", "a/**b/c", "\\", "[z-a]", "[a-", "(", "{a,b}"]
+)
 def test_any_text_is_a_pattern(pattern: str) -> None:
     assert isinstance(compile_glob(pattern), re.Pattern)
 

@@ -11,6 +11,7 @@ import pytest
 
 from corral.engine import sweep
 from corral.engine.state import DataFolder, dead_folders, lock, read_state, write_state
+from support.leftovers import count_descriptors
 
 
 @pytest.fixture
@@ -88,18 +89,22 @@ def test_name_is_given_once(data: DataFolder) -> None:
 
 
 def test_founding_that_fails_leaves_nothing(data: DataFolder) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = count_descriptors()
     with pytest.raises(TypeError):
         data.found("a1", {"not json": object()})
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert count_descriptors() == before
     assert everything_below(data.sandboxes) == []
 
 
 def test_lock_is_let_go_when_its_holder_is_killed(data: DataFolder) -> None:
     folder, descriptor = data.found("a1", {})
     os.close(descriptor)
-    script = f"import sys, time; from corral.engine.state import lock; from pathlib import Path; print(lock(Path({str(folder)!r})), flush=True); time.sleep(100)"
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as holder:
+    script = (
+        "import sys, time; from pathlib import Path; from corral.engine.state import lock; "
+        "print(lock(Path(sys.argv[1])), flush=True); time.sleep(100)"
+    )
+    argv = [sys.executable, "-c", script, str(folder)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert int(holder.stdout.readline()) > 2
         assert lock(folder) is None
@@ -157,7 +162,7 @@ def test_missing_state_is_none(tmp_path: Path) -> None:
 
 def test_sweep_removes_the_dead_and_spares_the_living_and_the_kept(data: DataFolder) -> None:
     for name in ("dead", "alive", "kept"):
-        folder, descriptor = data.found(name, {"cgroups": [], "kept": name == "kept"})
+        _, descriptor = data.found(name, {"cgroups": [], "kept": name == "kept"})
         if name != "alive":
             os.close(descriptor)
         else:
@@ -265,13 +270,13 @@ def test_trash_is_emptied_however_deep_or_closed_it_is(data: DataFolder) -> None
         os.mkdir("deep-enough", dir_fd=levels[-1])
         levels.append(os.open("deep-enough", os.O_RDONLY | os.O_DIRECTORY, dir_fd=levels[-1]))
     for level in reversed(levels):
-        os.chmod(level, 0)
+        os.fchmod(level, 0)
         os.close(level)
-    os.symlink("/", data.trash / "link")
+    (data.trash / "link").symlink_to("/")
     os.mkfifo(data.trash / "fifo")
     (data.trash / os.fsdecode(b"bad-\xff\n")).write_text("x")
     sweep.empty_trash(data)
-    assert os.listdir(data.trash) == []
+    assert list(data.trash.iterdir()) == []
 
 
 def test_state_carries_its_format(data: DataFolder) -> None:

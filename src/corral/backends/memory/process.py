@@ -88,9 +88,14 @@ class MemoryProcess(ProcessBase):
 
     async def write(self, data: bytes | str) -> None:
         """See `Process`."""
+        content = as_bytes(data)
         if not self._takes_input or self.input.ended or self.ended:
+            if self._takes_input:
+                self.input.received += (
+                    content  # a scripted reply is over before it is fed: the record has it all the same
+                )
             raise ExecError("the program takes no more input", sandbox_id=self._sandbox_id, op="write")
-        self.input.feed(as_bytes(data))
+        self.input.feed(content)
         await asyncio.sleep(0)
 
     async def close_stdin(self) -> None:

@@ -118,6 +118,8 @@ async def _show_language(backend: EmbeddedBackend, each: Snippet) -> bool:
             opened = time.monotonic() - begun
             result = await _run(box, each)
     except BackendUnavailableError as error:
+        if error.op != "run_code":
+            raise  # it is not the language that is missing
         if each.language == "typescript" and await _install_typescript(backend.data_folder):
             return await _show_language(backend, each)
         _say(f"  {paint(each.title, 'bold')}", f"  {_tick(None)} {plain(error.message)}")
@@ -139,7 +141,9 @@ async def _install_typescript(data_folder: Path) -> bool:
     try:
         await asyncio.to_thread(setup.install, data_folder, on_progress=lambda text: progress.show(plain(str(text))))
     except (CorralError, OSError) as error:
-        _say(paint(f"  corral setup typescript did not work: {cut(plain(str(error)), 200)}", "dim"))
+        _say(
+            *(paint(f"  {line}", "dim") for line in _wrap(f"corral setup typescript did not work: {plain(str(error))}"))
+        )
         return False
     _say(paint("  (corral setup typescript: a small runtime from npm, in the demo's own folder)", "dim"), "")
     return True

@@ -286,7 +286,7 @@ try_all({name: lambda n=name: attempt(n) for name in ("/usr/bin/env", "/usr/lib/
 SETUID = Probe(
     "gain-privileges-by-a-setuid-file", "files", "escape", "no_new_privs, and nosuid on every mount",
     """
-import shutil
+import shutil, subprocess
 open_mounts = [line.split()[4] for line in read("/proc/self/mountinfo", 1 << 20).decode().splitlines()
                if "nosuid" not in line.split()[5] and not line.split()[4].startswith(("/dev/", "/proc/"))]
 if open_mounts:
@@ -298,10 +298,6 @@ after = subprocess.run(["/tmp/id"], capture_output=True, text=True).stdout
 os.unlink("/tmp/id")
 if before != after:
     breached(f"{before} became {after}")
-for program in ("/usr/bin/su", "/usr/bin/sudo", "/usr/bin/newuidmap", "/usr/bin/mount", "/usr/bin/passwd"):
-    if os.path.exists(program) and os.stat(program).st_mode & stat.S_ISUID and not os.stat(program).st_uid:
-        status = subprocess.run([program, "--help"], capture_output=True, stdin=subprocess.DEVNULL,
-            timeout=5).returncode
 held(before.strip())
 """,
 )  # fmt: skip

@@ -329,9 +329,6 @@ PRIORITY = Probe(
 def schedule(policy):
     os.sched_setscheduler(0, policy, os.sched_param(1))
     return "scheduled"
-def raise_limit(kind):
-    resource.setrlimit(kind, (50, 50))
-    return resource.getrlimit(kind)
 deadline = struct.pack("=IIQiIQQQ", 48, 6, 0, 0, 0, 10_000_000, 30_000_000, 30_000_000)
 try_all({"fifo": lambda: in_child(lambda: schedule(os.SCHED_FIFO) and 1),
     "rr": lambda: in_child(lambda: schedule(os.SCHED_RR) and 1),

@@ -79,7 +79,7 @@ try:
     breached(f"noticed it: {os.read(descriptor, 100)!r}")
 except BlockingIOError:
     held("no event, though the neighbour read the file")
-""", neighbour_code="read('/usr/bin/env'); subprocess.run(['/usr/bin/env', 'true'])")  # fmt: skip
+""", neighbour_code="import subprocess; read('/usr/bin/env'); subprocess.run(['/usr/bin/env', 'true'])")  # fmt: skip
 
 BASE = _lateral("poison-the-files-both-start-from", "copy-on-write: a change is its maker's alone", """
 poisoned = {}

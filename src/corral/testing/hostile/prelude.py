@@ -9,7 +9,7 @@ from typing import Any
 from corral.testing.hostile.probe import Probe
 
 _PYTHON = r"""
-import ctypes, errno, fcntl, json, os, resource, signal, socket, stat, struct, subprocess, sys, threading, time
+import ctypes, errno, fcntl, json, os, signal, socket, stat, struct, sys, time
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.syscall.restype = ctypes.c_long

@@ -131,6 +131,8 @@ def expect_no_host_words(result: ExecResult, view: HostView) -> Finding | None:
 def expect_gone_at_timeout(result: ExecResult, view: HostView) -> Finding:
     """It ran into its timeout, was ended at once, and left no process."""
     late = result.usage.wall_seconds - view.deadline
+    if "armed" not in result.stdout:
+        return unproven(f"it never came to its attack: {result.output[-200:]!r}")
     if result.reason != "timeout":
         return unproven(
             f"ended by {result.reason} with {result.exit_code} before its timeout: {result.output[-200:]!r}"

@@ -51,6 +51,7 @@ THREADS = Probe(
     f"""
 limit = T["limits"]["processes"]
 goal = bounded(limit, {_FORKS})
+import threading
 threading.stack_size(65536)
 end = threading.Event()
 threads = []
@@ -89,7 +90,7 @@ ORPHANS = Probe(
     "orphan-storm", "resources", "neighbour_dos", "init reaps; the tree of a call is known",
     """
 made = 0
-for _ in range(600):
+for _ in range(300):
     try:
         child = os.fork()
     except OSError:
@@ -179,6 +180,7 @@ def _exhaust(name: str, take: str, allowed: str, why: str, neighbour: str, *, go
         f"""
 taken = []
 why = "the goal"
+import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 try:
     for _ in range({goal}):
@@ -249,11 +251,11 @@ for _ in range(7):
     if os.fork() == 0:
         break
 else:
-    os.write(1, b"\\nholding\\n")
+    os.write(1, b"armed\\nholding\\n")
 while True:
     pass
 """,
-    timeout=2.0, expect=_expect_hog_bounded,
+    timeout=1.5, expect=_expect_hog_bounded,
 )  # fmt: skip
 
 PROBES = (

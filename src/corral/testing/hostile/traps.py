@@ -148,7 +148,7 @@ async def _race(scene: Scene) -> Finding | None:
     swapper = await scene.sandbox.start(["python3", "-c", _SWAP, scene.token, scene.canary_paths[0]])
     read = refused = 0
     try:
-        end = time.monotonic() + 1.5
+        end = time.monotonic() + 0.8
         while time.monotonic() < end:
             try:
                 content = await scene.sandbox.files.read("race/file", max_bytes=100_000)

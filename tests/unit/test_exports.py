@@ -1,0 +1,101 @@
+"""What is exported is pinned: a name that appears or vanishes is a decision, not an accident."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import corral
+
+PINNED = [
+    "AsyncSandbox",
+    "BackendError",
+    "BackendUnavailableError",
+    "Capabilities",
+    "CapabilityError",
+    "CodeResult",
+    "CorralError",
+    "EditConflictError",
+    "EditError",
+    "EditResult",
+    "EngineFaultError",
+    "Event",
+    "ExecError",
+    "ExecResult",
+    "ExecTimeoutError",
+    "ExitError",
+    "FileInfo",
+    "Files",
+    "GlobResult",
+    "GrepMatch",
+    "GrepResult",
+    "InvalidCommandError",
+    "Language",
+    "Lifetime",
+    "NetworkPolicy",
+    "OutputChunk",
+    "PolicyError",
+    "Process",
+    "ReplaceResult",
+    "Resources",
+    "Runtime",
+    "Sandbox",
+    "SandboxClosedError",
+    "SandboxError",
+    "SandboxFileError",
+    "SandboxFileExistsError",
+    "SandboxFileKindError",
+    "SandboxFileNotFoundError",
+    "SandboxFileTooLargeError",
+    "SandboxGoneError",
+    "SandboxInfo",
+    "SandboxIsFolderError",
+    "SandboxNoSpaceError",
+    "SandboxNotFolderError",
+    "SandboxPermissionError",
+    "SandboxUsage",
+    "Spec",
+    "SpecError",
+    "UnknownBackendError",
+    "UnknownLanguageError",
+    "Usage",
+    "WatchEvent",
+    "WorkdirError",
+    "__version__",
+    "backend_names",
+    "get_backend",
+    "register_language",
+]
+
+
+def test_front_door_has_these_names() -> None:
+    assert sorted(corral.__all__) == sorted(PINNED)
+    assert sorted(dir(corral)) == sorted(PINNED)
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_name_can_be_had(name: str) -> None:
+    assert getattr(corral, name) is not None
+
+
+def test_unknown_name_is_told() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        corral.no_such_name  # noqa: B018 - asking is the test
+
+
+def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
+    tree = ast.parse(Path(corral.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == corral._HOME_OF
+
+
+def test_importing_executes_nothing() -> None:
+    """No backend, no engine and no click: `import corral` is cheap and works everywhere."""
+    script = (
+        "import sys, corral; print([name for name in sys.modules if name.startswith(('corral.', 'click', 'asyncio'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

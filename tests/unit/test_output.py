@@ -1,0 +1,72 @@
+"""Keeping output: order, both streams, and the limit."""
+
+import pytest
+
+from corral.output import Capture
+
+
+def fill(limit: int, *pieces: tuple[str, bytes]) -> Capture:
+    capture = Capture(limit)
+    for stream, data in pieces:
+        capture.add(stream, data)  # type: ignore[arg-type]
+    return capture
+
+
+def test_both_streams_are_kept_apart_and_in_order() -> None:
+    capture = fill(1000, ("stdout", b"a"), ("stderr", b"b"), ("stdout", b"c"), ("stdout", b"d"), ("stderr", b"e"))
+    assert capture.stream("stdout") == b"acd"
+    assert capture.stream("stderr") == b"be"
+    assert capture.combined() == b"abcde"
+    assert [(chunk.stream, chunk.data) for chunk in capture.chunks()] == [
+        ("stdout", b"a"),
+        ("stderr", b"b"),
+        ("stdout", b"cd"),
+        ("stderr", b"e"),
+    ]
+    assert not capture.truncated
+
+
+def test_nothing_is_kept_of_nothing() -> None:
+    capture = fill(10)
+    assert (capture.combined(), capture.chunks(), capture.total("stdout"), capture.truncated) == (b"", [], 0, False)
+
+
+def test_middle_is_cut_and_counted() -> None:
+    capture = fill(2000, ("stdout", b"a" * 5000), ("stdout", b"b" * 5000))
+    kept = capture.stream("stdout")
+    assert capture.truncated
+    assert capture.total("stdout") == 10_000
+    dropped = int(kept.split(b"corral: ")[1].split()[0])
+    marker = f"\n[corral: {dropped} bytes of stdout left out]\n".encode()
+    assert kept.count(b"a") - marker.count(b"a") + kept.count(b"b") - marker.count(b"b") == 10_000 - dropped
+    assert kept.startswith(b"aaa")
+    assert kept.endswith(b"bbb")
+
+
+def test_one_stream_too_long_leaves_the_other_whole() -> None:
+    capture = fill(500, ("stderr", b"first"), ("stdout", b"x" * 10_000), ("stderr", b"last"))
+    assert capture.stream("stderr") == b"firstlast"
+    assert capture.combined().startswith(b"first")
+    assert capture.combined().endswith(b"last")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 64, 100, 1000])
+def test_never_more_than_the_limit(limit: int) -> None:
+    capture = fill(limit, *[("stdout", b"0123456789")] * 500)
+    kept = capture.stream("stdout")
+    marker = f"\n[corral: {5000 - limit} bytes".encode()[:10]
+    assert marker in kept
+    dropped = int(kept.split(b"corral: ")[1].split()[0])
+    assert 5000 - dropped <= limit
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 64, 100, 1000])
+def test_output_up_to_the_limit_is_whole(limit: int) -> None:
+    capture = fill(limit, ("stdout", b"x" * limit))
+    assert (capture.truncated, capture.stream("stdout")) == (False, b"x" * limit)
+
+
+def test_alternating_bytes_do_not_cost_a_hundredfold() -> None:
+    capture = fill(10_000, *[("stdout", b"o"), ("stderr", b"e")] * 50_000)
+    assert len(capture.chunks()) < 1000
+    assert capture.total("stdout") == capture.total("stderr") == 50_000

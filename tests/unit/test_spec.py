@@ -1,0 +1,143 @@
+"""The wish, validated once."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from corral.door import make_spec
+from corral.errors import SpecError
+from corral.spec import Lifetime, NetworkPolicy, Resources, Spec, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (5, 5),
+        ("7", 7),
+        ("1k", 1000),
+        ("1KiB", 1024),
+        ("512MiB", 512 << 20),
+        ("1.5G", 1_500_000_000),
+        (" 2 gib ", 2 << 30),
+        ("1TB", 10**12),
+    ],
+)
+def test_size_is_parsed(text: int | str, size: int) -> None:
+    assert parse_size(text, what="x") == size
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1e9", "1 X", "1MBB", True, 1.5, None])
+def test_impossible_size_is_refused(text: Any) -> None:
+    with pytest.raises(SpecError, match="memory"):
+        parse_size(text, what="memory")
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"cpus": 0},
+        {"cpus": math.nan},
+        {"cpus": math.inf},
+        {"cpus": "2"},
+        {"memory_bytes": "1MB"},
+        {"disk_bytes": 0},
+        {"processes": 0},
+        {"processes": True},
+        {"inodes": 1.5},
+        {"open_files": -1},
+    ],
+)
+def test_impossible_resources_are_refused(wish: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as caught:
+        Resources(**wish)
+    assert next(iter(wish)) in str(caught.value)
+    assert caught.value.hint
+
+
+def test_resources_know_their_bytes() -> None:
+    resources = Resources(memory_bytes="512MiB", disk_bytes="1GB")
+    assert (resources.memory, resources.disk) == (512 << 20, 10**9)
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"workdir": "relative"},
+        {"workdir": "/a/../b"},
+        {"workdir": "/a\0"},
+        {"name": ""},
+        {"name": "-x"},
+        {"name": "a b"},
+        {"name": "x" * 64},
+        {"hostname": ""},
+        {"hostname": "a_b"},
+        {"hostname": "-a"},
+        {"packages": "numpy"},
+        {"packages": ["--index"]},
+        {"packages": ["a\nb"]},
+        {"env": {"A=B": "x"}},
+        {"env": {"A": 1}},
+        {"exec_timeout": 0},
+        {"exec_timeout": math.nan},
+        {"output_limit_bytes": 0},
+        {"output_limit_bytes": True},
+    ],
+)
+def test_impossible_spec_is_refused(wish: dict[str, Any]) -> None:
+    with pytest.raises(SpecError):
+        Spec(**wish)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, "5"])
+def test_impossible_lifetime_is_refused(seconds: Any) -> None:
+    with pytest.raises(SpecError):
+        Lifetime(seconds=seconds)
+    with pytest.raises(SpecError):
+        Lifetime(idle_seconds=seconds)
+
+
+def test_spec_is_frozen_and_copies_what_it_is_given() -> None:
+    env, labels = {"A": "1"}, {"k": "v"}
+    spec = Spec(env=env, labels=labels, packages=["numpy"])  # type: ignore[arg-type]
+    env["A"], labels["k"] = "2", "w"
+    assert (spec.env, spec.labels, spec.packages) == ({"A": "1"}, {"k": "v"}, ("numpy",))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.workdir = "/x"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "hosts"),
+    [
+        (None, "none", ()),
+        ("none", "none", ()),
+        ("open", "open", ()),
+        ("a.org, b.org", "allow", ("a.org", "b.org")),
+    ],
+)
+def test_network_policy_is_parsed(text: str | None, mode: str, hosts: tuple[str, ...]) -> None:
+    policy = NetworkPolicy.parse(text)
+    assert (policy.mode, policy.hosts) == (mode, hosts)
+    assert NetworkPolicy.parse(policy) is policy
+
+
+@pytest.mark.parametrize("text", ["", "a.org,", ",", "a,,b"])
+def test_empty_host_is_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        NetworkPolicy.parse(text)
+
+
+def test_value_of_a_variable_is_never_shown() -> None:
+    with pytest.raises(SpecError) as caught:
+        Spec(env={"TOKEN": "hush\0"})
+    assert "hush" not in str(caught.value)
+
+
+def test_keywords_make_a_spec() -> None:
+    spec = make_spec(lifetime=5, keep_on_failure=True, network="open", resources=Resources(cpus=1))
+    assert spec.lifetime == Lifetime(seconds=5, keep_on_failure=True)
+    assert make_spec(lifetime=Lifetime(7), keep_on_failure=True).lifetime == Lifetime(7, keep_on_failure=True)
+    assert spec.network.mode == "open"
+    with pytest.raises(TypeError):
+        make_spec(no_such_wish=1)  # type: ignore[call-arg]
