@@ -6,62 +6,76 @@ It opens a sandbox on a backend and hands it over; what it hands over is describ
 from __future__ import annotations
 
 import asyncio
+import difflib
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from corral.backends.registry import get_backend
+from corral.errors import SpecError
 from corral.protocol import Backend
 from corral.results import Event, SandboxInfo
 from corral.sandbox import SandboxBase
 from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, HOME, Lifetime, NetworkPolicy, Resources, Spec
 
 
-def make_spec(
-    *,
-    image: str | None = None,
-    resources: Resources | None = None,
-    network: NetworkPolicy | str | None = None,
-    env: Mapping[str, str] | None = None,
-    workdir: str = HOME,
-    lifetime: Lifetime | float | None = None,
-    keep_on_failure: bool = False,
-    name: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    packages: Sequence[str] = (),
-    venv: str | os.PathLike[str] | None = None,
-    ephemeral: bool = False,
-    hostname: str = "corral",
-    exec_timeout: float | None = None,
-    output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
-    client_token: str | None = None,
-) -> Spec:
-    """A Spec from the keywords that `Sandbox` and `AsyncSandbox` take. `lifetime` may be plain seconds.
+class Wishes(TypedDict, total=False):
+    """The keywords that `Sandbox` and `AsyncSandbox` take. Each is a field of `Spec`, with these conveniences:
+    `network` may be a text, `lifetime` plain seconds, and `keep_on_failure` stands beside it."""
+
+    image: str | None
+    resources: Resources | None
+    network: NetworkPolicy | str | None
+    env: Mapping[str, str] | None
+    workdir: str
+    lifetime: Lifetime | float | None
+    keep_on_failure: bool
+    name: str | None
+    labels: Mapping[str, str] | None
+    packages: Sequence[str]
+    venv: str | os.PathLike[str] | None
+    ephemeral: bool
+    hostname: str
+    exec_timeout: float | None
+    output_limit_bytes: int
+    client_token: str | None
+
+
+def make_spec(**wishes: Unpack[Wishes]) -> Spec:
+    """A Spec from keywords.
 
     Raises:
-        SpecError: a value that can't be.
+        SpecError: an unknown keyword, or a value that can't be.
     """
+    unknown = sorted(set(wishes) - set(Wishes.__annotations__))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], Wishes.__annotations__, n=1)
+        known = ", ".join(Wishes.__annotations__)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {known}"
+        raise SpecError(f"a sandbox has no option {unknown[0]!r}", hint=hint)
+    lifetime = wishes.get("lifetime")
+    keep = wishes.get("keep_on_failure", False)
     if not isinstance(lifetime, Lifetime):
-        lifetime = Lifetime(seconds=lifetime, keep_on_failure=keep_on_failure)
-    elif keep_on_failure:
+        lifetime = Lifetime(seconds=lifetime, keep_on_failure=keep)
+    elif keep:
         lifetime = Lifetime(lifetime.seconds, lifetime.idle_seconds, keep_on_failure=True)
     return Spec(
-        image=image,
-        resources=resources or Resources(),
-        network=NetworkPolicy.parse(network),
-        env=env or {},
-        workdir=workdir,
+        image=wishes.get("image"),
+        resources=wishes.get("resources") or Resources(),
+        network=NetworkPolicy.parse(wishes.get("network")),
+        env=wishes.get("env") or {},
+        workdir=wishes.get("workdir", HOME),
         lifetime=lifetime,
-        name=name,
-        labels=labels or {},
-        packages=cast("tuple[str, ...]", packages),
-        venv=venv,
-        ephemeral=ephemeral,
-        hostname=hostname,
-        exec_timeout=exec_timeout,
-        output_limit_bytes=output_limit_bytes,
-        client_token=client_token,
+        name=wishes.get("name"),
+        labels=wishes.get("labels") or {},
+        packages=cast("tuple[str, ...]", wishes.get("packages", ())),
+        venv=wishes.get("venv"),
+        ephemeral=wishes.get("ephemeral", False),
+        hostname=wishes.get("hostname", "corral"),
+        exec_timeout=wishes.get("exec_timeout"),
+        output_limit_bytes=wishes.get("output_limit_bytes", DEFAULT_OUTPUT_LIMIT_BYTES),
+        client_token=wishes.get("client_token"),
     )
 
 
@@ -78,7 +92,7 @@ class AsyncSandbox:
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
         on_event: Callable[[Event], None] | None = None,
-        **wishes: Any,
+        **wishes: Unpack[Wishes],
     ) -> None:
         if spec is not None and wishes:
             raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
@@ -94,7 +108,7 @@ class AsyncSandbox:
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
         on_event: Callable[[Event], None] | None = None,
-        **wishes: Any,
+        **wishes: Unpack[Wishes],
     ) -> SandboxBase:
         """Make a sandbox; whoever asked closes it with `aclose`. Raises: as `Backend.create`."""
         return await cls(backend=backend, spec=spec, on_event=on_event, **wishes)

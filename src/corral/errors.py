@@ -13,8 +13,8 @@ CorralError
 ├── ExecError                                 starting or ending a program
 │   ├── InvalidCommandError (ValueError)      empty, NUL-carrying or oversized argument, bad env, bad timeout
 │   ├── WorkdirError (FileNotFoundError)      the folder to run in is not there
-│   ├── ExitError                             check=True and the program failed; carries the result
-│   └── ExecTimeoutError (TimeoutError)       check=True and the program was out of time; carries the result
+│   └── ExitError                             check=True and the program failed; carries the result
+│       └── ExecTimeoutError (TimeoutError)   check=True and the program was out of time
 ├── SandboxFileError (OSError)                one file operation
 │   ├── SandboxFileNotFoundError (FileNotFoundError)
 │   ├── SandboxFileExistsError (FileExistsError)

@@ -38,6 +38,7 @@ class Capture:
 
     def __init__(self, limit_bytes: int) -> None:
         half = max(1, limit_bytes // 2)
+        self._segment_cost = min(_SEGMENT_COST_BYTES, half // 64)
         self._streams: dict[StreamName, _Stream] = {"stdout": _Stream(half), "stderr": _Stream(half)}
         self._position = 0
         self._last: _Segment | None = None
@@ -54,12 +55,12 @@ class Capture:
             state.cost_head += len(taken)
             state.kept_head += len(taken)
             if self._last is not None and len(self._last.data) == len(taken):
-                state.cost_head += min(_SEGMENT_COST_BYTES, max(0, state.half - state.cost_head))
+                state.cost_head += min(self._segment_cost, max(0, state.half - state.cost_head))
             data = data[len(taken) :]
         if not data:
             return
         new = self._append(state.tail, stream, data)
-        state.cost_tail += len(data) + (_SEGMENT_COST_BYTES if new else 0)
+        state.cost_tail += len(data) + (self._segment_cost if new else 0)
         self._trim(state)
 
     def _append(self, where: list[_Segment] | deque[_Segment], stream: StreamName, data: bytes) -> bool:
@@ -80,7 +81,7 @@ class Capture:
             if len(first.data) <= excess and len(state.tail) > 1:
                 state.tail.popleft()
                 state.dropped += len(first.data)
-                state.cost_tail -= len(first.data) + _SEGMENT_COST_BYTES
+                state.cost_tail -= len(first.data) + self._segment_cost
                 continue
             cut = min(excess, max(0, len(first.data) - 1))
             if cut == 0:

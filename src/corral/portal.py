@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
@@ -38,6 +39,13 @@ class Portal:
                 concurrent.futures.wait([asyncio.run_coroutine_threadsafe(_settle(), self._loop)], timeout=10)
             raise
 
+    def run_soon(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run without waiting, from any thread, this one included. At the end of the program it may not come to it."""
+        if sys.is_finalizing() or not self._thread.is_alive():
+            work.close()
+            return
+        asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """An async iterator as a plain one; leaving the loop early closes it."""
         try:
@@ -47,9 +55,10 @@ class Portal:
                 except StopAsyncIteration:
                     return
         finally:
+            # Not waited for: a forgotten iterator is collected on whatever thread, and however late.
             close = getattr(source, "aclose", None)
             if close is not None:
-                self.run(close())
+                self.run_soon(close())
 
 
 async def _next(source: AsyncIterator[T]) -> T:

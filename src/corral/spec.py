@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from corral.errors import SpecError
+from corral.errors import CorralError, SpecError
 
 HOME = "/home/daytona"
 USER = "daytona"
@@ -169,22 +169,21 @@ class Spec:
             )
 
 
-def check_timeout(value: float | None, *, what: str, error: type[Exception]) -> None:
+def check_timeout(value: float | None, *, what: str, error: type[CorralError]) -> None:
     """A timeout is None or a finite number of seconds above 0; raises `error` otherwise."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        hint = "give seconds above 0, or None for no limit"
-        raise error(f"{what}={value!r} is not a time: {hint}")
+        raise error(f"{what}={value!r} is not a time", hint="give seconds above 0, or None for no limit")
 
 
-def check_env(env: Mapping[str, str], *, error: type[Exception] = SpecError) -> dict[str, str]:
+def check_env(env: Mapping[str, str], *, error: type[CorralError] = SpecError) -> dict[str, str]:
     """Names without '=' and NUL, values without NUL; raises `error` otherwise. Values are never shown."""
     checked: dict[str, str] = {}
     for name, value in env.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise error(f"{name!r} is not a name for an environment variable: it is empty or has '=' or NUL in it")
+            raise error(f"{name!r} is not a name for an environment variable", hint="no '=', no NUL, not empty")
         if not isinstance(value, str) or "\0" in value:
-            raise error(f"the value of environment variable {name!r} is not a text without NUL")
+            raise error(f"the value of environment variable {name!r} is not a text", hint="a str without NUL")
         checked[name] = value
     return checked

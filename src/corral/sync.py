@@ -9,10 +9,10 @@ import functools
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 from corral.backends.registry import get_backend
-from corral.door import AsyncSandbox
+from corral.door import AsyncSandbox, Wishes
 from corral.files import FilesBase
 from corral.portal import get_portal
 from corral.process import ProcessBase
@@ -24,6 +24,7 @@ from corral.spec import Spec
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
+W = TypeVar("W")
 
 
 class _Derived:
@@ -42,6 +43,19 @@ def _run(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callabl
         return result
 
     return cast("Callable[Concatenate[_Derived, P], R]", call)
+
+
+def _run_as(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], wrap: Callable[[R], W]
+) -> Callable[Concatenate[_Derived, P], W]:
+    """The sync form of an async method whose result needs a sync form too."""
+    plain = _run(method)
+
+    @functools.wraps(method)
+    def call(self: _Derived, *args: P.args, **kwargs: P.kwargs) -> W:
+        return wrap(plain(self, *args, **kwargs))
+
+    return cast("Callable[Concatenate[_Derived, P], W]", call)
 
 
 def _iterate(method: Callable[Concatenate[A, P], AsyncIterator[R]]) -> Callable[Concatenate[_Derived, P], Iterator[R]]:
@@ -138,9 +152,15 @@ class Sandbox(_Derived):
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
         on_event: Callable[[Event], None] | None = None,
-        **wishes: Any,
+        **wishes: Unpack[Wishes],
     ) -> None:
         self._adopt(get_portal().run(AsyncSandbox.create(backend=backend, spec=spec, on_event=on_event, **wishes)))
+
+    @classmethod
+    def _of(cls, box: SandboxBase) -> Self:
+        self = cls.__new__(cls)
+        self._adopt(box)
+        return self
 
     def _adopt(self, box: SandboxBase) -> None:
         self._target = box
@@ -156,7 +176,7 @@ class Sandbox(_Derived):
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
         on_event: Callable[[Event], None] | None = None,
-        **wishes: Any,
+        **wishes: Unpack[Wishes],
     ) -> Self:
         """The same as calling the class."""
         return cls(backend=backend, spec=spec, on_event=on_event, **wishes)
@@ -164,9 +184,7 @@ class Sandbox(_Derived):
     @classmethod
     def connect(cls, sandbox_id: str, *, backend: str | Backend = "embedded") -> Self:
         """A handle to a detached sandbox, by id or name. Raises: SandboxGoneError."""
-        self = cls.__new__(cls)
-        self._adopt(get_portal().run(AsyncSandbox.connect(sandbox_id, backend=backend)))
-        return self
+        return cls._of(get_portal().run(AsyncSandbox.connect(sandbox_id, backend=backend)))
 
     @classmethod
     def list(cls, *, backend: str | Backend = "embedded") -> tuple[SandboxInfo, ...]:
@@ -204,11 +222,11 @@ class Sandbox(_Derived):
     resume = _run(SandboxBase.resume)
     resize = _run(SandboxBase.resize)
     expose = _run(SandboxBase.expose)
-    _start = _run(SandboxBase.start)
+    start = _run_as(SandboxBase.start, Process)
 
-    def start(self, *args: Any, **kwargs: Any) -> Process:
-        """See `corral.protocol.AsyncSandbox.start`."""
-        return Process(self._start(*args, **kwargs))
+    def fork(self) -> Self:
+        """See `corral.protocol.CanFork`."""
+        return self._of(get_portal().run(self._box.fork()))
 
     def __enter__(self) -> Self:
         return self
@@ -225,4 +243,5 @@ async def _list(backend: Backend) -> Iterable[SandboxInfo]:
 
 def _close_forgotten(box: SandboxBase) -> None:
     if not box.closed:
-        get_portal().run(box.aclose())
+        # Not waited for: the garbage collector may run on any thread, the portal's own included.
+        get_portal().run_soon(box.aclose())

@@ -142,8 +142,14 @@ def find_python() -> Path:
     if shutil.which("setpriv") is None:
         raise NoOrdinaryUserError("setpriv is not on PATH (Debian package util-linux)")
     for python in (Path(sys.executable), SYSTEM_PYTHON):
-        argv = [*_become(FIRST_UID), str(python), "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
-        # Through setpriv, so a Python that the user can't reach is an exit code and not an exception.
+        # Through env: setpriv's own exec may still reach what its children can't, such as a Python in root's home.
+        argv = [
+            *_become(FIRST_UID),
+            "/usr/bin/env",
+            str(python),
+            "-c",
+            "import sys; sys.exit(sys.version_info < (3, 11))",
+        ]
         done = subprocess.run(argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if done.returncode == 0:
             return python

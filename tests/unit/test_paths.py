@@ -11,19 +11,19 @@ from corral.paths import MAX_PATH_BYTES, SandboxPath, inside
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        ("a", "/work/a"),
-        ("./a//b/.", "/work/a/b"),
+        ("a", "/srv/a"),
+        ("./a//b/.", "/srv/a/b"),
         ("/abs", "/abs"),
         ("//abs///x", "/abs/x"),
-        ("a/../b", "/work/a/../b"),  # a may be a link
-        ("..", "/work/.."),
+        ("a/../b", "/srv/a/../b"),  # a may be a link
+        ("..", "/srv/.."),
         (".", "/work"),
         ("/", "/"),
-        ("~", "/work/~"),
-        ("-x", "/work/-x"),
-        ("new\nline", "/work/new\nline"),
-        ("bad\udcff", "/work/bad\udcff"),
-        (PurePosixPath("a/b"), "/work/a/b"),
+        ("~", "/srv/~"),
+        ("-x", "/srv/-x"),
+        ("new\nline", "/srv/new\nline"),
+        ("bad\udcff", "/srv/bad\udcff"),
+        (PurePosixPath("a/b"), "/srv/a/b"),
     ],
 )
 def test_path_is_made_absolute(given: str | PurePosixPath, wanted: str) -> None:

@@ -6,11 +6,9 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from corral.backends.embedded import EmbeddedBackend, keepers
 from corral.backends.embedded.keepers import KeptProgram
-from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.backends.registry import get_backend
 from corral.errors import CapabilityError, SandboxGoneError
 from corral.protocol import Backend, Command
@@ -34,23 +32,9 @@ async def start_kept(
     """Start a program that outlives us; its number."""
     box = await backend.connect(sandbox_id)
     try:
-        program = _describe(box, command, cwd=cwd, env=env, user=user, timeout=timeout)
-        return await asyncio.to_thread(keepers.run_kept, backend.data_folder, sandbox_id, program)
+        return await box.start_kept(command, cwd=cwd, env=env, user=user, timeout=timeout)
     finally:
         await box.aclose()
-
-
-def _describe(
-    box: EmbeddedSandbox, command: Command, *, cwd: str | None, env: Mapping[str, str], user: str | None,
-    timeout: float | None,
-) -> dict[str, Any]:  # fmt: skip
-    # The sandbox has no public call for this yet: what it resolves for `start` is wanted here too.
-    request = box._request(command, cwd=cwd, env=env, stdin=False, user=user, timeout=timeout)  # noqa: SLF001
-    uid, gid = box._ids(request.user)  # noqa: SLF001
-    return {
-        "argv": list(request.argv), "env": dict(request.env), "cwd": request.cwd, "uid": uid, "gid": gid,
-        "timeout": request.timeout,
-    }  # fmt: skip
 
 
 def list_kept(backend: EmbeddedBackend, sandbox_id: str) -> list[KeptProgram]:

@@ -263,7 +263,7 @@ def _setup_hint(answer: wire.Message) -> str:
     if step.startswith(("PrivateMounts", "OwnCgroupView")):
         return NAMESPACE_HINT
     if step.startswith("Proc "):
-        return "a container that masks parts of /proc can't hold a sandbox: start it with /proc unmasked, or use Docker"
+        return "a container that masks parts of /proc can't hold a sandbox: start it with /proc unmasked"
     if step.startswith("Overlay"):
         return (
             "the data folder's file system can't hold an overlay: set CORRAL_DATA_DIR to a folder on ext4, xfs or btrfs"

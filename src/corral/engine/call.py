@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
-import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ class Call:
     program: Program
     channel: socket.socket
     pid: int
+    program_pid: int
     status_fd: int | None
     report_fd: int
     started: float
@@ -65,6 +65,7 @@ class Call:
             program=program,
             channel=channel,
             pid=spare.started.pid,
+            program_pid=spare.started.program_pid,
             status_fd=spare.started.status_fd,
             report_fd=spare.report_fd,
             started=now,
@@ -73,7 +74,7 @@ class Call:
             terminal_fd=slave,
         )
         with contextlib.suppress(OSError):  # a client gone by now is noticed on the channel
-            wire.send(channel, {"started": call.pid}, (master,) if master is not None else ())
+            wire.send(channel, {"started": call.program_pid}, (master,) if master is not None else ())
         if master is not None:
             os.close(master)
         return call
@@ -81,10 +82,7 @@ class Call:
     def signal(self, number: int, *, group: bool) -> None:
         """Signal the program, or its whole process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.status_fd is None:
-                (os.killpg if group else os.kill)(self.pid, number)
-            else:
-                _signal_below(self.pid, number)
+            (os.killpg if group else os.kill)(self.program_pid, number)
 
     def judge(self, status: int, *, oom_count: int) -> bool:
         """Whether it was for want of memory that it ended."""
@@ -148,11 +146,3 @@ def _decode(status: int) -> tuple[int, int]:
         number = os.WTERMSIG(status)
         return 128 + number, number
     return os.WEXITSTATUS(status), 0
-
-
-def _signal_below(reaper: int, number: int) -> None:
-    """Where a subreaper stands between: the program is its first child and leads the group."""
-    with open(f"/proc/{reaper}/task/{reaper}/children") as file:
-        children = file.read().split()
-    if children:
-        os.killpg(int(children[0]), signal.Signals(number))

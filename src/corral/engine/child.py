@@ -59,7 +59,6 @@ def prepare_child(stage: Stage, *, soft_limits: bool) -> None:
     """What a child does before it knows its program. Raises: SetupError as an OSError of its own kind."""
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
-    os.setsid()
     try:
         perform(plan_child(stage.recipe.limits, soft_limits=soft_limits), stage)
     except SetupError as error:
@@ -70,6 +69,7 @@ def become(program: Program, stage: Stage, *, report_fd: int, terminal: str | No
     """Turn this prepared child into the program. What went wrong is written to `report_fd`, which init reads."""
     status = NOT_EXECUTABLE
     try:
+        os.setsid()  # before the terminal, which becomes this session's
         _take_standard_streams(program, terminal)
         report_fd = _move_up(report_fd)
         if program.read_only or program.hidden:

@@ -99,7 +99,7 @@ class LauncherClient:
     def _start(self) -> None:
         if sys.platform != "linux":
             raise UnsupportedError(
-                "the embedded engine needs Linux", hint="use backend='docker' or a remote server on this system"
+                "the embedded engine needs Linux", hint="name another backend, such as one on a remote machine"
             )
         import json
 
@@ -117,6 +117,12 @@ class LauncherClient:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        except OSError as error:
+            ours.close()
+            raise UnsupportedError(
+                f"this Python can't be started again: {error.strerror}",
+                hint="use an interpreter that this user may execute",
+            ) from error
         finally:
             theirs.close()
         assert process.stdin is not None

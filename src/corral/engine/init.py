@@ -51,6 +51,8 @@ class Init:
         self._soft = not memory_limited
         self._memory = MemoryWatch(stage.recipe.limits.memory_bytes) if self._soft else None
         program_steps(stage, CODE_UID, CODE_GID)  # before any fork, so that no child has to work it out
+        # Whether code runs under our own uid, and can therefore stop and kill our helpers.
+        self._uid_shared = stage.identity.rootless
         self._spare: Spare | None = None
         self._spare_refused = False
         self._calls: dict[int, Call] = {}
@@ -167,6 +169,11 @@ class Init:
     def _start(self, program: Program, channel: socket.socket) -> None:
         spare, self._spare, self._spare_refused = self._spare, None, False
         oom_count = self.oom_count()
+        self._uid_shared = self._uid_shared or program.uid == self._stage.identity.init_uid
+        if self._uid_shared and spare is not None:
+            self._trees.wake_helpers()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(spare.started.program_pid, signal.SIGCONT)
         try:
             call = Call.start(spare or self._fork_spare(), program, channel, oom_count=oom_count)
         except OSError as error:
@@ -279,7 +286,7 @@ class Init:
         waits = [60.0]
         now = time.monotonic()
         waits += [call.deadline - now for call in self._calls.values() if call.deadline is not None]
-        if (self._calls or self._unfinished) and self._stage.identity.rootless:
+        if (self._calls or self._unfinished) and (self._uid_shared or self._memory is not None):
             waits.append(_LOOK_SECONDS)
         return max(0.0, min(waits))
 
@@ -292,7 +299,7 @@ class Init:
         if self._calls or self._unfinished:
             if self._memory is not None:
                 self._memory.look(now)
-            if self._stage.identity.rootless:
+            if self._uid_shared:
                 self._trees.wake_helpers()
 
     def _start_agent(self, channel_fd: int) -> None:
@@ -300,6 +307,7 @@ class Init:
         pid = os.fork()
         if pid == 0:
             serve_files(channel_fd, self._stage)
+        os.close(channel_fd)  # else nobody would notice when the agent dies
         self._trees.protect(pid)
 
     def _usage(self) -> wire.Message:

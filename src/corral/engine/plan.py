@@ -19,6 +19,7 @@ DEVICE_LINKS = {
 }
 # Files of /proc that tell about the host or reach into the kernel, and that no program needs.
 MASKED_FILES = (
+    "cmdline",
     "config.gz",
     "interrupts",
     "iomem",
@@ -51,7 +52,7 @@ MASKED_FILES = (
     "locks",
     "allocinfo",
 )
-MASKED_FOLDERS = ("acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "scsi", "sysvipc", "tty")
+MASKED_FOLDERS = ("acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "pressure", "scsi", "sysvipc", "tty")
 READ_ONLY_FOLDERS = ("sys",)
 # 0 makes the kernel refuse; seccomp refuses as well. Init itself makes a mount namespace for a restricted view.
 USER_LIMITS = {
@@ -66,6 +67,10 @@ USER_LIMITS = {
     "max_inotify_instances": 128,
     "max_inotify_watches": 65536,
 }
+
+
+# Rootless, these are taken from what the host's user has: a sandbox must not use all of it up.
+ROOTLESS_LIMITS = {"max_inotify_instances": 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +287,7 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
     steps += overlays
     steps += [
         Proc("root/proc"),
-        LimitNamespaces(tuple(USER_LIMITS.items())),
+        LimitNamespaces(tuple({**USER_LIMITS, **(ROOTLESS_LIMITS if identity.rootless else {})}.items())),
         MaskProc(MASKED_FILES, MASKED_FOLDERS, READ_ONLY_FOLDERS),
         Tmpfs("root/dev", "0755", 65536, 64),
         Devices("root/dev", DEVICES, tuple(DEVICE_LINKS.items())),

@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -54,19 +53,24 @@ def _pids() -> list[int]:
 
 
 def _resident_bytes() -> dict[int, int]:
+    """A quick upper bound: shared pages are counted for each; page tables, which no rlimit sees, as well."""
     held: dict[int, int] = {}
     for pid in _pids():
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm", "rb") as file:
-            held[pid] = int(file.read().split()[1]) * _PAGE
+        held[pid] = sum(_kib(f"/proc/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmPTE:")))
     return held
 
 
 def _proportional_bytes() -> dict[int, int]:
-    """Anonymous and shared memory of each process, pages that several share divided among them."""
+    """Anonymous and shared memory of each process, pages that several share divided among them, and page tables."""
     held: dict[int, int] = {}
     for pid in _pids():
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
-                    held[pid] = held.get(pid, 0) + int(line.split()[1]) * 1024
+        pages = sum(_kib(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:")))
+        held[pid] = pages + sum(_kib(f"/proc/{pid}/status", (b"VmPTE:",)))
     return held
+
+
+def _kib(path: str, names: tuple[bytes, ...]) -> list[int]:
+    """The sizes that the kernel gives in KiB under these names, as bytes."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(path, "rb") as file:
+        return [int(line.split()[1]) * 1024 for line in file if line.startswith(names)]
+    return []

@@ -20,9 +20,10 @@ Become = Callable[[], NoReturn]
 
 
 class Started(NamedTuple):
-    """A child of init. With `status_fd`, the program is its child: the end is read there, not by waiting."""
+    """A child of init. With `status_fd`, the program is *its* child: the end is read there, not by waiting."""
 
     pid: int
+    program_pid: int
     status_fd: int | None
 
 
@@ -69,7 +70,7 @@ class CgroupTrees:
             raise
         finally:
             os.close(leaf)
-        return Started(pid, None)
+        return Started(pid, pid, None)
 
     def kill(self, number: int) -> None:
         """See `Trees`."""
@@ -133,6 +134,7 @@ class ReaperTrees:
 
     def __init__(self) -> None:
         self._reapers: dict[int, int] = {}
+        self._programs: dict[int, int] = {}
         self._helpers: set[int] = set()
 
     def protect(self, pid: int) -> None:
@@ -152,16 +154,19 @@ class ReaperTrees:
             _reap(become, writer)
         os.close(writer)
         self._reapers[number] = pid
-        return Started(pid, reader)
+        said = os.read(reader, 32)  # its first word: init can't see in /proc what has not been exec'd yet
+        if not said.strip().isdigit():
+            os.close(reader)
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self._programs[number] = int(said)
+        return Started(pid, int(said), reader)
 
     def kill(self, number: int) -> None:
         """See `Trees`."""
         reaper = self._reapers.get(number)
         others = [pid for other, pid in self._reapers.items() if other != number]
-        _stop_and_kill(reaper, [*others, *self._helpers])
-        if reaper is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(reaper, signal.SIGCONT)  # the code shares our uid here, and may have stopped it
+        program = [self._programs[number]] if number in self._programs and number in self._reapers else []
+        _stop_and_kill(program, spared={reaper, os.getpid()}, others=[*others, *self._helpers])
 
     def cpu_seconds(self, number: int) -> float | None:
         """See `Trees`."""
@@ -176,6 +181,7 @@ class ReaperTrees:
             os.kill(pid, 0)
         except ProcessLookupError:
             del self._reapers[number]
+            self._programs.pop(number, None)
             return True
         return False
 
@@ -189,7 +195,7 @@ def _wake(leaders: set[int]) -> None:
 
 
 def _reap(become: Become, status_fd: int) -> NoReturn:
-    """The subreaper: says "STATUS CPU PEAK_KIB" when the program ends, then stays until no orphan is left."""
+    """The subreaper: says its child's pid, "STATUS CPU PEAK_KIB" at its end, and stays until no orphan is left."""
     try:
         os.setpgid(0, 0)
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
@@ -198,6 +204,7 @@ def _reap(become: Become, status_fd: int) -> NoReturn:
         if program == 0:
             become()
         syscalls.close_all_but((status_fd,))  # above all, not hold the program's pipes open
+        os.write(status_fd, str(program).encode())
         while True:
             pid, status, usage = os.wait4(-1, 0)
             if pid == program:
@@ -209,26 +216,24 @@ def _reap(become: Become, status_fd: int) -> NoReturn:
         os._exit(1)
 
 
-def _stop_and_kill(reaper: int | None, others: list[int]) -> None:
-    """End what descends from `reaper`, and orphans that lie directly under init, but nothing of the other calls.
+def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[int]) -> None:
+    """End the program, all that lies outside the other calls' trees, and nothing of those.
 
-    Stopped first, all of them: what is stopped can't fork, so the set stops growing even under a fork bomb.
+    Everything is stopped first, in one step under the kernel's own lock: a fork that is under way fails then, so nobody
+    can run away while we look. Those that are spared go on afterwards.
     """
-    spared = {reaper, os.getpid()}
-    deadline = time.monotonic() + 2.0
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        seen: set[int] = set()
-        while time.monotonic() < deadline:
-            members = _outside(others) - spared
-            for pid in members:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            if members <= seen:
-                break
-            seen |= members
-    if time.monotonic() >= deadline:
+    try:
+        os.kill(-1, signal.SIGSTOP)
+    except ProcessLookupError:
+        return  # nobody but us is left
+    try:
+        # A program that has not been exec'd yet is not visible in /proc, but known by its number.
+        for pid in {*program, *_outside(others)} - spared:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    finally:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)  # all but PID 1, in one sweep: better too much than too little
+            os.kill(-1, signal.SIGCONT)
 
 
 def _outside(others: list[int]) -> set[int]:

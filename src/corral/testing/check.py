@@ -235,9 +235,8 @@ async def until(ask: Callable[[], Awaitable[Any] | Any], wanted: object, what: s
     try:
         async with asyncio.timeout(HANG_SECONDS / 3):
             while True:
-                seen = ask()
-                if inspect.isawaitable(seen):
-                    seen = await seen
+                answer = ask()
+                seen = await answer if inspect.isawaitable(answer) else answer
                 if seen == wanted:
                     return
                 await asyncio.sleep(0.02)

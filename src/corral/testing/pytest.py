@@ -8,6 +8,7 @@ test_conformance = conformance_tests(lambda: MyBackend(), cannot={"watch": "the 
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def conformance_tests(
             module = request.node.getparent(pytest.Module)
             module.addfinalizer(lambda: asyncio.run(made.pop().aclose()))
         verdict = asyncio.run(run_check(item, made[0], cannot=reasons, count=count, scratch=tmp_path, make=make))
+        gc.collect()  # what a check left unclosed is a warning of its own test, not of a later one
         if verdict.outcome == "skipped":
             pytest.xfail(verdict.detail)  # known and said, so not a skip that a strict run would count
         if verdict.outcome == "failed":

@@ -95,9 +95,9 @@ class EmbeddedBackend:
         return sandbox
 
     async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> EmbeddedSandbox:
-        ground = await self._prepare_ground(spec)
+        ground = await self.prepare_ground(spec)
         sandbox_id = str(uuid.uuid4())
-        recipe = self._recipe(spec, sandbox_id, ground)
+        recipe = self.make_recipe(spec, sandbox_id, ground)
         ours, theirs = wire.make_pair()
         try:
             with mapped(op="create"):
@@ -178,7 +178,8 @@ class EmbeddedBackend:
                 os.register_at_fork(after_in_child=self._launcher.abandon)
                 self._exit_registered = True
 
-    async def _prepare_ground(self, spec: Spec) -> Ground:
+    async def prepare_ground(self, spec: Spec) -> Ground:
+        """Everything on the host that a sandbox of this spec stands on. Raises: as `create`."""
         tools = settings.find_host_tools(owned=os.geteuid() == 0, typescript=typescript.installed(self.data_folder))
         extra: list[Tool] = []
         if spec.packages:
@@ -204,7 +205,8 @@ class EmbeddedBackend:
             self._bases[key] = trees
         return trees
 
-    def _recipe(self, spec: Spec, sandbox_id: str, ground: Ground) -> Recipe:
+    def make_recipe(self, spec: Spec, sandbox_id: str, ground: Ground) -> Recipe:
+        """What the engine is asked to make."""
         resources = spec.resources
         limits = Limits(
             memory_bytes=resources.memory,

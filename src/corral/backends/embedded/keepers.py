@@ -229,13 +229,6 @@ class KeptProgram:
     log: Path
 
 
-def run_kept(data_folder: Path, wanted: str, program: dict[str, Any]) -> int:
-    """Start a program whose output the keeper logs; its number."""
-    found = find(data_folder, wanted)
-    with mapped(sandbox_id=found.sandbox_id, op="run"):
-        return int(_ask(data_folder, found.sandbox_id, {"op": "run", "program": program})["number"])
-
-
 def kept_programs(data_folder: Path, wanted: str) -> list[KeptProgram]:
     """The programs a keeper runs or has run, oldest first."""
     folder = find(data_folder, wanted).folder / "logs"

@@ -136,8 +136,8 @@ class EmbeddedProcess(ProcessBase):
 
     def _hear(self) -> None:
         """The channel speaks: the end, or the end of the sandbox."""
-        if self.ended:
-            return
+        if self.ended or self._last_words is not None:
+            return  # init closes the channel after its last word
         try:
             received = wire.receive(self._channel, allow_large=False)
         except BlockingIOError:

@@ -77,8 +77,8 @@ def describe_filter() -> str:
 
 async def describe_plan(backend: EmbeddedBackend, spec: Spec) -> str:
     """What would be done to the kernel for such a sandbox, and for each program in it."""
-    ground = await backend._prepare_ground(spec)  # noqa: SLF001 - the same room
-    recipe = backend._recipe(spec, _EXAMPLE_ID, ground)  # noqa: SLF001 - the same room
+    ground = await backend.prepare_ground(spec)
+    recipe = backend.make_recipe(spec, _EXAMPLE_ID, ground)
     root = os.geteuid() == 0
     first = _EXAMPLE_FIRST_UID // UID_RANGE_SIZE * UID_RANGE_SIZE if root else os.geteuid()
     identity = Identity(rootless=not root, outer_uid=first, outer_gid=first if root else os.getegid())

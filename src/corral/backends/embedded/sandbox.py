@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +24,7 @@ from corral.engine.client import LauncherClient, ask, check, receive_within
 from corral.engine.errors import EngineError, GoneError
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError
+from corral.protocol import Command, PathLike
 from corral.results import Event, SandboxInfo, SandboxUsage
 from corral.sandbox import SandboxBase
 from corral.spec import HOME, Spec
@@ -83,6 +85,9 @@ class EmbeddedSandbox(SandboxBase):
         self._made_by = os.getpid()
         self._created = time.time()
         self._deadline: float | None = None
+        self._last_use = time.monotonic()
+        self._idle_key = object()
+        self._processes: weakref.WeakSet[EmbeddedProcess] = weakref.WeakSet()
         self._control_lock = threading.Lock()
         self._files = EmbeddedFiles(
             workdir=spec.workdir, sandbox_id=sandbox_id, open_agent=self._open_agent, ping=self._ping
@@ -92,6 +97,7 @@ class EmbeddedSandbox(SandboxBase):
     def files(self) -> EmbeddedFiles:
         """See `AsyncSandbox`."""
         self._ensure_open()
+        self._last_use = time.monotonic()
         return self._files
 
     def tell(self, kind: str, **details: str | int | float | bool | None) -> None:
@@ -99,18 +105,35 @@ class EmbeddedSandbox(SandboxBase):
         self._say(kind, **details)
 
     def arm_deadline(self) -> None:
-        """An owned sandbox ends at its deadline even if its owner forgets it."""
-        seconds = self._spec.lifetime.seconds
-        if seconds is not None:
-            self._deadline = time.monotonic() + seconds
+        """An owned sandbox ends at its deadline, or when nothing is done with it, even if its owner forgets it."""
+        lifetime = self._spec.lifetime
+        if lifetime.seconds is not None:
+            self._deadline = time.monotonic() + lifetime.seconds
             get_pump().call_at(self, self._deadline, self._give_up)
+        if lifetime.idle_seconds is not None:
+            get_pump().call_at(self._idle_key, time.monotonic() + lifetime.idle_seconds, self._look_idle)
+
+    def _look_idle(self) -> None:
+        idle_seconds = self._spec.lifetime.idle_seconds
+        if idle_seconds is None or self._closed:
+            return
+        now = time.monotonic()
+        if any(not process.ended for process in self._processes):
+            self._last_use = now
+        if now - self._last_use >= idle_seconds:
+            self._give_up()
+        else:
+            get_pump().call_at(self._idle_key, self._last_use + idle_seconds, self._look_idle)
 
     # Primitives.
 
     async def _spawn(self, request: SpawnRequest) -> EmbeddedProcess:
         uid, gid = self._ids(request.user)
+        self._last_use = time.monotonic()
         with mapped(sandbox_id=self._id, op="exec"):
-            return await spawn(self._control, request, sandbox_id=self._id, uid=uid, gid=gid, give_up=self._give_up)
+            process = await spawn(self._control, request, sandbox_id=self._id, uid=uid, gid=gid, give_up=self._give_up)
+        self._processes.add(process)
+        return process
 
     def _ids(self, user: str) -> tuple[int, int]:
         if user == "daytona" or user == str(CODE_UID):
@@ -171,6 +194,7 @@ class EmbeddedSandbox(SandboxBase):
 
     async def _release(self) -> None:
         get_pump().cancel(self)
+        get_pump().cancel(self._idle_key)
         self._files.close()
         if self._made_by != os.getpid():
             self._control.close()  # a forked child: the sandbox is its parent's
@@ -219,6 +243,42 @@ class EmbeddedSandbox(SandboxBase):
         return SandboxInfo(
             self._id, self._backend, kept["name"], "running", kept["created"], answer["seconds_left"], labels
         )
+
+    async def start_kept(
+        self,
+        command: Command,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Start a program in a detached sandbox that outlives us; its keeper writes its log. Gives its number.
+
+        Raises:
+            CapabilityError: the sandbox is not detached.
+        """
+        if self._grip.owned:
+            raise CapabilityError(
+                "only a detached sandbox keeps programs running",
+                sandbox_id=self._id,
+                op="start_kept",
+                hint="detach() it",
+            )
+        request = self._request(
+            command, cwd=cwd, env=env, stdin=False, user=user, timeout=timeout, default_timeout=False
+        )
+        uid, gid = self._ids(request.user)
+        program = {
+            "argv": list(request.argv),
+            "env": dict(request.env),
+            "cwd": request.cwd,
+            "uid": uid,
+            "gid": gid,
+            "timeout": request.timeout,
+        }
+        with mapped(sandbox_id=self._id, op="start_kept"):
+            return int(check(await exchange.answer(self._grip.request({"op": "run", "program": program})))["number"])
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         """See `AsyncSandbox`."""

@@ -63,11 +63,14 @@ def _add_python(tools: list[Tool], commands: dict[str, str], env: dict[str, str]
         python = executable
     else:
         tools.append(Tool(prefix, PYTHON_AT))
+        env["PATH"] = PATH.replace(BIN, f"{BIN}:{PYTHON_AT}/bin", 1)
         python = f"{PYTHON_AT}/{os.path.relpath(executable, prefix)}"
         if sysconfig.get_config_var("Py_ENABLE_SHARED"):
             env["LD_LIBRARY_PATH"] = f"{PYTHON_AT}/lib"  # its own search path names a folder that is not there inside
-    for name in ("python", "python3", f"python{version}"):
-        commands[name] = python
+    if _inside_usr(prefix):
+        # Debian has no `python`. Elsewhere the folder itself is on PATH: a link would mislead `python -m venv`.
+        for name in ("python", "python3", f"python{version}"):
+            commands[name] = python
     for name in ("pip", "pip3"):
         # The host's pip script begins with a path of the host; `-m pip` is the same program.
         commands[name] = f'#!/bin/sh\nexec {python} -m pip "$@"\n'

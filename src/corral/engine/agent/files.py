@@ -17,16 +17,22 @@ Operation = Callable[[wire.Message, list[int], Reply], None]
 
 MAX_EDIT_BYTES = 64 * 1024 * 1024
 _EDIT_ATTEMPTS = 5
+TEMPORARY_PREFIX = ".corral-"
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     """Open a regular file, and nothing else: no FIFO that blocks, no device, nothing of /proc."""
-    descriptor = syscalls.openat2(
-        syscalls.AT_FDCWD,
-        os.fsencode(path),
-        flags | os.O_NONBLOCK | os.O_NOCTTY,
-        resolve=syscalls.RESOLVE_NO_MAGICLINKS,
-    )
+    try:
+        descriptor = syscalls.openat2(
+            syscalls.AT_FDCWD,
+            os.fsencode(path),
+            flags | os.O_NONBLOCK | os.O_NOCTTY,
+            resolve=syscalls.RESOLVE_NO_MAGICLINKS,
+        )
+    except OSError as error:
+        if os.path.realpath(path).startswith("/proc/"):
+            raise _proc_refusal() from error
+        raise
     try:
         kind = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(kind):
@@ -35,11 +41,15 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
                 "not_regular", number, f"is a {name_kind(kind)}, not a regular file", kind=name_kind(kind)
             )
         if syscalls.file_system_magic(descriptor) == syscalls.PROC_SUPER_MAGIC:
-            raise RefusedError("not_regular", errno.EINVAL, "is in /proc: read it with a command", kind="proc")
+            raise _proc_refusal()
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _proc_refusal() -> RefusedError:
+    return RefusedError("not_regular", errno.EINVAL, "is in /proc: read it with a command", kind="proc")
 
 
 def name_kind(mode: int) -> str:
@@ -171,7 +181,7 @@ def replacing(message: wire.Message) -> Iterator[int]:
     if message.get("parents", True):
         os.makedirs(os.path.dirname(path), exist_ok=True)
     before = _existing(path, exclusive=message.get("exclusive", False))
-    temporary = f"{os.path.dirname(path)}/.corral-{os.getpid()}-{os.urandom(6).hex()}"
+    temporary = f"{os.path.dirname(path)}/{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
     target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         if message.get("append") and before is not None:

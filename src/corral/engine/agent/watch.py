@@ -8,6 +8,7 @@ import select
 import struct
 
 from corral.engine import wire
+from corral.engine.agent.files import TEMPORARY_PREFIX
 from corral.engine.agent.reply import RefusedError, Reply
 
 _CREATE, _DELETE, _MODIFY, _MOVED_FROM, _MOVED_TO, _CLOSE_WRITE = 0x100, 0x200, 0x2, 0x40, 0x80, 0x8
@@ -61,6 +62,8 @@ def _pass_on(data: bytes, folders: dict[int, str], add: object, reply: Reply, *,
         offset += 16 + length
         if mask & _OVERFLOW:
             raise RefusedError("overflow", 0, "changes came faster than they could be read")
+        if name.startswith(TEMPORARY_PREFIX):
+            continue  # our own, on its way to becoming a file
         path = os.path.join(folders.get(number, "?"), name)
         for bit, kind in _NAMES:
             if mask & bit:

@@ -21,7 +21,9 @@ from corral.engine.storage.layout import make_uppers
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
 _AUTOCLEAR = 4
 _NO_ACCESS_TIME = 0x10
-_SMALLEST_BYTES = 16 * 1024 * 1024
+_SMALLEST_BYTES = 4 * 1024 * 1024
+_INODE_BYTES = 256
+_TABLES_BYTES = 2 * 1024 * 1024
 
 
 class LoopStorage:
@@ -77,7 +79,8 @@ class LoopStorage:
             os.close(device_fd)
 
     def _template(self, size_bytes: int, inodes: int) -> str:
-        size_bytes = max(size_bytes, _SMALLEST_BYTES)
+        # The file system's own tables come on top, so that the sandbox can use what it was promised.
+        size_bytes = max(size_bytes, _SMALLEST_BYTES) + inodes * _INODE_BYTES + _TABLES_BYTES
         path = os.path.join(self._templates, f"{size_bytes}-{inodes}.img")
         if os.path.exists(path):
             return path
@@ -86,7 +89,20 @@ class LoopStorage:
         try:
             with open(unfinished, "wb") as file:
                 file.truncate(size_bytes)
-            options = ["-q", "-F", "-b", "4096", "-m", "0", "-O", "^has_journal,^resize_inode", "-N", str(inodes)]
+            options = [
+                "-q",
+                "-F",
+                "-b",
+                "4096",
+                "-m",
+                "0",
+                "-O",
+                "^has_journal,^resize_inode",
+                "-N",
+                str(inodes),
+                "-I",
+                str(_INODE_BYTES),
+            ]
             mkfs = _mkfs()
             assert mkfs is not None
             subprocess.run(
