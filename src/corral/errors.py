@@ -255,6 +255,7 @@ class EngineFaultError(CorralError):
 
 FILE_ERRORS_BY_ERRNO: dict[int, type[SandboxFileError]] = {
     errno.ENOENT: SandboxFileNotFoundError,
+    errno.ELOOP: SandboxFileNotFoundError,  # a link that leads nowhere
     errno.EEXIST: SandboxFileExistsError,
     errno.ENOTEMPTY: SandboxFileExistsError,
     errno.EACCES: SandboxPermissionError,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import posixpath
 import secrets
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
 from typing import NoReturn, Self
@@ -27,6 +26,7 @@ from corral.errors import (
     SandboxFileError,
     SandboxGoneError,
 )
+from corral.feed import check_input, wait_for
 from corral.files import FilesBase
 from corral.languages import Language, Runtime, choose_runtime, find_language
 from corral.paths import inside
@@ -36,8 +36,9 @@ from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, S
 from corral.spec import USER, Spec, check_env, check_timeout
 
 _SHELL_TEXT_BYTES = 64 * 1024
-_STDIN_CHUNK_BYTES = 256 * 1024
 _KILL_SECONDS = 10.0
+_PRIVATE = "/tmp/.corral-"
+"""Folders inside in which snippets and long scripts lie while they run."""
 
 log = logging.getLogger("corral.sandbox")
 
@@ -62,8 +63,11 @@ class SandboxBase(ABC):
         """Start a program."""
 
     @abstractmethod
-    async def _release(self) -> None:
-        """End the sandbox if it is owned, let go of it if not. Called once."""
+    def _release(self) -> Awaitable[None]:
+        """End the sandbox if it is owned, let go of it if not. Called once.
+
+        What must happen even if the event loop ends at once happens in the call itself; the rest may be awaited.
+        """
 
     @property
     @abstractmethod
@@ -158,8 +162,11 @@ class SandboxBase(ABC):
         output_limit_bytes: int | None = None,
     ) -> ExecResult:
         """See `AsyncSandbox`."""
-        script = await self._long_script(command)
+        check_input(stdin)
+        script = self._script_for(command)
         try:
+            if script is not None:
+                await self.files.write(script, as_bytes(str(command)))
             request = self._request(
                 ["/bin/sh", script] if script else command,
                 cwd=cwd,
@@ -197,10 +204,13 @@ class SandboxBase(ABC):
         if found.strip is not None:
             source = found.strip(source)
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
+        check_input(stdin)
         runtime = await self._runtime(found, source)
         folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
-        path, remove = await self._place(source, runtime, folder)
+        private = f"{_PRIVATE}{secrets.token_hex(8)}"
+        beside = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
         try:
+            path = await self._place(source, runtime, private=private, beside=beside)
             argv = [word.replace("{file}", path) for word in runtime.argv]
             request = self._request(
                 [*argv, *args],
@@ -212,7 +222,8 @@ class SandboxBase(ABC):
             )
             result = await self._run(request, stdin, on_output)
         finally:
-            await self._drop(remove)
+            # Both, whatever was reached: a write that was cancelled may have been carried out all the same.
+            await self._drop(beside if runtime.beside else private)
         if result.exit_code == NOT_FOUND_EXIT_CODE and not found.probe:
             await self._ensure_program(found, runtime)
         values = {field.name: getattr(result, field.name) for field in fields(result)}
@@ -241,7 +252,9 @@ class SandboxBase(ABC):
         for name, value in (("rows", rows), ("columns", columns)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
                 raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
-        script = await self._long_script(command)
+        script = self._script_for(command)
+        if script is not None:
+            await self.files.write(script, as_bytes(str(command)))
         request = self._request(
             ["/bin/sh", script] if script else command,
             cwd=cwd,
@@ -306,21 +319,14 @@ class SandboxBase(ABC):
 
     async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
         process = await self._spawn(request)
-        helpers: list[asyncio.Task[None]] = []
         try:
-            if stdin is not None:
-                helpers.append(asyncio.ensure_future(_feed(process, stdin)))
-            if on_output is not None:
-                await _pass_on(process, on_output)
-            result = await process.wait()
+            result = await wait_for(process, stdin=stdin, on_output=on_output)
         except BaseException:
-            # Cancelled, or a callback raised: nothing of the program may stay behind, not even for a moment.
+            # Cancelled, or a callback or the input raised: nothing of the program may stay behind, not for a moment.
             process.end_tree("cancelled")
             with contextlib.suppress(CorralError, TimeoutError):
                 await asyncio.shield(process.wait(timeout=_KILL_SECONDS))
             raise
-        finally:
-            await _stop(helpers)
         self._say(
             "exec",
             program=posixpath.basename(request.argv[0]),
@@ -389,32 +395,27 @@ class SandboxBase(ABC):
 
     # Snippets and long scripts: payloads never travel in argv.
 
-    async def _long_script(self, command: Command) -> str | None:
-        """A shell text too long for an argument goes into a file; gives its path."""
-        if not isinstance(command, str):
+    def _script_for(self, command: Command) -> str | None:
+        """Where a shell text that is too long for an argument will be put."""
+        if not isinstance(command, str) or "\0" in command:
             return None
-        text = command.encode("utf-8", "surrogateescape")
-        if len(text) <= _SHELL_TEXT_BYTES or b"\0" in text:
+        if len(command.encode("utf-8", "surrogateescape")) <= _SHELL_TEXT_BYTES:
             return None
+        return f"{_PRIVATE}{secrets.token_hex(8)}/script.sh"
+
+    async def _place(self, source: bytes, runtime: Runtime, *, private: str, beside: str) -> str:
+        """Put a snippet where its runtime wants it; gives its path."""
         self._ensure_open()
-        return (await self._write_private(text, "script.sh"))[0]
-
-    async def _write_private(self, source: bytes, name: str) -> tuple[str, str]:
-        folder = f"/tmp/.corral-{secrets.token_hex(8)}"
-        await self.files.write(f"{folder}/{name}", source)
-        return f"{folder}/{name}", folder
-
-    async def _place(self, source: bytes, runtime: Runtime, folder: str) -> tuple[str, str]:
-        """Put a snippet where its runtime wants it: its path, and what to remove afterwards."""
         if runtime.beside:
-            path = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
             try:
-                await self.files.write(path, source, parents=False)
+                await self.files.write(beside, source, parents=False)
             except SandboxFileError:
                 log.debug("the working folder takes no file: the snippet goes to a private one")
             else:
-                return path, path
-        return await self._write_private(source, f"snippet.{runtime.extension}")
+                return beside
+        path = f"{private}/snippet.{runtime.extension}"
+        await self.files.write(path, source)
+        return path
 
     async def _drop(self, path: str) -> None:
         try:
@@ -445,33 +446,3 @@ class SandboxBase(ABC):
         raise BackendUnavailableError(
             f"nothing in this sandbox runs {language.name}", sandbox_id=self._id, op="run_code", hint=language.hint
         )
-
-
-async def _feed(process: ProcessBase, stdin: Stdin) -> None:
-    """Write all input, then close it. A program that does not want it all is no error."""
-    try:
-        if isinstance(stdin, AsyncIterable):
-            async for piece in stdin:
-                await process.write(piece)
-        elif stdin is not None:
-            data = as_bytes(stdin)
-            for offset in range(0, len(data), _STDIN_CHUNK_BYTES):
-                await process.write(data[offset : offset + _STDIN_CHUNK_BYTES])
-        await process.close_stdin()
-    except CorralError:
-        log.debug("a program closed its input early")
-
-
-async def _pass_on(process: ProcessBase, on_output: OnOutput) -> None:
-    async for chunk in process.output():
-        answer = on_output(chunk)
-        if inspect.isawaitable(answer):
-            await answer
-
-
-async def _stop(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(outcome, Exception) and not isinstance(outcome, CorralError):
-            log.warning("feeding input failed: %r", outcome)

@@ -25,6 +25,7 @@ async def read_host_file(path: Path) -> AsyncIterator[bytes]:
 
 async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: int, max_bytes: int | None) -> None:
     """Write beside the target, then take its place: a broken transfer leaves nothing."""
+    await asyncio.to_thread(_refuse_odd_target, target)
     await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
     descriptor, name = await asyncio.to_thread(tempfile.mkstemp, dir=target.parent, prefix=".corral-")
     try:
@@ -43,6 +44,11 @@ async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: i
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(Path(name).unlink)
         raise
+
+
+def _refuse_odd_target(target: Path) -> None:
+    if target.exists() and not target.is_file():
+        raise FileExistsError(f"{target.name!r} is there already, and is not a file that could be replaced")
 
 
 async def pack_host_tree(root: Path) -> AsyncIterator[bytes]:

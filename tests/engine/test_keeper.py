@@ -102,6 +102,8 @@ async def test_background_program_of_a_detached_sandbox_lives_on(backend: Embedd
     box = await backend.create(Spec())
     process = await box.start("while :; do date +%s.%N > alive; sleep 0.05; done")
     await box.detach()
+    while not await box.files.exists("alive"):
+        await asyncio.sleep(0.02)
     first = await box.files.read("alive")
     while await box.files.read("alive") == first:
         await asyncio.sleep(0.02)
@@ -261,33 +263,28 @@ async def test_owned_sandbox_is_not_to_be_found(backend: EmbeddedBackend) -> Non
 
 async def test_kept_program_runs_on_and_is_logged(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
+    assert await box.start_kept("echo out; echo err >&2; exit 3") == 1
+    assert await box.start_kept(["sleep", "1000"]) == 2
     await box.aclose()
-    program = {"argv": ["sh", "-c", "echo out; echo err >&2; exit 3"], "env": {"PATH": "/usr/bin:/bin"}, "cwd": "/"}
-    assert keepers.run_kept(backend.data_folder, "worker", program) == 1
-    assert keepers.run_kept(backend.data_folder, "worker", {**program, "argv": ["sleep", "1000"]}) == 2
-    assert wait_until(lambda: keepers.kept_programs(backend.data_folder, "worker")[0].state == "ended")
-    first, second = keepers.kept_programs(backend.data_folder, "worker")
+    assert wait_until(lambda: kept(backend)[0].state == "ended")
+    first, second = kept(backend)
     assert (first.exit_code, first.log.read_text()) == (3, "out\nerr\n")
     assert (second.state, second.exit_code, second.argv) == ("running", None, ("sleep", "1000"))
 
 
 async def test_kept_program_that_can_not_start_says_so(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
-    program = {"argv": ["true"], "env": {}, "cwd": "/not/there"}
-    keepers.run_kept(backend.data_folder, "worker", program)
-    assert wait_until(lambda: keepers.kept_programs(backend.data_folder, "worker")[0].state == "failed")
+    await box.start_kept(["true"], cwd="/not/there")
+    assert wait_until(lambda: kept(backend)[0].state == "failed")
     assert (await box.exec("echo on")).stdout == "on\n"
     await box.aclose()
 
 
 async def test_log_of_a_kept_program_turns_over(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
-    script = "head -c 20000000 /dev/zero | tr '\\0' x; echo last"
-    keepers.run_kept(
-        backend.data_folder, "worker", {"argv": ["sh", "-c", script], "env": {"PATH": "/usr/bin:/bin"}, "cwd": "/"}
-    )
-    assert wait_until(lambda: keepers.kept_programs(backend.data_folder, "worker")[0].state == "ended")
-    log = keepers.kept_programs(backend.data_folder, "worker")[0].log
+    await box.start_kept("head -c 20000000 /dev/zero | tr '\\0' x; echo last")
+    assert wait_until(lambda: kept(backend)[0].state == "ended")
+    log = kept(backend)[0].log
     assert wait_until(lambda: log.read_bytes().endswith(b"last\n"))
     sizes = [path.stat().st_size for path in log.parent.glob("1.log*")]
     assert len(sizes) == 2
@@ -298,12 +295,16 @@ async def test_log_of_a_kept_program_turns_over(backend: EmbeddedBackend) -> Non
 async def test_kept_program_keeps_a_sandbox_from_being_idle(backend: EmbeddedBackend) -> None:
     box = await backend.create(Spec(lifetime=Lifetime(idle_seconds=0.7), name="worker"))
     await box.detach()
+    await box.start_kept("sleep 2; echo done")
     await box.aclose()
-    program = {"argv": ["sh", "-c", "sleep 2; echo done"], "env": {"PATH": "/usr/bin:/bin"}, "cwd": "/"}
-    keepers.run_kept(backend.data_folder, "worker", program)
-    log = keepers.kept_programs(backend.data_folder, "worker")[0].log
+    log = kept(backend)[0].log
+    # Its end counts as use: there is time to read how it went.
     assert wait_until(lambda: log.exists() and log.read_text() == "done\n")
     assert wait_until(lambda: nothing_is_left(backend))
+
+
+def kept(backend: EmbeddedBackend) -> list[keepers.KeptProgram]:
+    return keepers.kept_programs(backend.data_folder, "worker")
 
 
 async def test_garbage_at_the_keepers_door_is_survived(backend: EmbeddedBackend) -> None:

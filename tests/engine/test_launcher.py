@@ -34,7 +34,7 @@ from support.leftovers import (
     watch_differences,
 )
 
-HANG_GUARD_SECONDS = 60
+HANG_GUARD_SECONDS = 30
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def stock_of(backend: EmbeddedBackend) -> dict[str, list[str]]:
 
 async def recipe_of(backend: EmbeddedBackend, sandbox_id: str) -> Recipe:
     spec = Spec()
-    return backend._recipe(spec, sandbox_id, await backend._prepare_ground(spec))
+    return backend.make_recipe(spec, sandbox_id, await backend.prepare_ground(spec))
 
 
 def create(launcher: LauncherClient, recipe: Recipe) -> socket.socket:
@@ -178,6 +178,7 @@ async def test_init_that_dies_while_it_is_handed_to_a_keeper_is_nobody_elses_tro
         await box.aclose()
 
 
+@pytest.mark.timeout(60)
 async def test_init_that_does_not_answer_does_not_hang_the_launcher(backend: EmbeddedBackend) -> None:
     async with await backend.create(Spec()) as other:
         spared = inits_of(backend)

@@ -6,6 +6,7 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.errors import InvalidCommandError
+from corral.process import ProcessBase
 from corral.sandbox import SandboxBase
 from corral.spec import Spec
 
@@ -65,8 +66,18 @@ async def test_read_only_path_can_not_be_written(box: SandboxBase, way: str) -> 
 NEIGHBOURS = "for root in /proc/[0-9]*/root /proc/[0-9]*/cwd /proc/[0-9]*/task/*/root; do"
 
 
+async def start_neighbour(box: SandboxBase) -> ProcessBase:
+    """An innocent program of another call, which may see everything."""
+    process = await box.start("echo ready; exec sleep 1000", cwd="/")
+    async for _ in process.output():
+        break
+    while not (await box.exec("cat /proc/[0-9]*/comm")).stdout.count("sleep"):
+        continue
+    return process
+
+
 async def test_read_only_path_can_not_be_written_through_a_neighbours_root(box: SandboxBase) -> None:
-    async with await box.start(["sleep", "1000"], cwd="/"):
+    async with await start_neighbour(box):
         script = f"{NEIGHBOURS} echo new > $root{FILE}; echo new > $root/precious; done; true"
         result = await box.exec(script, read_only=[HOME])
         assert result.exit_code == 0
@@ -74,7 +85,7 @@ async def test_read_only_path_can_not_be_written_through_a_neighbours_root(box: 
 
 
 async def test_hidden_path_can_not_be_read_through_a_neighbours_root(box: SandboxBase) -> None:
-    async with await box.start(["sleep", "1000"], cwd="/"):
+    async with await start_neighbour(box):
         script = f"{NEIGHBOURS} cat $root{FILE} $root/precious; done; true"
         result = await box.exec(script, hidden=[FILE])
         assert "old" not in result.stdout

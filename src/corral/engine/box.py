@@ -88,7 +88,9 @@ class Box:
 
     def usage(self) -> dict[str, Any]:
         """What the kernel counted."""
-        usage: dict[str, Any] = {**self.group.usage(), "oom_kills": self.group.out_of_memory_kills()}
+        usage: dict[str, Any] = self.group.usage()
+        if "memory" in self.group.limited:
+            usage["oom_kills"] = self.group.out_of_memory_kills()
         if self.disk_watch is not None:
             usage["disk_bytes"] = self.disk_watch.used_bytes
         return usage

@@ -44,10 +44,14 @@ class Call:
     client_gone: bool = False
     terminal_fd: int | None = None
     """The terminal's inner side, held so that its outer side does not hang up before the program has opened it."""
+    master_fd: int | None = None
+    """Its outer side, until it is handed to the client."""
+    refusal: tuple[str, int, str] | None = None
+    announced: bool = False
 
     @classmethod
     def start(cls, spare: Spare, program: Program, channel: socket.socket, *, oom_count: int) -> Call:
-        """Let a waiting child become the program, and say so on the channel.
+        """Let a waiting child become the program. That it runs is announced when it does.
 
         Raises:
             CallRefusedError: no terminal is left, or the child has died.
@@ -60,7 +64,7 @@ class Call:
                     os.close(descriptor)
             raise CallRefusedError("fork", 0, "the process that was to become the program has been killed")
         now = time.monotonic()
-        call = cls(
+        return cls(
             number=spare.number,
             program=program,
             channel=channel,
@@ -72,17 +76,30 @@ class Call:
             deadline=now + program.timeout if program.timeout is not None else None,
             oom_before=oom_count,
             terminal_fd=slave,
+            master_fd=master,
         )
-        with contextlib.suppress(OSError):  # a client gone by now is noticed on the channel
-            wire.send(channel, {"started": call.program_pid}, (master,) if master is not None else ())
-        if master is not None:
-            os.close(master)
-        return call
 
     def signal(self, number: int, *, group: bool) -> None:
         """Signal the program, or its whole process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             (os.killpg if group else os.kill)(self.program_pid, number)
+
+    def read_report(self) -> None:
+        """Learn whether the program runs, and tell the client if it does. What does not run is told at its end."""
+        if self.announced or self.refusal is not None:
+            return
+        self.refusal = _read_report(self.report_fd)
+        if self.refusal is None:
+            self.announced = True
+            with contextlib.suppress(OSError):  # a client gone by now is noticed on the channel
+                wire.send(
+                    self.channel,
+                    {"started": self.program_pid},
+                    (self.master_fd,) if self.master_fd is not None else (),
+                )
+        if self.master_fd is not None:
+            os.close(self.master_fd)
+            self.master_fd = None
 
     def judge(self, status: int, *, oom_count: int) -> bool:
         """Whether it was for want of memory that it ended."""
@@ -97,11 +114,11 @@ class Call:
         if self.terminal_fd is not None:
             os.close(self.terminal_fd)
             self.terminal_fd = None
-        refusal = _read_report(self.report_fd)
+        self.read_report()
         code, number = _decode(status)
         report: wire.Message = {"ended": True, "code": code, "signal": number, "limit": self.limit}
-        if refusal is not None:
-            report["error"], report["errno"], report["text"] = refusal
+        if self.refusal is not None:
+            report["error"], report["errno"], report["text"] = self.refusal
         report["reason"] = self.reason or ("signalled" if number else "exited")
         tree_cpu = trees.cpu_seconds(self.number)
         report["usage"] = {

@@ -12,14 +12,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from corral.engine.recipe import Limits
 
+_SELF = "corral-self"
+_NEST = "corral"
+"""In a group around our own, all our groups are in this one. It hands its controllers down itself, and so keeps systemd
+from taking them back: at each daemon-reload it withdraws what none of its own units asked for."""
 _V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 _V2_CONTROLLERS = ("memory", "pids", "cpu")
+_HANDED_DOWN = (*_V2_CONTROLLERS, "io")
+"""`io` bounds nothing here, but with it what a loop device writes into memory is charged to whoever caused it."""
 CPU_PERIOD_US = 100_000
 
 
@@ -44,13 +51,17 @@ def detect(*, self_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path = Path
     unified: Path | None = None
     controllers: frozenset[str] = frozenset()
     if unified_root is not None and "" in own:
-        for base in _from_inside_out(unified_root, own[""]):
+        for position, group in enumerate(_from_inside_out(unified_root, own[""])):
+            base = group if position == 0 and not _is_root_group(group) else group / _NEST
+            if base.name == _NEST:
+                _make_nest(base)
             made = _try_unified(base)
+            _drop_nest(base)
             if made is None:
                 continue
             if unified is None or made > controllers:
                 unified, controllers = base, made
-            if controllers >= {"memory", "pids"}:
+            if controllers >= set(_V2_CONTROLLERS):
                 break
     v1: dict[str, Path] = {}
     for controller in _V1_CONTROLLERS:
@@ -97,7 +108,15 @@ class Group:
         So the folder can be the root of init's cgroup namespace, which on systemd's machines (nsdelegate) is the border
         that no process may cross.
         """
-        path.mkdir()
+        for attempt in range(10):
+            if path.parent.name == _NEST:
+                _make_nest(path.parent)
+            try:
+                path.mkdir()
+                break
+            except FileNotFoundError:  # another process has just removed the empty nest
+                if attempt == 9:
+                    raise
         if owner is not None:
             for entry in (path, path / "cgroup.procs", path / "cgroup.threads"):
                 os.chown(entry, *owner)
@@ -175,6 +194,7 @@ def remove(paths: list[str]) -> list[str]:
             (folder / "cgroup.kill").write_text("1")
         if not _remove_group(folder):
             left.append(path)
+        _drop_nest(folder.parent)
     return left
 
 
@@ -230,40 +250,92 @@ def _mounted(text: str) -> tuple[Path | None, dict[str, Path]]:
 def _from_inside_out(root: Path, own: str) -> list[Path]:
     """Our own group, then those around it: a session's own is full of processes, the slice around it is often free."""
     group = root / own.lstrip("/")
+    if group.name == _SELF:
+        group = group.parent  # an earlier look has moved us aside
     return [group, *(parent for parent in group.parents if parent.is_relative_to(root))]
 
 
 def _try_unified(base: Path) -> frozenset[str] | None:
-    """The controllers a group below `base` has, or None when none can be made."""
+    """The controllers a group below `base` has, or None when none can be made or no process can live in it."""
     if not _can_make_group(base):
         return None
-    available = set((base / "cgroup.controllers").read_text().split()) & set(_V2_CONTROLLERS)
+    available = set((base / "cgroup.controllers").read_text().split()) & set(_HANDED_DOWN)
     enabled = set((base / "cgroup.subtree_control").read_text().split())
     if available - enabled and _is_delegated(base):
         _step_aside(base)
-    for controller in available - enabled:
-        with contextlib.suppress(
-            OSError
-        ):  # processes live here, or it is not ours to change: found out by looking again
-            (base / "cgroup.subtree_control").write_text(f"+{controller}")
+    if not _holds_processes(base):
+        for controller in available - enabled:
+            with contextlib.suppress(OSError):  # not ours to change: found out by looking again
+                (base / "cgroup.subtree_control").write_text(f"+{controller}")
     return frozenset((base / "cgroup.subtree_control").read_text().split()) & frozenset(_V2_CONTROLLERS)
 
 
-def _is_delegated(base: Path) -> bool:
-    """systemd marks what it has given away for good (`Delegate=yes`)."""
-    try:
-        return os.getxattr(base, "user.delegate") == b"1"
-    except OSError:
+def _holds_processes(base: Path) -> bool:
+    """Whether handing controllers down would spoil the group.
+
+    Below a group with processes of its own `memory` is refused, but `cpu` and `pids` are not: they turn it into a
+    "domain threaded" one, and no process can then be put into any group below it (EOPNOTSUPP). Only the root is exempt.
+    """
+    if _is_root_group(base):
         return False
+    return bool((base / "cgroup.procs").read_text().strip())
+
+
+def _is_root_group(base: Path) -> bool:
+    """The root of the whole tree, not of a cgroup namespace, has no kind."""
+    return not (base / "cgroup.type").exists()
+
+
+def _make_nest(nest: Path) -> None:
+    """Make it if need be, with every controller the root has."""
+    with contextlib.suppress(OSError):
+        nest.mkdir(exist_ok=True)
+        for group in (nest.parent, nest):
+            if _holds_processes(group):
+                return
+            missing = set(_HANDED_DOWN) - set((group / "cgroup.subtree_control").read_text().split())
+            for controller in missing:
+                with contextlib.suppress(OSError):
+                    (group / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
+def _drop_nest(nest: Path) -> None:
+    if nest.name == _NEST:
+        with contextlib.suppress(OSError):  # somebody's group is in it
+            nest.rmdir()
+
+
+def _is_delegated(base: Path) -> bool:
+    """systemd marks what it has given away (`Delegate=yes`); a user's own manager does not, but can be asked."""
+    for name in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            return os.getxattr(base, name) == b"1"
+    uid = os.geteuid()
+    if uid == 0 or f"user@{uid}.service" not in base.parts or not base.name.endswith((".scope", ".service")):
+        return False
+    environment = {"XDG_RUNTIME_DIR": f"/run/user/{uid}", "PATH": "/usr/bin:/bin"}
+    command = ["systemctl", "--user", "show", "--property=Delegate", "--value", "--", base.name]
+    try:
+        answer = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.stdout.strip() == b"yes"
 
 
 def _step_aside(base: Path) -> None:
     """Controllers can only be handed down by a group without processes: move those here, ours, into a leaf."""
-    leaf = base / "corral-self"
+    leaf = base / _SELF
     with contextlib.suppress(OSError):
         leaf.mkdir(exist_ok=True)
-        for pid in (base / "cgroup.procs").read_text().split():
-            (leaf / "cgroup.procs").write_text(pid)
+        for _ in range(10):  # again, for those born meanwhile
+            pids = (base / "cgroup.procs").read_text().split()
+            if not pids:
+                return
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    (leaf / "cgroup.procs").write_text(pid)
 
 
 def _can_make_group(base: Path) -> bool:
@@ -273,10 +345,18 @@ def _can_make_group(base: Path) -> bool:
     except OSError:
         return False
     try:
-        return os.access(probe / "cgroup.procs", os.W_OK)
+        return os.access(probe / "cgroup.procs", os.W_OK) and _kind(probe) == "domain"
     finally:
         with contextlib.suppress(OSError):
             probe.rmdir()
+
+
+def _kind(group: Path) -> str:
+    """`domain` if processes can live in it; v1 has no kinds."""
+    try:
+        return (group / "cgroup.type").read_text().strip()
+    except FileNotFoundError:
+        return "domain"
 
 
 def _write(path: Path, value: int | str, *, must: bool = False) -> None:

@@ -179,9 +179,15 @@ class Init:
         except OSError as error:
             raise CallRefusedError("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
         self._calls[call.number] = call
+        self.watch(call.report_fd, lambda: self._hear_report(call))
         self.watch(channel.fileno(), lambda: self._hear_channel(call))
         if call.status_fd is not None:
             self.watch(call.status_fd, lambda: self._read_status(call))
+
+    def _hear_report(self, call: Call) -> None:
+        """Its end closed by execve, the report is empty: the program runs. Otherwise it says why it does not."""
+        self.unwatch(call.report_fd)
+        call.read_report()
 
     def _hear_channel(self, call: Call) -> None:
         """The client speaks about its call, or has closed the channel, which is a cancellation."""
@@ -242,6 +248,7 @@ class Init:
             self._spare.drop()
             self._unfinished.add(self._spare.number)
             self._spare = None
+            self._spare_refused = True  # killed, perhaps for want of memory: not another one before it is needed
 
     def _read_status(self, call: Call) -> None:
         """A subreaper says how its program ended, or has been killed from inside before it could."""
@@ -263,9 +270,9 @@ class Init:
             # Again: what was being born during the first time. And out of memory ends a call as a whole.
             self._trees.kill(call.number)
         call.finish(status, cpu_seconds=cpu_seconds, peak_kib=peak_kib, trees=self._trees)
-        self.unwatch(call.channel.fileno())
-        if call.status_fd is not None:
-            self.unwatch(call.status_fd)
+        for descriptor in (call.channel.fileno(), call.report_fd, call.status_fd):
+            if descriptor is not None:
+                self.unwatch(descriptor)
         call.close()
         del self._calls[call.number]
         if not self._trees.finish(call.number):
@@ -320,5 +327,6 @@ class Init:
             "cpu_seconds": children.ru_utime + children.ru_stime + cpu,
             "memory_bytes": memory,
             "processes": processes,
+            "oom_kills": self.oom_count(),
             "disk_bytes": (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
         }

@@ -197,14 +197,17 @@ def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
 
 
 def _offer_to_oom(step: plan.OfferToOom, stage: Stage) -> None:
+    # While a process is not dumpable its file belongs to the host's root. To be dumpable for a moment is safe: whoever
+    # would look must have every capability this process still has.
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
     try:
         descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-    except PermissionError:
-        return  # not dumpable (rootless): the file belongs to nobody inside, and the score stays as it is
-    try:
-        os.write(descriptor, str(step.score).encode())
+        try:
+            os.write(descriptor, str(step.score).encode())
+        finally:
+            os.close(descriptor)
     finally:
-        os.close(descriptor)
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
 
 
 def _resource_limits(step: plan.ResourceLimits, stage: Stage) -> None:

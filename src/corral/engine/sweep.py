@@ -89,6 +89,8 @@ def _remove_stale_groups(data: DataFolder) -> None:
     known = set(data.ids())
     for base in {hierarchy.unified, *hierarchy.v1.values()} - {None}:
         assert base is not None
+        if not base.is_dir():
+            continue
         for entry in base.iterdir():
             if entry.name.startswith(mark) and entry.name.removeprefix(mark) not in known:
                 cgroup.remove([str(entry)])

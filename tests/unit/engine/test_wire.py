@@ -1,6 +1,7 @@
 """Messages between the engine's processes: whatever arrives is bounded, and no descriptor is lost over a bad one."""
 
 import array
+import gc
 import json
 import os
 import socket
@@ -29,6 +30,7 @@ def send_raw(sock: socket.socket, data: bytes, descriptors: tuple[int, ...] = ()
 
 def refuse(pair: Pair, data: bytes, descriptors: tuple[int, ...] = (), **options: bool) -> None:
     """Send it, and see it refused with nothing left open on the receiving side."""
+    gc.collect()  # what earlier tests forgot must not be closed while we count
     send_raw(pair[0], data, descriptors)
     before = count_descriptors()
     with pytest.raises(ProtocolError):

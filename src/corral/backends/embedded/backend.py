@@ -67,7 +67,7 @@ class EmbeddedBackend:
                 return await self._make_once(spec.client_token, ours, spec, on_event)
             with contextlib.suppress(concurrent.futures.CancelledError):
                 known = await asyncio.shield(asyncio.wrap_future(first))
-                if not known.closed:
+                if not known.closed and await known.is_alive():
                     return known
             with self._lock:
                 # The first one was cancelled, or its sandbox is closed: whoever comes now is the first.

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import stat
+import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, get_args
 
@@ -36,8 +37,11 @@ class EmbeddedFiles(FilesBase):
         sandbox_id: str,
         open_agent: Callable[[], socket.socket],
         ping: Callable[[], Awaitable[None]],
+        ensure_open: Callable[[], None],
     ) -> None:
         super().__init__(workdir=workdir)
+        self._ensure_open = ensure_open
+        self._lock = threading.Lock()
         self._sandbox_id = sandbox_id
         self._ping = ping
         self._open_agent = open_agent
@@ -46,24 +50,29 @@ class EmbeddedFiles(FilesBase):
     def close(self) -> None:
         """Let go of the agent."""
         if self._agent is not None:
-            self._agent.close()
-            self._agent = None
+            self._forget(self._agent)
 
     # Talking to the agent.
 
     def _request(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
-        for attempt in (1, 2):
-            if self._agent is None:
-                self._agent = self._open_agent()
+        self._ensure_open()
+        for _ in range(2):
+            with self._lock:  # several threads may be the first
+                if self._agent is None:
+                    self._agent = self._open_agent()
+                agent = self._agent
             try:
-                return ask(self._agent, message, descriptors)
+                return ask(agent, message, descriptors)
             except GoneError:
                 # The agent can be killed from inside (rootless, where it shares the code's uid): start another, once.
-                self._agent.close()
+                self._forget(agent)
+        raise GoneError("the file agent does not stay alive")
+
+    def _forget(self, agent: socket.socket) -> None:
+        with self._lock:
+            if self._agent is agent:
                 self._agent = None
-                if attempt == 2:
-                    raise
-        raise AssertionError("unreachable")
+        agent.close()
 
     async def _ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str) -> wire.Message:
         operation = message["op"]

@@ -14,7 +14,15 @@ import time
 from collections.abc import Callable
 
 from corral.backends.embedded import exchange
-from corral.backends.embedded.pump import EXACT_BYTES, READ_BYTES, Pump, enlarge, get_pump, make_output_pipe
+from corral.backends.embedded.pump import (
+    EXACT_BYTES,
+    READ_BYTES,
+    Pump,
+    enlarge,
+    get_pump,
+    holds_one_packet,
+    make_output_pipe,
+)
 from corral.backends.embedded.seam import exec_error
 from corral.command import SpawnRequest
 from corral.engine import wire
@@ -89,8 +97,7 @@ class EmbeddedProcess(ProcessBase):
     def ready(self, descriptor: int) -> bool:
         """See `Source`."""
         if descriptor == self._channel.fileno():
-            self._hear()
-            return False
+            return self._hear()
         return self._take(descriptor)
 
     def _take(self, descriptor: int) -> bool:
@@ -107,7 +114,8 @@ class EmbeddedProcess(ProcessBase):
             self._drop_output(descriptor)
             return False
         self._keep(stream, data, descriptor)
-        return self._large or _waiting_bytes(descriptor) > 0
+        # A pipe with room for one packet makes an edge for each: asking again would only overtake the other stream.
+        return self._large or (_waiting_bytes(descriptor) > 0 and not holds_one_packet(descriptor))
 
     def _keep(self, stream: StreamName, data: bytes, descriptor: int) -> None:
         if self.ended:
@@ -134,30 +142,38 @@ class EmbeddedProcess(ProcessBase):
         else:
             self._end_terminal()
 
-    def _hear(self) -> None:
-        """The channel speaks: the end, or the end of the sandbox."""
-        if self.ended or self._last_words is not None:
-            return  # init closes the channel after its last word
+    def _hear(self) -> bool:
+        """The channel speaks: the end, or the end of the sandbox. True to be called again when all output is read."""
+        if self.ended:
+            return False
+        if self._last_words is not None:
+            self._end_after_output()
+            return False
         try:
             received = wire.receive(self._channel, allow_large=False)
         except BlockingIOError:
-            return
+            return False
         except ProtocolError:
             received = None
         if received is None:
             self._finish_gone()
-            return
+            return False
         message, descriptors = received
         wire.close_all(descriptors)
         if not message.get("ended"):
-            return
+            return False
+        self._last_words = message
+        return True
+
+    def _end_after_output(self) -> None:
+        """Everything written before the end has had its turn, in its order."""
+        assert self._last_words is not None
         if self._terminal_fd is not None and self._terminal_fd in self._outputs:
             # A terminal passes its last output on a moment later; it hangs up when all of it has been read.
-            self._last_words = message
             self._pump.call_at(self, time.monotonic() + _TERMINAL_SECONDS, self._end_terminal)
             self._pump.again(self._terminal_fd)
         else:
-            self._finish(message)
+            self._finish(self._last_words)
 
     def _end_terminal(self) -> None:
         if self._last_words is not None and not self.ended:
@@ -246,9 +262,13 @@ class EmbeddedProcess(ProcessBase):
 
     async def resize(self, *, rows: int, columns: int) -> None:
         """See `Process`."""
-        if self._terminal_fd is None:
+        terminal = self._terminal_fd
+        if terminal is None or self.ended:
             raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize", hint="pty=True")
-        fcntl.ioctl(self._terminal_fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        try:
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        except OSError as error:
+            raise ExecError("the terminal is gone", sandbox_id=self._sandbox_id, op="resize") from error
 
     def end_tree(self, reason: EndReason) -> None:
         """See `ProcessBase`."""

@@ -22,7 +22,8 @@ from typing import Protocol
 
 from corral.perprocess import PerProcess
 
-_F_SETPIPE_SZ = 1031
+_F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
+_ONE_PACKET_BYTES = 4096
 EXACT_BYTES = 64 * 1024
 """So much output is read in exact order; beyond it, pipes are enlarged."""
 LARGE_PIPE_BYTES = 1024 * 1024
@@ -87,14 +88,16 @@ class Pump:
 
     def _run(self) -> None:
         while True:
-            for descriptor, _ in self._epoll.poll(self._patience()):
+            patience = self._patience()
+            with self._lock:
+                waiting, self._again = self._again, deque()
+            for descriptor, _ in self._epoll.poll(patience):
                 if descriptor == self._wake_reader:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake_reader, 4096)
                 else:
                     self._serve(descriptor)
-            with self._lock:
-                waiting, self._again = self._again, deque()
+            # After everything that was ready by itself: that is what keeps the order.
             for descriptor in waiting:
                 self._serve(descriptor)
             self._ring()
@@ -127,8 +130,16 @@ def make_output_pipe() -> tuple[int, int]:
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_DIRECT)
     os.set_blocking(reader, False)
     with contextlib.suppress(OSError):
-        fcntl.fcntl(reader, _F_SETPIPE_SZ, 4096)
+        fcntl.fcntl(reader, _F_SETPIPE_SZ, _ONE_PACKET_BYTES)
     return reader, writer
+
+
+def holds_one_packet(reader: int) -> bool:
+    """Whether a pipe is still as we made it: then each packet makes an edge of its own."""
+    try:
+        return fcntl.fcntl(reader, _F_GETPIPE_SZ) <= _ONE_PACKET_BYTES
+    except OSError:
+        return False
 
 
 def enlarge(reader: int) -> None:

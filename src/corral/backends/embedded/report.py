@@ -182,4 +182,4 @@ def _count_groups(data_folder: Path) -> int:
     mark = f"corral-{DataFolder(data_folder).instance()}-"
     hierarchy = cgroup.detect()
     bases = {base for base in (hierarchy.unified, *hierarchy.v1.values()) if base is not None}
-    return sum(entry.name.startswith(mark) for base in bases for entry in base.iterdir())
+    return sum(entry.name.startswith(mark) for base in bases if base.is_dir() for entry in base.iterdir())

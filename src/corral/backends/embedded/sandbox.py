@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -90,7 +90,11 @@ class EmbeddedSandbox(SandboxBase):
         self._processes: weakref.WeakSet[EmbeddedProcess] = weakref.WeakSet()
         self._control_lock = threading.Lock()
         self._files = EmbeddedFiles(
-            workdir=spec.workdir, sandbox_id=sandbox_id, open_agent=self._open_agent, ping=self._ping
+            workdir=spec.workdir,
+            sandbox_id=sandbox_id,
+            open_agent=self._open_agent,
+            ping=self._ping,
+            ensure_open=self._ensure_open,
         )
 
     @property
@@ -192,18 +196,31 @@ class EmbeddedSandbox(SandboxBase):
         with contextlib.suppress(EngineError, OSError):
             self._grip.request({"op": "destroy"}).close()
 
-    async def _release(self) -> None:
+    def _release(self) -> Awaitable[None]:
         get_pump().cancel(self)
         get_pump().cancel(self._idle_key)
         self._files.close()
-        if self._made_by != os.getpid():
-            self._control.close()  # a forked child: the sandbox is its parent's
-            return
-        if self._grip.owned:
+        answer: socket.socket | None = None
+        # In a forked child the sandbox is its parent's: only let go. The request is sent now, not when awaited.
+        if self._made_by == os.getpid() and self._grip.owned:
             with contextlib.suppress(EngineError):
-                await exchange.answer(self._grip.request({"op": "destroy"}))
+                answer = self._grip.request({"op": "destroy"})
+        return self._finish_release(answer)
+
+    async def _finish_release(self, answer: socket.socket | None) -> None:
+        if answer is not None:
+            with contextlib.suppress(EngineError):
+                await exchange.answer(answer)
         self._control.close()
         self._grip.close()
+
+    async def is_alive(self) -> bool:
+        """Whether its init still answers."""
+        try:
+            await self._ping()
+        except GoneError:
+            return False
+        return True
 
     async def kill(self) -> None:
         """See `AsyncSandbox`."""
@@ -235,6 +252,8 @@ class EmbeddedSandbox(SandboxBase):
         self._ensure_open()
         labels = dict(self._spec.labels)
         if self._grip.owned:
+            with mapped(sandbox_id=self._id, op="info"):
+                await self._ping()
             left = self._deadline - time.monotonic() if self._deadline is not None else None
             return SandboxInfo(self._id, self._backend, self._spec.name, "running", self._created, left, labels)
         with mapped(sandbox_id=self._id, op="info"):

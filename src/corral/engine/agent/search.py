@@ -7,7 +7,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from fnmatch import translate
 
 from corral.engine import wire
 from corral.engine.agent.files import MAX_EDIT_BYTES, describe, open_regular, replacing
@@ -100,9 +99,25 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 
 
 def _segment(segment: str) -> str:
-    # fnmatch's own translation, with its "any character" narrowed to "any but a slash"
-    body = translate(segment).removeprefix("(?s:").removesuffix(")\\Z").removesuffix(")\\z")
-    return re.sub(r"(?<!\\)\.\*", "[^/]*", re.sub(r"(?<!\\)\.(?!\*)", "[^/]", body))
+    """One name's pattern as a regular expression that never crosses a slash."""
+    result, position = "", 0
+    while position < len(segment):
+        character = segment[position]
+        end = segment.find("]", position + 2)
+        if character == "*":
+            result += "[^/]*"
+        elif character == "?":
+            result += "[^/]"
+        elif character == "[" and end > 0:
+            inner = segment[position + 1 : end]
+            negated = inner.startswith(("!", "^"))
+            body = inner[negated:].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+            result += f"(?!/)[{'^' if negated else ''}{body}]"
+            position = end
+        else:
+            result += re.escape(character)
+        position += 1
+    return result
 
 
 def _compile(message: wire.Message) -> re.Pattern[bytes]:

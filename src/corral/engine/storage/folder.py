@@ -21,6 +21,8 @@ class FolderStorage:
         os.mkdir(path, 0o700)
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
+            if not identity.rootless:
+                os.chown(directory, identity.outer_uid, identity.outer_gid)  # init must pass through it
             make_uppers(recipe, identity, directory_fd=directory)
         finally:
             os.close(directory)
