@@ -47,12 +47,12 @@ def _name(pattern: str, name: str) -> bool:
 
 
 def _close(pattern: str) -> int:
-    start = 2 if pattern[1:2] == "!" else 1
+    start = 2 if pattern[1:2] in ("!", "^") else 1
     return max(0, pattern.find("]", start + 1))
 
 
 def _in_class(body: str, char: str) -> bool:
-    negated, found = body.startswith("!"), False
+    negated, found = body.startswith(("!", "^")), False
     text = body[1:] if negated else body
     while text:
         if len(text) >= 3 and text[1] == "-":

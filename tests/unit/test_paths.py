@@ -17,7 +17,7 @@ from corral.paths import MAX_PATH_BYTES, SandboxPath, inside
         ("//abs///x", "/abs/x"),
         ("a/../b", "/srv/a/../b"),  # a may be a link
         ("..", "/srv/.."),
-        (".", "/work"),
+        (".", "/srv"),
         ("/", "/"),
         ("~", "/srv/~"),
         ("-x", "/srv/-x"),
@@ -27,7 +27,7 @@ from corral.paths import MAX_PATH_BYTES, SandboxPath, inside
     ],
 )
 def test_path_is_made_absolute(given: str | PurePosixPath, wanted: str) -> None:
-    path = inside(given, workdir="/work")
+    path = inside(given, workdir="/srv")
     assert path == wanted
     assert isinstance(path, SandboxPath)
 
@@ -35,11 +35,11 @@ def test_path_is_made_absolute(given: str | PurePosixPath, wanted: str) -> None:
 @pytest.mark.parametrize("given", ["", "a\0b", "x" * (MAX_PATH_BYTES + 1), "ü" * MAX_PATH_BYTES])
 def test_impossible_path_is_refused(given: str) -> None:
     with pytest.raises(SandboxFileError) as caught:
-        inside(given, workdir="/work")
+        inside(given, workdir="/srv")
     assert len(str(caught.value)) < 400
 
 
 def test_path_of_the_host_is_refused(tmp_path: Path) -> None:
     """`pathlib.Path` names a place on this machine, and is a mistake here."""
     with pytest.raises(SandboxFileError, match="path of the host"):
-        inside(tmp_path, workdir="/work")
+        inside(tmp_path, workdir="/srv")

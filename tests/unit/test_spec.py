@@ -139,5 +139,5 @@ def test_keywords_make_a_spec() -> None:
     assert spec.lifetime == Lifetime(seconds=5, keep_on_failure=True)
     assert make_spec(lifetime=Lifetime(7), keep_on_failure=True).lifetime == Lifetime(7, keep_on_failure=True)
     assert spec.network.mode == "open"
-    with pytest.raises(TypeError):
+    with pytest.raises(SpecError, match="no_such_wish"):
         make_spec(no_such_wish=1)  # type: ignore[call-arg]

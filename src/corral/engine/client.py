@@ -145,9 +145,17 @@ def _debug_stream() -> int | None:
     return None if os.environ.get("CORRAL_ENGINE_DEBUG") else subprocess.DEVNULL
 
 
+class AnswerSocket(socket.socket):
+    """Where an answer will come. Giving up a request is to close this, so forgetting it is no mistake."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...]) -> socket.socket:
     """Send a request with an answer socket. Raises: GoneError when nobody listens any more."""
-    ours, theirs = wire.make_pair()
+    plain, theirs = wire.make_pair()
+    ours = AnswerSocket(fileno=plain.detach())
     try:
         wire.send(peer, message, (theirs.fileno(), *descriptors))
     except OSError as error:

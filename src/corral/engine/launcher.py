@@ -81,6 +81,9 @@ class Launcher:
                 self._answer(reply, {"error": "unknown", "text": f"unknown operation {message.get('op')!r}"})
             else:
                 operation(message, descriptors, reply)
+        except (OSError, EngineError) as error:
+            # One sandbox that dies while it is being spoken to must not take all the others along.
+            self._answer(reply, {"error": "gone", "text": f"{type(error).__name__}: {error}"})
         finally:
             wire.close_all(descriptors)
 

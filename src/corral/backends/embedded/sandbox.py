@@ -205,14 +205,15 @@ class EmbeddedSandbox(SandboxBase):
         if self._made_by == os.getpid() and self._grip.owned:
             with contextlib.suppress(EngineError):
                 answer = self._grip.request({"op": "destroy"})
-        return self._finish_release(answer)
+        self._control.close()
+        self._grip.close()
+        return self._await_end(answer)
 
-    async def _finish_release(self, answer: socket.socket | None) -> None:
+    @staticmethod
+    async def _await_end(answer: socket.socket | None) -> None:
         if answer is not None:
             with contextlib.suppress(EngineError):
                 await exchange.answer(answer)
-        self._control.close()
-        self._grip.close()
 
     async def is_alive(self) -> bool:
         """Whether its init still answers."""

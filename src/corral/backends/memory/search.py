@@ -44,13 +44,13 @@ def _translate(segment: str) -> str:
 
 
 def _class_end(segment: str, start: int) -> int:
-    """Where a `[…]` closes; 0 if it never does. A `]` that comes first stands for itself."""
-    at = start + (segment[start : start + 1] == "!")
+    """Where a `[…]` closes; 0 if it never does. A `]` that comes first stands for itself, and `^` for `!`."""
+    at = start + (segment[start : start + 1] in ("!", "^"))
     return max(0, segment.find("]", at + 1))
 
 
 def _class(body: str) -> str:
-    negated = body.startswith("!")
+    negated = body.startswith(("!", "^"))
     chars, text, position = [], body[negated:], 0
     while position < len(text):
         low, high = text[position], text[position + 2 : position + 3]
