@@ -27,7 +27,8 @@ async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: i
     """Write beside the target, then take its place: a broken transfer leaves nothing."""
     await asyncio.to_thread(_refuse_odd_target, target)
     await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
-    descriptor, name = await asyncio.to_thread(tempfile.mkstemp, dir=target.parent, prefix=".corral-")
+    # Not in a thread: what a cancelled thread has made would be nobody's.
+    descriptor, unfinished = _begin_file(target.parent)
     try:
         total = 0
         with os.fdopen(descriptor, "wb") as file:
@@ -39,11 +40,20 @@ async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: i
                     )
                 await asyncio.to_thread(file.write, chunk)
             os.fchmod(file.fileno(), mode)
-        await asyncio.to_thread(os.replace, name, target)
+        unfinished.replace(target)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            await asyncio.to_thread(Path(name).unlink)
+        _discard(unfinished)
         raise
+
+
+def _begin_file(folder: Path) -> tuple[int, Path]:
+    descriptor, name = tempfile.mkstemp(dir=folder, prefix=".corral-")
+    return descriptor, Path(name)
+
+
+def _discard(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
 
 
 def _refuse_odd_target(target: Path) -> None:

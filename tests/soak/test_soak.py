@@ -5,8 +5,10 @@ import gc
 import importlib.util
 import random
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -161,13 +163,17 @@ async def test_cancelling_500_times_leaves_nothing(tmp_path: Path) -> None:
         await box.files.write("f", b"x")
         before, descriptors = take_stock(tmp_path / "data"), count_descriptors()
         chance = random.Random(1)
+        kinds: tuple[Callable[[], Coroutine[Any, Any, object]], ...] = (
+            lambda: box.exec("sleep 1000 & sleep 1000"),
+            lambda: box.files.read("f"),
+            lambda: box.run_code("print(1)"),
+        )
         for number in range(500):
-            work = (box.exec("sleep 1000 & sleep 1000"), box.files.read("f"), box.run_code("print(1)"))[number % 3]
-            task = asyncio.ensure_future(work)
+            task = asyncio.ensure_future(kinds[number % 3]())
             await asyncio.sleep(chance.uniform(0, 0.02))
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        (await box.exec("echo on", check=True))
+        await box.exec("echo on", check=True)
         assert watch_differences(before, lambda: take_stock(tmp_path / "data")) == {}
         assert wait_until(lambda: count_descriptors() <= descriptors + 1)
     await backend.aclose()

@@ -219,6 +219,10 @@ class EmbeddedFiles(FilesBase):
                     total += len(piece)
                     self._put(descriptors[0], piece, path)
                     await asyncio.sleep(0)
+            except BaseException:
+                wire.send(sock, {"commit": False})
+                await asyncio.shield(exchange.receive(sock))  # until what was written is gone again
+                raise
             finally:
                 os.close(descriptors[0])
             wire.send(sock, {"commit": True})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -188,9 +189,10 @@ class MemorySandbox(SandboxBase):
 
     # Life.
 
-    async def _release(self) -> None:
+    def _release(self) -> Awaitable[None]:
         if not self._box.detached:
-            self._box.end()
+            self._box.end()  # now, not when awaited: the event loop may end before
+        return asyncio.sleep(0)
 
     async def kill(self) -> None:
         """See `AsyncSandbox`."""

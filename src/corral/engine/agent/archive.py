@@ -60,7 +60,7 @@ def unpack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     try:
         with os.fdopen(descriptors.pop(0), "rb") as source, _Tar.open(fileobj=source, mode="r|*") as tar:
             for member in tar:
-                safe = tarfile.tar_filter(member, path) if hasattr(tarfile, "tar_filter") else _checked(member)
+                safe = _checked(member, path)
                 if not (safe.isreg() or safe.isdir() or safe.issym() or safe.islnk()):
                     continue
                 _extract(tar, safe, path)
@@ -90,11 +90,18 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         tar.extract(member, path, set_attrs=not member.isdir())
 
 
-def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """What `tar_filter` does, for Pythons older than its backport."""
-    name = os.path.normpath(member.name.lstrip("/"))
-    if name.startswith(".."):
-        raise RefusedError("archive", 0, f"{member.name!r} leads out of the target folder")
-    member.name = name
-    member.mode &= 0o755
+def _checked(member: tarfile.TarInfo, root: str) -> tarfile.TarInfo:
+    """A member that stays below `root`, also through the links that are there by now, with its mode but no setuid bit.
+
+    Our own check and not a filter of `tarfile`: those are not in every Python, and take away permissions that mean no
+    harm in here.
+    """
+    names = [member.name, member.linkname] if member.islnk() else [member.name]
+    inside = os.path.realpath(root)
+    for name in names:
+        goal = os.path.realpath(os.path.join(inside, name.lstrip("/")))
+        if goal != inside and not goal.startswith(inside + "/"):
+            raise RefusedError("archive", 0, f"{name!r} leads out of the target folder")
+    member.name = member.name.lstrip("/") or "."
+    member.mode &= 0o1777
     return member
