@@ -142,6 +142,16 @@ class ExitError(ExecError):
         super().__init__(message, sandbox_id=sandbox_id, op=op)
         self.result = result
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Between processes: exceptions are rebuilt from positional arguments, and the result is not one.
+        return _rebuild, (type(self), self.message, self.result, self.sandbox_id, self.op)
+
+
+def _rebuild(
+    kind: type[ExitError], message: str, result: ExecResult, sandbox_id: str | None, op: str | None
+) -> ExitError:
+    return kind(message, result=result, sandbox_id=sandbox_id, op=op)
+
 
 class ExecTimeoutError(ExitError, TimeoutError):
     """The program was out of time and `check=True` was given."""

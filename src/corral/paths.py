@@ -29,7 +29,7 @@ def inside(path: str | PurePosixPath, *, workdir: str) -> SandboxPath:
         SandboxFileError: empty, with a NUL, or longer than the kernel takes.
     """
     text = str(path)
-    if isinstance(path, Path) and not isinstance(path, PurePosixPath):
+    if isinstance(path, Path):
         raise SandboxFileError(f"{text!r} is a path of the host", path=text, hint="give a string or a PurePosixPath")
     if not text:
         raise SandboxFileError("the path is empty", path=text, hint="give a path inside the sandbox")

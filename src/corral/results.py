@@ -241,13 +241,5 @@ class Event:
 
 
 def _count_undecodable(data: bytes) -> int:
-    count, rest = 0, data
-    while rest:
-        try:
-            rest.decode("utf-8")
-        except UnicodeDecodeError as error:
-            count += error.end - error.start
-            rest = rest[error.end :]
-        else:
-            break
-    return count
+    """Bytes that are not UTF-8: decoded once, each of them becomes one surrogate."""
+    return sum("\udc80" <= character <= "\udcff" for character in data.decode("utf-8", "surrogateescape"))

@@ -5,6 +5,7 @@ Each method is the async one, run on the portal; signatures and types are taken 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
@@ -75,9 +76,11 @@ def _to_async(value: Any) -> Any:
     return value
 
 
-async def _async_iterator(source: Iterable[bytes]) -> AsyncIterator[bytes]:
-    for piece in source:
-        yield piece
+async def _async_iterator(source: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """In a thread: the caller's iterator may block, and may itself be one of ours."""
+    end = object()
+    while (piece := await asyncio.to_thread(next, source, end)) is not end:
+        yield cast("bytes", piece)
 
 
 class Files(_Derived):

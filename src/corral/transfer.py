@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import Path
+from typing import IO
 
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
 
@@ -87,63 +88,91 @@ def _pack(root: Path, writer: int) -> None:
 async def unpack_to_host(archive: AsyncIterable[bytes], target: Path, *, max_bytes: int | None) -> None:
     """Lay a hostile tar stream down below `target`, and nowhere else."""
     reader, writer = os.pipe()
-    task = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, target, max_bytes))
+    unpacking = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, target, max_bytes))
     try:
         with os.fdopen(writer, "wb") as sink:
             async for chunk in archive:
                 await asyncio.to_thread(sink.write, chunk)
     except BrokenPipeError:
-        pass  # the unpacking thread has stopped; its own error says why
-    finally:
-        await task
+        await unpacking  # it has stopped; its own error says why
+    except BaseException:
+        # The source's own failure is what the caller must see, not that the archive was cut short by it.
+        await asyncio.gather(unpacking, return_exceptions=True)
+        raise
+    await unpacking
 
 
 def _unpack(reader: int, target: Path, max_bytes: int | None) -> None:
+    with os.fdopen(reader, "rb") as source:
+        try:
+            _unpack_from(source, target, max_bytes)
+        except tarfile.TarError as error:
+            raise SandboxFileError(f"a broken archive: {error}", op="download") from error
+        except OSError as error:
+            if isinstance(error, SandboxFileError):
+                raise
+            text = f"can't lay the folder down: {error.strerror or error}"
+            raise SandboxFileError(text, op="download", hint="is something else in its place?") from error
+
+
+def _unpack_from(source: IO[bytes], target: Path, max_bytes: int | None) -> None:
     target.mkdir(parents=True, exist_ok=True)
     total = 0
-    folders: list[tuple[Path, int]] = []
-    with os.fdopen(reader, "rb") as source, tarfile.open(fileobj=source, mode="r|") as tar:
+    modes: list[tuple[list[str], int]] = []
+    with tarfile.open(fileobj=source, mode="r|") as tar:
         for number, member in enumerate(tar):
             total += member.size
             if number > _MAX_MEMBERS or (max_bytes is not None and total > max_bytes):
-                raise SandboxFileTooLargeError(
-                    "the folder is larger than allowed", op="download", hint="raise max_bytes"
-                )
+                text = "the folder is larger than allowed"
+                raise SandboxFileTooLargeError(text, op="download", hint="raise max_bytes")
             parts = [part for part in member.name.split("/") if part not in ("", ".")]
             if ".." in parts:
                 raise SandboxFileError(f"{member.name!r} leads out of the folder", op="download")
-            _lay_down(tar, member, target, parts, folders)
+            _lay_down(tar, member, target, parts)
+            if member.isdir() and parts:
+                modes.append((parts, member.mode & 0o777))
         source.read()  # to the end, so that the writer does not fail on the padding
-    for path, mode in reversed(folders):
-        path.chmod(mode)
+    for parts, mode in reversed(modes):  # last: a read-only folder must be filled first
+        folder = _open_folder(target, parts)
+        try:
+            os.fchmod(folder, mode)
+        finally:
+            os.close(folder)
 
 
-def _lay_down(
-    tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, parts: list[str], folders: list[tuple[Path, int]]
-) -> None:
-    """Each step is taken from a descriptor without following links: no earlier member can lead a later one out."""
-    parent = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+def _open_folder(target: Path, parts: list[str], *, make: bool = False) -> int:
+    """A folder below the target, each step taken without following links. What lies there outside is out of reach."""
+    folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        for part in parts[:-1]:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, 0o755, dir_fd=parent)
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-            os.close(parent)
-            parent = inner
-        name = parts[-1] if parts else "."
-        if member.isdir():
-            if parts:
+        for part in parts:
+            if make:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o755, dir_fd=parent)
-                folders.append((target.joinpath(*parts), member.mode & 0o777))
-        elif member.isreg() and parts:
-            _write_member(tar, member, name, parent)
+                    os.mkdir(part, 0o755, dir_fd=folder)
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+def _lay_down(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, parts: list[str]) -> None:
+    if member.isdir():
+        os.close(_open_folder(target, parts, make=True))
+        return
+    if not parts:
+        return
+    parent = _open_folder(target, parts[:-1], make=True)
+    try:
+        if member.isreg():
+            _write_member(tar, member, parts[-1], parent)
         elif member.issym() and _stays_inside(parts, member.linkname):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=parent)
-            os.symlink(member.linkname, name, dir_fd=parent)
+                os.unlink(parts[-1], dir_fd=parent)
+            os.symlink(member.linkname, parts[-1], dir_fd=parent)
         elif member.islnk():
-            _copy_linked(member, target, name, parent)
+            _copy_linked(member, target, parts[-1], parent)
     finally:
         os.close(parent)
 
@@ -174,12 +203,8 @@ def _copy_linked(member: tarfile.TarInfo, target: Path, name: str, parent: int) 
     parts = [part for part in member.linkname.split("/") if part not in ("", ".")]
     if not parts or ".." in parts:
         return
-    folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    folder = _open_folder(target, parts[:-1])
     try:
-        for part in parts[:-1]:
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = inner
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
         os.link(parts[-1], name, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)

@@ -50,7 +50,11 @@ class KnockOut:
 
 
 NO_FILTER = Edit("engine/perform.py", "    stage.seccomp.install()\n", "    pass\n")
-NO_NAMESPACE_LIMITS = Edit("engine/plan.py", "LimitNamespaces(tuple(USER_LIMITS.items())),", "LimitNamespaces(()),")
+NO_NAMESPACE_LIMITS = Edit(
+    "engine/plan.py",
+    "LimitNamespaces(tuple({**USER_LIMITS, **(ROOTLESS_LIMITS if identity.rootless else {})}.items())),",
+    "LimitNamespaces(()),",
+)
 
 KNOCK_OUTS = (
     KnockOut(

@@ -208,3 +208,14 @@ async def test_packing_may_be_left_early(host: Path) -> None:
     reading = read_host_file(host / "big")
     assert len(await anext(reading)) > 0
     await reading.aclose()  # type: ignore[attr-defined]
+
+
+async def test_mode_of_a_folder_is_never_set_through_a_link(host: Path) -> None:
+    (host / "out").mkdir()
+    (host / "out" / "way").symlink_to(host / "secret")
+    before = (host / "secret").stat().st_mode
+    try:
+        await unpack_to_host(stream(tar(folder("way", 0o777))), host / "out", max_bytes=None)
+    except SandboxFileError:
+        pass
+    assert (host / "secret").stat().st_mode == before

@@ -22,8 +22,9 @@ V2_FILES = {
     "memory": ("memory.max", "memory.swap.max", "memory.current", "memory.peak", "memory.events"),
     "pids": ("pids.max", "pids.current"),
     "cpu": ("cpu.max",),
+    "io": ("io.max",),
 }
-V2_CORE = ("cgroup.procs", "cgroup.threads", "cgroup.kill", "cpu.stat")
+V2_CORE = ("cgroup.procs", "cgroup.threads", "cgroup.kill", "cpu.stat", "cgroup.type")
 
 
 class CgroupPath(type(Path())):  # type: ignore[misc]  # the concrete class of this platform
@@ -43,7 +44,7 @@ class CgroupPath(type(Path())):  # type: ignore[misc]  # the concrete class of t
         else:
             names = [entry.name for entry in self.parent.iterdir() if entry.is_file()]
         for name in names:
-            self.create(name, "")
+            self.create(name, "domain\n" if name == "cgroup.type" else "")
 
     def rmdir(self) -> None:
         entries = list(self.iterdir())
@@ -66,8 +67,13 @@ class CgroupPath(type(Path())):  # type: ignore[misc]  # the concrete class of t
     def _enable(self, controller: str) -> int:
         if controller not in self.parent.read_old("cgroup.controllers").split():
             raise FileNotFoundError(errno.ENOENT, "made-up tree")
-        if self.parent.read_old("cgroup.procs").strip() and not (self.parent / "is-root").exists():
+        if self.parent.read_old("cgroup.procs").strip() and (self.parent / "cgroup.type").exists():
             raise OSError(errno.EBUSY, "no internal processes")
+        for group in self.parent.iterdir():
+            if group.is_dir():  # groups that are there already get its files at once
+                group.create("cgroup.controllers", f"{group.read_old('cgroup.controllers')} {controller}".strip())
+                for name in V2_FILES[controller]:
+                    group.create(name, "")
         return int(super().write_text(f"{self.read_text()} {controller}".strip()))
 
     def read_old(self, name: str) -> str:
@@ -88,10 +94,11 @@ class Machine:
 
     def mount_v2(self, own: str, *, controllers: str = "", enabled: str = "") -> CgroupPath:
         root = self._mount("unified", "cgroup2", "")
-        for name, text in (("cgroup.controllers", controllers), ("cgroup.subtree_control", enabled), ("is-root", "")):
+        for name, text in (("cgroup.controllers", controllers), ("cgroup.subtree_control", enabled)):
             root.create(name, text)
         for name in V2_CORE:
-            root.create(name, "")
+            if name != "cgroup.type":  # by this the root of the whole tree is known
+                root.create(name, "")
         self._cgroup.append(f"0::{own}")
         return root
 
@@ -128,11 +135,18 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path)
 
 
-def test_pure_v2_as_root_limits_everything_from_the_root_of_the_tree(machine: Machine) -> None:
+def find_made(root: CgroupPath) -> CgroupPath:
+    """The one group of the sandbox, wherever below the root it was made."""
+    (made,) = root.rglob("corral-x-1")
+    return CgroupPath(made)
+
+
+def test_pure_v2_as_root_limits_everything_from_a_group_around_its_own(machine: Machine) -> None:
     root = machine.mount_v2("/user.slice/session.scope", controllers="cpu io memory pids")
     machine.make(root, "/user.slice/session.scope")
     found = machine.detect()
-    assert found.unified == root
+    assert found.unified is not None
+    assert found.unified.parent in (root, root / "user.slice")  # around our own group, which is full of processes
     assert found.limited == {"memory", "pids", "cpu"}
     assert found.v1 == {}
 
@@ -151,7 +165,7 @@ def test_v2_group_with_processes_and_nothing_above_it_gives_trees_but_no_limits(
     own = machine.make(root, "/session.scope")
     root.create("read-only", "")
     found = machine.detect()
-    assert found.unified == own
+    assert found.unified in (own, own / "corral")
     assert found.limited == frozenset()
 
 
@@ -161,7 +175,7 @@ def test_v2_user_session_is_limited_through_the_slice_that_belongs_to_the_user(m
     for part in ("u", "u/app.slice"):
         Path(root / part).mkdir()
         for name in V2_CORE:
-            (root / part).create(name, "")
+            (root / part).create(name, "domain\n" if name == "cgroup.type" else "")
         for name in ("cgroup.controllers", "cgroup.subtree_control"):
             (root / part).create(name, "memory pids")
     machine.make(root, "/u/app.slice/run.scope")
@@ -173,7 +187,7 @@ def test_hybrid_takes_limits_from_v1_and_trees_from_a_bare_unified(machine: Mach
     unified = machine.mount_v2("/")
     groups = {name: machine.mount_v1(name, "/") for name in ("memory", "pids", "cpu", "cpuacct")}
     found = machine.detect()
-    assert found.unified == unified
+    assert found.unified in (unified, unified / "corral")
     assert found.unified_controllers == frozenset()
     assert found.v1 == groups
     assert found.limited == {"memory", "pids", "cpu"}
@@ -220,7 +234,7 @@ def test_v2_limits_are_written_and_swap_is_off(machine: Machine) -> None:
     group = cgroup.Group.plan(machine.detect(), "corral-x-1")
     group.make(LIMITS, owner=None)
     try:
-        made = root / "corral-x-1"
+        made = find_made(root)
         assert group.paths == [str(made)]
         assert (made / "memory.max").read_text() == str(LIMITS.memory_bytes)
         assert (made / "memory.swap.max").read_text() == "0"
@@ -272,7 +286,7 @@ def test_v2_usage_is_what_the_kernel_counted(machine: Machine) -> None:
     group = cgroup.Group.plan(machine.detect(), "corral-x-1")
     group.make(LIMITS, owner=None)
     try:
-        made = root / "corral-x-1"
+        made = find_made(root)
         for name, text in (
             ("cpu.stat", "usage_usec 2500000\nuser_usec 1\nnr_periods 0\n"),
             ("memory.current", "1000\n"),
@@ -322,7 +336,7 @@ def test_counters_that_can_not_be_read_are_none(machine: Machine, text: str) -> 
     group.make(LIMITS, owner=None)
     try:
         for name in ("cpu.stat", "memory.current", "memory.events", "pids.current", "memory.peak"):
-            (root / "corral-x-1").create(name, text)
+            find_made(root).create(name, text)
         assert set(group.usage().values()) == {None}
         assert group.out_of_memory_kills() == 0
     finally:
@@ -334,10 +348,11 @@ def test_remove_kills_what_is_inside_and_takes_leaves_along(machine: Machine) ->
     group = cgroup.Group.plan(machine.detect(), "corral-x-1")
     group.make(LIMITS, owner=None)
     group.close()
-    machine.make(root, "/corral-x-1/call1", processes="99\n")
+    made = find_made(root)
+    machine.make(made, "call1", processes="99\n")
     foreign = machine.make(root, "/somebody-elses", processes="98\n")
     assert cgroup.remove(group.paths) == []
-    assert not (root / "corral-x-1").exists()
+    assert not made.exists()
     assert (foreign / "cgroup.procs").read_text() == "98\n"
 
 

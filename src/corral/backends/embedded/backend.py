@@ -147,9 +147,11 @@ class EmbeddedBackend:
         root = bool(hello["root"])
         notes = []
         if not root:
-            notes.append("one user id: system files can't be changed inside, user='root' is not there")
+            notes.append("one user id: /usr can't be changed inside, and user='root' is not there")
         if "memory" not in limited:
-            notes.append("memory is added up ten times a second; one process is bounded by the kernel")
+            notes.append(
+                "memory is added up ten times a second: mapped pages and page tables, not pipes, sockets or unmapped files"
+            )
         if not hello["hard_disk"]:
             notes.append(
                 "disk is measured about once a second; one file is bounded by the kernel; ephemeral=True is hard"

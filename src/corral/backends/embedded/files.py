@@ -268,7 +268,7 @@ class EmbeddedFiles(FilesBase):
         """See `AsyncFiles`."""
         root = self.at(path)
         if pattern.startswith("/"):
-            root, pattern = SandboxPath("/"), pattern.lstrip("/")
+            root, pattern = _split_pattern(pattern)
         message = {"op": "glob", "path": root, "pattern": pattern, "hidden": hidden, "limit": limit}
         items, last = await self._collect(message, path=root)
         return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
@@ -423,6 +423,15 @@ class EmbeddedFiles(FilesBase):
             if writer >= 0:
                 os.close(writer)
         return int(self._check(message, target, "unpack")["count"])
+
+
+def _split_pattern(pattern: str) -> tuple[SandboxPath, str]:
+    """An absolute pattern as the folder that has no wildcard in it, and the rest: not all of / need be walked."""
+    fixed: list[str] = []
+    parts = [part for part in pattern.split("/") if part]
+    while len(parts) > 1 and not set(parts[0]) & set("*?["):
+        fixed.append(parts.pop(0))
+    return SandboxPath("/" + "/".join(fixed)), "/".join(parts)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -10,6 +10,7 @@ import signal as signals
 import socket
 import struct
 import termios
+import threading
 import time
 from collections.abc import Callable
 
@@ -49,7 +50,6 @@ class EmbeddedProcess(ProcessBase):
         *,
         sandbox_id: str,
         request: SpawnRequest,
-        channel: socket.socket,
         outputs: dict[int, StreamName],
         stdin_fd: int | None,
         give_up: Callable[[], None],
@@ -57,8 +57,10 @@ class EmbeddedProcess(ProcessBase):
         super().__init__(output_limit_bytes=request.output_limit_bytes)
         self._sandbox_id = sandbox_id
         self._request = request
-        self._channel = channel
+        self._channel: socket.socket | None = None
         self._outputs = outputs
+        # Numbers that the pump's thread closes and others use: read, copied and closed only under the lock.
+        self._fds = threading.Lock()
         self._stdin_fd = stdin_fd
         self._terminal_fd: int | None = None
         self._give_up = give_up
@@ -69,6 +71,9 @@ class EmbeddedProcess(ProcessBase):
         self._last_words: wire.Message | None = None
         self._pump: Pump = get_pump()
         self._begun = time.monotonic()
+        # Before anything can write: pipes that are full when they are first looked at would tell no order.
+        for descriptor in outputs:
+            self._pump.add(descriptor, self)
 
     @property
     def pid(self) -> int:
@@ -77,27 +82,34 @@ class EmbeddedProcess(ProcessBase):
 
     # Life, on the pump's thread.
 
-    def begin(self, message: wire.Message, descriptors: list[int]) -> None:
+    def begin(self, channel: socket.socket, message: wire.Message, descriptors: list[int]) -> None:
         """Init has started it."""
+        self._channel = channel
         self._pid = int(message["started"])
         if self._request.pty:
-            self._terminal_fd = descriptors.pop(0)
+            self._terminal_fd = self._stdin_fd = descriptors.pop(0)
             os.set_blocking(self._terminal_fd, False)
             self._outputs = {self._terminal_fd: "stdout"}
-            self._stdin_fd = self._terminal_fd
+            self._pump.add(self._terminal_fd, self)
         wire.close_all(descriptors)
         if self._request.timeout is not None:
             self._pump.call_at(self, self._begun + self._request.timeout + _GRACE_SECONDS, self._not_in_time)
-        for descriptor in list(self._outputs):
-            self._pump.add(descriptor, self)
-        self._pump.add(self._channel.fileno(), self)
+        self._pump.add(channel.fileno(), self)
         # An end that came before we listened makes no edge: look once.
-        self._pump.again(self._channel.fileno())
+        self._pump.again(channel.fileno())
+
+    def abandon(self) -> None:
+        """It was never started."""
+        for descriptor in list(self._outputs):
+            self._drop_output(descriptor)
+        if self._stdin_fd is not None:
+            os.close(self._stdin_fd)
+            self._stdin_fd = None
 
     def ready(self, descriptor: int) -> bool:
         """See `Source`."""
-        if descriptor == self._channel.fileno():
-            return self._hear()
+        if self._channel is not None and descriptor == self._channel.fileno():
+            return self._hear(self._channel)
         return self._take(descriptor)
 
     def _take(self, descriptor: int) -> bool:
@@ -125,8 +137,10 @@ class EmbeddedProcess(ProcessBase):
             self._large = True
             for other in self._outputs:
                 enlarge(other)
-        if self.feed(stream, data):
-            self._paused.add(descriptor)
+        # Paused first: a reader that catches up meanwhile must find something to resume.
+        self._paused.add(descriptor)
+        if not self.feed(stream, data):
+            self._paused.discard(descriptor)
 
     def resume_reading(self) -> None:
         """A slow reader has caught up."""
@@ -142,7 +156,7 @@ class EmbeddedProcess(ProcessBase):
         else:
             self._end_terminal()
 
-    def _hear(self) -> bool:
+    def _hear(self, channel: socket.socket) -> bool:
         """The channel speaks: the end, or the end of the sandbox. True to be called again when all output is read."""
         if self.ended:
             return False
@@ -150,7 +164,7 @@ class EmbeddedProcess(ProcessBase):
             self._end_after_output()
             return False
         try:
-            received = wire.receive(self._channel, allow_large=False)
+            received = wire.receive(channel, allow_large=False)
         except BlockingIOError:
             return False
         except ProtocolError:
@@ -216,18 +230,20 @@ class EmbeddedProcess(ProcessBase):
     def _let_go(self) -> None:
         """Close what is ours. Pipes that background children still hold are read on, and dropped at their end."""
         self._pump.cancel(self)
-        self._pump.remove(self._channel.fileno())
-        self._channel.close()
-        if self._stdin_fd is not None and self._stdin_fd != self._terminal_fd:
-            os.close(self._stdin_fd)
-        self._stdin_fd = None
+        if self._channel is not None:
+            self._pump.remove(self._channel.fileno())
+            self._channel.close()
+        with self._fds:
+            stdin, terminal = self._stdin_fd, self._terminal_fd
+            self._stdin_fd = self._terminal_fd = None
+            if stdin is not None and stdin != terminal:
+                os.close(stdin)
+            if terminal is not None:
+                self._pump.remove(terminal)
+                os.close(terminal)
+                self._outputs.pop(terminal, None)
         for descriptor in list(self._outputs):
             self._pump.again(descriptor)
-        if self._terminal_fd is not None:
-            self._pump.remove(self._terminal_fd)
-            os.close(self._terminal_fd)
-            self._outputs.pop(self._terminal_fd, None)
-            self._terminal_fd = None
 
     def _not_in_time(self) -> None:
         """Init does not keep its word: nothing in there can be trusted to end, so all of it is ended."""
@@ -238,21 +254,26 @@ class EmbeddedProcess(ProcessBase):
 
     async def write(self, data: bytes | str) -> None:
         """See `Process`."""
-        descriptor = self._stdin_fd
+        with self._fds:
+            descriptor = os.dup(self._stdin_fd) if self._stdin_fd is not None else None
         if descriptor is None:
             raise ExecError("the program takes no more input", sandbox_id=self._sandbox_id, op="write")
         try:
             await exchange.write_pipe(descriptor, as_bytes(data))
         except OSError as error:
             raise ExecError("the program has closed its input", sandbox_id=self._sandbox_id, op="write") from error
+        finally:
+            os.close(descriptor)
 
     async def close_stdin(self) -> None:
         """See `Process`."""
         if self._terminal_fd is not None:
             await self.write(b"\x04")
-        elif self._stdin_fd is not None:
+            return
+        with self._fds:
             descriptor, self._stdin_fd = self._stdin_fd, None
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
 
     async def signal(self, number: int) -> None:
         """See `Process`."""
@@ -262,13 +283,11 @@ class EmbeddedProcess(ProcessBase):
 
     async def resize(self, *, rows: int, columns: int) -> None:
         """See `Process`."""
-        terminal = self._terminal_fd
-        if terminal is None or self.ended:
-            raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize", hint="pty=True")
-        try:
-            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        except OSError as error:
-            raise ExecError("the terminal is gone", sandbox_id=self._sandbox_id, op="resize") from error
+        with self._fds:
+            if self._terminal_fd is None or self.ended:
+                text = "the program has no terminal, or none any more"
+                raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
+            fcntl.ioctl(self._terminal_fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def end_tree(self, reason: EndReason) -> None:
         """See `ProcessBase`."""
@@ -277,8 +296,9 @@ class EmbeddedProcess(ProcessBase):
             self._pump.call_at(self, time.monotonic() + _GRACE_SECONDS, self._not_in_time)
 
     def _tell(self, message: wire.Message) -> None:
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            wire.send(self._channel, message)
+        if self._channel is not None:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                wire.send(self._channel, message)
 
 
 async def spawn(
@@ -290,50 +310,30 @@ async def spawn(
         GoneError: there is no init any more.
     """
     theirs: list[int] = []
-    ours: dict[int, StreamName] = {}
-    stdin_fd: int | None = None
-    try:
-        if not request.pty:
-            stdin_fd = _open_stdin(request, theirs)
-            for stream in ("stdout", "stderr"):
-                reader, writer = make_output_pipe()
-                ours[reader] = "stdout" if stream == "stdout" else "stderr"
-                theirs.append(writer)
-        message = {
-            "op": "start",
-            "argv": list(request.argv),
-            "env": dict(request.env),
-            "cwd": request.cwd,
-            "uid": uid,
-            "gid": gid,
-            "pty": request.pty,
-            "rows": request.rows,
-            "columns": request.columns,
-            "timeout": request.timeout,
-            "read_only": list(request.read_only),
-            "hidden": list(request.hidden),
-        }
-        channel = ask(control, message, tuple(theirs))
-    except BaseException:
-        wire.close_all([*ours, *([stdin_fd] if stdin_fd is not None else [])])
-        raise
-    finally:
-        wire.close_all(theirs)
     process = EmbeddedProcess(
-        sandbox_id=sandbox_id, request=request, channel=channel, outputs=ours, stdin_fd=stdin_fd, give_up=give_up
+        sandbox_id=sandbox_id,
+        request=request,
+        stdin_fd=_open_stdin(request, theirs),
+        outputs=_open_outputs(request, theirs),
+        give_up=give_up,
     )
+    channel: socket.socket | None = None
     try:
+        channel = ask(control, _describe(request, uid, gid), tuple(theirs))
+        wire.close_all(theirs)
+        theirs = []
         async with asyncio.timeout(_START_SECONDS):
             started, descriptors = await exchange.receive(channel)
         if "started" not in started:
             wire.close_all(descriptors)
             raise exec_error(started, cwd=request.cwd, sandbox_id=sandbox_id)
-        process.begin(started, descriptors)
+        process.begin(channel, started, descriptors)
     except BaseException as error:
+        wire.close_all(theirs)
         if not process.pid:
-            # Closing the channel is the cancellation: init ends the tree.
-            channel.close()
-            wire.close_all([*ours, *([stdin_fd] if stdin_fd is not None else [])])
+            process.abandon()
+            if channel is not None:
+                channel.close()  # which is the cancellation: init ends the tree
         if isinstance(error, TimeoutError):
             give_up()  # an init that does not answer can't be trusted with anything else either
             raise GoneError("init does not answer") from error
@@ -341,7 +341,38 @@ async def spawn(
     return process
 
 
+def _describe(request: SpawnRequest, uid: int, gid: int) -> wire.Message:
+    return {
+        "op": "start",
+        "argv": list(request.argv),
+        "env": dict(request.env),
+        "cwd": request.cwd,
+        "uid": uid,
+        "gid": gid,
+        "pty": request.pty,
+        "rows": request.rows,
+        "columns": request.columns,
+        "timeout": request.timeout,
+        "read_only": list(request.read_only),
+        "hidden": list(request.hidden),
+    }
+
+
+def _open_outputs(request: SpawnRequest, theirs: list[int]) -> dict[int, StreamName]:
+    if request.pty:
+        return {}
+    outputs: dict[int, StreamName] = {}
+    names: tuple[StreamName, ...] = ("stdout", "stderr")
+    for name in names:
+        reader, writer = make_output_pipe()
+        outputs[reader] = name
+        theirs.append(writer)
+    return outputs
+
+
 def _open_stdin(request: SpawnRequest, theirs: list[int]) -> int | None:
+    if request.pty:
+        return None
     if not request.stdin:
         theirs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         return None

@@ -103,21 +103,39 @@ def _segment(segment: str) -> str:
     result, position = "", 0
     while position < len(segment):
         character = segment[position]
-        end = segment.find("]", position + 2)
+        position += 1
         if character == "*":
             result += "[^/]*"
         elif character == "?":
             result += "[^/]"
-        elif character == "[" and end > 0:
-            inner = segment[position + 1 : end]
-            negated = inner.startswith(("!", "^"))
-            body = inner[negated:].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
-            result += f"(?!/)[{'^' if negated else ''}{body}]"
-            position = end
+        elif character == "[" and (end := _class_end(segment, position)):
+            result += _class(segment[position:end])
+            position = end + 1
         else:
             result += re.escape(character)
-        position += 1
     return result
+
+
+def _class_end(segment: str, start: int) -> int:
+    """Where a `[…]` closes; 0 if it never does. A `]` that comes first stands for itself, and `^` for `!`."""
+    first = start + (segment[start : start + 1] in ("!", "^"))
+    return max(0, segment.find("]", first + 1))
+
+
+def _class(body: str) -> str:
+    negated = body.startswith(("!", "^"))
+    text, position, parts = body[negated:], 0, ""
+    while position < len(text):
+        low, high = text[position], text[position + 2 : position + 3]
+        if text[position + 1 : position + 2] == "-" and high:
+            parts += f"{re.escape(low)}-{re.escape(high)}" if low <= high else ""
+            position += 3
+        else:
+            parts += re.escape(low)
+            position += 1
+    if not parts:
+        return "[^/]" if negated else "(?!)"
+    return f"(?!/)[{'^' if negated else ''}{parts}]"
 
 
 def _compile(message: wire.Message) -> re.Pattern[bytes]:
