@@ -119,6 +119,8 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket) -> Box:
         undo.callback(sweep.discard, shop.data, folder)
         storage = None if recipe.ephemeral else shop.storage
         disk_fd = storage.prepare(recipe, identity) if storage else None
+        held = {} if disk_fd is None else {"d": disk_fd}
+        undo.callback(lambda: wire.close_all(list(held.values())))
         undo.callback(group.close)
         undo.callback(cgroup.remove, group.paths)
         owner_ids = (identity.outer_uid, identity.outer_gid) if uids else None
@@ -132,7 +134,7 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket) -> Box:
         pid_fd = os.pidfd_open(pid)
         undo.callback(os.close, pid_fd)
         undo.callback(_kill_and_reap, pid)
-        _guide_setup(shop, recipe, identity, group, pid, host, disk_fd)
+        _guide_setup(shop, recipe, identity, group, pid, host, held)
         undo.pop_all()
     watch = None
     if isinstance(storage, FolderStorage):
@@ -226,13 +228,13 @@ def _guide_setup(
     group: cgroup.Group,
     pid: int,
     host: socket.socket,
-    disk_fd: int | None,
+    descriptors: dict[str, int],
 ) -> None:
-    """Give the waiting child its ids, its groups and its layers, and wait until it is ready."""
-    descriptors: dict[str, int] = {}
+    """Give the waiting child its ids, its groups and its layers, and wait until it is ready.
+
+    `descriptors` holds the disk, if there is one; all of them are sent and closed.
+    """
     try:
-        if disk_fd is not None:
-            descriptors["d"] = disk_fd
         _write_maps(pid, identity)
         group.attach(pid)
         if not identity.rootless:
@@ -250,6 +252,7 @@ def _guide_setup(
         raise SetupError(f"{error.strerror or error}", step="prepare", errno=error.errno or 0) from error
     finally:
         wire.close_all(list(descriptors.values()))
+        descriptors.clear()
     answer = _wait_ready(host)
     if "ready" not in answer:
         raise SetupError(

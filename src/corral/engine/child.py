@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import signal
 import stat
 import struct
@@ -134,6 +135,12 @@ def _restrict_view(program: Program) -> None:
             syscalls.mount("tmpfs", path, "tmpfs", kept | syscalls.MS_RDONLY, "mode=0000,size=4k,nr_inodes=2")
         else:
             syscalls.mount("/dev/null", path, "", syscalls.MS_BIND)
+    try:
+        # Else the view of a neighbouring call would be a path away: /proc/PID/root.
+        syscalls.forbid_looking_at_others()
+    except OSError as error:
+        text = "this kernel has no Landlock, without which a restricted view could be gone round"
+        raise RefusedError(text, code="view", errno=error.errno or 0) from error
 
 
 def _mounts_below(path: str) -> list[str]:
@@ -143,10 +150,15 @@ def _mounts_below(path: str) -> list[str]:
     with open("/proc/self/mountinfo") as file:
         for line in file:
             words = line.split()
-            target, kind = words[4], line.partition(" - ")[2].split()[0]
+            target, kind = _unescape(words[4]), line.partition(" - ")[2].split()[0]
             if target.startswith(prefix) and kind in ("overlay", "tmpfs") and not target.startswith("/proc/"):
                 found.append(target)
     return [target for target in dict.fromkeys(found) if target == path or not target.startswith("/dev")]
+
+
+def _unescape(text: str) -> str:
+    """mountinfo writes blanks, tabs, newlines and backslashes as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _must_exist(path: str) -> bool:

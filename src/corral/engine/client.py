@@ -184,7 +184,8 @@ def check(answer: wire.Message) -> wire.Message:
     code = answer.get("error")
     if code is None:
         return answer
-    text, hint, number = str(answer.get("text", "")), str(answer.get("hint", "")), int(answer.get("errno", 0) or 0)
+    text, hint, number = str(answer.get("text", "")), str(answer.get("hint", "")), answer.get("errno", 0)
+    number = number if isinstance(number, int) else 0
     if code == "gone":
         raise GoneError(text)
     if code == "setup":

@@ -138,7 +138,7 @@ class Init:
                 wire.send(channel, {"ok": True})
                 channel.close()
             elif message.get("op") == "ping":
-                wire.send(channel, {"ok": True})
+                wire.send(channel, {"ok": True, "calls": len(self._calls)})
                 channel.close()
             elif message.get("op") == "usage":
                 wire.send(channel, self._usage())

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from corral.engine import sweep, syscalls, wire
 from corral.engine.box import Box
-from corral.engine.client import ask
+from corral.engine.client import ask, receive_within
 from corral.engine.errors import EngineError, ProtocolError
 from corral.engine.keptlog import KeptLog
 from corral.engine.state import DataFolder, read_state, write_state
@@ -59,6 +59,9 @@ class Keeper:
     """The loop."""
 
     def __init__(self, box: Box, data: DataFolder, info: dict[str, Any]) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, lambda *_: box.kill())
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         self._box = box
         self._data = data
         self._info = info
@@ -86,8 +89,6 @@ class Keeper:
 
     def run(self) -> NoReturn:
         """Serve until the sandbox ends."""
-        signal.signal(signal.SIGTERM, lambda *_: self._box.kill())
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
             for descriptor, _ in self._epoll.poll(_LOOK_SECONDS):
                 callback = self._on_ready.get(descriptor)
@@ -108,11 +109,19 @@ class Keeper:
         over = self._deadline is not None and now >= self._deadline
         busy = any(not log.ended for log in self._logs.values())
         idle = self._idle_seconds is not None and not busy and now - self._last_use >= self._idle_seconds
+        if idle and self._calls_run():
+            idle, self._last_use = False, now
         if over or idle or not self._folder_is_there():
             self._box.kill()
         if self._box.disk_watch is not None and self._box.disk_watch.look(now):
             with contextlib.suppress(OSError):
-                wire.send(self._box.host, {"op": "disk_full"})
+                wire.send(self._box.host, {"op": "disk_full"}, wait=False)
+
+    def _calls_run(self) -> bool:
+        """Whether somebody's program runs inside, of which we are not told."""
+        with contextlib.suppress(EngineError, OSError), ask(self._control, {"op": "ping"}, ()) as answer:
+            return int(receive_within(answer, 2.0).get("calls", 0)) > 0
+        return False
 
     def _folder_is_there(self) -> bool:
         try:

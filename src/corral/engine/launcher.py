@@ -18,7 +18,8 @@ from typing import Any
 
 from corral.engine import cgroup, sweep, syscalls, wire
 from corral.engine.box import Box, Workshop, make_box
-from corral.engine.errors import EngineError, ProtocolError, SetupError
+from corral.engine.client import receive_within
+from corral.engine.errors import EngineError, GoneError, ProtocolError, SetupError
 from corral.engine.keeper import become_keeper
 from corral.engine.recipe import Recipe
 from corral.engine.seccomp.install import Prepared
@@ -26,6 +27,7 @@ from corral.engine.state import DataFolder
 from corral.engine.storage import choose
 
 _DISK_LOOK_SECONDS = 0.5
+_INIT_SECONDS = 5.0
 
 
 class Launcher:
@@ -38,6 +40,10 @@ class Launcher:
         self._by_pid_fd: dict[int, Box] = {}
         self._epoll = select.epoll()
         self._epoll.register(client.fileno(), select.EPOLLIN)
+        self._wakeup, wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a helper's end is read at once
+        self._epoll.register(self._wakeup, select.EPOLLIN)
         self._leaving: list[socket.socket] | None = None
         self._operations: dict[str, Callable[[wire.Message, list[int], socket.socket], None]] = {
             "hello": self._hello,
@@ -52,7 +58,10 @@ class Launcher:
         """Serve until the program is gone and nothing of its sandboxes is left."""
         while self._leaving is None or self._boxes:
             for descriptor, _ in self._epoll.poll(self._patience()):
-                if descriptor == self._client.fileno():
+                if descriptor == self._wakeup:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wakeup, 4096)
+                elif descriptor == self._client.fileno():
                     self._hear()
                 elif descriptor in self._by_pid_fd:
                     self._bury(self._by_pid_fd[descriptor])
@@ -81,7 +90,7 @@ class Launcher:
                 self._answer(reply, {"error": "unknown", "text": f"unknown operation {message.get('op')!r}"})
             else:
                 operation(message, descriptors, reply)
-        except (OSError, EngineError) as error:
+        except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
             # One sandbox that dies while it is being spoken to must not take all the others along.
             self._answer(reply, {"error": "gone", "text": f"{type(error).__name__}: {error}"})
         finally:
@@ -126,6 +135,8 @@ class Launcher:
             return
         finally:
             owner.close()
+            if any(self._shop.data.trash.iterdir()):
+                sweep.delete_in_background(self._shop.data)  # what an attempt that failed has left
         self._boxes[recipe.sandbox_id] = box
         self._by_pid_fd[box.pid_fd] = box
         self._epoll.register(box.pid_fd, select.EPOLLIN)
@@ -154,9 +165,11 @@ class Launcher:
         if box is None:
             return
         wire.send(box.host, {"op": "detach"})
-        if wire.receive(box.host) is None:
-            self._answer(reply, {"error": "gone", "text": "the sandbox ended"})
-            return
+        try:
+            receive_within(box.host, _INIT_SECONDS)
+        except GoneError:
+            box.kill()  # all the other sandboxes wait while we do: an init that is silent is given up
+            raise
         pid = os.fork()
         if pid == 0:
             become_keeper(box, self._shop.data, dict(message["info"]))
@@ -198,7 +211,7 @@ class Launcher:
         for box in self._boxes.values():
             if box.disk_watch is not None and box.disk_watch.look(now):
                 with contextlib.suppress(OSError):
-                    wire.send(box.host, {"op": "disk_full"})
+                    wire.send(box.host, {"op": "disk_full"}, wait=False)
 
     def _reap_helpers(self) -> None:
         inits = {box.pid for box in self._boxes.values()}

@@ -18,6 +18,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,12 +46,13 @@ class DataFolder:
     def instance(self) -> str:
         """The name that marks what is ours."""
         path = self.path / "instance"
-        with contextlib.suppress(FileExistsError), open(path, "x") as file:
-            file.write(os.urandom(4).hex())
-        name = path.read_text().strip()
-        if not name:  # another process is between creating and writing: take the file's number, also unique here
-            name = f"{path.stat().st_ino:x}"
-        return name
+        if not path.exists():
+            unfinished = self.path / f".instance-{os.getpid()}-{os.urandom(4).hex()}"
+            unfinished.write_text(os.urandom(4).hex())
+            with contextlib.suppress(FileExistsError):
+                os.link(unfinished, path)  # whole when it appears, and only once
+            unfinished.unlink()
+        return path.read_text().strip()
 
     def folder(self, sandbox_id: str) -> Path:
         """The folder of one sandbox."""
@@ -72,13 +74,16 @@ class DataFolder:
             raise FileExistsError(sandbox_id)
         unfinished = self.sandboxes / f".new-{sandbox_id}"
         unfinished.mkdir(mode=0o700)
-        descriptor = lock(unfinished)
-        assert descriptor is not None  # the name is ours alone
+        descriptor: int | None = None
         try:
+            descriptor = lock(unfinished)
+            assert descriptor is not None  # the name is ours alone
             write_state(unfinished, state)
             unfinished.rename(final)
         except BaseException:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
+            shutil.rmtree(unfinished, ignore_errors=True)
             raise
         return final, descriptor
 
@@ -105,18 +110,33 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     """state.json, or None when there is none that can be read."""
     try:
         state = json.loads((folder / "state.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return state if isinstance(state, dict) else None
 
 
 def dead_folders(data: DataFolder) -> Iterator[tuple[Path, int]]:
     """Folders whose holder is gone, each with its lock now held by us."""
-    unfinished = (
-        path for path in data.sandboxes.glob(".new-*") if time.time() - path.stat().st_mtime > _FOUNDING_SECONDS
-    )
-    for folder in (*(data.folder(sandbox_id) for sandbox_id in data.ids()), *unfinished):
+    for folder in (*(data.folder(sandbox_id) for sandbox_id in data.ids()), *data.sandboxes.glob(".new-*")):
         with contextlib.suppress(OSError):
+            if folder.name.startswith(".") and not (folder / "lock").exists() and not _is_old(folder):
+                continue  # its maker is between making and locking it
             descriptor = lock(folder)
             if descriptor is not None:
                 yield folder, descriptor
+
+
+def _is_old(folder: Path) -> bool:
+    return time.time() - folder.stat().st_mtime > _FOUNDING_SECONDS
+
+
+def is_held(folder: Path) -> bool:
+    """Whether somebody keeps the sandbox of this folder alive."""
+    try:
+        descriptor = lock(folder)
+    except OSError:
+        return False
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False

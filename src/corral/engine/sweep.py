@@ -20,15 +20,27 @@ def sweep(data: DataFolder) -> list[str]:
             state = read_state(folder) or {}
             if state.get("kept"):
                 continue
-            if cgroup.remove([str(path) for path in state.get("cgroups", [])]):
+            groups = state.get("cgroups")
+            if isinstance(groups, list) and cgroup.remove([str(path) for path in groups]):
                 continue  # something in it does not die yet: the next sweep tries again
             discard(data, folder)
             removed.append(folder.name)
         finally:
             os.close(lock_fd)
     _remove_stale_groups(data)
+    _remove_unfinished(data)
     empty_trash(data)
     return removed
+
+
+def _remove_unfinished(data: DataFolder) -> None:
+    """What a killed process was making: its number is in the name."""
+    for pattern in ("base/.new-*-*", "packages/.new-*-*", "disks/*.img.*"):
+        for path in data.path.glob(pattern):
+            maker = path.name.split("-")[1] if path.name.startswith(".new-") else path.name.rpartition(".")[2]
+            if maker.isdigit() and not os.path.exists(f"/proc/{maker}"):
+                with contextlib.suppress(OSError):
+                    delete(str(path))
 
 
 def discard(data: DataFolder, folder: Path) -> None:
@@ -86,11 +98,12 @@ def _remove_stale_groups(data: DataFolder) -> None:
     except OSError:
         return
     mark = f"corral-{data.instance()}-"
+    bases = [base for base in {hierarchy.unified, *hierarchy.v1.values()} if base is not None and base.is_dir()]
+    # The groups first, then the ids: a sandbox that is being made meanwhile has its folder before its groups.
+    groups = [entry for base in bases for entry in base.iterdir()]
     known = set(data.ids())
-    for base in {hierarchy.unified, *hierarchy.v1.values()} - {None}:
-        assert base is not None
-        if not base.is_dir():
-            continue
-        for entry in base.iterdir():
-            if entry.name.startswith(mark) and entry.name.removeprefix(mark) not in known:
-                cgroup.remove([str(entry)])
+    for entry in groups:
+        owner = entry.name.removeprefix("corral-probe-")
+        stale_probe = owner != entry.name and not os.path.exists(f"/proc/{owner}")
+        if stale_probe or (entry.name.startswith(mark) and entry.name.removeprefix(mark) not in known):
+            cgroup.remove([str(entry)])

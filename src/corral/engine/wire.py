@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import socket
+import stat
 from typing import Any, Final
 
 from corral.engine.errors import ProtocolError
@@ -28,11 +29,14 @@ def make_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message. A large one travels in a sealed memory file as its first descriptor."""
+def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (), *, wait: bool = True) -> None:
+    """Send one message. A large one travels in a memory file as its first descriptor.
+
+    Without `wait`, a receiver that does not listen is a BlockingIOError.
+    """
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
     if len(body) <= MAX_INLINE_BYTES:
-        _send_raw(sock, b"I" + body, descriptors)
+        _send_raw(sock, b"I" + body, descriptors, 0 if wait else socket.MSG_DONTWAIT)
         return
     if len(body) > MAX_PAYLOAD_BYTES:
         raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
@@ -62,7 +66,7 @@ def receive(sock: socket.socket, *, allow_large: bool = True) -> tuple[Message, 
         message = json.loads(body)
         if not isinstance(message, dict):
             raise ProtocolError("a message that is not an object")
-    except (ValueError, RecursionError, ProtocolError) as error:
+    except (ValueError, RecursionError, OSError, ProtocolError) as error:
         close_all(descriptors)
         raise ProtocolError(f"unreadable message: {type(error).__name__}") from error
     return message, descriptors
@@ -90,17 +94,20 @@ def memory_file(content: bytes) -> int:
 
 
 def _read_carrier(carrier: int) -> bytes:
-    size = os.fstat(carrier).st_size
+    about = os.fstat(carrier)
+    if not stat.S_ISREG(about.st_mode):
+        raise ProtocolError("a payload that is not a file")
+    size = about.st_size
     if size > MAX_PAYLOAD_BYTES:
         raise ProtocolError("a payload over the limit")
     return os.pread(carrier, size, 0)
 
 
-def _send_raw(sock: socket.socket, data: bytes, descriptors: tuple[int, ...]) -> None:
+def _send_raw(sock: socket.socket, data: bytes, descriptors: tuple[int, ...], flags: int = 0) -> None:
     ancillary = []
     if descriptors:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    sent = sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+    sent = sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL | flags)
     if sent != len(data):
         raise ProtocolError("a message was cut while being sent")
 

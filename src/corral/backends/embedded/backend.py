@@ -44,7 +44,7 @@ class EmbeddedBackend:
     name = NAME
 
     def __init__(self, data_folder: Path | str | None = None) -> None:
-        self.data_folder = Path(data_folder) if data_folder is not None else settings.default_data_folder()
+        self.data_folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
         self._launcher = LauncherClient(self.data_folder)
         self._tokens: dict[str, concurrent.futures.Future[EmbeddedSandbox]] = {}
         self._bases: dict[str, tuple[Tree, ...]] = {}
@@ -150,12 +150,10 @@ class EmbeddedBackend:
             notes.append("one user id: /usr can't be changed inside, and user='root' is not there")
         if "memory" not in limited:
             notes.append(
-                "memory is added up ten times a second: mapped pages and page tables, not pipes, sockets or unmapped files"
+                "memory is added up ten times a second: mapped pages and page tables, not pipes or unmapped files"
             )
         if not hello["hard_disk"]:
-            notes.append(
-                "disk is measured about once a second; one file is bounded by the kernel; ephemeral=True is hard"
-            )
+            notes.append("disk is measured now and then, deleted files left out; ephemeral=True makes it hard")
         return Capabilities(
             isolation="namespaces" if root else "namespaces, rootless",
             memory="hard" if "memory" in limited else "soft",

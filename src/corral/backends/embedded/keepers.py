@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from corral.engine import sweep, wire
 from corral.engine.client import ask, check, receive_within
 from corral.engine.errors import EngineError, GoneError
 from corral.engine.keeper import SOCKET_NAME
-from corral.engine.state import DataFolder, read_state
+from corral.engine.state import DataFolder, is_held, read_state
 from corral.errors import SandboxGoneError, SpecError
 from corral.results import SandboxInfo
 from corral.spec import Lifetime, Resources, Spec
@@ -122,10 +123,26 @@ def find(data_folder: Path, wanted: str) -> Found:
     return close[0]
 
 
-def ensure_name_is_free(data_folder: Path, name: str | None) -> None:
-    """Raises: SpecError when a living sandbox has that name."""
-    if name is not None and any(found.name == name for found in find_all(data_folder)):
-        raise SpecError(f"there is a sandbox named {name!r} already", hint="take another name, or remove that one")
+@contextlib.asynccontextmanager
+async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[None]:
+    """While a sandbox is being named, nobody else names one. Raises: SpecError when a living sandbox has that name."""
+    if name is None:
+        yield
+        return
+    descriptor = os.open(data_folder / "names.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                await asyncio.sleep(0.01)  # never blocking: the holder may be another task of this very loop
+            else:
+                break
+        if any(found.name == name and is_held(found.folder) for found in find_all(data_folder)):
+            raise SpecError(f"there is a sandbox named {name!r} already", hint="take another name, or remove that one")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:

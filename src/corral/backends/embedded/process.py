@@ -84,14 +84,21 @@ class EmbeddedProcess(ProcessBase):
 
     def begin(self, channel: socket.socket, message: wire.Message, descriptors: list[int]) -> None:
         """Init has started it."""
-        self._channel = channel
-        self._pid = int(message["started"])
+        pid = message["started"]
+        if not isinstance(pid, int) or pid < 1 or len(descriptors) != int(self._request.pty):
+            wire.close_all(descriptors)
+            raise ProtocolError("init announces a program in a way it never should")
         if self._request.pty:
-            self._terminal_fd = self._stdin_fd = descriptors.pop(0)
-            os.set_blocking(self._terminal_fd, False)
-            self._outputs = {self._terminal_fd: "stdout"}
-            self._pump.add(self._terminal_fd, self)
-        wire.close_all(descriptors)
+            (terminal,) = descriptors
+            if not os.isatty(terminal):
+                os.close(terminal)
+                raise ProtocolError("init sends something else than a terminal")
+            os.set_blocking(terminal, False)
+            self._terminal_fd = self._stdin_fd = terminal
+            self._outputs = {terminal: "stdout"}
+            self._pump.add(terminal, self)
+        self._channel = channel
+        self._pid = pid
         if self._request.timeout is not None:
             self._pump.call_at(self, self._begun + self._request.timeout + _GRACE_SECONDS, self._not_in_time)
         self._pump.add(channel.fileno(), self)
@@ -202,7 +209,7 @@ class EmbeddedProcess(ProcessBase):
         else:
             try:
                 self.finish(_read_ending(message))
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 self.finish(EngineFaultError(f"an unreadable end: {error!r}", sandbox_id=self._sandbox_id, op="exec"))
         self._let_go()
 
@@ -392,7 +399,9 @@ def _waiting_bytes(descriptor: int) -> int:
 
 def _read_ending(message: wire.Message) -> Ending:
     """Init's report, taken apart with care: init is not trusted."""
-    reason = next(known for known in _REASONS if known == message["reason"])
+    reason = next((known for known in _REASONS if known == message["reason"]), None)
+    if reason is None:
+        raise ValueError("an end for no known reason")
     usage = message["usage"]
     cpu, peak = usage["cpu_seconds"], usage["peak_memory_bytes"]
     notes = ["peak_memory_bytes is of the largest process, not of all together"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import select
 import threading
@@ -28,6 +29,8 @@ EXACT_BYTES = 64 * 1024
 """So much output is read in exact order; beyond it, pipes are enlarged."""
 LARGE_PIPE_BYTES = 1024 * 1024
 READ_BYTES = 256 * 1024
+
+log = logging.getLogger("corral.embedded")
 
 
 class Source(Protocol):
@@ -105,7 +108,16 @@ class Pump:
     def _serve(self, descriptor: int) -> None:
         with self._lock:
             source = self._sources.get(descriptor)
-        if source is not None and source.ready(descriptor):
+        if source is None:
+            return
+        try:
+            more = source.ready(descriptor)
+        except Exception:
+            # One program's trouble must never silence all the others: this thread reads for everybody.
+            log.exception("a program's output could not be read any more")
+            self.remove(descriptor)
+            return
+        if more:
             with self._lock:
                 self._again.append(descriptor)
 
@@ -122,7 +134,10 @@ class Pump:
             due = [key for key, (moment, _) in self._timers.items() if moment <= now]
             callbacks = [self._timers.pop(key)[1] for key in due]
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:
+                log.exception("a timer failed")
 
 
 def make_output_pipe() -> tuple[int, int]:

@@ -309,8 +309,8 @@ class EmbeddedSandbox(SandboxBase):
             return self._id
         info = keepers.describe(self._spec, name=name, lifetime_seconds=lifetime_seconds, env=self._env)
         with mapped(sandbox_id=self._id, op="detach"):
-            keepers.ensure_name_is_free(self._data_folder, info["name"])
-            check(await exchange.answer(self._grip.request({"op": "detach", "info": info})))
+            async with keepers.claiming_name(self._data_folder, info["name"]):
+                check(await exchange.answer(self._grip.request({"op": "detach", "info": info})))
             get_pump().cancel(self)
             self._grip = await asyncio.to_thread(keepers.KeeperGrip, self._data_folder, self._id)
         self._say("detached")

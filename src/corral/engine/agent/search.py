@@ -88,7 +88,10 @@ def replace(message: wire.Message, descriptors: list[int], reply: Reply) -> None
 def compile_glob(pattern: str) -> re.Pattern[str]:
     """`*` and `?` stay within a name, `**` crosses folders."""
     parts = []
-    segments = pattern.strip("/").split("/")
+    segments: list[str] = []
+    for segment in pattern.strip("/").split("/"):
+        if segment != "**" or segments[-1:] != ["**"]:  # two in a row mean one, and would only cost time
+            segments.append(segment)
     for index, segment in enumerate(segments):
         last = index == len(segments) - 1
         if segment == "**":
@@ -162,11 +165,16 @@ def _walk(root: str, errors: list[str], *, hidden: bool) -> Iterator[tuple[str, 
         for entry in entries:
             if entry.path in _NEVER_SEARCHED or (not hidden and entry.name.startswith(".")):
                 continue
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 info = entry.stat(follow_symlinks=False)
-                yield entry.path, info
-                if stat.S_ISDIR(info.st_mode):
-                    inner.append(entry.path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                errors.append(f"{entry.path}: {error.strerror}")
+                continue
+            yield entry.path, info
+            if stat.S_ISDIR(info.st_mode):
+                inner.append(entry.path)
         stack.extend(reversed(inner))
 
 
