@@ -92,7 +92,9 @@ def list_imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("room", ["engine", "backends/embedded", "backends/memory", "testing"])
 def test_room_imports_the_standard_library_only(room: str) -> None:
     own = sys.stdlib_module_names | {"corral"}
-    modules = [path for path in MODULES if path.is_relative_to(SOURCE / room)]
+    # The bridge to pytest is the one module that needs more, and nobody imports it but a backend's own test file.
+    bridge = SOURCE / "testing/pytest.py"
+    modules = [path for path in MODULES if path.is_relative_to(SOURCE / room) and path != bridge]
     assert modules
     assert {str(path.relative_to(SOURCE)): found for path in modules if (found := list_imports(path) - own)} == {}
 

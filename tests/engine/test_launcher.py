@@ -192,7 +192,8 @@ async def test_init_that_does_not_answer_does_not_hang_the_launcher(backend: Emb
                 await (await backend.create(Spec())).aclose()
                 assert (await other.usage()).disk_bytes is not None
         finally:
-            os.kill(init, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the launcher has given it up by itself
+                os.kill(init, signal.SIGKILL)
         await asyncio.gather(task, return_exceptions=True)
         await box.aclose()
 

@@ -56,6 +56,7 @@ class Init:
         self._spare: Spare | None = None
         self._spare_refused = False
         self._calls: dict[int, Call] = {}
+        self._last_use = time.monotonic()
         self._unfinished: set[int] = set()
         self._next = 0
         self._epoll = select.epoll()
@@ -138,7 +139,8 @@ class Init:
                 wire.send(channel, {"ok": True})
                 channel.close()
             elif message.get("op") == "ping":
-                wire.send(channel, {"ok": True, "calls": len(self._calls)})
+                idle = time.monotonic() - self._last_use
+                wire.send(channel, {"ok": True, "calls": len(self._calls), "idle_seconds": idle})
                 channel.close()
             elif message.get("op") == "usage":
                 wire.send(channel, self._usage())
@@ -179,6 +181,7 @@ class Init:
         except OSError as error:
             raise CallRefusedError("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
         self._calls[call.number] = call
+        self._last_use = time.monotonic()
         self.watch(call.report_fd, lambda: self._hear_report(call))
         self.watch(channel.fileno(), lambda: self._hear_channel(call))
         if call.status_fd is not None:
@@ -275,6 +278,7 @@ class Init:
                 self.unwatch(descriptor)
         call.close()
         del self._calls[call.number]
+        self._last_use = time.monotonic()
         if not self._trees.finish(call.number):
             self._unfinished.add(call.number)
 

@@ -8,6 +8,7 @@ folder may speak to it; messages carry a version so that an older keeper is unde
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -109,19 +110,22 @@ class Keeper:
         over = self._deadline is not None and now >= self._deadline
         busy = any(not log.ended for log in self._logs.values())
         idle = self._idle_seconds is not None and not busy and now - self._last_use >= self._idle_seconds
-        if idle and self._calls_run():
-            idle, self._last_use = False, now
+        if idle and self._idle_seconds is not None:
+            self._last_use = max(self._last_use, now - self._idle_inside())
+            idle = now - self._last_use >= self._idle_seconds
         if over or idle or not self._folder_is_there():
             self._box.kill()
         if self._box.disk_watch is not None and self._box.disk_watch.look(now):
             with contextlib.suppress(OSError):
                 wire.send(self._box.host, {"op": "disk_full"}, wait=False)
 
-    def _calls_run(self) -> bool:
-        """Whether somebody's program runs inside, of which we are not told."""
-        with contextlib.suppress(EngineError, OSError), ask(self._control, {"op": "ping"}, ()) as answer:
-            return int(receive_within(answer, 2.0).get("calls", 0)) > 0
-        return False
+    def _idle_inside(self) -> float:
+        """For how long no program has run inside: clients speak to init directly, and we are not told."""
+        with contextlib.suppress(EngineError, OSError, TypeError, ValueError):
+            with ask(self._control, {"op": "ping"}, ()) as reply:
+                answer = receive_within(reply, 2.0)
+            return 0.0 if answer["calls"] else float(answer["idle_seconds"])
+        return math.inf
 
     def _folder_is_there(self) -> bool:
         try:
@@ -229,6 +233,7 @@ class Keeper:
 
     def _end_log(self, log: KeptLog) -> None:
         if log.hear():
+            self._last_use = time.monotonic()  # there is time to read how it went
             self._unwatch(log.channel.fileno())
             log.channel.close()
 

@@ -36,7 +36,8 @@ class DiskWatch:
             pass  # it was removed meanwhile
         except OSError:
             # Made unreadable, or too deep for a path: what can't be measured counts as too much.
-            self._hidden = not _is_overlay_work(folder)
+            if not _is_overlay_work(folder):
+                self._hidden = True
         return seen
 
     def look(self, now: float) -> bool:

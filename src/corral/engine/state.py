@@ -18,15 +18,11 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 FORMAT = 1
-_FOUNDING_SECONDS = 60
-"""A folder under its first name for longer than this was left by a process that died."""
 
 
 class DataFolder:
@@ -46,9 +42,12 @@ class DataFolder:
     def instance(self) -> str:
         """The name that marks what is ours."""
         path = self.path / "instance"
-        if not path.exists():
+        if not path.exists() or not path.stat().st_size:
             unfinished = self.path / f".instance-{os.getpid()}-{os.urandom(4).hex()}"
             unfinished.write_text(os.urandom(4).hex())
+            with contextlib.suppress(FileNotFoundError):
+                if not path.stat().st_size:
+                    path.unlink()  # somebody was killed while writing it
             with contextlib.suppress(FileExistsError):
                 os.link(unfinished, path)  # whole when it appears, and only once
             unfinished.unlink()
@@ -73,19 +72,39 @@ class DataFolder:
         if final.exists():
             raise FileExistsError(sandbox_id)
         unfinished = self.sandboxes / f".new-{sandbox_id}"
-        unfinished.mkdir(mode=0o700)
         descriptor: int | None = None
-        try:
-            descriptor = lock(unfinished)
-            assert descriptor is not None  # the name is ours alone
-            write_state(unfinished, state)
-            unfinished.rename(final)
-        except BaseException:
-            if descriptor is not None:
-                os.close(descriptor)
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
+        with self._founding(fcntl.LOCK_SH):
+            unfinished.mkdir(mode=0o700)
+            try:
+                descriptor = lock(unfinished)
+                assert descriptor is not None  # sweepers keep away while we found
+                write_state(unfinished, state)
+                unfinished.rename(final)
+            except BaseException:
+                if descriptor is not None:
+                    os.close(descriptor)
+                _remove_unfinished(unfinished)
+                raise
         return final, descriptor
+
+    @contextlib.contextmanager
+    def _founding(self, mode: int) -> Iterator[bool]:
+        """Founders hold it together, a sweeper of unfinished folders alone; gives whether it was had."""
+        descriptor = os.open(self.path / "founding.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, mode)
+            had = True
+        except BlockingIOError:
+            had = False
+        try:
+            yield had
+        finally:
+            os.close(descriptor)
+
+    def unfinished(self) -> list[Path]:
+        """Folders that were being founded by processes that are dead."""
+        with self._founding(fcntl.LOCK_EX | fcntl.LOCK_NB) as alone:
+            return list(self.sandboxes.glob(".new-*")) if alone else []
 
 
 def lock(folder: Path) -> int | None:
@@ -117,17 +136,20 @@ def read_state(folder: Path) -> dict[str, Any] | None:
 
 def dead_folders(data: DataFolder) -> Iterator[tuple[Path, int]]:
     """Folders whose holder is gone, each with its lock now held by us."""
-    for folder in (*(data.folder(sandbox_id) for sandbox_id in data.ids()), *data.sandboxes.glob(".new-*")):
+    for folder in (*(data.folder(sandbox_id) for sandbox_id in data.ids()), *data.unfinished()):
         with contextlib.suppress(OSError):
-            if folder.name.startswith(".") and not (folder / "lock").exists() and not _is_old(folder):
-                continue  # its maker is between making and locking it
             descriptor = lock(folder)
             if descriptor is not None:
                 yield folder, descriptor
 
 
-def _is_old(folder: Path) -> bool:
-    return time.time() - folder.stat().st_mtime > _FOUNDING_SECONDS
+def _remove_unfinished(folder: Path) -> None:
+    """By name: whatever made founding fail may also be why a folder can't be listed (no descriptor is left)."""
+    for name in ("lock", f".state.{os.getpid()}", "state.json"):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def is_held(folder: Path) -> bool:

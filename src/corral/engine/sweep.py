@@ -74,7 +74,8 @@ def _make_accessible(path: str) -> None:
         folder = stack.pop()
         with contextlib.suppress(OSError):
             os.chmod(folder, 0o700)
-            stack.extend(entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
+            with os.scandir(folder) as scan:
+                stack.extend(entry.path for entry in scan if entry.is_dir(follow_symlinks=False))
 
 
 def delete_in_background(data: DataFolder) -> int:

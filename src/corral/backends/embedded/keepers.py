@@ -112,7 +112,7 @@ def find(data_folder: Path, wanted: str) -> Found:
     Raises:
         SandboxGoneError: none, or more than one.
     """
-    everything = find_all(data_folder)
+    everything = [found for found in find_all(data_folder) if is_held(found.folder)]
     exact = [found for found in everything if wanted in (found.sandbox_id, found.name)]
     close = exact or [found for found in everything if len(wanted) >= 4 and found.sandbox_id.startswith(wanted)]
     if len(close) != 1:

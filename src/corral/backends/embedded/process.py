@@ -156,7 +156,8 @@ class EmbeddedProcess(ProcessBase):
             self._pump.again(descriptor)
 
     def _drop_output(self, descriptor: int) -> None:
-        self._outputs.pop(descriptor, None)
+        if self._outputs.pop(descriptor, None) is None:
+            return  # the other thread was faster
         self._pump.remove(descriptor)
         if descriptor != self._terminal_fd:
             os.close(descriptor)

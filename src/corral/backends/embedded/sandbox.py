@@ -312,6 +312,7 @@ class EmbeddedSandbox(SandboxBase):
             async with keepers.claiming_name(self._data_folder, info["name"]):
                 check(await exchange.answer(self._grip.request({"op": "detach", "info": info})))
             get_pump().cancel(self)
+            get_pump().cancel(self._idle_key)  # its keeper looks at the clock from now on
             self._grip = await asyncio.to_thread(keepers.KeeperGrip, self._data_folder, self._id)
         self._say("detached")
         return self._id

@@ -41,7 +41,9 @@ def _add_tree(tar: tarfile.TarFile, root: str, keep: Keep, skipped: list[str]) -
     stack = [root]
     while stack:
         folder = stack.pop()
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        with os.scandir(folder) as scan:
+            entries = sorted(scan, key=lambda entry: entry.name)
+        for entry in entries:
             name = os.path.relpath(entry.path, root)
             try:
                 tar.add(entry.path, arcname=name, recursive=False, filter=keep)

@@ -316,11 +316,12 @@ def _empty(top: int) -> None:
 
 def _unlink_files(folder: int) -> list[str]:
     folders = []
-    for entry in os.scandir(folder):
-        if entry.is_dir(follow_symlinks=False):
-            folders.append(entry.name)
-        else:
-            os.unlink(entry.name, dir_fd=folder)
+    with os.scandir(folder) as scan:
+        for entry in scan:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
     return folders
 
 

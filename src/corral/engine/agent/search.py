@@ -102,21 +102,29 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 
 
 def _segment(segment: str) -> str:
-    """One name's pattern as a regular expression that never crosses a slash."""
-    result, position = "", 0
+    """One name's pattern as a regular expression that never crosses a slash.
+
+    What stands between two stars is matched as early as possible and never again (an atomic group): that is enough for
+    a glob, and keeps `*a*a*a*a*` from taking for ever.
+    """
+    chunks = [""]
+    position = 0
     while position < len(segment):
         character = segment[position]
         position += 1
         if character == "*":
-            result += "[^/]*"
+            chunks.append("")
         elif character == "?":
-            result += "[^/]"
+            chunks[-1] += "[^/]"
         elif character == "[" and (end := _class_end(segment, position)):
-            result += _class(segment[position:end])
+            chunks[-1] += _class(segment[position:end])
             position = end + 1
         else:
-            result += re.escape(character)
-    return result
+            chunks[-1] += re.escape(character)
+    if len(chunks) == 1:
+        return chunks[0]
+    middle = "".join(f"(?>[^/]*?{chunk})" for chunk in chunks[1:-1] if chunk)
+    return f"{chunks[0]}{middle}[^/]*{chunks[-1]}"
 
 
 def _class_end(segment: str, start: int) -> int:
