@@ -63,6 +63,8 @@ def verdicts_as_user(request: pytest.FixtureRequest) -> Verdicts:
 def judge(verdicts: Verdicts, name: str) -> None:
     assert name in verdicts, "the suite ended before this probe"
     row = verdicts[name]
+    if row["verdict"] == "unpromised":
+        pytest.xfail(f"capabilities() says that this limit is soft here: {row['evidence']}")
     assert row["verdict"] == "held", f"{row['verdict']}: {row['evidence']}; should be stopped by {row['stopped_by']}"
 
 

@@ -136,17 +136,24 @@ def _prove(names: tuple[str, ...], *, as_json: bool) -> int:
 
 async def _attack(probes: list[Any], tell: Any) -> Report:
     from corral.backends.embedded.settings import default_data_folder
+    from corral.backends.registry import get_backend
     from corral.door import AsyncSandbox
-    from corral.testing.hostile import RESOURCES, plant, prove
+    from corral.testing.hostile import RESOURCES, plant, prove, soft_limits
 
+    soft = soft_limits(await get_backend("embedded").capabilities())
     with await asyncio.to_thread(plant, data_folder=str(default_data_folder())) as canaries:
         return await prove(
-            lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries, probes=probes, on_progress=tell
+            lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries, probes=probes, on_progress=tell, soft=soft
         )
 
 
 def _show_report(report: Report) -> None:
-    marks: dict[Verdict, Mark] = {Verdict.HELD: "good", Verdict.BREACHED: "bad", Verdict.UNPROVEN: "soft"}
+    marks: dict[Verdict, Mark] = {
+        Verdict.HELD: "good",
+        Verdict.BREACHED: "bad",
+        Verdict.UNPROVEN: "bad",
+        Verdict.UNPROMISED: "soft",
+    }
     area = ""
     size = max(len(outcome.probe.name) for outcome in report.outcomes)
     for outcome in report.outcomes:
@@ -172,12 +179,14 @@ def _show_report(report: Report) -> None:
         rows.append([area, *(str(count) for count in counts)])
     rows.append(["all", *(str(report.count(verdict)) for verdict in Verdict)])
     headers = ["AREA", *(verdict.upper() for verdict in Verdict)]
-    click.echo("\n".join(table(rows, headers=headers, align=["left", "right", "right", "right"], indent=2)))
+    click.echo("\n".join(table(rows, headers=headers, align=["left", "right", "right", "right", "right"], indent=2)))
     click.echo()
     if report.ok:
-        click.echo(paint(f"All {len(report.outcomes)} probes were stopped.", "bold", "green"))
+        unpromised = report.count(Verdict.UNPROMISED)
+        rest = f" but {unpromised}, which only a hard limit stops, and the limits here are soft" if unpromised else ""
+        click.echo(paint(f"All {len(report.outcomes)} probes were stopped{rest}.", "bold", "green"))
     else:
-        wrong = len(report.outcomes) - report.count(Verdict.HELD)
+        wrong = report.count(Verdict.BREACHED) + report.count(Verdict.UNPROVEN)
         click.echo(paint(f"{wrong} of {len(report.outcomes)} probes were not provably stopped.", "bold", "red"))
 
 

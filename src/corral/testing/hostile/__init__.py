@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from corral.results import Capabilities
 from corral.testing.hostile import (
     files,
     kernel,
@@ -28,6 +29,7 @@ from corral.testing.hostile.run import RESOURCES, Outcome, Report, attack, prove
 __all__ = [
     "ALL", "RESOURCES", "Canaries", "Finding", "HostView", "Outcome", "Probe", "Report", "Verdict", "attack", "plant",
     "prove",
+    "soft_limits",
 ]  # fmt: skip
 
 ALL: tuple[Probe, ...] = tuple(
@@ -35,3 +37,8 @@ ALL: tuple[Probe, ...] = tuple(
     for room in (files, traps, kernel, sockets, proc, memory, resources, network, lifetime, terminal, lateral)
     for probe in room.PROBES
 )
+
+
+def soft_limits(capabilities: Capabilities) -> frozenset[str]:
+    """The limits that a backend calls soft, as `prove` wants to know them."""
+    return frozenset(name for name in ("memory", "disk") if getattr(capabilities, name) != "hard")

@@ -6,9 +6,10 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Callable
 
-from corral import AsyncSandbox
-from corral.testing.hostile import ALL, RESOURCES, Outcome, plant, prove
+from corral import AsyncSandbox, get_backend
+from corral.testing.hostile import ALL, RESOURCES, Canaries, Outcome, Probe, Report, plant, prove, soft_limits
 
 
 def main() -> int:
@@ -24,10 +25,15 @@ def main() -> int:
         sys.stdout.flush()
 
     with plant(data_folder=os.environ.get("CORRAL_DATA_DIR")) as canaries:
-        report = asyncio.run(
-            prove(lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries, probes=probes, on_progress=show)
-        )
+        report = asyncio.run(_prove(probes, canaries, show))
     return 0 if report.ok else 1
+
+
+async def _prove(probes: list[Probe], canaries: Canaries, show: Callable[[Outcome], None]) -> Report:
+    soft = soft_limits(await get_backend().capabilities())
+    return await prove(
+        lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries, probes=probes, on_progress=show, soft=soft
+    )
 
 
 if __name__ == "__main__":

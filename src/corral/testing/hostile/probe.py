@@ -29,6 +29,8 @@ class Verdict(StrEnum):
     HELD = "held"
     BREACHED = "breached"
     UNPROVEN = "unproven"
+    UNPROMISED = "unpromised"
+    """It came through, and the backend says of itself that this limit is soft here."""
 
 
 @dataclass(frozen=True, slots=True)
