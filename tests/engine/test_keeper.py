@@ -192,7 +192,8 @@ async def test_keeper_that_is_killed_takes_its_sandbox_along_and_is_swept(backen
     assert await backend.list() == []
     # A dead sandbox holds no name.
     other = await detached(backend, name="doomed")
-    assert (await (await backend.connect("doomed")).exec("echo on")).stdout == "on\n"
+    async with await backend.connect("doomed") as found:
+        assert (await found.exec("echo on")).stdout == "on\n"
     await other.kill()
     assert wait_until(lambda: bool(keepers.sweep_now(backend.data_folder)) or nothing_is_left(backend))
     assert wait_until(lambda: nothing_is_left(backend))
@@ -219,7 +220,8 @@ async def test_name_is_given_once(backend: EmbeddedBackend) -> None:
         with pytest.raises(SpecError, match="mine"):
             await other.detach(name="mine")
         assert (await other.exec("echo on")).stdout == "on\n"
-    assert (await backend.connect("mine")).id == box.id
+    async with await backend.connect("mine") as found:
+        assert found.id == box.id
     await box.kill()
     again = await detached(backend, name="mine")
     await again.aclose()

@@ -100,8 +100,8 @@ async def attack(
     """Attack a sandbox with all probes, or some.
 
     `soft` names limits ("memory", "disk") of which the backend says that they are soft: what only a hard one could
-    stop is then not promised. `make` opens further sandboxes of the same kind: the neighbour, and those that a probe has for itself. Without it
-    the probes that need one stay unproven.
+    stop is then not promised. `make` opens further sandboxes of the same kind: the neighbour, and those that a probe
+    has for itself. Without it the probes that need one stay unproven.
 
     Raises:
         CorralError: the sandbox could not even run a harmless program.
