@@ -104,6 +104,8 @@ async def unpack_to_host(archive: AsyncIterable[bytes], target: Path, *, max_byt
 
 def _unpack(reader: int, target: Path, max_bytes: int | None) -> None:
     with os.fdopen(reader, "rb") as source:
+        if target.exists() and not target.is_dir():
+            raise FileExistsError(f"{target.name!r} is there already, and is not a folder")
         try:
             _unpack_from(source, target, max_bytes)
         except tarfile.TarError as error:
