@@ -152,10 +152,12 @@ def what_is_left(folder: Path) -> dict[str, list[str]]:
 def test_parent_killed_at_random_moments_leaves_nothing_after_the_next_start(tmp_path: Path) -> None:
     chance = random.Random()
     mounts = leftovers.list_mounts()
+    before = set(list_descendants(os.getpid()))  # of other tests: a launcher that idles, say
     for number in range(KILLS):
         folder = tmp_path / str(number % 3)  # a fresh folder is killed while it is being furnished
         kill_at_random([sys.executable, "-c", BUSY, str(folder)], chance=chance)
-        assert wait_until(lambda: not list_descendants(os.getpid())), "processes that nobody owns"
+        gone = wait_until(lambda: not set(list_descendants(os.getpid())) - before)
+        assert gone, f"processes that nobody owns: {list_descendants(os.getpid())}"
         run_here(NEXT_START, str(folder))
         assert what_is_left(folder) == {}
     assert leftovers.list_mounts() <= mounts
