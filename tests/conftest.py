@@ -1,5 +1,6 @@
 """What every test has: the needs_* markers, --require, a data folder of its own, and an ordinary user."""
 
+import getpass
 import os
 from collections.abc import Iterator
 
@@ -14,6 +15,12 @@ hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=5000)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+try:
+    getpass.getuser()
+except (KeyError, OSError):
+    # A uid without a name: pytest would call its temporary folder the same for all of them, and find another's.
+    os.environ["LOGNAME"] = f"uid-{os.getuid()}"
 
 _required = pytest.StashKey[frozenset[str]]()
 _excused = pytest.StashKey[bool]()
