@@ -218,7 +218,7 @@ async def test_missing_layer_is_a_typed_error_and_leaves_nothing(backend: Embedd
             create(backend._launcher, missing)
         assert "No such file" in str(caught.value)
     assert watch_differences(before, lambda: stock_of(backend)) == {}
-    assert count_descriptors(launcher_of(backend)) == descriptors
+    assert count_descriptors(launcher_of(backend)) <= descriptors  # a deletion may have been under way before
     create(backend._launcher, recipe).close()
 
 
@@ -229,7 +229,7 @@ async def test_target_that_is_no_folder_is_a_typed_error_and_leaves_nothing(back
     with pytest.raises(SetupError):
         create(backend._launcher, replace(recipe, trees=(*recipe.trees, Tree("/etc/passwd/x", ("/usr",)))))
     assert watch_differences(before, lambda: stock_of(backend)) == {}
-    assert count_descriptors(launcher_of(backend)) == descriptors
+    assert count_descriptors(launcher_of(backend)) <= descriptors  # a deletion may have been under way before
 
 
 async def test_id_that_is_taken_is_refused_and_its_holder_unharmed(backend: EmbeddedBackend) -> None:

@@ -142,24 +142,30 @@ def kill_at_random(argv: list[str], *, chance: random.Random, longest_seconds: f
         parent.kill()
 
 
-def what_is_left(folder: Path) -> dict[str, list[str]]:
+def what_is_left(folder: Path, *, before: frozenset[int] = frozenset()) -> dict[str, list[str]]:
+    """`before` are processes of other tests, such as a launcher that idles."""
     reap_orphans(spare=set())
     empty: dict[str, list[str]] = {"processes": [], "groups": [], "loops": [], "files": []}
-    return watch_differences(empty, lambda: take_stock(folder))
+
+    def look() -> dict[str, list[str]]:
+        processes = [name for pid, name in list_descendants(os.getpid()).items() if pid not in before]
+        return {**take_stock(folder), "processes": processes}
+
+    return watch_differences(empty, look)
 
 
 @pytest.mark.usefixtures("adopting")
 def test_parent_killed_at_random_moments_leaves_nothing_after_the_next_start(tmp_path: Path) -> None:
     chance = random.Random()
     mounts = leftovers.list_mounts()
-    before = set(list_descendants(os.getpid()))  # of other tests: a launcher that idles, say
+    before = frozenset(list_descendants(os.getpid()))
     for number in range(KILLS):
         folder = tmp_path / str(number % 3)  # a fresh folder is killed while it is being furnished
         kill_at_random([sys.executable, "-c", BUSY, str(folder)], chance=chance)
         gone = wait_until(lambda: not set(list_descendants(os.getpid())) - before)
         assert gone, f"processes that nobody owns: {list_descendants(os.getpid())}"
         run_here(NEXT_START, str(folder))
-        assert what_is_left(folder) == {}
+        assert what_is_left(folder, before=before) == {}
     assert leftovers.list_mounts() <= mounts
 
 
