@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from corral.backends.embedded import EmbeddedBackend, keepers
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.engine.keptlog import MAX_LOG_BYTES
 from corral.engine.state import read_state
+from corral.engine.sweep import delete
 from corral.errors import SandboxGoneError, SpecError
 from corral.spec import Lifetime, Spec
 from support.leftovers import instance_mark, list_files, list_groups, list_loops, wait_until
@@ -160,7 +160,7 @@ async def test_sandbox_that_is_used_is_not_idle(backend: EmbeddedBackend) -> Non
 async def test_folder_that_vanishes_ends_it(backend: EmbeddedBackend) -> None:
     box = await detached(backend)
     keeper = keeper_of(backend, box.id)
-    shutil.rmtree(backend.data_folder / "sandboxes" / box.id)
+    delete(str(backend.data_folder / "sandboxes" / box.id))
     assert wait_until(lambda: not is_alive(keeper))
     assert wait_until(lambda: nothing_is_left(backend))
     with pytest.raises(SandboxGoneError):
@@ -175,7 +175,7 @@ async def test_data_folder_that_vanishes_ends_it(tmp_path: Path) -> None:
     mark, keeper = instance_mark(backend.data_folder), keeper_of(backend, box.id)
     await box.aclose()
     await backend.aclose()
-    shutil.rmtree(tmp_path / "data")
+    delete(str(tmp_path / "data"))
     assert wait_until(lambda: not is_alive(keeper))
     assert wait_until(lambda: not list_groups(mark))
     assert not list_loops(tmp_path / "data")

@@ -61,26 +61,16 @@ def delete(path: str) -> None:
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
         return
-    _make_accessible(path)
-    remove_tree(path)
-
-
-def _make_accessible(path: str) -> None:
-    """Folders that the code made unreadable for itself are unreadable for an ordinary user too: open them first."""
-    if os.geteuid() == 0:
-        return
-    stack = [path]
-    while stack:
-        folder = stack.pop()
-        with contextlib.suppress(OSError):
-            os.chmod(folder, 0o700)
-            with os.scandir(folder) as scan:
-                stack.extend(entry.path for entry in scan if entry.is_dir(follow_symlinks=False))
+    # What the code made unreadable for itself is unreadable for an ordinary user too.
+    remove_tree(path, unlock=os.geteuid() != 0)
 
 
 def delete_in_background(data: DataFolder) -> int:
     """Fork somebody who empties the trash. Only for the single-threaded launcher and keeper."""
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        return 0  # no process to be had now: the trash is emptied another time
     if pid == 0:
         try:
             syscalls.close_range(3)

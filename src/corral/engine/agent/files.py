@@ -177,6 +177,7 @@ def write_stream(message: wire.Message, descriptors: list[int], reply: Reply) ->
 @contextlib.contextmanager
 def replacing(message: wire.Message) -> Iterator[int]:
     """A new file beside the target that takes its place at the end, or vanishes if anything goes wrong."""
+    _refuse_magic(message["path"])
     path = os.path.realpath(message["path"])
     if message.get("parents", True):
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -202,6 +203,15 @@ def replacing(message: wire.Message) -> Iterator[int]:
         raise
     finally:
         os.close(target)
+
+
+def _refuse_magic(path: str) -> None:
+    """Links of /proc that lead to wherever another process is are not followed for writing either."""
+    try:
+        flags = os.O_PATH
+        os.close(syscalls.openat2(syscalls.AT_FDCWD, os.fsencode(path), flags, resolve=syscalls.RESOLVE_NO_MAGICLINKS))
+    except FileNotFoundError:
+        return  # it will be made
 
 
 def _existing(path: str, *, exclusive: bool) -> os.stat_result | None:
@@ -290,25 +300,34 @@ def remove(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     reply.send({})
 
 
-def remove_tree(path: str) -> None:
-    """Delete a folder by descriptors, moving deep children up so that neither paths nor the stack grow."""
+def remove_tree(path: str, *, unlock: bool = False) -> None:
+    """Delete a folder by descriptors, moving deep children up so that neither paths nor the stack grow.
+
+    With `unlock`, folders that their owner may not enter are opened first: for trees in which nobody lives any more.
+    """
+    if unlock:
+        os.chmod(path, 0o700)
     parent = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        _empty(parent)
+        _empty(parent, unlock=unlock)
     finally:
         os.close(parent)
     os.rmdir(path)
 
 
-def _empty(top: int) -> None:
+def _empty(top: int, *, unlock: bool) -> None:
     counter = 0
     while folders := _unlink_files(top):
         for name in folders:
+            if unlock:
+                os.chmod(name, 0o700, dir_fd=top)
             inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
             try:
                 for child in _unlink_files(inner):
                     counter += 1
-                    _lift(child, inner, f".corral-rm-{os.getpid()}-{counter}", top)
+                    if unlock:
+                        os.chmod(child, 0o700, dir_fd=inner)
+                    _lift(child, inner, f".corral-rm-{os.getpid()}-{counter}", top, unlock=unlock)
             finally:
                 os.close(inner)
             os.rmdir(name, dir_fd=top)
@@ -325,7 +344,7 @@ def _unlink_files(folder: int) -> list[str]:
     return folders
 
 
-def _lift(name: str, source: int, new_name: str, target: int) -> None:
+def _lift(name: str, source: int, new_name: str, target: int, *, unlock: bool) -> None:
     try:
         os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
     except OSError as error:
@@ -334,7 +353,7 @@ def _lift(name: str, source: int, new_name: str, target: int) -> None:
         # A folder of a lower layer can't be renamed. Those are ours, so not deep enough to hurt.
         folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=source)
         try:
-            _empty(folder)
+            _empty(folder, unlock=unlock)
         finally:
             os.close(folder)
         os.rmdir(name, dir_fd=source)
