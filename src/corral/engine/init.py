@@ -318,6 +318,8 @@ class Init:
         pid = os.fork()
         if pid == 0:
             serve_files(channel_fd, self._stage)
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # as it does itself: whichever comes first, its group is there to be woken
         os.close(channel_fd)  # else nobody would notice when the agent dies
         self._trees.protect(pid)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -17,6 +18,13 @@ from typing import NamedTuple, NoReturn, Protocol
 from corral.engine import syscalls
 
 Become = Callable[[], NoReturn]
+
+_FIRST_WORD_SECONDS = 2.0
+"""How long a subreaper may take to begin, where the code can stop it. Then the call is refused."""
+_BORN_SECONDS = 1.0
+"""For how long after a kill we look for children that were born stopped."""
+_BORN_FAULTS = 8
+"""A process that has run at all has faulted in more pages than this."""
 
 
 class Started(NamedTuple):
@@ -136,6 +144,8 @@ class ReaperTrees:
         self._reapers: dict[int, int] = {}
         self._programs: dict[int, int] = {}
         self._helpers: set[int] = set()
+        self._stopped: set[int] = set()
+        self._last_kill = -_BORN_SECONDS
 
     def protect(self, pid: int) -> None:
         """See `Trees`."""
@@ -145,6 +155,17 @@ class ReaperTrees:
         """See `Trees`."""
         _wake(self._helpers)
         _wake(set(self._reapers.values()))
+        if time.monotonic() < self._last_kill + _BORN_SECONDS:
+            self._wake_newborn()
+
+    def _wake_newborn(self) -> None:
+        """A fork that was under way while we stopped and continued all gives a child that is born stopped.
+
+        The kernel keeps the stop for the child, but drops the continuation when its parent has no handler for it.
+        """
+        for pid, process in list_processes().items():
+            if process.state == b"T" and process.faults <= _BORN_FAULTS and pid not in self._stopped:
+                _signal(pid, signal.SIGCONT)
 
     def start(self, number: int, become: Become) -> Started:
         """See `Trees`."""
@@ -154,7 +175,7 @@ class ReaperTrees:
             _reap(become, writer)
         os.close(writer)
         self._reapers[number] = pid
-        said = os.read(reader, 32)  # its first word: init can't see in /proc what has not been exec'd yet
+        said = _first_word(reader, pid)  # init can't see in /proc what has not been exec'd yet
         if not said.strip().isdigit():
             os.close(reader)
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -166,7 +187,8 @@ class ReaperTrees:
         reaper = self._reapers.get(number)
         others = [pid for other, pid in self._reapers.items() if other != number]
         program = [self._programs[number]] if number in self._programs and number in self._reapers else []
-        _stop_and_kill(program, spared={reaper, os.getpid()}, others=[*others, *self._helpers])
+        self._stopped = _stop_and_kill(program, spared={reaper, os.getpid()}, others=[*others, *self._helpers])
+        self._last_kill = time.monotonic()
 
     def cpu_seconds(self, number: int) -> float | None:
         """See `Trees`."""
@@ -194,9 +216,24 @@ def _wake(leaders: set[int]) -> None:
             leaders.discard(pid)
 
 
+def _first_word(reader: int, pid: int) -> bytes:
+    """What a new subreaper says first. The code may stop it as soon as it is there, and must not stop us with it."""
+    deadline = time.monotonic() + _FIRST_WORD_SECONDS
+    while not select.select([reader], [], [], 0.02)[0]:
+        _signal(pid, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
+    return os.read(reader, 32)
+
+
+def answer_continuations() -> None:
+    """Have a handler for SIGCONT, so that no child of ours is born stopped (see `ReaperTrees`)."""
+    signal.set_wakeup_fd(-1)  # it is init's, and about to be closed
+    signal.signal(signal.SIGCONT, lambda *_: None)
+
+
 def _reap(become: Become, status_fd: int) -> NoReturn:
     """The subreaper: says its child's pid, "STATUS CPU PEAK_KIB" at its end, and stays until no orphan is left."""
     try:
+        answer_continuations()
         os.setpgid(0, 0)
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
@@ -216,28 +253,38 @@ def _reap(become: Become, status_fd: int) -> NoReturn:
         os._exit(1)
 
 
-def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[int]) -> None:
+def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[int]) -> set[int]:
     """End the program, all that lies outside the other calls' trees, and nothing of those.
 
-    Everything is stopped first, in one step under the kernel's own lock: a fork that is under way fails then, so nobody
-    can run away while we look. Those that are spared go on afterwards.
+    Everything is stopped first, in one step under the kernel's own lock, so nobody can run away while we look. Those
+    that are spared go on afterwards, but for those that were stopped before: they are given back, and stay so.
     """
+    stopped = {pid for pid, process in list_processes().items() if process.state == b"T"}
     try:
         os.kill(-1, signal.SIGSTOP)
     except ProcessLookupError:
-        return  # nobody but us is left
+        return set()  # nobody but us is left
     try:
         # A program that has not been exec'd yet is not visible in /proc, but known by its number.
-        for pid in {*program, *_outside(others)} - spared:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        condemned = {*program, *_outside(others)} - spared
+        for pid in condemned:
+            _signal(pid, signal.SIGKILL)
+        stopped -= condemned
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGCONT)
+    for pid in stopped:
+        _signal(pid, signal.SIGSTOP)
+    return stopped
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _outside(others: list[int]) -> set[int]:
-    parents = process_parents()
+    parents = {pid: process.parent for pid, process in list_processes().items()}
     protected = set(others)
     result = set()
     for pid in parents:
@@ -250,14 +297,22 @@ def _outside(others: list[int]) -> set[int]:
     return result
 
 
-def process_parents() -> dict[int, int]:
-    """pid → parent for every live process that init sees."""
-    parents: dict[int, int] = {}
+class Process(NamedTuple):
+    """What /proc says about one."""
+
+    parent: int
+    state: bytes
+    faults: int
+
+
+def list_processes() -> dict[int, Process]:
+    """Every live process that init sees, by pid."""
+    processes: dict[int, Process] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
             if fields[0] != b"Z":
-                parents[int(name)] = int(fields[1])
-    return parents
+                processes[int(name)] = Process(int(fields[1]), fields[0], int(fields[7]))
+    return processes

@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import stat
+from collections.abc import Iterable
 from typing import Any, Final
 
 from corral.engine.errors import ProtocolError
@@ -72,7 +73,7 @@ def receive(sock: socket.socket, *, allow_large: bool = True) -> tuple[Message, 
     return message, descriptors
 
 
-def close_all(descriptors: list[int] | tuple[int, ...]) -> None:
+def close_all(descriptors: Iterable[int]) -> None:
     """Close descriptors that came with a message."""
     for descriptor in descriptors:
         with contextlib.suppress(OSError):

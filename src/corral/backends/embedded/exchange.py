@@ -30,6 +30,15 @@ async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
         return received
 
 
+async def receive_within(sock: socket.socket, seconds: float) -> tuple[wire.Message, list[int]]:
+    """As `receive`. Raises: GoneError also when nothing comes in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await receive(sock)
+    except TimeoutError as error:
+        raise GoneError("no answer in time") from error
+
+
 async def answer(sock: socket.socket) -> wire.Message:
     """The one answer to a request; the socket is closed. Raises: as `receive`."""
     try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, get_args
 
 from corral.backends.embedded import exchange
@@ -24,7 +25,13 @@ from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch
 _SEARCH_SECONDS = 300
 _ANSWER_SECONDS = 300
 """No single file takes that long; an agent that is silent for so long has been tampered with."""
-_REPEATABLE = frozenset(("stat", "resolve"))
+_REPEATABLE = frozenset(("stat", "resolve", "open"))
+_ATTEMPTS = 3
+_PUBLIC_NAMES: dict[str, str] = {"open": "read", "write_stream": "write"}
+
+
+class InterruptedByCodeError(SandboxFileError):
+    """The file agent went away in the middle: a program in the sandbox has killed it (rootless, where it can)."""
 
 
 class EmbeddedFiles(FilesBase):
@@ -75,33 +82,54 @@ class EmbeddedFiles(FilesBase):
         agent.close()
 
     async def _ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str) -> wire.Message:
-        operation = message["op"]
-        with mapped(sandbox_id=self._sandbox_id, op=operation):
-            try:
-                async with asyncio.timeout(_ANSWER_SECONDS):
-                    answer = await exchange.answer(self._request(message, descriptors))
-            except (GoneError, TimeoutError):
-                await self._interrupted(path, operation, may_retry=operation in _REPEATABLE)
-                answer = await exchange.answer(self._request(message, descriptors))
-        return self._check(answer, path, operation)
+        answer, received = await self._ask_for_descriptors(message, descriptors, path=path)
+        wire.close_all(received)
+        return answer
 
-    async def _interrupted(self, path: str, operation: str, *, may_retry: bool) -> None:
-        """An agent went away without an answer. Comes back if the sandbox lives and the request may be made again.
+    async def _ask_for_descriptors(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> tuple[wire.Message, list[int]]:
+        """The one answer to a request that may be repeated if the agent is killed before it comes."""
+        for attempt in range(_ATTEMPTS if message["op"] in _REPEATABLE else 1, 0, -1):
+            try:
+                async with self._talking(message, descriptors, path=path) as sock:
+                    answer, received = await exchange.receive_within(sock, _ANSWER_SECONDS)
+                break
+            except InterruptedByCodeError:
+                if attempt == 1:
+                    raise
+        try:
+            self._check(answer, path, message["op"])
+        except BaseException:
+            wire.close_all(received)
+            raise
+        return answer, received
+
+    @contextlib.asynccontextmanager
+    async def _talking(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> AsyncIterator[socket.socket]:
+        """A request, and the socket of its answer. An agent that goes away is not the end of the sandbox.
 
         Raises:
-            GoneError: the sandbox is no more.
-            SandboxFileError: it lives, but whether the operation was done is not known.
+            SandboxGoneError: the sandbox is no more.
+            InterruptedByCodeError: it lives, but whether the operation was done is not known.
         """
-        await self._ping()
-        self.close()
-        if not may_retry:
-            raise SandboxFileError(
-                f"{path}: the operation was interrupted from inside",
-                path=path,
-                sandbox_id=self._sandbox_id,
-                op=operation,
-                hint="a program in the sandbox has killed its file agent; look whether it was done, and try again",
-            )
+        operation = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
+        with mapped(sandbox_id=self._sandbox_id, op=operation):
+            try:
+                with self._request(message, descriptors) as sock:
+                    yield sock
+            except GoneError as error:
+                await self._ping()
+                self.close()
+                raise InterruptedByCodeError(
+                    f"{path}: the operation was interrupted from inside",
+                    path=path,
+                    sandbox_id=self._sandbox_id,
+                    op=operation,
+                    hint="a program in the sandbox has killed its file agent; look whether it was done, and try again",
+                ) from error
 
     def _check(self, answer: wire.Message, path: str, operation: str) -> wire.Message:
         if "error" in answer:
@@ -113,20 +141,13 @@ class EmbeddedFiles(FilesBase):
     ) -> tuple[list[Any], wire.Message]:
         """An answer that comes in batches."""
         items: list[Any] = []
-        with mapped(sandbox_id=self._sandbox_id, op=message["op"]):
-            sock = self._request({"timeout": _SEARCH_SECONDS, **message}, descriptors)
-            try:
-                while True:
-                    part, received = await exchange.receive(sock)
-                    wire.close_all(received)
-                    if "items" not in part:
-                        return items, self._check(part, path, message["op"])
-                    items.extend(part["items"])
-            except GoneError:
-                await self._interrupted(path, message["op"], may_retry=False)
-                raise
-            finally:
-                sock.close()
+        async with self._talking({"timeout": _SEARCH_SECONDS, **message}, descriptors, path=path) as sock:
+            while True:
+                part, received = await exchange.receive(sock)
+                wire.close_all(received)
+                if "items" not in part:
+                    return items, self._check(part, path, message["op"])
+                items.extend(part["items"])
 
     # Reading and writing.
 
@@ -158,13 +179,8 @@ class EmbeddedFiles(FilesBase):
 
     async def _open(self, path: SandboxPath) -> int:
         """An open descriptor, checked again on this side: a regular file, and nothing of /proc."""
-        with mapped(sandbox_id=self._sandbox_id, op="read"):
-            sock = self._request({"op": "open", "path": path})
-            try:
-                answer, descriptors = await exchange.receive(sock)
-            finally:
-                sock.close()
-        if "error" in answer or len(descriptors) != 1:
+        answer, descriptors = await self._ask_for_descriptors({"op": "open", "path": path}, path=path)
+        if len(descriptors) != 1:
             wire.close_all(descriptors)
             raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op="read")
         descriptor = descriptors[0]
@@ -206,10 +222,7 @@ class EmbeddedFiles(FilesBase):
     async def _write_stream(self, path: SandboxPath, message: wire.Message, content: AsyncIterable[bytes]) -> int:
         total = 0
         # Closing the socket without a commit makes the agent throw the unfinished file away.
-        with (
-            mapped(sandbox_id=self._sandbox_id, op="write"),
-            self._request({"op": "write_stream", **message}) as sock,
-        ):
+        async with self._talking({"op": "write_stream", **message}, path=path) as sock:
             opened, descriptors = await exchange.receive(sock)
             if "opened" not in opened or len(descriptors) != 1:
                 wire.close_all(descriptors)
@@ -220,16 +233,22 @@ class EmbeddedFiles(FilesBase):
                     self._put(descriptors[0], piece, path)
                     await asyncio.sleep(0)
             except BaseException:
-                wire.send(sock, {"commit": False})
+                self._tell(sock, {"commit": False})
                 await asyncio.shield(exchange.receive(sock))  # until what was written is gone again
                 raise
             finally:
                 os.close(descriptors[0])
-            wire.send(sock, {"commit": True})
+            self._tell(sock, {"commit": True})
             answer, descriptors = await exchange.receive(sock)
             wire.close_all(descriptors)
         self._check(answer, path, "write")
         return total
+
+    def _tell(self, sock: socket.socket, message: wire.Message) -> None:
+        try:
+            wire.send(sock, message)
+        except BrokenPipeError as error:
+            raise GoneError("the file agent is gone") from error
 
     def _put(self, descriptor: int, piece: bytes, path: str) -> None:
         try:
@@ -367,15 +386,13 @@ class EmbeddedFiles(FilesBase):
     async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
         """See `AsyncFiles`."""
         target = self.at(path)
-        with (
-            mapped(sandbox_id=self._sandbox_id, op="watch"),
-            self._request({"op": "watch", "path": target, "recursive": recursive}) as sock,
-        ):
+        message = {"op": "watch", "path": target, "recursive": recursive}
+        async with self._talking(message, path=target) as sock:
             while True:
-                message, descriptors = await exchange.receive(sock)
+                part, descriptors = await exchange.receive(sock)
                 wire.close_all(descriptors)
-                self._check(message, target, "watch")
-                for item in message.get("items", ()):
+                self._check(part, target, "watch")
+                for item in part.get("items", ()):
                     yield WatchEvent(str(item["path"]), item["kind"], bool(item["folder"]))
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
@@ -383,46 +400,47 @@ class EmbeddedFiles(FilesBase):
         target = self.at(path)
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
-        try:
-            with mapped(sandbox_id=self._sandbox_id, op="pack"):
-                try:
-                    sock = self._request({"op": "pack", "path": target}, (writer,))
-                finally:
-                    os.close(writer)
-                with sock:
-                    while chunk := await exchange.read_pipe(reader, CHUNK_BYTES):
-                        yield chunk
-                    message, descriptors = await exchange.receive(sock)
-                    wire.close_all(descriptors)
-            self._check(message, target, "pack")
-        finally:
-            os.close(reader)
+        with closing_descriptors(reader, writer) as close:
+            async with self._talking({"op": "pack", "path": target}, (writer,), path=target) as sock:
+                close(writer)
+                while chunk := await exchange.read_pipe(reader, CHUNK_BYTES):
+                    yield chunk
+                message, descriptors = await exchange.receive(sock)
+                wire.close_all(descriptors)
+        self._check(message, target, "pack")
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
         """See `AsyncFiles`."""
         target = self.at(path)
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writer, False)
-        try:
-            with mapped(sandbox_id=self._sandbox_id, op="unpack"):
+        with closing_descriptors(reader, writer) as close:
+            async with self._talking({"op": "unpack", "path": target}, (reader,), path=target) as sock:
+                close(reader)
                 try:
-                    sock = self._request({"op": "unpack", "path": target}, (reader,))
-                finally:
-                    os.close(reader)
-                with sock:
-                    try:
-                        async for chunk in archive:
-                            await exchange.write_pipe(writer, chunk)
-                    except BrokenPipeError:
-                        pass  # the agent has stopped reading; its answer says why
-                    os.close(writer)
-                    writer = -1
-                    message, descriptors = await exchange.receive(sock)
-                    wire.close_all(descriptors)
-        finally:
-            if writer >= 0:
-                os.close(writer)
+                    async for chunk in archive:
+                        await exchange.write_pipe(writer, chunk)
+                except BrokenPipeError:
+                    pass  # the agent has stopped reading; its answer says why
+                close(writer)
+                message, descriptors = await exchange.receive(sock)
+                wire.close_all(descriptors)
         return int(self._check(message, target, "unpack")["count"])
+
+
+@contextlib.contextmanager
+def closing_descriptors(*descriptors: int) -> Iterator[Callable[[int], None]]:
+    """Closes them at the end, but for those that were closed before with what it gives."""
+    still_open = set(descriptors)
+
+    def close(descriptor: int) -> None:
+        still_open.discard(descriptor)
+        os.close(descriptor)
+
+    try:
+        yield close
+    finally:
+        wire.close_all(still_open)
 
 
 def _split_pattern(pattern: str) -> tuple[SandboxPath, str]:

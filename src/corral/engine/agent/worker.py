@@ -14,6 +14,7 @@ from corral.engine.agent.reply import RefusedError, Reply
 from corral.engine.errors import ProtocolError
 from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID
+from corral.engine.trees import answer_continuations
 
 _QUICK = {
     "open": files.open_for_reading,
@@ -57,9 +58,9 @@ def serve_files(channel_fd: int, stage: Stage) -> NoReturn:
 
 
 def _settle(channel_fd: int, stage: Stage) -> socket.socket:
-    signal.set_wakeup_fd(-1)
     # Finished children of the agent are nobody's concern: let the kernel drop them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    answer_continuations()
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)
     os.dup2(channel_fd, 3)
