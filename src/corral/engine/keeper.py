@@ -140,7 +140,7 @@ class Keeper:
             with contextlib.suppress(OSError):
                 wire.send(reply, {"ok": True})
         with contextlib.suppress(OSError):
-            sweep.empty_trash(self._data)
+            sweep.empty_trash_or_leave_it(self._data)
         os._exit(0)
 
     def _accept(self) -> None:

@@ -67,7 +67,7 @@ class Launcher:
                     self._bury(self._by_pid_fd[descriptor])
             self._look_at_disks()
             self._reap_helpers()
-        sweep.empty_trash(self._shop.data)
+        sweep.empty_trash_or_leave_it(self._shop.data)
         for answer in self._leaving:
             self._answer(answer, {"ok": True})
 
@@ -239,7 +239,8 @@ def open_workshop(data_path: str) -> Workshop:
     data = DataFolder(data_path)
     data.prepare()
     root = os.geteuid() == 0
-    sweep.sweep(data)
+    sweep.discard_dead(data)
+    sweep.delete_in_background(data)
     return Workshop(data, root, cgroup.detect(), choose(data_path, root=root), Prepared())
 
 

@@ -32,6 +32,7 @@ class DataFolder:
         self.path = Path(path)
         self.sandboxes = self.path / "sandboxes"
         self.trash = self.path / "trash"
+        self.trash_lock = self.path / "trash.lock"
 
     def prepare(self) -> None:
         """Make what is missing."""

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 
 from corral.engine import cgroup, syscalls
 from corral.engine.agent.files import remove_tree
 from corral.engine.state import DataFolder, dead_folders, read_state
 
+_PATIENCE_SECONDS = 2.0
+
 
 def sweep(data: DataFolder) -> list[str]:
-    """Clear up every sandbox whose holder is dead; the ids that were removed."""
+    """Clear up every sandbox whose holder is dead, to the last file; the ids that were removed."""
+    removed = discard_dead(data)
+    empty_trash(data)
+    return removed
+
+
+def discard_dead(data: DataFolder) -> list[str]:
+    """Clear up every sandbox whose holder is dead, and leave the deletion to somebody else; the ids."""
     removed = []
     for folder, lock_fd in dead_folders(data):
         try:
@@ -29,7 +40,6 @@ def sweep(data: DataFolder) -> list[str]:
             os.close(lock_fd)
     _remove_stale_groups(data)
     _remove_unfinished(data)
-    empty_trash(data)
     return removed
 
 
@@ -49,11 +59,43 @@ def discard(data: DataFolder, folder: Path) -> None:
         folder.rename(data.trash / f"{folder.name}.{os.getpid()}.{os.urandom(3).hex()}")
 
 
-def empty_trash(data: DataFolder) -> None:
-    """Delete what was discarded, however deep or odd it is."""
-    for entry in list(data.trash.iterdir()):
-        with contextlib.suppress(OSError):
-            delete(str(entry))
+def empty_trash(data: DataFolder, *, patience_seconds: float | None = None) -> bool:
+    """Delete what was discarded, however deep or odd it is. False if somebody else was busy with it for too long.
+
+    One at a time: two that delete the same tree take it from under each other's feet, and both would give up.
+    """
+    descriptor = os.open(data.trash_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not _lock_within(descriptor, patience_seconds):
+            return False
+        for entry in list(data.trash.iterdir()):
+            with contextlib.suppress(OSError):
+                delete(str(entry))
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _lock_within(descriptor: int, seconds: float | None) -> bool:
+    if seconds is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
+def empty_trash_or_leave_it(data: DataFolder) -> None:
+    """For the last moments of a process: do it, or fork somebody who will when the others are ready."""
+    if not empty_trash(data, patience_seconds=_PATIENCE_SECONDS):
+        delete_in_background(data)
 
 
 def delete(path: str) -> None:

@@ -316,7 +316,8 @@ def remove_tree(path: str, *, unlock: bool = False) -> None:
 
 
 def _empty(top: int, *, unlock: bool) -> None:
-    counter = 0
+    # Not our pid: another of that number may have been killed in the middle of the same tree.
+    mark, counter = os.urandom(6).hex(), 0
     while folders := _unlink_files(top):
         for name in folders:
             if unlock:
@@ -327,7 +328,7 @@ def _empty(top: int, *, unlock: bool) -> None:
                     counter += 1
                     if unlock:
                         os.chmod(child, 0o700, dir_fd=inner)
-                    _lift(child, inner, f".corral-rm-{os.getpid()}-{counter}", top, unlock=unlock)
+                    _lift(child, inner, f".corral-rm-{mark}-{counter}", top, unlock=unlock)
             finally:
                 os.close(inner)
             os.rmdir(name, dir_fd=top)
