@@ -23,6 +23,7 @@ CorralError
 │   ├── SandboxNotFolderError (NotADirectoryError)
 │   ├── SandboxFileKindError                  a FIFO, device or the like where a regular file is needed
 │   ├── SandboxFileTooLargeError              over the limit of the call
+│   ├── SandboxFileInterruptedError           a program inside has ended the file agent; it may or may not be done
 │   ├── SandboxNoSpaceError                   the sandbox's disk or inodes are used up
 │   ├── EditError                             the text is not there, or not once
 │   └── EditConflictError                     the file is no longer what was read
@@ -217,6 +218,12 @@ class SandboxFileTooLargeError(SandboxFileError):
     """More bytes than the call may return."""
 
     code = "file_too_large"
+
+
+class SandboxFileInterruptedError(SandboxFileError):
+    """A program inside has killed the file agent in the middle (rootless, where it can)."""
+
+    code = "file_interrupted"
 
 
 class SandboxNoSpaceError(SandboxFileError):

@@ -46,6 +46,7 @@ PINNED = [
     "SandboxError",
     "SandboxFileError",
     "SandboxFileExistsError",
+    "SandboxFileInterruptedError",
     "SandboxFileKindError",
     "SandboxFileNotFoundError",
     "SandboxFileTooLargeError",

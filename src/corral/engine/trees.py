@@ -173,6 +173,8 @@ class ReaperTrees:
         pid = os.fork()
         if pid == 0:
             _reap(become, writer)
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # as it does itself: whichever comes first
         os.close(writer)
         self._reapers[number] = pid
         said = _first_word(reader, pid)  # init can't see in /proc what has not been exec'd yet
@@ -220,7 +222,11 @@ def _first_word(reader: int, pid: int) -> bytes:
     """What a new subreaper says first. The code may stop it as soon as it is there, and must not stop us with it."""
     deadline = time.monotonic() + _FIRST_WORD_SECONDS
     while not select.select([reader], [], [], 0.02)[0]:
-        _signal(pid, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
+        if time.monotonic() >= deadline:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # with the child that it may have
+            return b""
+        _signal(pid, signal.SIGCONT)
     return os.read(reader, 32)
 
 

@@ -101,3 +101,4 @@ def test_tree_too_deep_for_a_path_does_not_hide_what_is_in_it(tmp_path: Path) ->
     os.close(descriptor)
     os.close(folder)
     assert look_until_done(DiskWatch(str(tmp_path), MIB, 1000))
+    assert not look_until_done(DiskWatch(str(tmp_path), 8 * MIB, 1000))  # and depth alone is no offence

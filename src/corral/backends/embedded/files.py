@@ -16,7 +16,7 @@ from corral.backends.embedded.seam import file_error, mapped
 from corral.engine import syscalls, wire
 from corral.engine.client import ask
 from corral.engine.errors import GoneError
-from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileNotFoundError
+from corral.errors import SandboxFileError, SandboxFileInterruptedError, SandboxFileKindError, SandboxFileNotFoundError
 from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, DEFAULT_READ_LIMIT_BYTES, FilesBase, encode
 from corral.paths import SandboxPath
 from corral.protocol import PathLike
@@ -28,10 +28,6 @@ _ANSWER_SECONDS = 300
 _REPEATABLE = frozenset(("stat", "resolve", "open"))
 _ATTEMPTS = 3
 _PUBLIC_NAMES: dict[str, str] = {"open": "read", "write_stream": "write"}
-
-
-class InterruptedByCodeError(SandboxFileError):
-    """The file agent went away in the middle: a program in the sandbox has killed it (rootless, where it can)."""
 
 
 class EmbeddedFiles(FilesBase):
@@ -95,7 +91,7 @@ class EmbeddedFiles(FilesBase):
                 async with self._talking(message, descriptors, path=path) as sock:
                     answer, received = await exchange.receive_within(sock, _ANSWER_SECONDS)
                 break
-            except InterruptedByCodeError:
+            except SandboxFileInterruptedError:
                 if attempt == 1:
                     raise
         try:
@@ -113,7 +109,7 @@ class EmbeddedFiles(FilesBase):
 
         Raises:
             SandboxGoneError: the sandbox is no more.
-            InterruptedByCodeError: it lives, but whether the operation was done is not known.
+            SandboxFileInterruptedError: it lives, but whether the operation was done is not known.
         """
         operation = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
         with mapped(sandbox_id=self._sandbox_id, op=operation):
@@ -123,7 +119,7 @@ class EmbeddedFiles(FilesBase):
             except GoneError as error:
                 await self._ping()
                 self.close()
-                raise InterruptedByCodeError(
+                raise SandboxFileInterruptedError(
                     f"{path}: the operation was interrupted from inside",
                     path=path,
                     sandbox_id=self._sandbox_id,
