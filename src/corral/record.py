@@ -79,7 +79,7 @@ class Recorded(Protocol):
         """
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """Wait for the end; the result has no output, which is in the record. Raises: TimeoutError, SandboxGoneError."""
+        """Wait for the end; the output is in the record alone. Raises: TimeoutError, SandboxGoneError."""
 
     async def kill(self) -> None:
         """End it with all that it started. Idempotent."""
