@@ -28,6 +28,8 @@ class SpawnRequest:
     columns: int = 80
     read_only: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    listened: bool = False
+    """Somebody will read the output as it comes, in this event loop: nothing may be dropped before they begin."""
 
 
 def check_argv(command: Command) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ class Wishes(TypedDict, total=False):
     hostname: str
     exec_timeout: float | None
     output_limit_bytes: int
+    snapshot: str | None
     client_token: str | None
 
 
@@ -75,6 +76,7 @@ def make_spec(**wishes: Unpack[Wishes]) -> Spec:
         hostname=wishes.get("hostname", "corral"),
         exec_timeout=wishes.get("exec_timeout"),
         output_limit_bytes=wishes.get("output_limit_bytes", DEFAULT_OUTPUT_LIMIT_BYTES),
+        snapshot=wishes.get("snapshot"),
         client_token=wishes.get("client_token"),
     )
 

@@ -9,10 +9,16 @@ CorralError
 │   └── CapabilityError (NotImplementedError) this backend has not got that power
 ├── SandboxError                              the sandbox as a whole
 │   ├── SandboxGoneError                      it has ended, or never was; nothing replaces it in silence
+│   │   └── SandboxStoppedError               it was stopped, and its files are there: start it
+│   ├── SandboxPausedError                    it stands still: resume it
+│   ├── SnapshotNotFoundError (LookupError)   there is no snapshot of that id or name
 │   └── SandboxClosedError                    you closed it
 ├── ExecError                                 starting or ending a program
 │   ├── InvalidCommandError (ValueError)      empty, NUL-carrying or oversized argument, bad env, bad timeout
 │   ├── WorkdirError (FileNotFoundError)      the folder to run in is not there
+│   ├── NameTakenError                        a recorded program, session or terminal of that name is there already
+│   ├── NotRecordedError (LookupError)        there is none of that name, or no such command in a session
+│   ├── SessionEndedError                     the session's shell has ended, and takes no more commands
 │   └── ExitError                             check=True and the program failed; carries the result
 │       └── ExecTimeoutError (TimeoutError)   check=True and the program was out of time
 ├── SandboxFileError (OSError)                one file operation
@@ -108,6 +114,24 @@ class SandboxGoneError(SandboxError):
     code = "sandbox_gone"
 
 
+class SandboxStoppedError(SandboxGoneError):
+    """It was stopped: its processes are gone, its files are there, and it can be started again."""
+
+    code = "sandbox_stopped"
+
+
+class SandboxPausedError(SandboxError):
+    """It is paused: nothing can be done in it before it is resumed."""
+
+    code = "sandbox_paused"
+
+
+class SnapshotNotFoundError(SandboxError, LookupError):
+    """There is no snapshot of that id or name."""
+
+    code = "snapshot_not_found"
+
+
 class SandboxClosedError(SandboxError):
     """You closed it."""
 
@@ -130,6 +154,24 @@ class WorkdirError(ExecError, FileNotFoundError):
     """The folder to run in is not there, or not a folder."""
 
     code = "workdir"
+
+
+class NameTakenError(ExecError):
+    """A recorded program, session or terminal of that name is there already."""
+
+    code = "name_taken"
+
+
+class NotRecordedError(ExecError, LookupError):
+    """There is no recorded program, session, terminal or command of that name."""
+
+    code = "not_recorded"
+
+
+class SessionEndedError(ExecError):
+    """The session's shell has ended, and takes no more commands."""
+
+    code = "session_ended"
 
 
 class ExitError(ExecError):

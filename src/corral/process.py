@@ -82,9 +82,12 @@ class _Subscriber:
 class ProcessBase(ABC):
     """A running program. See `corral.protocol.Process` for the promises."""
 
-    def __init__(self, *, output_limit_bytes: int) -> None:
+    def __init__(self, *, output_limit_bytes: int, listened: bool = False) -> None:
         self._capture = Capture(output_limit_bytes)
-        self._subscribers: list[_Subscriber] = []
+        # A reader's place is kept from the beginning, else a fast program would print beyond the limit before it comes.
+        self._reserved: _Subscriber | None = self._subscribe([]) if listened else None
+        self._subscribers = [self._reserved] if self._reserved is not None else []
+        self._tap: Callable[[OutputChunk], None] | None = None
         self._lock = threading.Lock()
         self._end: concurrent.futures.Future[Ending] = concurrent.futures.Future()
 
@@ -124,7 +127,10 @@ class ProcessBase(ABC):
         """Take output. True if a reader lags behind, so that the backend should pause."""
         chunk = OutputChunk(stream, data)
         with self._lock:
-            self._capture.add(stream, data)
+            if self._tap is None:
+                self._capture.add(stream, data)
+            else:
+                self._tap(chunk)
             subscribers = list(self._subscribers)
         lagging = [subscriber.push(chunk) for subscriber in subscribers]
         return any(lagging)
@@ -144,18 +150,36 @@ class ProcessBase(ABC):
 
     # What is the same for all.
 
+    def record(self, tap: Callable[[OutputChunk], None], end: Callable[[Ending | BaseException], None]) -> None:
+        """Tell one recorder of all output, also of what came before, and then of the end.
+
+        It is told in whatever thread the output comes in, and must be quick, since the program's reader waits for it.
+        What it was told is no longer kept here.
+        """
+        with self._lock:
+            for chunk in self._capture.chunks():
+                tap(chunk)
+            self._capture = Capture(1)
+            self._tap = tap
+        self._end.add_done_callback(lambda done: end(done.exception() or done.result()))
+
     @property
     def ended(self) -> bool:
         """Whether it is over."""
         return self._end.done()
 
+    def _subscribe(self, backlog: list[OutputChunk]) -> _Subscriber:
+        return _Subscriber(asyncio.get_running_loop(), backlog, self.resume_reading)
+
     async def output(self) -> AsyncIterator[OutputChunk]:
         """See `Process`."""
         with self._lock:
-            subscriber = _Subscriber(asyncio.get_running_loop(), self._capture.chunks(), self.resume_reading)
-            self._subscribers.append(subscriber)
-            if self._end.done():
-                subscriber.push(None)
+            subscriber, self._reserved = self._reserved, None
+            if subscriber is None:
+                subscriber = self._subscribe(self._capture.chunks())
+                self._subscribers.append(subscriber)
+                if self._end.done():
+                    subscriber.push(None)
         try:
             while (chunk := await subscriber.next()) is not None:
                 yield chunk

@@ -1,7 +1,8 @@
 """THE CONTRACT. Read this first.
 
 A `Backend` makes sandboxes; an `AsyncSandbox` runs programs and holds files. Everything else in Corral stands on these.
-The rules that hold for every backend are numbered here; `corral.testing` has a check for each.
+The rules that hold for every backend are numbered here; `corral.testing` has a check for each. What not every backend
+can do is in `corral.powers`.
 
 1.  A command's failure is a result; the sandbox's failure is an error. Neither is dressed as the other.
 2.  A timeout ends the whole process tree at once, and the result carries the partial output. So does cancellation.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol
 
 from corral.paths import HostPath
 from corral.results import (
@@ -374,61 +375,13 @@ class Backend(Protocol):
         """A handle to a detached sandbox, by id or name. Raises: SandboxGoneError, CapabilityError."""
 
     async def list(self) -> Sequence[SandboxInfo]:
-        """The detached sandboxes that live."""
+        """The detached sandboxes: those that live, and those that are stopped."""
 
     async def delete(self, sandbox_id: str) -> None:
-        """End a detached sandbox, by id or name. Raises: SandboxGoneError."""
+        """End a detached sandbox, or remove a stopped one, by id or name. Raises: SandboxGoneError."""
 
     async def capabilities(self) -> Capabilities:
         """What holds here."""
 
     async def aclose(self) -> None:
         """End everything owned. Idempotent."""
-
-
-# Optional powers, each a protocol of its own. A backend without one answers `CapabilityError`.
-
-Power = Literal["snapshot", "fork", "pause", "resize", "expose", "sessions", "interpreter", "network"]
-
-
-@runtime_checkable
-class CanSnapshot(Protocol):
-    """Freeze the files as a layer."""
-
-    async def snapshot(self, name: str | None = None) -> str:
-        """Gives the snapshot's id."""
-
-
-@runtime_checkable
-class CanFork(Protocol):
-    """A second sandbox that starts from this one's files."""
-
-    async def fork(self) -> AsyncSandbox:
-        """Gives the new one."""
-
-
-@runtime_checkable
-class CanPause(Protocol):
-    """Stop the clock of every process, and let it go on."""
-
-    async def pause(self) -> None:
-        """Freeze."""
-
-    async def resume(self) -> None:
-        """Thaw."""
-
-
-@runtime_checkable
-class CanResize(Protocol):
-    """Change limits while running."""
-
-    async def resize(self, *, cpus: float | None = None, memory_bytes: int | None = None) -> None:
-        """Set new limits."""
-
-
-@runtime_checkable
-class CanExpose(Protocol):
-    """Reach a port inside."""
-
-    async def expose(self, port: int) -> str:
-        """Gives a URL on this machine."""

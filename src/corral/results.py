@@ -7,6 +7,7 @@ from typing import Literal
 
 EndReason = Literal["exited", "signalled", "timeout", "oom", "cancelled"]
 FileKind = Literal["file", "folder", "link", "fifo", "socket", "device", "other"]
+SandboxState = Literal["running", "paused", "stopped"]
 StreamName = Literal["stdout", "stderr"]
 
 TIMEOUT_EXIT_CODE = 124
@@ -203,11 +204,25 @@ class SandboxInfo:
     sandbox_id: str
     backend: str
     name: str | None = None
-    state: str = "running"
+    state: SandboxState = "running"
     created: float = 0.0
     deadline: float | None = None
     """Seconds left until it is ended, None if it has no end of its own."""
     labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """A snapshot as a list shows it."""
+
+    snapshot_id: str
+    backend: str
+    name: str | None = None
+    sandbox_id: str | None = None
+    """The sandbox it was made of, which may be gone."""
+    created: float = 0.0
+    size_bytes: int | None = None
+    """What it takes beside the snapshots below it, None where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import secrets
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn, Required, Self, TypedDict, Unpack, cast
 
 from corral.command import SpawnRequest, check_argv, check_size
 from corral.errors import (
@@ -28,11 +28,15 @@ from corral.errors import (
 )
 from corral.feed import check_input, wait_for
 from corral.files import FilesBase
+from corral.interpreter.contexts import Interpreter
+from corral.interpreter.process import Box
 from corral.languages import Language, Runtime, choose_runtime, find_language
 from corral.paths import inside
 from corral.process import ProcessBase, as_bytes
 from corral.protocol import Command, OnOutput, PathLike, Stdin
+from corral.records import RecordBook
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
+from corral.sessions import SessionsBase
 from corral.spec import USER, Spec, check_env, check_timeout
 
 _SHELL_TEXT_BYTES = 64 * 1024
@@ -43,7 +47,21 @@ _PRIVATE = "/tmp/.corral-"
 log = logging.getLogger("corral.sandbox")
 
 
-class SandboxBase(ABC):
+class RequestOptions(TypedDict, total=False):
+    """What `start` hands on as it came."""
+
+    cwd: Required[PathLike | None]
+    env: Required[Mapping[str, str] | None]
+    stdin: Required[bool]
+    timeout: Required[float | None]
+    user: str | None
+    pty: bool
+    read_only: Sequence[PathLike]
+    hidden: Sequence[PathLike]
+    output_limit_bytes: int | None
+
+
+class SandboxBase(SessionsBase, ABC):
     """See `corral.protocol.AsyncSandbox` for the promises. A backend implements what is abstract here."""
 
     def __init__(
@@ -55,6 +73,8 @@ class SandboxBase(ABC):
         self._on_event = on_event
         self._closed = False
         self._runtimes: dict[str, tuple[str, ...]] = {}
+        self._records = RecordBook()
+        self._interpreter = Interpreter(cast("Box", self))
 
     # The primitives.
 
@@ -96,9 +116,13 @@ class SandboxBase(ABC):
         """See `CanSnapshot`."""
         self._lacks("snapshot")
 
-    async def fork(self) -> SandboxBase:
+    async def fork(self, spec: Spec | None = None) -> SandboxBase:
         """See `CanFork`."""
         self._lacks("fork")
+
+    async def stop(self) -> None:
+        """See `CanStop`."""
+        self._lacks("stop")
 
     async def pause(self) -> None:
         """See `CanPause`."""
@@ -108,7 +132,14 @@ class SandboxBase(ABC):
         """See `CanPause`."""
         self._lacks("resume")
 
-    async def resize(self, *, cpus: float | None = None, memory_bytes: int | None = None) -> None:
+    async def resize(
+        self,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
         """See `CanResize`."""
         self._lacks("resize")
 
@@ -135,6 +166,11 @@ class SandboxBase(ABC):
     def spec(self) -> Spec:
         """See `AsyncSandbox`."""
         return self._spec
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """See `CanInterpret`."""
+        return self._interpreter
 
     @property
     def backend(self) -> str:
@@ -249,14 +285,8 @@ class SandboxBase(ABC):
         output_limit_bytes: int | None = None,
     ) -> ProcessBase:
         """See `AsyncSandbox`."""
-        for name, value in (("rows", rows), ("columns", columns)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
-                raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
-        script = self._script_for(command)
-        if script is not None:
-            await self.files.write(script, as_bytes(str(command)))
-        request = self._request(
-            ["/bin/sh", script] if script else command,
+        request = await self._start_request(
+            command,
             cwd=cwd,
             env=env,
             stdin=stdin,
@@ -268,9 +298,22 @@ class SandboxBase(ABC):
             read_only=read_only,
             hidden=hidden,
             output_limit_bytes=output_limit_bytes,
-            default_timeout=False,
         )
         return await self._spawn(request)
+
+    async def _start_request(
+        self, command: Command, *, rows: int = 24, columns: int = 80, **options: Unpack[RequestOptions]
+    ) -> SpawnRequest:
+        """A request for a program in the background, whose script is in its place."""
+        for name, value in (("rows", rows), ("columns", columns)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
+                raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
+        script = self._script_for(command)
+        if script is not None:
+            await self.files.write(script, as_bytes(str(command)))
+        return self._request(
+            ["/bin/sh", script] if script else command, rows=rows, columns=columns, default_timeout=False, **options
+        )
 
     async def aclose(self) -> None:
         """See `AsyncSandbox`."""
@@ -318,7 +361,7 @@ class SandboxBase(ABC):
     # Running.
 
     async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
-        process = await self._spawn(request)
+        process = await self._spawn(replace(request, listened=on_output is not None))
         try:
             result = await wait_for(process, stdin=stdin, on_output=on_output)
         except BaseException:

@@ -138,6 +138,8 @@ class Spec:
     """The timeout of every call that names none."""
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
     """How much of each stream a result keeps."""
+    snapshot: str | None = None
+    """Begin with the files of a snapshot, by id or name; everything else is as given here."""
     client_token: str | None = None
     """Makes create repeatable: the same token gives the same sandbox, never a second one."""
 
@@ -152,12 +154,13 @@ class Spec:
                 raise SpecError(f"{package!r} is not a package requirement", hint="write it as for pip: 'numpy>=2'")
         if not self.workdir.startswith("/") or "\0" in self.workdir or ".." in self.workdir.split("/"):
             raise SpecError(f"workdir={self.workdir!r} is not an absolute path", hint=f"for example {HOME}")
-        if self.name is not None and not _NAME.fullmatch(self.name):
-            raise SpecError(f"name={self.name!r} is not a name", hint="letters, digits, '.', '_' and '-', at most 63")
+        check_name(self.name)
         if not _HOSTNAME.fullmatch(self.hostname):
             raise SpecError(
                 f"hostname={self.hostname!r} is not a host name", hint="letters, digits and '-', at most 63"
             )
+        if self.snapshot is not None and (not isinstance(self.snapshot, str) or not self.snapshot):
+            raise SpecError(f"snapshot={self.snapshot!r} is not a snapshot", hint="give its id or its name, or None")
         check_timeout(self.exec_timeout, what="exec_timeout", error=SpecError)
         if (
             isinstance(self.output_limit_bytes, bool)
@@ -167,6 +170,12 @@ class Spec:
             raise SpecError(
                 f"output_limit_bytes={self.output_limit_bytes!r} is not a limit", hint="give bytes, 1 or more"
             )
+
+
+def check_name(name: str | None) -> None:
+    """A name of a sandbox or a snapshot, or None. Raises: SpecError."""
+    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise SpecError(f"name={name!r} is not a name", hint="letters, digits, '.', '_' and '-', at most 63")
 
 
 def check_timeout(value: float | None, *, what: str, error: type[CorralError]) -> None:

@@ -15,12 +15,17 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 from corral.backends.registry import get_backend
 from corral.door import AsyncSandbox, Wishes
 from corral.files import FilesBase
+from corral.interpreter.contexts import Interpreter as AsyncInterpreter
 from corral.portal import get_portal
 from corral.process import ProcessBase
 from corral.protocol import Backend
+from corral.record import Recorded as AsyncRecorded
+from corral.records import MemoryRecorded
 from corral.results import Event, SandboxInfo
 from corral.sandbox import SandboxBase
+from corral.session import ShellSession as AsyncShellSession
 from corral.spec import Spec
+from corral.terminal import Terminal as AsyncTerminal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -143,6 +148,96 @@ class Process(_Derived):
         self.close()
 
 
+class Recorded(_Derived):
+    """A recorded program. See `corral.record.Recorded`."""
+
+    def __init__(self, recorded: AsyncRecorded) -> None:
+        self._target = recorded
+
+    @property
+    def name(self) -> str:
+        """Its name in the sandbox."""
+        return cast("AsyncRecorded", self._target).name
+
+    @property
+    def pid(self) -> int:
+        """Its number inside."""
+        return cast("AsyncRecorded", self._target).pid
+
+    entries = _iterate(MemoryRecorded.entries)
+    write = _run(MemoryRecorded.write)
+    close_stdin = _run(MemoryRecorded.close_stdin)
+    signal = _run(MemoryRecorded.signal)
+    resize = _run(MemoryRecorded.resize)
+    note = _run(MemoryRecorded.note)
+    wait = _run(MemoryRecorded.wait)
+    kill = _run(MemoryRecorded.kill)
+    forget = _run(MemoryRecorded.forget)
+
+
+class ShellSession(_Derived):
+    """A shell that stays. See `corral.session.ShellSession`."""
+
+    def __init__(self, session: AsyncShellSession) -> None:
+        self._target = session
+
+    @property
+    def name(self) -> str:
+        """Its name in the sandbox."""
+        return cast("AsyncShellSession", self._target).name
+
+    run = _run(AsyncShellSession.run)
+    commands = _run(AsyncShellSession.commands)
+    command = _run(AsyncShellSession.command)
+    wait = _run(AsyncShellSession.wait)
+    logs = _run(AsyncShellSession.logs)
+    follow = _iterate(AsyncShellSession.follow)
+    feed = _run(AsyncShellSession.feed)
+    interrupt = _run(AsyncShellSession.interrupt)
+    ended = _run(AsyncShellSession.ended)
+    delete = _run(AsyncShellSession.delete)
+
+
+class Terminal(_Derived):
+    """A terminal that stays. See `corral.terminal.Terminal`."""
+
+    def __init__(self, terminal: AsyncTerminal) -> None:
+        self._target = terminal
+
+    @property
+    def name(self) -> str:
+        """Its name in the sandbox."""
+        return cast("AsyncTerminal", self._target).name
+
+    output = _iterate(AsyncTerminal.output)
+    write = _run(AsyncTerminal.write)
+    resize = _run(AsyncTerminal.resize)
+    info = _run(AsyncTerminal.info)
+    wait = _run(AsyncTerminal.wait)
+    kill = _run(AsyncTerminal.kill)
+    delete = _run(AsyncTerminal.delete)
+
+
+class Interpreter(_Derived):
+    """Code that keeps its state. See `corral.interpreter.contexts.Interpreter`."""
+
+    def __init__(self, box: SandboxBase) -> None:
+        self._box = box
+
+    @property
+    def _target(self) -> AsyncInterpreter:
+        return self._box.interpreter
+
+    open_context = _run(AsyncInterpreter.open_context)
+    contexts = _run(AsyncInterpreter.contexts)
+    run = _iterate(AsyncInterpreter.run)
+    execute = _run(AsyncInterpreter.execute)
+    follow = _iterate(AsyncInterpreter.follow)
+    interrupt = _run(AsyncInterpreter.interrupt)
+    restart = _run(AsyncInterpreter.restart)
+    close_context = _run(AsyncInterpreter.close_context)
+
+
 class Sandbox(_Derived):
     """A sandbox for plain code: `with Sandbox() as box:`. Keywords as for `AsyncSandbox`.
 
@@ -168,6 +263,7 @@ class Sandbox(_Derived):
     def _adopt(self, box: SandboxBase) -> None:
         self._target = box
         self.files = Files(box)
+        self.interpreter = Interpreter(box)
         # A forgotten sandbox goes with the last reference to it, without waiting for the end of the program.
         self._finalizer = weakref.finalize(self, _close_forgotten, box)
         self._finalizer.atexit = False  # at exit the backend ends all of them at once, and needs no loop for it
@@ -221,15 +317,25 @@ class Sandbox(_Derived):
     kill = _run(SandboxBase.kill)
     close = _run(SandboxBase.aclose)
     snapshot = _run(SandboxBase.snapshot)
+    stop = _run(SandboxBase.stop)
     pause = _run(SandboxBase.pause)
     resume = _run(SandboxBase.resume)
     resize = _run(SandboxBase.resize)
     expose = _run(SandboxBase.expose)
     start = _run_as(SandboxBase.start, Process)
+    start_recorded = _run_as(SandboxBase.start_recorded, Recorded)
+    find_recorded = _run_as(SandboxBase.find_recorded, Recorded)
+    list_recorded = _run(SandboxBase.list_recorded)
+    open_session = _run_as(SandboxBase.open_session, ShellSession)
+    find_session = _run_as(SandboxBase.find_session, ShellSession)
+    list_sessions = _run(SandboxBase.list_sessions)
+    open_pty = _run_as(SandboxBase.open_pty, Terminal)
+    find_pty = _run_as(SandboxBase.find_pty, Terminal)
+    list_ptys = _run(SandboxBase.list_ptys)
 
-    def fork(self) -> Self:
-        """See `corral.protocol.CanFork`."""
-        return self._of(get_portal().run(self._box.fork()))
+    def fork(self, spec: Spec | None = None) -> Self:
+        """See `corral.powers.CanFork`."""
+        return self._of(get_portal().run(self._box.fork(spec)))
 
     def __enter__(self) -> Self:
         return self

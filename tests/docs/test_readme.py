@@ -2,7 +2,8 @@
 
 A ```python block is a whole program. If an ```output block follows it, that is what it prints. Each is run twice: by
 whoever runs the tests, and as an ordinary user. A comment `<!-- needs: network -->` right above a block is the marker
-needs_network. In ```console blocks the commands of `corral` are run, and what stands below them is compared.
+needs_network; one that `needs: a server` is run by tests/server. In ```console blocks the commands of `corral` are run,
+and what stands below them is compared.
 """
 
 import os
@@ -31,7 +32,7 @@ def find_needs(block: Block) -> list[str]:
 
 
 def choose_blocks(*languages: str) -> list[object]:
-    chosen = [block for block in BLOCKS if block.language in languages]
+    chosen = [block for block in BLOCKS if block.language in languages and "a server" not in find_needs(block)]
     marks = {block: [getattr(pytest.mark, f"needs_{name}") for name in find_needs(block)] for block in chosen}
     return [pytest.param(block, marks=marks[block], id=str(block)) for block in chosen]
 

@@ -13,8 +13,8 @@ from corral.results import EndReason, Usage
 class Scripted(ProcessBase):
     """A program that does what the test says."""
 
-    def __init__(self, limit: int = 10_000) -> None:
-        super().__init__(output_limit_bytes=limit)
+    def __init__(self, limit: int = 10_000, *, listened: bool = False) -> None:
+        super().__init__(output_limit_bytes=limit, listened=listened)
         self.asked: list[EndReason] = []
         self.resumed = 0
 
@@ -172,3 +172,12 @@ def test_input_is_bytes_or_text() -> None:
     assert as_bytes(bytearray(b"x")) == b"x"
     with pytest.raises(ExecError):
         as_bytes(5)  # type: ignore[arg-type]
+
+
+async def test_reader_that_was_announced_misses_nothing_however_late_it_comes() -> None:
+    process = Scripted(limit=100, listened=True)
+    for _ in range(50):
+        process.feed("stdout", b"x" * 100)
+    process.finish(DONE)
+    assert len(await read(process)) == 5000
+    assert len(await read(process)) < 5000  # a second one finds what was kept

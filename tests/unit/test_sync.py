@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral import Sandbox
+from corral import Sandbox, session, terminal
 from corral.backends.memory import MemoryBackend
 from corral.errors import ExitError, SandboxClosedError, SandboxGoneError
 from corral.files import FilesBase
 from corral.process import ProcessBase
+from corral.records import MemoryRecorded
 from corral.sandbox import SandboxBase
-from corral.sync import Files, Process
+from corral.sync import Files, Process, Recorded, ShellSession, Terminal
 
 
 @pytest.fixture
@@ -32,7 +33,10 @@ def public(cls: type) -> set[str]:
     ("sync", "base", "different"),
     [
         (Files, FilesBase, {"at"}),
-        (Process, ProcessBase, {"aclose", "end_tree", "feed", "finish", "resume_reading"}),
+        (Process, ProcessBase, {"aclose", "end_tree", "feed", "finish", "record", "resume_reading"}),
+        (Recorded, MemoryRecorded, {"describe"}),
+        (ShellSession, session.ShellSession, {"attach", "open"}),
+        (Terminal, terminal.Terminal, {"attach", "open"}),
         (Sandbox, SandboxBase, {"aclose", "fork"}),
     ],
 )

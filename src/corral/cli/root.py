@@ -19,6 +19,8 @@ _COMMANDS = {
     "run": "corral.cli.run:run",
     "shell": "corral.cli.shell:shell",
     "sandbox": "corral.cli.sandbox:sandbox",
+    "serve": "corral.cli.serve:serve",
+    "key": "corral.cli.key:key",
     "doctor": "corral.cli.doctor:doctor",
     "bench": "corral.cli.bench:bench",
     "setup": "corral.cli.setup:setup",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -15,9 +16,13 @@ from corral.cli.failure import ERROR, SANDBOX, say
 from corral.cli.loop import run_async
 from corral.cli.run import describe, explain, note, to_json
 from corral.cli.stdio import Outlet, read_input
-from corral.errors import CorralError, SandboxGoneError, SpecError
+from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
+from corral.powers import KeepsSandboxes
 from corral.protocol import Command
-from corral.results import SandboxInfo
+from corral.results import SandboxInfo, SnapshotInfo
+
+if TYPE_CHECKING:
+    from corral.sandbox import SandboxBase
 
 
 @click.group()
@@ -302,6 +307,103 @@ def rm(sandbox_ids: tuple[str, ...], everything: bool, force: bool, backend: str
         return ERROR if failures else 0
 
     return run_async(work())
+
+
+@sandbox.command()
+@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@options.backend_option
+def stop(sandbox_id: str, backend: str) -> int:
+    """End the processes of a sandbox and keep its files, until `start` or `rm`."""
+    run_async(_keeper_of(backend, "stop").stop(sandbox_id))
+    click.echo(sandbox_id)
+    return 0
+
+
+@sandbox.command()
+@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@options.backend_option
+def start(sandbox_id: str, backend: str) -> int:
+    """Bring a stopped sandbox up again, on the files it left. Its lifetime begins anew."""
+
+    async def work() -> str:
+        box = await _keeper_of(backend, "start").start(sandbox_id)
+        await cast("SandboxBase", box).aclose()
+        return box.id
+
+    click.echo(run_async(work()))
+    return 0
+
+
+@sandbox.command()
+@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@click.option("--name", "-n", metavar="NAME", help="A name for the snapshot.")
+@options.backend_option
+def snapshot(sandbox_id: str, name: str | None, backend: str) -> int:
+    """Keep the files of this moment, and print the snapshot's id. `snapshots` lists them."""
+    click.echo(run_async(_keeper_of(backend, "snapshot").snapshot(sandbox_id, name)))
+    return 0
+
+
+@sandbox.command()
+@click.option("--delete", "-d", "unwanted", multiple=True, metavar="ID", help="Delete this one; may be repeated.")
+@options.backend_option
+@options.json_option
+def snapshots(unwanted: tuple[str, ...], backend: str, as_json: bool) -> int:
+    """Show the snapshots, or delete some. Sandboxes that stand on a deleted one live on."""
+    maker = _keeper_of(backend, "snapshot")
+
+    async def work() -> Sequence[SnapshotInfo]:
+        for each in unwanted:
+            await maker.delete_snapshot(each)
+        return await maker.list_snapshots()
+
+    infos = run_async(work())
+    if as_json:
+        click.echo(to_json([asdict(info) for info in infos]))
+    elif unwanted:
+        click.echo("\n".join(unwanted))
+    elif not infos:
+        click.echo("no snapshots")
+    else:
+        rows = [
+            [info.snapshot_id, plain(info.name or "-"), info.sandbox_id or "-",
+             show_seconds(max(0.0, time.time() - info.created)),
+             show_size(info.size_bytes) if info.size_bytes is not None else "-"]
+            for info in infos
+        ]  # fmt: skip
+        click.echo("\n".join(table(rows, headers=["ID", "NAME", "SANDBOX", "AGE", "SIZE"])))
+    return 0
+
+
+@sandbox.command()
+@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@click.option("--name", "-n", metavar="NAME", help="A name for the new one.")
+@options.backend_option
+def fork(sandbox_id: str, name: str | None, backend: str) -> int:
+    """Make a second sandbox that begins with the files of this one, lives on as well, and print its id."""
+
+    async def work() -> str:
+        box = cast("SandboxBase", await _keeper_of(backend, "fork").fork(sandbox_id))
+        try:
+            return await box.detach(name=name)
+        except BaseException:
+            await box.kill()
+            raise
+        finally:
+            await box.aclose()
+
+    click.echo(run_async(work()))
+    return 0
+
+
+def _keeper_of(backend: str, power: str) -> KeepsSandboxes:
+    """A backend that has stopped sandboxes and snapshots. Raises: CapabilityError."""
+    from corral.backends.registry import get_backend
+
+    maker = get_backend(backend)
+    if not isinstance(maker, KeepsSandboxes):
+        raise CapabilityError(f"the {maker.name} backend can't {power}", op=power, hint="the embedded one can")
+    return maker
 
 
 @sandbox.command()

@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from corral.engine import cgroup, sweep, syscalls, wire
+from corral.engine.client import check, receive_within
 from corral.engine.errors import SetupError, UnsupportedError
 from corral.engine.init import Init
+from corral.engine.layers import LayerStore
 from corral.engine.perform import Stage, open_layer, perform
-from corral.engine.plan import OpenLayer, plan_sandbox
-from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Recipe
+from corral.engine.plan import OpenLayer, layer_name, plan_sandbox
+from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Layer, Recipe
 from corral.engine.sampling import DiskWatch
 from corral.engine.seccomp.install import Prepared
-from corral.engine.state import DataFolder
-from corral.engine.storage import FolderStorage, Storage
-from corral.engine.uidrange import UidRange, claim_range
+from corral.engine.state import DataFolder, read_state, write_state
+from corral.engine.storage import FolderStorage, LoopStorage, Storage, mount_layer
+from corral.engine.uidrange import UidRange, claim_range, make_shift
 
 _SETUP_SECONDS = 20.0
+_INIT_SECONDS = 5.0
+_LAYER_DESCRIPTORS = 128
 _NAMESPACES = (
     syscalls.CLONE_NEWUSER
     | syscalls.CLONE_NEWNS
@@ -61,6 +65,11 @@ class Box:
     group: cgroup.Group
     uids: UidRange | None
     disk_watch: DiskWatch | None
+    disk_fd: int | None = None
+    """The file system of a loop image, to freeze and to enlarge it."""
+    keep_files: bool = False
+    """Whether its files outlive it: it is being stopped, or was started and nobody has taken it over yet."""
+    paused: bool = False
     waiting: list[socket.socket] = field(default_factory=list)
     """Those who asked for its end and wait for the answer."""
 
@@ -74,11 +83,28 @@ class Box:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         cgroup.remove(self.group.paths)
-        sweep.discard(data, self.folder)
+        if not self.keep_files:
+            sweep.discard(data, self.folder)
         self.let_go()
+        if self.recipe.layers and not self.keep_files:
+            LayerStore(data).collect()
+
+    def rest(self) -> None:
+        """End every process in it, and keep its files. Written down first: from then on no crash can lose them."""
+        write_state(self.folder, {**(read_state(self.folder) or {}), "stopped": True})
+        self.keep_files = True
+        self.kill()
+
+    def ask_init(self, message: wire.Message) -> wire.Message:
+        """Tell init something and wait a little for its answer. Raises: GoneError; what the answer says."""
+        wire.send(self.host, message)
+        return check(receive_within(self.host, _INIT_SECONDS))
 
     def let_go(self) -> None:
         """Close our descriptors; for a sandbox that somebody else keeps now, or that is no more."""
+        if self.disk_fd is not None:
+            os.close(self.disk_fd)
+            self.disk_fd = None
         self.group.close()
         self.host.close()
         for descriptor in (self.pid_fd, self.lock_fd):
@@ -96,35 +122,65 @@ class Box:
         return usage
 
 
-def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket) -> Box:
-    """Make a sandbox. Whatever goes wrong, nothing of it stays.
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """A stopped sandbox that somebody is about to start: its folder, locked by us."""
+
+    folder: Path
+    lock_fd: int
+    state: dict[str, Any]
+
+
+def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: Resting | None = None) -> Box:
+    """Make a sandbox, or bring a stopped one up again. Whatever goes wrong, nothing of what we made stays.
 
     Raises:
         SetupError: the kernel refused a step.
         UnsupportedError: this machine can't do it at all.
+        RefusedError: a layer it stands on is gone.
     """
-    uids = claim_range() if shop.root else None
-    identity = Identity(
-        rootless=not shop.root,
-        outer_uid=uids.first if uids else os.geteuid(),
-        outer_gid=uids.first if uids else os.getegid(),
-    )
-    group = cgroup.Group.plan(shop.hierarchy, f"corral-{shop.data.instance()}-{recipe.sandbox_id}")
-    state = {"id": recipe.sandbox_id, "cgroups": group.paths, "made": time.time(), "maker": os.getpid()}
     with contextlib.ExitStack() as undo:
-        if uids:
+        if resting is not None:
+            undo.callback(os.close, resting.lock_fd)
+        at_rest = _uid_at_rest(resting)
+        uids = claim_range(at_rest) if shop.root else None
+        if uids is not None:
             undo.callback(uids.claim.close)
-        folder, lock_fd = shop.data.found(recipe.sandbox_id, state)
-        undo.callback(os.close, lock_fd)
-        undo.callback(sweep.discard, shop.data, folder)
+            at_rest = uids.first if at_rest is None else at_rest
+        identity = Identity(
+            rootless=not shop.root,
+            outer_uid=uids.first if uids else os.geteuid(),
+            outer_gid=uids.first if uids else os.getegid(),
+        )
+        group = cgroup.Group.plan(shop.hierarchy, f"corral-{shop.data.instance()}-{recipe.sandbox_id}")
+        state = {
+            **(resting.state if resting else {}),
+            "id": recipe.sandbox_id,
+            "cgroups": group.paths,
+            "made": time.time(),
+            "maker": os.getpid(),
+            "recipe": {**recipe.to_json(), "layers": []},
+            "layers": [layer.name for layer in recipe.layers],
+            "first_uid": at_rest,
+        }
+        folder, lock_fd = _found(shop, recipe, state, resting)
+        if resting is None:
+            undo.callback(os.close, lock_fd)
+            undo.callback(sweep.discard, shop.data, folder)
         storage = None if recipe.ephemeral else shop.storage
-        disk_fd = storage.prepare(recipe, identity) if storage else None
+        disk_fd = storage.prepare(recipe, _identity_on_disk(identity, at_rest)) if storage else None
         held = {} if disk_fd is None else {"d": disk_fd}
         undo.callback(lambda: wire.close_all(list(held.values())))
+        if disk_fd is not None and at_rest is not None and at_rest != identity.outer_uid:
+            _shift(disk_fd, at_rest, identity.outer_uid)
         undo.callback(group.close)
         undo.callback(cgroup.remove, group.paths)
         owner_ids = (identity.outer_uid, identity.outer_gid) if uids else None
         group.make(recipe.limits, owner=owner_ids)
+        disk_root = None
+        if disk_fd is not None and isinstance(storage, LoopStorage):
+            disk_root = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=disk_fd)
+            undo.callback(os.close, disk_root)
         host, inner = wire.make_pair()
         undo.callback(host.close)
         try:
@@ -139,7 +195,46 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket) -> Box:
     watch = None
     if isinstance(storage, FolderStorage):
         watch = DiskWatch(str(folder / "disk"), recipe.limits.disk_bytes, recipe.limits.inodes)
-    return Box(recipe, folder, lock_fd, pid, pid_fd, host, group, uids, watch)
+    keep = resting is not None
+    return Box(recipe, folder, lock_fd, pid, pid_fd, host, group, uids, watch, disk_fd=disk_root, keep_files=keep)
+
+
+def _found(shop: Workshop, recipe: Recipe, state: dict[str, Any], resting: Resting | None) -> tuple[Path, int]:
+    """The sandbox's folder with its lock; its state names the layers before anybody can discard them."""
+    if resting is not None:
+        write_state(resting.folder, state)
+        return resting.folder, resting.lock_fd
+    if not recipe.layers:
+        return shop.data.found(recipe.sandbox_id, state)
+    store = LayerStore(shop.data)
+    with store.locked():
+        store.layers([layer.name for layer in recipe.layers])
+        return shop.data.found(recipe.sandbox_id, state)
+
+
+def _uid_at_rest(resting: Resting | None) -> int | None:
+    """Whom the files of a stopped sandbox belong to; None if it has none, or there is but one user."""
+    if resting is None or not any((resting.folder / disk).exists() for disk in ("disk", "disk.img")):
+        return None
+    first = resting.state.get("first_uid")
+    return first if isinstance(first, int) else None
+
+
+def _identity_on_disk(identity: Identity, at_rest: int | None) -> Identity:
+    return identity if at_rest is None else Identity(identity.rootless, at_rest, at_rest)
+
+
+def _shift(mount_fd: int, at_rest: int, first: int) -> None:
+    """Show files that belong to one range of ids as those of another."""
+    userns = make_shift(at_rest, first)
+    try:
+        syscalls.mount_setattr(mount_fd, attr_set=syscalls.MOUNT_ATTR_IDMAP, userns_fd=userns)
+    except OSError as error:
+        raise UnsupportedError(
+            "this kernel can't show files under other ids", hint="snapshots shared between sandboxes need Linux 5.19"
+        ) from error
+    finally:
+        os.close(userns)
 
 
 def _kill_and_reap(pid: int) -> None:
@@ -186,7 +281,7 @@ def _be_init(
     try:
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         syscalls.close_all_but((0, 1, 2, inner.fileno(), owner.fileno()))
-        received = wire.receive(inner)
+        received = wire.receive(inner, max_descriptors=_LAYER_DESCRIPTORS)
         if received is None:
             os._exit(1)
         message, descriptors = received
@@ -302,10 +397,14 @@ def _write_maps(pid: int, identity: Identity) -> None:
 def _open_layers(shop: Workshop, recipe: Recipe, identity: Identity, pid: int) -> dict[str, int]:
     """Lowers as detached mounts, shifted so that files of the host's root belong to root inside."""
     layers: dict[str, int] = {}
+    earlier = {layer_name(number): layer for number, layer in enumerate(recipe.layers)}
     userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     try:
         for step in plan_sandbox(recipe, identity):
             if not isinstance(step, OpenLayer) or step.name == "d":
+                continue
+            if step.name in earlier:
+                layers[step.name] = _open_earlier(earlier[step.name], identity)
                 continue
             if shop.idmapped:
                 try:
@@ -320,6 +419,20 @@ def _open_layers(shop: Workshop, recipe: Recipe, identity: Identity, pid: int) -
     finally:
         os.close(userns)
     return layers
+
+
+def _open_earlier(layer: Layer, identity: Identity) -> int:
+    """What was written before, shown under the ids of this sandbox."""
+    if layer.first_uid is None:
+        raise UnsupportedError("the snapshot was made by an ordinary user, and root can't use it")
+    mount_fd = mount_layer(layer)
+    try:
+        if layer.first_uid != identity.outer_uid:
+            _shift(mount_fd, layer.first_uid, identity.outer_uid)
+    except BaseException:
+        os.close(mount_fd)
+        raise
+    return mount_fd
 
 
 CODE_IDS = (CODE_UID, CODE_GID)

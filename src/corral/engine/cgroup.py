@@ -132,6 +132,8 @@ class Group:
             _write(self.unified / "pids.max", limits.processes + _OWN_PROCESSES, must="pids" in here)
             _write(self.unified / "cpu.max", f"{quota} {CPU_PERIOD_US}", must="cpu" in here)
         if "memory" in self.v1:
+            # Before and after: the one with swap may never be the smaller of the two.
+            _write(self.v1["memory"] / "memory.memsw.limit_in_bytes", limits.memory_bytes)
             _write(self.v1["memory"] / "memory.limit_in_bytes", limits.memory_bytes, must=True)
             _write(self.v1["memory"] / "memory.memsw.limit_in_bytes", limits.memory_bytes)
             _write(self.v1["memory"] / "memory.kmem.tcp.limit_in_bytes", limits.memory_bytes // 4)

@@ -7,6 +7,7 @@ inside. It ends, and the kernel ends the whole sandbox with it, when its owner o
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import resource
 import select
@@ -21,8 +22,9 @@ from corral.engine.agent.worker import serve_files
 from corral.engine.call import Call, CallRefusedError
 from corral.engine.child import Program, program_steps
 from corral.engine.errors import ProtocolError
+from corral.engine.pausing import Pausing
 from corral.engine.perform import Stage
-from corral.engine.recipe import CODE_GID, CODE_UID
+from corral.engine.recipe import CODE_GID, CODE_UID, Limits
 from corral.engine.soft import MemoryWatch, count_processes
 from corral.engine.spare import Spare
 from corral.engine.trees import CgroupTrees, ReaperTrees, Trees
@@ -48,6 +50,7 @@ class Init:
         self._owned_by: socket.socket | None = owner
         self._oom_fd = oom_fd
         self._trees: Trees = CgroupTrees(group_fd) if group_fd is not None else ReaperTrees()
+        self._pausing = Pausing(self._trees)
         self._soft = not memory_limited
         self._memory = MemoryWatch(stage.recipe.limits.memory_bytes) if self._soft else None
         program_steps(stage, CODE_UID, CODE_GID)  # before any fork, so that no child has to work it out
@@ -58,6 +61,7 @@ class Init:
         self._calls: dict[int, Call] = {}
         self._last_use = time.monotonic()
         self._unfinished: set[int] = set()
+        self._controls: dict[int, socket.socket] = {}
         self._next = 0
         self._epoll = select.epoll()
         self._on_ready: dict[int, Callable[[], None]] = {}
@@ -75,7 +79,7 @@ class Init:
         if self._owned_by is not None:
             self._serve(self._owned_by)
         while True:
-            waiting = self._spare is not None or self._spare_refused
+            waiting = self._spare is not None or self._spare_refused or self._pausing.still
             events = self._epoll.poll(self._patience() if waiting else 0)
             for descriptor, _ in events:
                 callback = self._on_ready.get(descriptor)
@@ -98,7 +102,10 @@ class Init:
 
     def _serve(self, control: socket.socket) -> None:
         control.setblocking(True)
+        self._controls[control.fileno()] = control
         self.watch(control.fileno(), lambda: self._hear(control))
+        if self._pausing.held:
+            self._epoll.unregister(control.fileno())
 
     def _hear_host(self) -> None:
         received = wire.receive(self._host)
@@ -114,7 +121,40 @@ class Init:
             self._serve(socket.socket(fileno=descriptors.pop(0)))
         elif operation == "disk_full":
             self._end_all("disk")
+        elif operation in ("pause", "resume", "hold", "release"):
+            wire.send(self._host, self._stand_still(str(operation)))
+        elif operation == "limits":
+            self._set_limits(Limits(**message["limits"]))
+            wire.send(self._host, {"ok": True})
         wire.close_all(descriptors)
+
+    def _stand_still(self, operation: str) -> wire.Message:
+        """While the sandbox is held, requests wait in their sockets; while it is paused they are refused."""
+        was_held = self._pausing.held
+        done = getattr(self._pausing, operation)()
+        if self._pausing.held != was_held:
+            for descriptor in self._controls:
+                if was_held:
+                    self._epoll.register(descriptor, select.EPOLLIN)
+                else:
+                    self._epoll.unregister(descriptor)
+        if done is False:
+            return {"error": "not_still", "text": "a process waits for something and can't be stopped now"}
+        return {"ok": True}
+
+    def _set_limits(self, limits: Limits) -> None:
+        """For the programs to come; the kernel's own limits have been set from outside."""
+        self._stage.recipe = dataclasses.replace(self._stage.recipe, limits=limits)
+        if self._memory is not None:
+            self._memory.limit_bytes = limits.memory_bytes
+        if self._spare is not None:
+            self._spare.drop()  # it has set the old ones already
+            self._unfinished.add(self._spare.number)
+            self._spare = None
+
+    def _ensure_going(self) -> None:
+        if self._pausing.paused:
+            raise CallRefusedError("paused", 0, "the sandbox is paused")
 
     def _hear(self, control: socket.socket) -> None:
         try:
@@ -125,6 +165,7 @@ class Init:
             if control is self._owned_by:
                 os._exit(0)
             self.unwatch(control.fileno())
+            del self._controls[control.fileno()]
             control.close()
             return
         message, descriptors = received
@@ -132,6 +173,8 @@ class Init:
             return  # nobody to answer
         channel = socket.socket(fileno=descriptors.pop(0))
         try:
+            if message.get("op") in ("start", "files"):
+                self._ensure_going()
             if message.get("op") == "start":
                 self._start(Program.from_message(message, tuple(descriptors)), channel)
             elif message.get("op") == "files":
@@ -310,7 +353,7 @@ class Init:
         if self._calls or self._unfinished:
             if self._memory is not None:
                 self._memory.look(now)
-            if self._uid_shared:
+            if self._uid_shared and not self._pausing.still:
                 self._trees.wake_helpers()
 
     def _start_agent(self, channel_fd: int) -> None:

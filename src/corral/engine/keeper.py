@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 import select
+import shutil
 import signal
 import socket
 import time
@@ -22,11 +24,15 @@ from corral.engine.box import Box
 from corral.engine.client import ask, receive_within
 from corral.engine.errors import EngineError, ProtocolError
 from corral.engine.keptlog import KeptLog
+from corral.engine.keptrecords import KeptRecords
+from corral.engine.powers import OPERATIONS, Powers
 from corral.engine.state import DataFolder, read_state, write_state
 
 VERSION = 1
 SOCKET_NAME = "keeper.sock"
 _LOOK_SECONDS = 0.5
+_INIT_SECONDS = 5.0
+_BREATH_SECONDS = 0.05
 
 
 def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
@@ -43,6 +49,8 @@ def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
             held.append(box.group.unified_fd)
         if box.uids is not None:
             held.append(box.uids.claim.fileno())
+        if box.disk_fd is not None:
+            held.append(box.disk_fd)
         syscalls.close_all_but(tuple(held))
         syscalls.set_process_name("corral-keeper")
         keeper = Keeper(box, data, info)
@@ -63,6 +71,9 @@ class Keeper:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, lambda *_: box.kill())
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):  # each recorded program and each listener needs some
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._box = box
         self._data = data
         self._info = info
@@ -74,39 +85,86 @@ class Keeper:
         self._waiting: list[socket.socket] = []
         self._epoll = select.epoll()
         self._on_ready: dict[int, Callable[[], None]] = {}
+        self._again: list[Callable[[], None]] = []
+        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._looked = 0.0
         self._control, inner = wire.make_pair()
         wire.send(box.host, {"op": "control"}, (inner.fileno(),))
         inner.close()
+        self._control.settimeout(_INIT_SECONDS)  # an init that does not listen must not stop us
         os.chdir(box.folder)
         os.makedirs("logs", mode=0o700, exist_ok=True)
+        shutil.rmtree("records", ignore_errors=True)  # of the life before a stop: those programs are no more
+        os.makedirs("records", mode=0o700)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(SOCKET_NAME)  # of the life before a stop
         self._door.bind(SOCKET_NAME)  # relative: a socket's path may have 107 bytes at most
         self._door.listen(64)
         state = read_state(box.folder) or {}
+        state.pop("stopped", None)
         write_state(box.folder, {**state, "detached": True, "info": info, "keeper": os.getpid()})
+        box.keep_files = False  # from now on it lives with us, and goes with us
         os.chdir("/")
-        self._watch(self._door.fileno(), self._accept)
-        self._watch(box.pid_fd, self._ended)
+        self._powers = Powers(data, watch=self.watch, unwatch=self.unwatch, stop=self._stop)
+        self._records = KeptRecords(self, str(box.folder / "records"), self._control, self._give_up)
+        self.watch(self._door.fileno(), self._accept)
+        self.watch(box.pid_fd, self._ended)
 
     def run(self) -> NoReturn:
         """Serve until the sandbox ends."""
         while True:
-            for descriptor, _ in self._epoll.poll(_LOOK_SECONDS):
+            patience = self._patience()
+            waiting, self._again = self._again, []
+            for descriptor, _ in self._epoll.poll(patience):
                 callback = self._on_ready.get(descriptor)
                 if callback is not None:
                     callback()
+            # After everything that was ready by itself: that is what keeps the order of output.
+            for callback in waiting:
+                callback()
+            self._ring()
             self._look_around()
 
-    def _watch(self, descriptor: int, callback: Callable[[], None]) -> None:
+    def watch(self, descriptor: int, callback: Callable[[], None], *, edge: bool = False) -> None:
+        """See `Loop`."""
         self._on_ready[descriptor] = callback
-        self._epoll.register(descriptor, select.EPOLLIN)
+        self._epoll.register(descriptor, select.EPOLLIN | (select.EPOLLET if edge else 0))
 
-    def _unwatch(self, descriptor: int) -> None:
+    def unwatch(self, descriptor: int) -> None:
+        """See `Loop`."""
         if self._on_ready.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
+    def again(self, callback: Callable[[], None]) -> None:
+        """See `Loop`."""
+        self._again.append(callback)
+
+    def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
+        """See `Loop`."""
+        self._timers[key] = (moment, callback)
+
+    def cancel(self, key: object) -> None:
+        """See `Loop`."""
+        self._timers.pop(key, None)
+
+    def _patience(self) -> float:
+        if self._again:
+            return 0.0
+        now = time.monotonic()
+        return max(0.0, min([_LOOK_SECONDS, *(moment - now for moment, _ in self._timers.values())]))
+
+    def _ring(self) -> None:
+        now = time.monotonic()
+        for key in [key for key, (moment, _) in self._timers.items() if moment <= now]:
+            _, callback = self._timers.pop(key)
+            callback()
+
     def _look_around(self) -> None:
         now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS / 10:
+            return  # a flood of output turns the loop much faster than there is anything to see here
+        self._looked = now
         over = self._deadline is not None and now >= self._deadline
         busy = any(not log.ended for log in self._logs.values())
         idle = self._idle_seconds is not None and not busy and now - self._last_use >= self._idle_seconds
@@ -143,17 +201,33 @@ class Keeper:
             sweep.empty_trash_or_leave_it(self._data)
         os._exit(0)
 
+    def _give_up(self) -> None:
+        """Init has not done what it should have. One that is paused can't."""
+        if not self._box.paused:
+            self._box.kill()
+
+    def _stop(self, box: Box, reply: socket.socket) -> None:
+        self._waiting.append(reply)
+        box.rest()
+
     def _accept(self) -> None:
-        connection, _ = self._door.accept()
-        self._watch(connection.fileno(), lambda: self._hear(connection))
+        try:
+            connection, _ = self._door.accept()
+        except OSError:
+            time.sleep(_BREATH_SECONDS)  # out of descriptors: those who hold some may let go meanwhile
+            return
+        connection.setblocking(False)
+        self.watch(connection.fileno(), lambda: self._hear(connection))
 
     def _hear(self, connection: socket.socket) -> None:
         try:
             received = wire.receive(connection)
+        except BlockingIOError:
+            return
         except ProtocolError:
             received = None
         if received is None:
-            self._unwatch(connection.fileno())
+            self.unwatch(connection.fileno())
             connection.close()
             return
         message, descriptors = received
@@ -174,6 +248,7 @@ class Keeper:
         operation = message.get("op")
         if operation == "destroy":
             self._waiting.append(reply)
+            self._box.keep_files = False
             self._box.kill()
             return
         if operation == "info":
@@ -184,8 +259,14 @@ class Keeper:
             theirs.close()
             wire.send(reply, {"ok": True}, (ours.fileno(),))
             ours.close()
+        elif operation in OPERATIONS:
+            self._powers.answer(self._box, message, reply)
+            return
         elif operation == "usage":
             wire.send(reply, {"ok": True, "usage": self._box.usage()})
+        elif operation == "record":
+            self._records.answer(message, reply)
+            return
         elif operation == "run":
             wire.send(reply, {"ok": True, "number": self._run(message["program"])})
         elif operation == "deadline":
@@ -202,6 +283,7 @@ class Keeper:
             "version": VERSION,
             "id": self._box.recipe.sandbox_id,
             "seconds_left": left,
+            "paused": self._box.paused,
             "info": self._info,
             "running": [number for number, log in self._logs.items() if not log.ended],
         }
@@ -222,19 +304,19 @@ class Keeper:
             os.close(writer)
         log = KeptLog(str(self._box.folder / "logs" / str(number)), reader, channel, list(program["argv"]))
         self._logs[number] = log
-        self._watch(reader, lambda: self._read_log(log))
-        self._watch(channel.fileno(), lambda: self._end_log(log))
+        self.watch(reader, lambda: self._read_log(log))
+        self.watch(channel.fileno(), lambda: self._end_log(log))
         return number
 
     def _read_log(self, log: KeptLog) -> None:
         if not log.take():
-            self._unwatch(log.reader)
+            self.unwatch(log.reader)
             log.close_reader()
 
     def _end_log(self, log: KeptLog) -> None:
         if log.hear():
             self._last_use = time.monotonic()  # there is time to read how it went
-            self._unwatch(log.channel.fileno())
+            self.unwatch(log.channel.fileno())
             log.channel.close()
 
 

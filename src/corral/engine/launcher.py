@@ -7,6 +7,7 @@ forked), forks an init for each sandbox, and ends everything it made when its pr
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import os
 import select
@@ -17,13 +18,15 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.engine import cgroup, sweep, syscalls, wire
-from corral.engine.box import Box, Workshop, make_box
+from corral.engine.box import Box, Resting, Workshop, make_box
 from corral.engine.client import receive_within
-from corral.engine.errors import EngineError, GoneError, ProtocolError, SetupError
+from corral.engine.errors import EngineError, GoneError, ProtocolError, RefusedError, SetupError
 from corral.engine.keeper import become_keeper
+from corral.engine.layers import LayerStore
+from corral.engine.powers import OPERATIONS, Powers
 from corral.engine.recipe import Recipe
 from corral.engine.seccomp.install import Prepared
-from corral.engine.state import DataFolder
+from corral.engine.state import DataFolder, lock, read_state
 from corral.engine.storage import choose
 
 _DISK_LOOK_SECONDS = 0.5
@@ -48,11 +51,15 @@ class Launcher:
         self._operations: dict[str, Callable[[wire.Message, list[int], socket.socket], None]] = {
             "hello": self._hello,
             "create": self._create,
+            "start": self._start,
             "destroy": self._destroy,
             "detach": self._detach,
             "usage": self._usage,
             "shutdown": self._shutdown,
+            **dict.fromkeys(OPERATIONS, self._use_power),
         }
+        self._copies: dict[int, Callable[[], None]] = {}
+        self._powers = Powers(shop.data, watch=self._watch_copy, unwatch=self._unwatch_copy, stop=self._refuse_stop)
 
     def run(self) -> None:
         """Serve until the program is gone and nothing of its sandboxes is left."""
@@ -65,6 +72,8 @@ class Launcher:
                     self._hear()
                 elif descriptor in self._by_pid_fd:
                     self._bury(self._by_pid_fd[descriptor])
+                elif descriptor in self._copies:
+                    self._copies[descriptor]()
             self._look_at_disks()
             self._reap_helpers()
         sweep.empty_trash_or_leave_it(self._shop.data)
@@ -116,13 +125,41 @@ class Launcher:
         )
 
     def _create(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
-        recipe = Recipe.from_json(message["recipe"])
+        self._make(Recipe.from_json(message["recipe"]), None, descriptors, reply)
+
+    def _start(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+        """Bring a stopped sandbox up again, on the files it left."""
+        folder = self._shop.data.folder(str(message["id"]))
+        try:
+            lock_fd = lock(folder)
+        except FileNotFoundError:
+            self._answer(reply, {"error": "gone", "text": "no such sandbox"})
+            return
+        if lock_fd is None:
+            self._answer(reply, {"error": "held", "text": "somebody else starts or holds it"})
+            return
+        try:
+            store = LayerStore(self._shop.data)
+            state = store.settle(folder, read_state(folder) or {})
+            recipe = Recipe.from_json(state["recipe"])
+            layers = store.layers(state.get("layers") or ())
+        except BaseException:
+            os.close(lock_fd)
+            raise
+        sweep.discard(self._shop.data, folder / "logs")  # of programs that ended with the life before
+        recipe = dataclasses.replace(recipe, folder=str(folder), layers=layers)
+        self._make(recipe, Resting(folder, lock_fd, state), descriptors, reply)
+
+    def _make(self, recipe: Recipe, resting: Resting | None, descriptors: list[int], reply: socket.socket) -> None:
         owner = socket.socket(fileno=descriptors.pop(0))
         try:
-            box = make_box(self._shop, recipe, owner)
+            box = make_box(self._shop, recipe, owner, resting=resting)
         except SetupError as error:
             text = {"error": "setup", "text": str(error), "hint": error.hint, "step": error.step, "errno": error.errno}
             self._answer(reply, text)
+            return
+        except RefusedError as error:
+            self._answer(reply, {"error": error.code, "text": str(error), "hint": error.hint})
             return
         except EngineError as error:
             self._answer(reply, {"error": "unsupported", "text": str(error), "hint": error.hint})
@@ -158,6 +195,23 @@ class Launcher:
         box = self._box(message, reply)
         if box is not None:
             self._answer(reply, {"ok": True, "usage": box.usage()})
+
+    def _use_power(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+        box = self._box(message, reply)
+        if box is not None:
+            self._powers.answer(box, message, reply)
+
+    def _refuse_stop(self, box: Box, reply: socket.socket) -> None:
+        """What is owned goes with its owner: only what a keeper holds can be stopped, and lie there."""
+        self._answer(reply, {"error": "owned", "text": "an owned sandbox can't be stopped"})
+
+    def _watch_copy(self, descriptor: int, callback: Callable[[], None]) -> None:
+        self._copies[descriptor] = callback
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def _unwatch_copy(self, descriptor: int) -> None:
+        self._epoll.unregister(descriptor)
+        del self._copies[descriptor]
 
     def _detach(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         """Hand a sandbox to a keeper, a process of its own that outlives us."""
@@ -240,6 +294,7 @@ def open_workshop(data_path: str) -> Workshop:
     data.prepare()
     root = os.geteuid() == 0
     sweep.discard_dead(data)
+    LayerStore(data).collect()
     sweep.delete_in_background(data)
     return Workshop(data, root, cgroup.detect(), choose(data_path, root=root), Prepared())
 

@@ -262,6 +262,8 @@ class CloseOthers(Step):
 def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
     """What init does to become the first process of a sandbox."""
     names, opening = _name_layers(recipe)
+    earlier = tuple(layer_name(number) for number in range(len(recipe.layers)))
+    opening += [OpenLayer(name, layer.folder + "/disk") for name, layer in zip(earlier, recipe.layers, strict=True)]
     overlays: list[Step] = []
     uppers: list[str] = []
     for index, tree in enumerate(recipe.trees):
@@ -270,15 +272,16 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
         if tree.writable:
             upper = f"d/{index}"
             uppers += [f"{upper}/u", f"{upper}/w"]
+            lowers = (*_find_in_layers(recipe, tree.target), *lowers)
         elif len(lowers) == 1:
             lowers = (*lowers, "e")  # an overlay needs two layers when it has no upper
         overlays.append(Overlay("root" + tree.target.rstrip("/"), lowers, upper))
-    folders = ("root", "d", "e", *names.values())
+    folders = ("root", "d", "e", *names.values(), *earlier)
     steps: list[Step] = [OwnCgroupView(), PrivateMounts(), *opening]
     if not recipe.ephemeral:
         steps.append(OpenLayer("d", recipe.folder + "/disk"))
     steps.append(Staging(folders))
-    steps += [Attach(name) for name in names.values()]
+    steps += [Attach(name) for name in (*names.values(), *earlier)]
     if recipe.ephemeral:
         limits = recipe.limits
         steps += [Tmpfs("d", "0755", limits.disk_bytes, limits.inodes, executable=True), MakeFolders(tuple(uppers))]
@@ -350,6 +353,17 @@ def _name_layers(recipe: Recipe) -> tuple[dict[str, str], list[Step]]:
         for path in tree.lowers:
             names.setdefault(path, f"l{len(names)}")
     return names, [OpenLayer(name, path) for path, name in names.items()]
+
+
+def layer_name(number: int) -> str:
+    """The short name of a layer, counted from the uppermost."""
+    return f"s{number}"
+
+
+def _find_in_layers(recipe: Recipe, target: str) -> list[str]:
+    """Where earlier writes to one tree lie, uppermost first."""
+    layers = enumerate(recipe.layers)
+    return [f"{layer_name(n)}/{layer.trees[target]}/u" for n, layer in layers if target in layer.trees]
 
 
 def render(steps: list[Step]) -> str:

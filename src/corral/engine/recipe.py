@@ -21,6 +21,20 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """What a sandbox wrote up to some moment: never changed again, and shared by all that began there."""
+
+    name: str
+    folder: str
+    kind: str
+    """How its files lie in the folder: `loop` (disk.img) or `folder` (disk)."""
+    first_uid: int | None
+    """Whom its files belong to on disk: the first id of a range, or None where there is one id only."""
+    trees: dict[str, int]
+    """Target of a writable tree → its number on this disk."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """How much one sandbox may use."""
 
@@ -46,6 +60,8 @@ class Recipe:
     files: dict[str, str] = field(default_factory=dict)
     """Small text files laid down in the writable root before anything runs: path → content. A path that ends in
     "/" is a folder."""
+    layers: tuple[Layer, ...] = ()
+    """Between the base and what is written now, uppermost first."""
 
     def to_json(self) -> dict[str, Any]:
         """As a message."""
@@ -55,7 +71,8 @@ class Recipe:
     def from_json(cls, data: dict[str, Any]) -> Recipe:
         """The inverse of `to_json`."""
         trees = tuple(Tree(t["target"], tuple(t["lowers"]), t["writable"]) for t in data["trees"])
-        return cls(**{**data, "trees": trees, "limits": Limits(**data["limits"])})
+        layers = tuple(Layer(**layer) for layer in data.get("layers", ()))
+        return cls(**{**data, "trees": trees, "layers": layers, "limits": Limits(**data["limits"])})
 
 
 @dataclass(frozen=True, slots=True)

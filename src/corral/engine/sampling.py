@@ -27,10 +27,14 @@ class DiskWatch:
         self._hidden = False
         self.used_bytes = 0
 
+    def set_limits(self, *, limit_bytes: int, limit_inodes: int) -> None:
+        """From the next look on."""
+        self._limit_bytes, self._limit_inodes = limit_bytes, limit_inodes
+
     def _count(self, folder: bytes) -> int:
         seen = 0
         try:
-            descriptor = _open_deep(self._path, folder)
+            descriptor = open_deep(self._path, folder)
         except (FileNotFoundError, NotADirectoryError):
             return seen  # it was removed or replaced meanwhile
         except OSError:
@@ -76,7 +80,7 @@ class DiskWatch:
         return over
 
 
-def _open_deep(root: str, relative: bytes) -> int:
+def open_deep(root: str, relative: bytes) -> int:
     """Open a folder below another, by links never, and however long its path is."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     rest = relative

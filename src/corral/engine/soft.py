@@ -16,7 +16,7 @@ class MemoryWatch:
     """Looks at most every tenth of a second."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
+        self.limit_bytes = limit_bytes
         self._next_look = 0.0
         self.kills = 0
 
@@ -25,11 +25,11 @@ class MemoryWatch:
         if now < self._next_look:
             return
         self._next_look = now + 0.1
-        if sum(_resident_bytes().values()) <= self._limit:
+        if sum(_resident_bytes().values()) <= self.limit_bytes:
             return
         # Pages shared after fork were counted more than once: look again, exactly, before doing harm.
         held = _proportional_bytes()
-        if not held or sum(held.values()) <= self._limit:
+        if not held or sum(held.values()) <= self.limit_bytes:
             return
         largest = max(held, key=lambda pid: held[pid])
         with contextlib.suppress(ProcessLookupError):

@@ -5,11 +5,13 @@ A data folder holds:
     instance            a random name that marks this folder's cgroups
     base/HASH/          the made-up part of the system (never changed once made)
     sandboxes/ID/       lock, state.json, disk or disk.img, keeper.sock, logs/
+    layers/, snapshots/ what sandboxes had written at some moment (see `layers.py`)
     trash/              what is being deleted
     disks/, packages/, runtimes/, cache/
 
 A sandbox lives as long as somebody holds the lock of its folder: the kernel lets go of it when that process dies, in
-whatever way. `state.json` is written before the first kernel object exists.
+whatever way. `state.json` is written before the first kernel object exists. One whose state says `stopped` has no life
+to end: its files stay until somebody starts or deletes it.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ class DataFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.sandboxes = self.path / "sandboxes"
+        self.layers = self.path / "layers"
+        self.snapshots = self.path / "snapshots"
         self.trash = self.path / "trash"
         self.trash_lock = self.path / "trash.lock"
 
     def prepare(self) -> None:
         """Make what is missing."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (self.sandboxes, self.trash):
+        for folder in (self.sandboxes, self.layers, self.snapshots, self.trash):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def instance(self) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from corral.engine import cgroup, syscalls
 from corral.engine.agent.files import remove_tree
 from corral.engine.state import DataFolder, dead_folders, read_state
+from corral.engine.storage import loop
 
 _PATIENCE_SECONDS = 2.0
 
@@ -31,9 +32,12 @@ def discard_dead(data: DataFolder) -> list[str]:
             state = read_state(folder) or {}
             if state.get("kept"):
                 continue
+            loop.thaw_left_over(str(folder / "disk.img"))  # who waits for a frozen disk can't die
             groups = state.get("cgroups")
             if isinstance(groups, list) and cgroup.remove([str(path) for path in groups]):
                 continue  # something in it does not die yet: the next sweep tries again
+            if state.get("stopped"):
+                continue  # it is meant to lie here
             discard(data, folder)
             removed.append(folder.name)
         finally:
@@ -45,7 +49,7 @@ def discard_dead(data: DataFolder) -> list[str]:
 
 def _remove_unfinished(data: DataFolder) -> None:
     """What a killed process was making: its number is in the name."""
-    for pattern in ("base/.new-*-*", "packages/.new-*-*", "disks/*.img.*"):
+    for pattern in ("base/.new-*-*", "packages/.new-*-*", "layers/.new-*-*", "snapshots/.new-*-*", "disks/*.img.*"):
         for path in data.path.glob(pattern):
             maker = path.name.split("-")[1] if path.name.startswith(".new-") else path.name.rpartition(".")[2]
             if maker.isdigit() and not os.path.exists(f"/proc/{maker}"):

@@ -21,6 +21,8 @@ Become = Callable[[], NoReturn]
 
 _FIRST_WORD_SECONDS = 2.0
 """How long a subreaper may take to begin, where the code can stop it. Then the call is refused."""
+_FREEZE_SECONDS = 2.0
+"""How long processes may take to stand still: one that waits for a disk can't before it has what it waits for."""
 _BORN_SECONDS = 1.0
 """For how long after a kill we look for children that were born stopped."""
 _BORN_FAULTS = 8
@@ -55,6 +57,9 @@ class Trees(Protocol):
 
     def wake_helpers(self) -> None:
         """Where the code shares our uid it can stop our helpers: let them go on."""
+
+    def end_helpers(self) -> None:
+        """End them; whoever needs one starts another."""
 
 
 class CgroupTrees:
@@ -120,7 +125,40 @@ class CgroupTrees:
 
     def wake_helpers(self) -> None:
         """See `Trees`."""
-        _wake(self._helpers)
+        _signal_groups(self._helpers)
+
+    def end_helpers(self) -> None:
+        """See `Trees`."""
+        _signal_groups(self._helpers, signal.SIGKILL)
+
+    def freeze(self) -> bool | None:
+        """Stop every call where it is, and the helpers. None: this kernel has no freezer. False: it took too long."""
+        leaves = self._leaves()
+        try:
+            for leaf in leaves:
+                self._write(f"{leaf}/cgroup.freeze", "1")
+        except FileNotFoundError:
+            return None
+        _signal_groups(self._helpers, signal.SIGSTOP)
+        deadline = time.monotonic() + _FREEZE_SECONDS
+        while not all("frozen 1" in self._read(f"{leaf}/cgroup.events") for leaf in leaves):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.0005)
+        return True
+
+    def thaw(self) -> bool:
+        """The opposite. False if there is no freezer."""
+        try:
+            for leaf in self._leaves():
+                self._write(f"{leaf}/cgroup.freeze", "0")
+        except FileNotFoundError:
+            return False
+        _signal_groups(self._helpers)
+        return True
+
+    def _leaves(self) -> list[str]:
+        return [name for name in os.listdir(self._group) if name.startswith("call")]
 
     def _read(self, name: str) -> str:
         descriptor = os.open(name, os.O_RDONLY, dir_fd=self._group)
@@ -153,10 +191,14 @@ class ReaperTrees:
 
     def wake_helpers(self) -> None:
         """See `Trees`."""
-        _wake(self._helpers)
-        _wake(set(self._reapers.values()))
+        _signal_groups(self._helpers)
+        _signal_groups(set(self._reapers.values()))
         if time.monotonic() < self._last_kill + _BORN_SECONDS:
             self._wake_newborn()
+
+    def end_helpers(self) -> None:
+        """See `Trees`."""
+        _signal_groups(self._helpers, signal.SIGKILL)
 
     def _wake_newborn(self) -> None:
         """A fork that was under way while we stopped and continued all gives a child that is born stopped.
@@ -210,10 +252,10 @@ class ReaperTrees:
         return False
 
 
-def _wake(leaders: set[int]) -> None:
+def _signal_groups(leaders: set[int], number: signal.Signals = signal.SIGCONT) -> None:
     for pid in list(leaders):
         try:
-            os.killpg(pid, signal.SIGCONT)  # each leads a group of its own
+            os.killpg(pid, number)  # each leads a group of its own
         except ProcessLookupError:
             leaders.discard(pid)
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
+from corral.engine import syscalls
 from corral.engine.recipe import UID_RANGE_SIZE
 
 FIRST_UID = 0x7000_0000
@@ -26,13 +29,15 @@ class UidRange:
     claim: socket.socket
 
 
-def claim_range() -> UidRange:
-    """Claim a free range.
+def claim_range(preferred: int | None = None) -> UidRange:
+    """Claim a free range: the one that begins with `preferred`, if nobody has it.
 
     Raises:
         OSError: all of them are taken.
     """
     start = int.from_bytes(os.urandom(4), "little")
+    if preferred is not None:
+        start = (preferred - FIRST_UID) // UID_RANGE_SIZE
     for attempt in range(SLOTS):
         slot = (start + attempt) % SLOTS
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -45,3 +50,27 @@ def claim_range() -> UidRange:
             continue
         return UidRange(FIRST_UID + slot * UID_RANGE_SIZE, claim)
     raise OSError(errno.EUSERS, "every range of user ids is taken")
+
+
+def make_shift(at_rest: int, first: int) -> int:
+    """A user namespace that says: what lies on disk as one range is shown as another. For idmapped mounts.
+
+    Raises:
+        OSError: the kernel gives none.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    pid = syscalls.clone(syscalls.CLONE_NEWUSER)
+    if pid == 0:
+        os.close(writer)
+        os.read(reader, 1)  # until the namespace is held by its descriptor, or our maker is gone
+        os._exit(0)
+    os.close(reader)
+    try:
+        proc = Path(f"/proc/{pid}")
+        for name in ("uid_map", "gid_map"):
+            (proc / name).write_text(f"{at_rest} {first} {UID_RANGE_SIZE}")
+        return os.open(proc / "ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(writer)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)

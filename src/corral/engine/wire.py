@@ -48,9 +48,11 @@ def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (
         os.close(carrier)
 
 
-def receive(sock: socket.socket, *, allow_large: bool = True) -> tuple[Message, list[int]] | None:
+def receive(
+    sock: socket.socket, *, allow_large: bool = True, max_descriptors: int = MAX_DESCRIPTORS
+) -> tuple[Message, list[int]] | None:
     """The next message and its descriptors (the caller closes them); None at end of file."""
-    data, descriptors = _receive_raw(sock)
+    data, descriptors = _receive_raw(sock, max_descriptors)
     if not data and not descriptors:
         return None
     try:
@@ -113,8 +115,8 @@ def _send_raw(sock: socket.socket, data: bytes, descriptors: tuple[int, ...], fl
         raise ProtocolError("a message was cut while being sent")
 
 
-def _receive_raw(sock: socket.socket) -> tuple[bytes, list[int]]:
-    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+def _receive_raw(sock: socket.socket, max_descriptors: int) -> tuple[bytes, list[int]]:
+    space = socket.CMSG_SPACE(max_descriptors * 4)
     try:
         data, ancillary, flags, _ = sock.recvmsg(MAX_INLINE_BYTES + 64, space, socket.MSG_CMSG_CLOEXEC)
     except ConnectionError:

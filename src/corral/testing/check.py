@@ -35,7 +35,9 @@ Need = Literal[
 ]
 """What a check asks of a backend beyond the contract; a fake may list it among what it can't."""
 NEEDS: frozenset[str] = frozenset(get_args(Need))
-POWERS = frozenset(("detach", "pty", "views", "users", "watch", "ephemeral"))
+POWERS = frozenset(
+    ("detach", "pty", "views", "users", "watch", "ephemeral", "snapshot", "fork", "stop", "pause", "resize")
+)
 """What a check may ask for and `capabilities()` may deny. That a denied one answers CapabilityError is a check, too."""
 
 Count = Callable[[Backend], int]

@@ -35,7 +35,8 @@ async def missing_power_is_said(context: Context) -> None:
 async def power_of_later_days_is_said(context: Context) -> None:
     box = await context.open()
     calls: dict[str, Callable[[], Awaitable[object]]] = {
-        "snapshot": box.snapshot, "fork": box.fork, "pause": box.pause, "resume": box.resume, "resize": box.resize,
+        "snapshot": box.snapshot, "fork": box.fork, "stop": box.stop, "pause": box.pause,
+        "resume": box.resume, "resize": box.resize,
         "expose": lambda: box.expose(8000),
     }  # fmt: skip
     for name, call in calls.items():

@@ -16,17 +16,21 @@ from pathlib import Path
 from corral.backends.embedded import exchange, keepers, packages, settings
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
 from corral.backends.embedded.seam import mapped
+from corral.backends.embedded.stopped import BackendPowers
 from corral.backends.embedded.typescript import setup as typescript
 from corral.engine import wire
 from corral.engine.base import BaseDescription, Tool, build
 from corral.engine.client import LauncherClient, check
-from corral.engine.recipe import Limits, Recipe, Tree
-from corral.errors import CapabilityError
+from corral.engine.recipe import Layer, Limits, Recipe, Tree
+from corral.errors import CapabilityError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import HOME, Spec
 
 NAME = "embedded"
-POWERS = frozenset({"detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral"})
+POWERS = frozenset(
+    {"detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral"}
+    | {"snapshot", "fork", "stop", "pause", "resize"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Ground:
     env: dict[str, str]
 
 
-class EmbeddedBackend:
+class EmbeddedBackend(BackendPowers):
     """See `corral.protocol.Backend`. One per data folder and process; usable from any thread and event loop."""
 
     name = NAME
@@ -97,7 +101,7 @@ class EmbeddedBackend:
     async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> EmbeddedSandbox:
         ground = await self.prepare_ground(spec)
         sandbox_id = str(uuid.uuid4())
-        recipe = self.make_recipe(spec, sandbox_id, ground)
+        recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
         ours, theirs = wire.make_pair()
         try:
             with mapped(op="create"):
@@ -121,13 +125,16 @@ class EmbeddedBackend:
             on_event=on_event,
             root=os.geteuid() == 0,
         )
+        sandbox.maker = self.create
         sandbox.arm_deadline()
         sandbox.tell("created")
         return sandbox
 
     async def connect(self, sandbox_id: str) -> EmbeddedSandbox:
         """See `Backend`."""
-        return await keepers.connect(self.data_folder, sandbox_id)
+        sandbox = await keepers.connect(self.data_folder, sandbox_id)
+        sandbox.maker = self.create
+        return sandbox
 
     async def list(self) -> Sequence[SandboxInfo]:
         """See `Backend`."""
@@ -135,8 +142,12 @@ class EmbeddedBackend:
 
     async def delete(self, sandbox_id: str) -> None:
         """See `Backend`."""
-        sandbox = await self.connect(sandbox_id)
-        await sandbox.kill()
+        try:
+            sandbox = await self.connect(sandbox_id)
+        except SandboxStoppedError:
+            await self.delete_stopped(sandbox_id)
+        else:
+            await sandbox.kill()
 
     async def capabilities(self) -> Capabilities:
         """See `Backend`."""
@@ -154,6 +165,8 @@ class EmbeddedBackend:
             )
         if not hello["hard_disk"]:
             notes.append("disk is measured now and then, deleted files left out; ephemeral=True makes it hard")
+        if hello["trees"] != "cgroup":
+            notes.append("pause stops processes by SIGSTOP: their parents can see it")
         return Capabilities(
             isolation="namespaces" if root else "namespaces, rootless",
             memory="hard" if "memory" in limited else "soft",
@@ -205,7 +218,7 @@ class EmbeddedBackend:
             self._bases[key] = trees
         return trees
 
-    def make_recipe(self, spec: Spec, sandbox_id: str, ground: Ground) -> Recipe:
+    def make_recipe(self, spec: Spec, sandbox_id: str, ground: Ground, *, layers: tuple[Layer, ...] = ()) -> Recipe:
         """What the engine is asked to make."""
         resources = spec.resources
         limits = Limits(
@@ -225,6 +238,7 @@ class EmbeddedBackend:
             hostname=spec.hostname,
             ephemeral=spec.ephemeral,
             files=ground.files,
+            layers=layers,
         )
 
 

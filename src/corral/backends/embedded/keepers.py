@@ -21,9 +21,10 @@ from corral.engine import sweep, wire
 from corral.engine.client import ask, check, receive_within
 from corral.engine.errors import EngineError, GoneError
 from corral.engine.keeper import SOCKET_NAME
+from corral.engine.layers import LayerStore
 from corral.engine.state import DataFolder, is_held, read_state
-from corral.errors import SandboxGoneError, SpecError
-from corral.results import SandboxInfo
+from corral.errors import SandboxGoneError, SandboxStoppedError, SpecError
+from corral.results import SandboxInfo, SandboxState
 from corral.spec import Lifetime, Resources, Spec
 
 _KEEPER_SECONDS = 10.0
@@ -92,6 +93,16 @@ class Found:
         info = self.state.get("info")
         return info.get("name") if isinstance(info, dict) else None
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nobody holds it, and nobody needs to."""
+        return bool(self.state.get("stopped")) and not is_held(self.folder)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it lives, or could."""
+        return bool(self.state.get("stopped")) or is_held(self.folder)
+
 
 def find_all(data_folder: Path) -> list[Found]:
     """Every detached sandbox that has a folder, alive or not."""
@@ -106,19 +117,19 @@ def find_all(data_folder: Path) -> list[Found]:
     return found
 
 
-def find(data_folder: Path, wanted: str) -> Found:
+def find(data_folder: Path, wanted: str, *, op: str = "connect") -> Found:
     """By id, by name, or by an unmistakable beginning of an id.
 
     Raises:
         SandboxGoneError: none, or more than one.
     """
-    everything = [found for found in find_all(data_folder) if is_held(found.folder)]
+    everything = [found for found in find_all(data_folder) if found.is_there]
     exact = [found for found in everything if wanted in (found.sandbox_id, found.name)]
     close = exact or [found for found in everything if len(wanted) >= 4 and found.sandbox_id.startswith(wanted)]
     if len(close) != 1:
         how = "is no sandbox" if not close else "are several sandboxes"
         raise SandboxGoneError(
-            f"there {how} {wanted!r}", op="connect", hint="`corral sandbox list` shows those that live"
+            f"there {how} {wanted!r}", op=op, hint="`corral sandbox list` shows those that are there"
         )
     return close[0]
 
@@ -138,7 +149,7 @@ async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[No
                 await asyncio.sleep(0.01)  # never blocking: the holder may be another task of this very loop
             else:
                 break
-        if any(found.name == name and is_held(found.folder) for found in find_all(data_folder)):
+        if any(found.name == name and found.is_there for found in find_all(data_folder)):
             raise SpecError(f"there is a sandbox named {name!r} already", hint="take another name, or remove that one")
         yield
     finally:
@@ -148,6 +159,8 @@ async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[No
 async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
     """See `Backend.connect`."""
     found = find(data_folder, wanted)
+    if found.is_stopped:
+        raise _stopped(found.sandbox_id)
     grip: KeeperGrip | None = None
     try:
         with mapped(sandbox_id=found.sandbox_id, op="connect"):
@@ -161,14 +174,16 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
                 wire.close_all(descriptors)
                 raise GoneError("no control socket")
             check(answer)
-    except BaseException:
+    except BaseException as error:
         if grip is not None:
             grip.close()
+        if isinstance(error, SandboxGoneError) and (read_state(found.folder) or {}).get("stopped"):
+            raise _stopped(found.sandbox_id) from error  # somebody is starting or stopping it at this moment
         raise
     info = found.state["info"]
     return EmbeddedSandbox(
         sandbox_id=found.sandbox_id,
-        spec=_spec_from(info),
+        spec=spec_from(info),
         control=socket.socket(fileno=descriptors[0]),
         env=info["env"],
         grip=grip,
@@ -177,7 +192,13 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
     )
 
 
-def _spec_from(info: dict[str, Any]) -> Spec:
+def _stopped(sandbox_id: str) -> SandboxStoppedError:
+    hint = "start it: `corral sandbox start`, or backend.start(id)"
+    return SandboxStoppedError("the sandbox is stopped", sandbox_id=sandbox_id, op="connect", hint=hint)
+
+
+def spec_from(info: dict[str, Any]) -> Spec:
+    """The wish of a detached sandbox, as far as its keeper was told."""
     kept = dict(info["spec"])
     resources = Resources(**kept.pop("resources"))
     lifetime = Lifetime(seconds=info.get("lifetime_seconds"), idle_seconds=info.get("idle_seconds"))
@@ -192,21 +213,26 @@ async def list_all(data_folder: Path) -> list[SandboxInfo]:
 def _list_all(data_folder: Path) -> list[SandboxInfo]:
     infos = []
     for found in find_all(data_folder):
+        if found.is_stopped:
+            infos.append(_describe(found.sandbox_id, found.state["info"], "stopped", None))
+            continue
         with contextlib.suppress(EngineError, OSError):
             answer = _ask(data_folder, found.sandbox_id, {"op": "info"})
-            info = answer["info"]
-            infos.append(
-                SandboxInfo(
-                    sandbox_id=found.sandbox_id,
-                    backend="embedded",
-                    name=info.get("name"),
-                    state="running",
-                    created=float(info["created"]),
-                    deadline=answer["seconds_left"],
-                    labels=info.get("labels", {}),
-                )
-            )
+            state: SandboxState = "paused" if answer.get("paused") else "running"
+            infos.append(_describe(found.sandbox_id, answer["info"], state, answer["seconds_left"]))
     return infos
+
+
+def _describe(sandbox_id: str, info: dict[str, Any], state: SandboxState, seconds_left: float | None) -> SandboxInfo:
+    return SandboxInfo(
+        sandbox_id=sandbox_id,
+        backend="embedded",
+        name=info.get("name"),
+        state=state,
+        created=float(info["created"]),
+        deadline=seconds_left,
+        labels=info.get("labels", {}),
+    )
 
 
 def _ask(data_folder: Path, sandbox_id: str, message: wire.Message) -> wire.Message:
@@ -264,4 +290,7 @@ def sweep_now(data_folder: Path) -> list[str]:
     """Clear up after dead processes; the ids that were removed."""
     data = DataFolder(data_folder)
     data.prepare()
-    return sweep.sweep(data)
+    removed = sweep.discard_dead(data)
+    LayerStore(data).collect()
+    sweep.empty_trash(data)
+    return removed

@@ -15,20 +15,13 @@ import time
 from collections.abc import Callable
 
 from corral.backends.embedded import exchange
-from corral.backends.embedded.pump import (
-    EXACT_BYTES,
-    READ_BYTES,
-    Pump,
-    enlarge,
-    get_pump,
-    holds_one_packet,
-    make_output_pipe,
-)
+from corral.backends.embedded.pump import READ_BYTES, Pump, get_pump
 from corral.backends.embedded.seam import exec_error
 from corral.command import SpawnRequest
 from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import GoneError, ProtocolError
+from corral.engine.pipes import EXACT_BYTES, enlarge, holds_one_packet, make_output_pipe, waiting_bytes
 from corral.errors import EngineFaultError, ExecError, SandboxGoneError
 from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, StreamName, Usage
@@ -38,7 +31,6 @@ _GRACE_SECONDS = 5.0
 _START_SECONDS = 60.0
 _TERMINAL_SECONDS = 0.25
 """How long a terminal that a background program holds open is listened to after the end."""
-_FIONREAD = termios.FIONREAD
 _REASONS: tuple[EndReason, ...] = ("exited", "signalled", "timeout", "oom", "cancelled")
 
 
@@ -54,7 +46,7 @@ class EmbeddedProcess(ProcessBase):
         stdin_fd: int | None,
         give_up: Callable[[], None],
     ) -> None:
-        super().__init__(output_limit_bytes=request.output_limit_bytes)
+        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
         self._sandbox_id = sandbox_id
         self._request = request
         self._channel: socket.socket | None = None
@@ -134,7 +126,7 @@ class EmbeddedProcess(ProcessBase):
             return False
         self._keep(stream, data, descriptor)
         # A pipe with room for one packet makes an edge for each: asking again would only overtake the other stream.
-        return self._large or (_waiting_bytes(descriptor) > 0 and not holds_one_packet(descriptor))
+        return self._large or (waiting_bytes(descriptor) > 0 and not holds_one_packet(descriptor))
 
     def _keep(self, stream: StreamName, data: bytes, descriptor: int) -> None:
         if self.ended:
@@ -209,7 +201,7 @@ class EmbeddedProcess(ProcessBase):
             self.finish(exec_error(message, cwd=self._request.cwd, sandbox_id=self._sandbox_id))
         else:
             try:
-                self.finish(_read_ending(message))
+                self.finish(read_ending(message))
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 self.finish(EngineFaultError(f"an unreadable end: {error!r}", sandbox_id=self._sandbox_id, op="exec"))
         self._let_go()
@@ -217,7 +209,7 @@ class EmbeddedProcess(ProcessBase):
     def _drain(self, descriptor: int) -> None:
         """What was printed before the end. Later output of children in the background is not part of the result."""
         stream = self._outputs[descriptor]
-        remaining = _waiting_bytes(descriptor)
+        remaining = waiting_bytes(descriptor)
         while remaining > 0:
             try:
                 data = os.read(descriptor, READ_BYTES)
@@ -327,7 +319,7 @@ async def spawn(
     )
     channel: socket.socket | None = None
     try:
-        channel = ask(control, _describe(request, uid, gid), tuple(theirs))
+        channel = ask(control, describe(request, uid, gid), tuple(theirs))
         wire.close_all(theirs)
         theirs = []
         async with asyncio.timeout(_START_SECONDS):
@@ -349,7 +341,7 @@ async def spawn(
     return process
 
 
-def _describe(request: SpawnRequest, uid: int, gid: int) -> wire.Message:
+def describe(request: SpawnRequest, uid: int, gid: int) -> wire.Message:
     return {
         "op": "start",
         "argv": list(request.argv),
@@ -390,15 +382,7 @@ def _open_stdin(request: SpawnRequest, theirs: list[int]) -> int | None:
     return writer
 
 
-def _waiting_bytes(descriptor: int) -> int:
-    try:
-        (count,) = struct.unpack("i", fcntl.ioctl(descriptor, _FIONREAD, b"\0\0\0\0"))
-    except OSError:
-        return 0
-    return int(count)
-
-
-def _read_ending(message: wire.Message) -> Ending:
+def read_ending(message: wire.Message) -> Ending:
     """Init's report, taken apart with care: init is not trusted."""
     reason = next((known for known in _REASONS if known == message["reason"]), None)
     if reason is None:

@@ -3,15 +3,12 @@
 A thread of its own, because a program must be read whichever event loop its caller has, or has no more, and because the
 order of the two streams is only known to somebody who is never busy with anything else.
 
-Order: each pipe starts with room for a single packet, so that a program which writes to both in turn waits until the
-first piece is taken; epoll (edge-triggered) then reports the two pipes in the order in which they were written. Once a
-program has printed much, its pipes get large and speed comes first.
+Order: the pipes are those of `corral.engine.pipes`, and epoll reports them in the order in which they were written.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import select
@@ -23,11 +20,6 @@ from typing import Protocol
 
 from corral.perprocess import PerProcess
 
-_F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
-_ONE_PACKET_BYTES = 4096
-EXACT_BYTES = 64 * 1024
-"""So much output is read in exact order; beyond it, pipes are enlarged."""
-LARGE_PIPE_BYTES = 1024 * 1024
 READ_BYTES = 256 * 1024
 
 log = logging.getLogger("corral.embedded")
@@ -126,7 +118,8 @@ class Pump:
             if self._again:
                 return 0.0
             moments = [moment for moment, _ in self._timers.values()]
-        return max(0.0, min(moments) - time.monotonic()) if moments else -1.0
+        # An hour at most: epoll takes no more than 24 days, and a timer may be for later.
+        return max(0.0, min(3600.0, min(moments) - time.monotonic())) if moments else -1.0
 
     def _ring(self) -> None:
         now = time.monotonic()
@@ -138,29 +131,6 @@ class Pump:
                 callback()
             except Exception:
                 log.exception("a timer failed")
-
-
-def make_output_pipe() -> tuple[int, int]:
-    """A pipe that holds one packet, for exact order."""
-    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_DIRECT)
-    os.set_blocking(reader, False)
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(reader, _F_SETPIPE_SZ, _ONE_PACKET_BYTES)
-    return reader, writer
-
-
-def holds_one_packet(reader: int) -> bool:
-    """Whether a pipe is still as we made it: then each packet makes an edge of its own."""
-    try:
-        return fcntl.fcntl(reader, _F_GETPIPE_SZ) <= _ONE_PACKET_BYTES
-    except OSError:
-        return False
-
-
-def enlarge(reader: int) -> None:
-    """From exact order to speed."""
-    with contextlib.suppress(OSError):  # over the user's allowance: then it stays slower
-        fcntl.fcntl(reader, _F_SETPIPE_SZ, LARGE_PIPE_BYTES)
 
 
 _pump = PerProcess(Pump)

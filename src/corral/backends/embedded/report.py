@@ -19,7 +19,7 @@ from corral.engine.seccomp.bpf import compile_filter
 from corral.engine.seccomp.install import native_arch
 from corral.engine.seccomp.numbers import numbers
 from corral.engine.seccomp.policy import POLICY, UNKNOWN
-from corral.engine.state import DataFolder, dead_folders
+from corral.engine.state import DataFolder, dead_folders, read_state
 from corral.spec import Spec
 
 _EXAMPLE_ID = "00000000-0000-0000-0000-000000000000"
@@ -108,13 +108,14 @@ def measure_data(data_folder: Path) -> dict[str, int]:
 
 
 def measure_leftovers(data_folder: Path) -> int:
-    """How much disk is taken by what nobody holds any more."""
+    """How much disk is taken by what nobody holds any more, stopped sandboxes left out."""
     data = DataFolder(data_folder)
     if not data.sandboxes.is_dir():
         return 0
     total = measure_folder(data.trash) if data.trash.is_dir() else 0
     for folder, lock_fd in dead_folders(data):
-        total += measure_folder(folder)
+        if not (read_state(folder) or {}).get("stopped"):
+            total += measure_folder(folder)
         os.close(lock_fd)
     return total
 

@@ -9,13 +9,14 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from corral.backends.embedded import exchange, settings
+from corral.backends.embedded import exchange, kept, settings
 from corral.backends.embedded.files import EmbeddedFiles
-from corral.backends.embedded.process import EmbeddedProcess, spawn
+from corral.backends.embedded.powers import SandboxPowers
+from corral.backends.embedded.process import EmbeddedProcess, describe, spawn
 from corral.backends.embedded.pump import get_pump
 from corral.backends.embedded.seam import mapped
 from corral.command import SpawnRequest
@@ -23,9 +24,12 @@ from corral.engine import wire
 from corral.engine.client import LauncherClient, ask, check, receive_within
 from corral.engine.errors import EngineError, GoneError
 from corral.engine.recipe import CODE_GID, CODE_UID
+from corral.engine.state import DataFolder
 from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError
 from corral.protocol import Command, PathLike
-from corral.results import Event, SandboxInfo, SandboxUsage
+from corral.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
+from corral.records import check_limit, check_name, name_taken
+from corral.results import Event, SandboxInfo, SandboxState, SandboxUsage
 from corral.sandbox import SandboxBase
 from corral.spec import HOME, Spec
 
@@ -61,7 +65,7 @@ class OwnedGrip:
         """See `Grip`."""
 
 
-class EmbeddedSandbox(SandboxBase):
+class EmbeddedSandbox(SandboxPowers, SandboxBase):
     """See `corral.protocol.AsyncSandbox`."""
 
     def __init__(
@@ -134,7 +138,7 @@ class EmbeddedSandbox(SandboxBase):
     async def _spawn(self, request: SpawnRequest) -> EmbeddedProcess:
         uid, gid = self._ids(request.user)
         self._last_use = time.monotonic()
-        with mapped(sandbox_id=self._id, op="exec"):
+        with mapped(sandbox_id=self._id, op="exec"), self._noticing_stop("exec"):
             process = await spawn(self._control, request, sandbox_id=self._id, uid=uid, gid=gid, give_up=self._give_up)
         self._processes.add(process)
         return process
@@ -176,7 +180,8 @@ class EmbeddedSandbox(SandboxBase):
 
     async def _ping(self) -> None:
         """Raises: GoneError when there is no init any more."""
-        check(await exchange.answer(ask(self._control, {"op": "ping"}, ())))
+        with self._noticing_stop("ping"):
+            check(await exchange.answer(ask(self._control, {"op": "ping"}, ())))
 
     def _open_agent(self) -> socket.socket:
         """A new file agent inside, behind a socket of its own."""
@@ -219,7 +224,7 @@ class EmbeddedSandbox(SandboxBase):
         """Whether its init still answers."""
         try:
             await self._ping()
-        except GoneError:
+        except (GoneError, SandboxGoneError):
             return False
         return True
 
@@ -234,7 +239,7 @@ class EmbeddedSandbox(SandboxBase):
     async def usage(self) -> SandboxUsage:
         """See `AsyncSandbox`."""
         self._ensure_open()
-        with mapped(sandbox_id=self._id, op="usage"):
+        with mapped(sandbox_id=self._id, op="usage"), self._noticing_stop("usage"):
             usage = check(await exchange.answer(self._grip.request({"op": "usage"})))["usage"]
             inside = check(await exchange.answer(ask(self._control, {"op": "usage"}, ())))
         # The host's counters where there are any; else what init could add up.
@@ -256,12 +261,14 @@ class EmbeddedSandbox(SandboxBase):
             with mapped(sandbox_id=self._id, op="info"):
                 await self._ping()
             left = self._deadline - time.monotonic() if self._deadline is not None else None
-            return SandboxInfo(self._id, self._backend, self._spec.name, "running", self._created, left, labels)
-        with mapped(sandbox_id=self._id, op="info"):
+            state: SandboxState = "paused" if self.is_paused else "running"
+            return SandboxInfo(self._id, self._backend, self._spec.name, state, self._created, left, labels)
+        with mapped(sandbox_id=self._id, op="info"), self._noticing_stop("info"):
             answer = check(await exchange.answer(self._grip.request({"op": "info"})))
         kept = answer["info"]
+        state = "paused" if answer.get("paused") else "running"
         return SandboxInfo(
-            self._id, self._backend, kept["name"], "running", kept["created"], answer["seconds_left"], labels
+            self._id, self._backend, kept["name"], state, kept["created"], answer["seconds_left"], labels
         )
 
     async def start_kept(
@@ -299,6 +306,65 @@ class EmbeddedSandbox(SandboxBase):
         }
         with mapped(sandbox_id=self._id, op="start_kept"):
             return int(check(await exchange.answer(self._grip.request({"op": "run", "program": program})))["number"])
+
+    async def start_recorded(
+        self,
+        command: Command,
+        *,
+        name: str,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+        limit_bytes: int = DEFAULT_RECORD_BYTES,
+        note: bytes | None = None,
+    ) -> Recorded:
+        """See `CanRecord`: in a detached sandbox its keeper does it, and the record outlives us."""
+        if self._grip.owned:
+            return await super().start_recorded(
+                command, name=name, cwd=cwd, env=env, user=user, timeout=timeout, pty=pty, rows=rows, columns=columns,
+                limit_bytes=limit_bytes, note=note,
+            )  # fmt: skip
+        check_limit(limit_bytes)
+        check_name(name)
+        if name in self._records:
+            raise name_taken(name)
+        request = await self._start_request(
+            command, cwd=cwd, env=env, stdin=True, user=user, timeout=timeout, pty=pty, rows=rows, columns=columns
+        )
+        uid, gid = self._ids(request.user)
+        return await kept.start(
+            self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes, note=note,
+            sandbox_id=self._id,
+        )  # fmt: skip
+
+    async def find_recorded(self, name: str) -> Recorded:
+        """See `CanRecord`."""
+        if self._grip.owned or name in self._records:
+            return await super().find_recorded(name)  # started before it was detached: then it is ours alone
+        return await kept.find(self._ask_keeper, self._folder, name, sandbox_id=self._id)
+
+    async def list_recorded(self) -> Sequence[RecordInfo]:
+        """See `CanRecord`."""
+        ours = await super().list_recorded()
+        if self._grip.owned:
+            return ours
+        return [*ours, *await kept.list_all(self._ask_keeper, sandbox_id=self._id)]
+
+    @property
+    def _folder(self) -> Path:
+        return DataFolder(self._data_folder).folder(self._id)
+
+    async def _ask_keeper(self, message: wire.Message) -> tuple[wire.Message, list[int]]:
+        self._ensure_open()
+        reply = self._grip.request(message)
+        try:
+            return await exchange.receive(reply)
+        finally:
+            reply.close()
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         """See `AsyncSandbox`."""

@@ -18,11 +18,15 @@ from corral.errors import (
     EngineFaultError,
     ExecError,
     InvalidCommandError,
+    SandboxError,
     SandboxFileError,
     SandboxFileKindError,
     SandboxFileTooLargeError,
     SandboxGoneError,
     SandboxIsFolderError,
+    SandboxPausedError,
+    SnapshotNotFoundError,
+    SpecError,
     WorkdirError,
 )
 
@@ -43,7 +47,23 @@ def translate(error: engine.EngineError, *, sandbox_id: str | None, op: str) -> 
         return SandboxGoneError("the sandbox has ended", sandbox_id=sandbox_id, op=op, hint="make a new one")
     if isinstance(error, engine.UnsupportedError | engine.SetupError):
         return BackendUnavailableError(text, sandbox_id=sandbox_id, op=op, hint=error.hint or "run `corral doctor`")
+    if isinstance(error, engine.RefusedError) and error.code in _REFUSALS:
+        kind, hint = _REFUSALS[error.code]
+        return kind(text, sandbox_id=sandbox_id, op=op, hint=error.hint or hint)
     return EngineFaultError(text, sandbox_id=sandbox_id, op=op)
+
+
+_REFUSALS: dict[str, tuple[type[CorralError], str]] = {
+    "paused": (SandboxPausedError, "resume() it"),
+    "no_snapshot": (SnapshotNotFoundError, "list_snapshots() shows those that are there"),
+    "name_taken": (SpecError, "take another name, or delete that one"),
+    "ephemeral": (CapabilityError, "make it without ephemeral=True"),
+    "too_deep": (CapabilityError, "copy its files into a fresh sandbox"),
+    "no_such_limit": (CapabilityError, "capabilities() says what is bounded here"),
+    "not_still": (SandboxError, "try again"),
+    "os": (BackendUnavailableError, "the host refused: is there room in the data folder?"),
+}
+"""Requests that were understood and can't be carried out: the engine's code → what is raised, and what to do."""
 
 
 def exec_error(answer: Message, *, cwd: str, sandbox_id: str) -> CorralError:
@@ -56,6 +76,8 @@ def exec_error(answer: Message, *, cwd: str, sandbox_id: str) -> CorralError:
             op="exec",
             hint="make the folder first, or give another cwd",
         )
+    if code == "paused":
+        return SandboxPausedError("the sandbox is paused", sandbox_id=sandbox_id, op="exec", hint="resume() it")
     if code == "too_big":
         return InvalidCommandError(
             "arguments and environment are together more than the kernel takes",

@@ -185,6 +185,7 @@ def _refuse_what_is_missing(spec: Spec) -> None:
         "network": spec.network.mode != "none",
         "packages": bool(spec.packages),
         "venv": spec.venv is not None,
+        "snapshot": spec.snapshot is not None,
     }
     for power, wanted in wishes.items():
         if wanted:

@@ -27,7 +27,7 @@ class MemoryProcess(ProcessBase):
     """See `corral.protocol.Process`."""
 
     def __init__(self, *, sandbox_id: str, request: SpawnRequest) -> None:
-        super().__init__(output_limit_bytes=request.output_limit_bytes)
+        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
         self._sandbox_id = sandbox_id
         self._pid = next(_pids)
         self._loop = asyncio.get_running_loop()

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from corral.engine.recipe import Identity, Recipe
+from corral.engine.recipe import Identity, Layer, Recipe
+from corral.engine.storage import folder, loop
 from corral.engine.storage.folder import FolderStorage
 from corral.engine.storage.loop import LoopStorage
 
-__all__ = ["FolderStorage", "LoopStorage", "Storage", "choose"]
+__all__ = ["FolderStorage", "LoopStorage", "Storage", "choose", "mount_layer"]
 
 
 class Storage(Protocol):
@@ -26,7 +27,7 @@ class Storage(Protocol):
     hard: bool
 
     def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
-        """Make it. A descriptor of a detached mount as root; None when init mounts `folder/disk` itself.
+        """Make it, or open it again after a stop. A detached mount as root; None if init mounts `folder/disk` itself.
 
         Raises:
             OSError: no space, or the kernel refused.
@@ -38,3 +39,8 @@ def choose(data_folder: str, *, root: bool) -> Storage:
     if root and LoopStorage.available():
         return LoopStorage(os.path.join(data_folder, "disks"))
     return FolderStorage()
+
+
+def mount_layer(layer: Layer) -> int:
+    """A detached read-only mount of what an earlier life wrote. Raises: OSError."""
+    return loop.mount_layer(layer) if layer.kind == LoopStorage.kind else folder.mount_layer(layer)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 
+from corral.engine.agent.files import remove_tree
 from corral.engine.recipe import Identity, Recipe
 
 
 def make_uppers(recipe: Recipe, identity: Identity, *, directory_fd: int) -> None:
-    """Make them for each writable tree, owned by root inside."""
+    """Make them for each writable tree, owned by root inside. What was written before stays.
+
+    The kernel's own work never does: an overlay that was mounted `volatile` marks it, and refuses to be mounted again.
+    """
     for index, tree in enumerate(recipe.trees):
         if not tree.writable:
             continue
         for name in (str(index), f"{index}/u", f"{index}/w"):
-            os.mkdir(name, 0o755, dir_fd=directory_fd)
+            try:
+                os.mkdir(name, 0o755, dir_fd=directory_fd)
+            except FileExistsError:
+                if not name.endswith("/w"):
+                    continue
+                remove_tree(f"/proc/self/fd/{directory_fd}/{name}", unlock=identity.rootless)
+                os.mkdir(name, 0o755, dir_fd=directory_fd)
             if not identity.rootless:
                 os.chown(name, identity.outer_uid, identity.outer_gid, dir_fd=directory_fd)

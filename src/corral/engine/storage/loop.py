@@ -13,13 +13,20 @@ import os
 import shutil
 import struct
 import subprocess
+import time
+from pathlib import Path
 
 from corral.engine import syscalls
-from corral.engine.recipe import Identity, Recipe
+from corral.engine.recipe import Identity, Layer, Limits, Recipe
+from corral.engine.storage.copying import copy_sparse
 from corral.engine.storage.layout import make_uppers
 
-_LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
-_AUTOCLEAR = 4
+_LOOP_CTL_GET_FREE, _LOOP_CONFIGURE, _LOOP_SET_CAPACITY = 0x4C82, 0x4C0A, 0x4C07
+_RESIZE_EXT4, _FREEZE, _THAW = 0x40086610, 0xC0045877, 0xC0045878
+_BLOCK_BYTES = 4096
+_READ_ONLY, _AUTOCLEAR = 1, 4
+_RELEASE_SECONDS = 5.0
+_PROGRAMS = "/usr/sbin:/sbin:/usr/bin:/bin"
 _NO_ACCESS_TIME = 0x10
 _SMALLEST_BYTES = 4 * 1024 * 1024
 _INODE_BYTES = 256
@@ -54,9 +61,17 @@ class LoopStorage:
 
     def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
         """See `Storage`."""
-        template = self._template(recipe.limits.disk_bytes, recipe.limits.inodes)
         image = os.path.join(recipe.folder, "disk.img")
-        _copy_sparse(template, image)
+        if os.path.exists(image):
+            _wait_released(image)
+            _grow_unused(image, _image_bytes(recipe.limits.disk_bytes, recipe.limits.inodes))
+        else:
+            template = self._template(recipe.limits.disk_bytes, recipe.limits.inodes)
+            unfinished = f"{image}.{os.getpid()}"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(unfinished)
+            copy_sparse(template, unfinished)
+            os.rename(unfinished, image)  # whole, or not there: a stopped sandbox may be started after a crash
         mount = self.mount(image)
         try:
             make_uppers(recipe, identity, directory_fd=mount)
@@ -79,8 +94,7 @@ class LoopStorage:
             os.close(device_fd)
 
     def _template(self, size_bytes: int, inodes: int) -> str:
-        # The file system's own tables come on top, so that the sandbox can use what it was promised.
-        size_bytes = max(size_bytes, _SMALLEST_BYTES) + inodes * _INODE_BYTES + _TABLES_BYTES
+        size_bytes = _image_bytes(size_bytes, inodes)
         path = os.path.join(self._templates, f"{size_bytes}-{inodes}.img")
         if os.path.exists(path):
             return path
@@ -103,18 +117,8 @@ class LoopStorage:
                 "-I",
                 str(_INODE_BYTES),
             ]
-            mkfs = _mkfs()
-            assert mkfs is not None
-            subprocess.run(
-                [mkfs, *options, "-E", "lazy_itable_init=1,nodiscard", unfinished],
-                check=True,
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                env={"PATH": "/usr/sbin:/sbin"},
-            )
+            _run("mkfs.ext4", *options, "-E", "lazy_itable_init=1,nodiscard", unfinished)
             os.rename(unfinished, path)  # two launchers may race: either result is good
-        except subprocess.CalledProcessError as error:
-            raise OSError(errno.ENOSPC, f"mkfs.ext4: {error.stderr.decode(errors='replace').strip()[:200]}") from error
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(unfinished)
@@ -122,34 +126,133 @@ class LoopStorage:
 
 
 def _mkfs() -> str | None:
-    return shutil.which("mkfs.ext4", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    return shutil.which("mkfs.ext4", path=_PROGRAMS)
 
 
-def _copy_sparse(source: str, target: str) -> None:
-    with open(source, "rb", buffering=0) as reader, open(target, "xb", buffering=0) as writer:
-        size = os.fstat(reader.fileno()).st_size
-        writer.truncate(size)
-        position = 0
-        while position < size:
+def _run(program: str, *arguments: str) -> None:
+    """One of e2fsprogs. Raises: OSError."""
+    try:
+        subprocess.run(
+            [str(shutil.which(program, path=_PROGRAMS) or program), *arguments],
+            check=True,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            env={"PATH": _PROGRAMS},
+        )
+    except subprocess.CalledProcessError as error:
+        raise OSError(errno.ENOSPC, f"{program}: {error.stderr.decode(errors='replace').strip()[:200]}") from error
+
+
+def _image_bytes(size_bytes: int, inodes: int) -> int:
+    """The file system's own tables come on top, so that the sandbox can use what it was promised."""
+    return max(size_bytes, _SMALLEST_BYTES) + inodes * _INODE_BYTES + _TABLES_BYTES
+
+
+def mount_layer(layer: Layer) -> int:
+    """A detached read-only mount of a layer. Any number of sandboxes may have one each."""
+    device_fd, device = _attach_loop(os.path.join(layer.folder, "disk.img"), read_only=True)
+    attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_RDONLY | _NO_ACCESS_TIME
+    try:
+        return syscalls.make_filesystem_mount("ext4", device, flags=("ro",), attributes=attributes)
+    finally:
+        os.close(device_fd)
+
+
+def freeze(mount_fd: int) -> None:
+    """Everything written reaches the image, and nothing more is written until `thaw`: writers wait."""
+    fcntl.ioctl(mount_fd, _FREEZE, 0)
+
+
+def thaw(mount_fd: int) -> None:
+    """The opposite; one that is not frozen is left alone."""
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(mount_fd, _THAW, 0)
+
+
+def thaw_left_over(image: str) -> None:
+    """For the sweeper: whoever froze this image was killed before it could thaw it.
+
+    A frozen file system holds itself, and its loop device, for ever. To mount the same device once more gives the same
+    file system, and so a way to reach it.
+    """
+    for device in _devices_on(image) if os.path.exists(image) else ():
+        with contextlib.suppress(OSError):
+            mount = syscalls.make_filesystem_mount("ext4", device, flags=(), attributes=syscalls.MOUNT_ATTR_NODEV)
             try:
-                start = os.lseek(reader.fileno(), position, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    break  # only a hole is left
-                raise
-            position = end = os.lseek(reader.fileno(), start, os.SEEK_HOLE)
-            while start < end:
-                start += os.copy_file_range(reader.fileno(), writer.fileno(), end - start, start, start)
+                root = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)
+                thaw(root)
+                os.close(root)
+            finally:
+                os.close(mount)
 
 
-def _attach_loop(image: str) -> tuple[int, str]:
+def grow(image: str, mount_fd: int, limits: Limits) -> None:
+    """Make a mounted image larger, while it is used.
+
+    Raises:
+        OSError: EINVAL for a smaller size than it has; else the kernel's.
+    """
+    size_bytes, before = _image_bytes(limits.disk_bytes, limits.inodes), os.path.getsize(image)
+    if size_bytes < before:
+        raise OSError(errno.EINVAL, "an image can't be made smaller")
+    device_fd = os.open(f"/dev/loop{os.minor(os.fstat(mount_fd).st_dev)}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.truncate(image, size_bytes)
+        fcntl.ioctl(device_fd, _LOOP_SET_CAPACITY, 0)
+        fcntl.ioctl(mount_fd, _RESIZE_EXT4, struct.pack("=Q", size_bytes // _BLOCK_BYTES))
+    except OSError:
+        os.truncate(image, before)
+        fcntl.ioctl(device_fd, _LOOP_SET_CAPACITY, 0)
+        raise
+    finally:
+        os.close(device_fd)
+
+
+def _grow_unused(image: str, size_bytes: int) -> None:
+    """Make an image that is not mounted at least so large. Raises: OSError."""
+    before = os.path.getsize(image)
+    if size_bytes <= before:
+        return
+    os.truncate(image, size_bytes)
+    try:
+        _run("resize2fs", "-f", image)
+    except OSError:
+        os.truncate(image, before)
+        raise
+
+
+def _devices_on(image: str) -> list[str]:
+    found = []
+    for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            if entry.read_text().rstrip("\n") == os.path.realpath(image):
+                found.append(f"/dev/{entry.parts[3]}")
+    return found
+
+
+def _wait_released(image: str) -> None:
+    """Two loop devices on one image would spoil it, and the one of a life before goes a moment after its last user.
+
+    Raises:
+        OSError: EBUSY, somebody holds a file of that life open.
+    """
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while _devices_on(image):
+        if time.monotonic() >= deadline:
+            raise OSError(errno.EBUSY, "a file of the sandbox is still held open by some process of the host")
+        time.sleep(0.002)
+
+
+def _attach_loop(image: str, *, read_only: bool = False) -> tuple[int, str]:
+    mode = os.O_RDONLY if read_only else os.O_RDWR
+    flags = _AUTOCLEAR | (_READ_ONLY if read_only else 0)
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-    backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
+    backing = os.open(image, mode | os.O_CLOEXEC)
     try:
         while True:
             device = f"/dev/loop{fcntl.ioctl(control, _LOOP_CTL_GET_FREE)}"
-            device_fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
-            information = struct.pack("=5Q4I64s64s32s2Q", 0, 0, 0, 0, 0, 0, 0, 0, _AUTOCLEAR, b"corral", b"", b"", 0, 0)
+            device_fd = os.open(device, mode | os.O_CLOEXEC)
+            information = struct.pack("=5Q4I64s64s32s2Q", 0, 0, 0, 0, 0, 0, 0, 0, flags, b"corral", b"", b"", 0, 0)
             try:
                 fcntl.ioctl(device_fd, _LOOP_CONFIGURE, struct.pack("=II", backing, 4096) + information + bytes(64))
             except OSError as error:

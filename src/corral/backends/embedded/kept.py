@@ -1,0 +1,251 @@
+"""Recorded programs of a detached sandbox: its keeper runs them, and we read their records from its folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal as signals
+import struct
+import termios
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+from corral.backends.embedded import exchange
+from corral.backends.embedded.seam import exec_error, mapped
+from corral.engine import wire
+from corral.engine.errors import GoneError
+from corral.engine.recordfile import RecordReader
+from corral.errors import EngineFaultError, ExecError, NameTakenError, NotRecordedError, SandboxGoneError
+from corral.process import as_bytes
+from corral.record import Entry, EntryKind, RecordInfo
+from corral.results import EndReason, ExecResult, Usage
+
+_START_SECONDS = 60.0
+_REASONS: tuple[EndReason, ...] = ("exited", "signalled", "timeout", "oom", "cancelled")
+
+Ask = Callable[[wire.Message], Awaitable[tuple[wire.Message, list[int]]]]
+"""A request to the keeper: its answer, and descriptors that are ours to close."""
+
+
+class KeptRecorded:
+    """See `corral.record.Recorded`."""
+
+    def __init__(self, ask: Ask, folder: Path, about: wire.Message, *, sandbox_id: str) -> None:
+        self._ask = ask
+        self._number = int(about["number"])
+        self._name = str(about["name"])
+        self._pid = int(about["pid"])
+        self._pty = bool(about["pty"])
+        self._folder = folder / "records" / str(self._number)
+        self._sandbox_id = sandbox_id
+
+    @property
+    def name(self) -> str:
+        """See `Recorded`."""
+        return self._name
+
+    @property
+    def pid(self) -> int:
+        """See `Recorded`."""
+        return self._pid
+
+    async def write(self, data: bytes | str) -> None:
+        """See `Recorded`."""
+        descriptor = await self._input("write")
+        try:
+            await exchange.write_pipe(descriptor, as_bytes(data))
+        except OSError as error:
+            raise ExecError("the program has closed its input", sandbox_id=self._sandbox_id, op="write") from error
+        finally:
+            os.close(descriptor)
+
+    async def close_stdin(self) -> None:
+        """See `Recorded`."""
+        if self._pty:
+            with contextlib.suppress(ExecError):
+                await self.write(b"\x04")
+        else:
+            await self._do("close_stdin")
+
+    async def signal(self, number: int) -> None:
+        """See `Recorded`."""
+        if not 1 <= int(number) <= signals.NSIG - 1:
+            raise ExecError(f"{number!r} is not a signal", op="signal", hint="for example signal.SIGTERM")
+        await self._do("signal", number_of_signal=int(number))
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        """See `Recorded`."""
+        text = "the program has no terminal, or none any more"
+        if not self._pty:
+            raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
+        descriptor = await self._input("resize")
+        try:
+            fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        except OSError as error:
+            raise ExecError(text, sandbox_id=self._sandbox_id, op="resize") from error
+        finally:
+            os.close(descriptor)
+
+    async def note(self, data: bytes) -> int:
+        """See `Recorded`."""
+        return int((await self._do("note", data=bytes(data).decode("latin-1")))["offset"])
+
+    async def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
+        """See `Recorded`."""
+        reader = RecordReader(self._folder, since)
+        try:
+            while True:
+                try:
+                    frames = reader.read()
+                except FileNotFoundError:
+                    raise await self._missing() from None
+                for frame in frames:
+                    kind = cast("EntryKind", frame.kind)
+                    yield Entry(frame.offset, kind, frame.data, frame.at, frame.next_offset)
+                    if kind == "end":
+                        return
+                if frames:
+                    await asyncio.sleep(0)  # much to read must not keep others of this event loop from their turn
+                elif follow:
+                    await self._do("listen", since=reader.offset)
+                else:
+                    return
+        finally:
+            reader.close()
+
+    async def wait(self, *, timeout: float | None = None) -> ExecResult:
+        """See `Recorded`."""
+        async with asyncio.timeout(timeout):
+            return _read_end((await self._do("wait"))["end"])
+
+    async def kill(self) -> None:
+        """See `Recorded`."""
+        try:
+            await self._do("kill")
+            await self.wait()
+        except (NotRecordedError, SandboxGoneError):
+            return  # it is no more
+
+    async def forget(self) -> None:
+        """See `Recorded`."""
+        await self.kill()
+        with contextlib.suppress(NotRecordedError, SandboxGoneError):
+            await self._do("forget")
+
+    async def _input(self, operation: str) -> int:
+        with mapped(sandbox_id=self._sandbox_id, op=operation):
+            answer, descriptors = await self._ask({"op": "record", "do": "stdin", "number": self._number})
+        if len(descriptors) != 1:
+            wire.close_all(descriptors)
+            self._check(answer, operation)
+            raise ExecError("the program takes no more input", sandbox_id=self._sandbox_id, op=operation)
+        return descriptors[0]
+
+    async def _do(self, operation: str, **details: object) -> wire.Message:
+        message = {"op": "record", "do": operation, "number": self._number, **details}
+        with mapped(sandbox_id=self._sandbox_id, op=operation):
+            answer, descriptors = await self._ask(message)
+        wire.close_all(descriptors)
+        return self._check(answer, operation)
+
+    def _check(self, answer: wire.Message, operation: str) -> wire.Message:
+        return check_answer(answer, name=self._name, sandbox_id=self._sandbox_id, op=operation)
+
+    async def _missing(self) -> Exception:
+        """Its folder is gone: forgotten, or with the whole sandbox."""
+        try:
+            await self._do("find")
+        except (NotRecordedError, SandboxGoneError) as error:
+            return error
+        return EngineFaultError("a record has vanished", sandbox_id=self._sandbox_id, op="entries")
+
+
+async def start(
+    ask: Ask, folder: Path, program: wire.Message, *, name: str, limit_bytes: int, note: bytes | None, sandbox_id: str
+) -> KeptRecorded:
+    """Start one. Raises: NameTakenError; what `exec` raises; SandboxGoneError."""
+    message: wire.Message = {
+        "op": "record",
+        "do": "start",
+        "name": name,
+        "program": program,
+        "pty": program["pty"],
+        "limit": limit_bytes,
+        "note": None if note is None else note.decode("latin-1"),
+    }
+    with mapped(sandbox_id=sandbox_id, op="start_recorded"):
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                answer, descriptors = await ask(message)
+        except TimeoutError as error:
+            raise GoneError("the program is not started in time") from error
+    wire.close_all(descriptors)
+    if "error" in answer and answer["error"] not in ("name_taken", "too_many", "refused"):
+        raise exec_error(answer, cwd=str(program["cwd"]), sandbox_id=sandbox_id)
+    about = check_answer(answer, name=name, sandbox_id=sandbox_id, op="start_recorded")
+    return KeptRecorded(ask, folder, about, sandbox_id=sandbox_id)
+
+
+async def find(ask: Ask, folder: Path, name: str, *, sandbox_id: str) -> KeptRecorded:
+    """By name. Raises: NotRecordedError, SandboxGoneError."""
+    with mapped(sandbox_id=sandbox_id, op="find_recorded"):
+        answer, descriptors = await ask({"op": "record", "do": "find", "name": name})
+    wire.close_all(descriptors)
+    about = check_answer(answer, name=name, sandbox_id=sandbox_id, op="find_recorded")
+    return KeptRecorded(ask, folder, about, sandbox_id=sandbox_id)
+
+
+async def list_all(ask: Ask, *, sandbox_id: str) -> list[RecordInfo]:
+    """All of them, oldest first. Raises: SandboxGoneError."""
+    found: list[RecordInfo] = []
+    after = 0
+    while True:
+        with mapped(sandbox_id=sandbox_id, op="list_recorded"):
+            answer, descriptors = await ask({"op": "record", "do": "list", "after": after})
+        wire.close_all(descriptors)
+        page = check_answer(answer, name="", sandbox_id=sandbox_id, op="list_recorded")["records"]
+        if not page:
+            return found
+        for about in page:
+            after = int(about["number"])
+            found.append(
+                RecordInfo(
+                    name=str(about["name"]),
+                    running=bool(about["running"]),
+                    started=float(about["started"]),
+                    pty=bool(about["pty"]),
+                    first_offset=int(about["first_offset"]),
+                    next_offset=int(about["next_offset"]),
+                )
+            )
+
+
+def check_answer(answer: wire.Message, *, name: str, sandbox_id: str, op: str) -> wire.Message:
+    """A keeper's answer, or the error that it is."""
+    code, text = answer.get("error"), str(answer.get("text", ""))
+    if code is None:
+        return answer
+    if code == "not_recorded":
+        raise NotRecordedError(f"there is none named {name!r}", sandbox_id=sandbox_id, op=op)
+    if code == "name_taken":
+        hint = "forget it, or take another"
+        raise NameTakenError(f"there is one named {name!r} already", sandbox_id=sandbox_id, op=op, hint=hint)
+    raise ExecError(text, sandbox_id=sandbox_id, op=op)
+
+
+def _read_end(about: wire.Message) -> ExecResult:
+    reason = next((known for known in _REASONS if known == about["reason"]), None)
+    if reason is None:
+        raise EngineFaultError("an end for no known reason", op="wait")
+    usage = Usage(
+        wall_seconds=float(about.get("wall_seconds", 0.0)),
+        cpu_seconds=about.get("cpu_seconds"),
+        peak_memory_bytes=about.get("peak_memory_bytes") or None,
+        notes=("peak_memory_bytes is of the largest process, not of all together",),
+    )
+    return ExecResult(
+        int(about["exit_code"]), reason, usage, signal=about.get("signal"), limit=about.get("limit") or None
+    )

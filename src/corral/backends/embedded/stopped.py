@@ -1,0 +1,241 @@
+"""Sandboxes that are stopped, and snapshots: files that no process holds.
+
+Whoever has the lock of a stopped sandbox's folder may work on it: that is done here, in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from corral.backends.embedded import exchange, keepers
+from corral.backends.embedded.powers import as_another, check_limits, delete_snapshot, make_from
+from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.backends.embedded.seam import mapped
+from corral.engine import sweep, wire
+from corral.engine.client import LauncherClient, check
+from corral.engine.errors import GoneError, RefusedError
+from corral.engine.layers import LayerStore
+from corral.engine.powers import note_limits
+from corral.engine.recipe import Layer
+from corral.engine.state import DataFolder, lock, read_state
+from corral.errors import SandboxGoneError, SandboxStoppedError
+from corral.results import SnapshotInfo
+from corral.spec import Spec, check_name
+
+_LOCK_SECONDS = 5.0
+_ATTEMPTS = 200
+
+T = TypeVar("T")
+
+
+class BackendPowers:
+    """The backend's side. See `corral.protocol.KeepsSandboxes`."""
+
+    data_folder: Path
+    _launcher: LauncherClient
+
+    async def start(self, sandbox_id: str) -> EmbeddedSandbox:
+        """See `KeepsSandboxes`."""
+        found = keepers.find(self.data_folder, sandbox_id, op="start")
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self.connect(found.sandbox_id)
+            except SandboxStoppedError:
+                pass
+            try:
+                await self._start(found)
+            except SandboxGoneError:
+                if not found.folder.exists():
+                    raise
+                await asyncio.sleep(0.02)  # somebody else is starting or stopping it at this moment
+        return await self.connect(found.sandbox_id)
+
+    async def _start(self, found: keepers.Found) -> None:
+        ours, theirs = wire.make_pair()
+        try:
+            with mapped(sandbox_id=found.sandbox_id, op="start"):
+                if not self._launcher.started:
+                    await asyncio.to_thread(self._launcher.start)
+                # If this is cancelled, `ours` is closed below: init sees its owner gone, and all lies there as before.
+                request = {"op": "start", "id": found.sandbox_id}
+                answer = await exchange.answer(self._launcher.request(request, (theirs.fileno(),)))
+                if answer.get("error") == "held":
+                    raise GoneError("somebody else has it")
+                check(answer)
+                info = (read_state(found.folder) or found.state)["info"]
+                request = {"op": "detach", "id": found.sandbox_id, "info": info}
+                check(await exchange.answer(self._launcher.request(request)))
+        finally:
+            ours.close()
+            theirs.close()
+
+    async def stop(self, sandbox_id: str) -> None:
+        """See `KeepsSandboxes`."""
+        box = await self._connect_unless_stopped(sandbox_id)
+        if box is not None:
+            await _and_close(box, box.stop())
+
+    async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
+        """See `KeepsSandboxes`."""
+        check_name(name)
+        box = await self._connect_unless_stopped(sandbox_id)
+        if box is not None:
+            return await _and_close(box, box.snapshot(name))
+
+        def push_down(store: LayerStore, folder: Path, state: dict[str, Any]) -> str:
+            store.ensure_name_free(name)
+            layers = tuple(store.push_down(folder, state).get("layers") or ())
+            return store.publish(None, below=layers, name=name, sandbox_id=folder.name).snapshot_id
+
+        return await self._work_on_stopped(sandbox_id, push_down, op="snapshot")
+
+    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> EmbeddedSandbox:
+        """See `KeepsSandboxes`."""
+        found = keepers.find(self.data_folder, sandbox_id, op="fork")
+        wanted = spec if spec is not None else as_another(keepers.spec_from(found.state["info"]))
+        snapshot_id = await self.snapshot(found.sandbox_id)
+        return await make_from(self.data_folder, self.create, wanted, snapshot_id)
+
+    async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
+        """See `KeepsSandboxes`."""
+        found = keepers.find(self.data_folder, sandbox_id, op="rollback")
+        with mapped(sandbox_id=found.sandbox_id, op="rollback"):
+            LayerStore(DataFolder(self.data_folder)).find(snapshot_id)  # before anything is ended
+        await self.stop(found.sandbox_id)
+
+        def roll_back(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
+            store.roll_back(folder, state, snapshot_id)
+
+        await self._work_on_stopped(found.sandbox_id, roll_back, op="rollback")
+
+    async def resize(
+        self,
+        sandbox_id: str,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        """See `KeepsSandboxes`."""
+        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
+        box = await self._connect_unless_stopped(sandbox_id)
+        if box is not None:
+            await _and_close(box, box.resize(**given))  # type: ignore[arg-type]  # cpus is the only float
+            return
+
+        def note(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
+            _, limits = check_limits(keepers.spec_from(state["info"]).resources, given)
+            if (
+                limits.get("disk_bytes", state["recipe"]["limits"]["disk_bytes"])
+                < state["recipe"]["limits"]["disk_bytes"]
+            ):
+                text = "a disk can grow, but not shrink"
+                raise RefusedError(text, code="no_such_limit", hint="fork it with a smaller disk")
+            note_limits(folder, state, limits)
+
+        await self._work_on_stopped(sandbox_id, note, op="resize")
+
+    async def list_snapshots(self) -> Sequence[SnapshotInfo]:
+        """See `KeepsSandboxes`."""
+        store = LayerStore(DataFolder(self.data_folder))
+        snapshots = await asyncio.to_thread(store.snapshots)
+        return [
+            SnapshotInfo(item.snapshot_id, "embedded", item.name, item.sandbox_id, item.created, store.size_bytes(item))
+            for item in snapshots
+        ]
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """See `KeepsSandboxes`."""
+        with mapped(op="delete_snapshot"):
+            await asyncio.to_thread(delete_snapshot, self.data_folder, snapshot_id)
+
+    def find_layers(self, spec: Spec) -> tuple[Layer, ...]:
+        """What a sandbox of this spec stands on besides the base. Raises: SnapshotNotFoundError."""
+        if spec.snapshot is None:
+            return ()
+        store = LayerStore(DataFolder(self.data_folder))
+        with mapped(op="create"):
+            return store.layers(store.find(spec.snapshot).layers)
+
+    async def _connect_unless_stopped(self, sandbox_id: str) -> EmbeddedSandbox | None:
+        try:
+            return await self.connect(sandbox_id)
+        except SandboxStoppedError:
+            return None
+
+    async def _work_on_stopped(
+        self, sandbox_id: str, work: Callable[[LayerStore, Path, dict[str, Any]], T], *, op: str
+    ) -> T:
+        """Its folder is locked meanwhile: nobody can start it."""
+        data = DataFolder(self.data_folder)
+
+        def locked(folder: Path) -> T:
+            with _holding(folder):
+                state = read_state(folder) or {}
+                if not state.get("stopped"):
+                    raise GoneError("it was started meanwhile")
+                try:
+                    return work(LayerStore(data), folder, state)
+                finally:
+                    sweep.empty_trash(data, patience_seconds=0.0)
+
+        found = keepers.find(self.data_folder, sandbox_id, op=op)
+        with mapped(sandbox_id=found.sandbox_id, op=op):
+            return await _finished(asyncio.to_thread(locked, found.folder))
+
+    async def delete_stopped(self, sandbox_id: str) -> None:
+        """Remove a stopped sandbox."""
+        data = DataFolder(self.data_folder)
+
+        def discard(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
+            sweep.discard(data, folder)
+            store.collect()
+
+        await self._work_on_stopped(sandbox_id, discard, op="delete")
+
+    if TYPE_CHECKING:
+
+        async def create(self, spec: Spec) -> EmbeddedSandbox: ...
+        async def connect(self, sandbox_id: str) -> EmbeddedSandbox: ...
+
+
+@contextlib.contextmanager
+def _holding(folder: Path) -> Iterator[None]:
+    """The lock of a stopped sandbox, which a sweeper may have for a moment too. Raises: GoneError."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    try:
+        while (descriptor := lock(folder)) is None:
+            if time.monotonic() >= deadline:
+                raise GoneError("somebody else works on it")
+            time.sleep(0.01)
+    except FileNotFoundError as error:
+        raise GoneError("it was deleted meanwhile") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def _finished(work: Awaitable[T]) -> T:
+    """Of a cancelled call, a thread goes on: wait for it, so that nothing happens after the call is over."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            await task
+        raise
+
+
+async def _and_close(box: EmbeddedSandbox, work: Awaitable[T]) -> T:
+    try:
+        return await work
+    finally:
+        await box.aclose()

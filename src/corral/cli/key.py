@@ -1,0 +1,135 @@
+"""`corral key`: who may use the server. Works on its data folder, beside a running server, which sees it at once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from corral.cli.display import plain, table
+from corral.cli.options import TIME, json_option
+from corral.cli.run import to_json
+from corral.cli.serve import FIRST_ORGANISATION, data_folder, data_option, need_server
+
+if TYPE_CHECKING:
+    from corral.server.auth import Keyring
+
+
+@contextlib.contextmanager
+def _keyring(data_dir: Path | None) -> Iterator[Keyring]:
+    need_server()
+    from corral.server.auth import Keyring
+    from corral.server.settings import ServerSettings
+    from corral.server.store.database import Database
+
+    database = Database(ServerSettings(data_folder=data_folder(data_dir)).state_folder, serving=False)
+    try:
+        yield Keyring(database)
+    finally:
+        database.close()
+
+
+@click.group()
+def key() -> None:
+    """Make, list and end the keys of `corral serve`.
+
+    \b
+    corral key create --name ci --expires 30d
+    corral key create --name viewer --scope read --organisation team --max-sandboxes 20
+    corral key revoke ci
+    """
+
+
+@key.command()
+@click.option("--name", "-n", default="key", show_default=True, metavar="NAME", help="A name to find it by.")
+@click.option(
+    "--organisation",
+    default=FIRST_ORGANISATION,
+    show_default=True,
+    metavar="NAME",
+    help="Whose sandboxes it opens; made if there is none.",
+)
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(["read", "write", "delete", "run"]),
+    help="What it may; without this, everything.",
+)
+@click.option("--expires", type=TIME, metavar="TIME", help="It ends by itself after so long.")
+@click.option("--max-sandboxes", type=click.IntRange(0), metavar="N", help="Of the whole organisation.")
+@click.option("--max-cpu", type=click.IntRange(0), metavar="N", help="Of the organisation's running sandboxes.")
+@click.option("--max-memory", type=click.IntRange(0), metavar="GIB", help="Of the organisation's running sandboxes.")
+@click.option("--max-disk", type=click.IntRange(0), metavar="GIB", help="Of the organisation's sandboxes.")
+@data_option
+@json_option
+def create(data_dir: Path | None, as_json: bool, **given: Any) -> None:  # fmt: skip
+    """Make a key, and print it: it is not shown again."""
+    with _keyring(data_dir) as keyring:
+        organisation = keyring.organisation_named(given["organisation"])
+        keyring.set_quota(
+            organisation,
+            sandboxes=given["max_sandboxes"],
+            cpu=given["max_cpu"],
+            memory_gib=given["max_memory"],
+            disk_gib=given["max_disk"],
+        )
+        scopes = {"scopes": given["scopes"]} if given["scopes"] else {}
+        made, secret = keyring.create(
+            organisation=organisation, name=given["name"], lifetime_seconds=given["expires"], **scopes
+        )
+    if as_json:
+        click.echo(to_json({"id": made.id, "key": secret, "organisation": organisation.name}))
+    else:
+        click.echo(secret)
+
+
+@key.command("list")
+@data_option
+@json_option
+def list_keys(data_dir: Path | None, as_json: bool) -> None:
+    """Show keys: never what they are, only how they begin."""
+    with _keyring(data_dir) as keyring:
+        keys, organisations = keyring.keys, keyring.organisations
+    shown: list[dict[str, Any]] = [
+        {
+            "id": each.id,
+            "name": each.name,
+            "organisation": organisations[each.organisation_id].name,
+            "begins": each.prefix,
+            "scopes": each.scopes,
+            "state": _state(each.revoked_at, each.expires_at),
+        }
+        for each in keys
+    ]
+    if as_json:
+        click.echo(to_json(shown))
+        return
+    rows = [
+        [each["id"][:8], each["name"], each["organisation"], each["begins"], ",".join(each["scopes"]), each["state"]]
+        for each in shown
+    ]
+    headers = ("id", "name", "organisation", "begins", "scopes", "state")
+    click.echo("\n".join(table(rows, headers=headers)))
+
+
+def _state(revoked_at: float | None, expires_at: float | None) -> str:
+    if revoked_at is not None:
+        return "revoked"
+    if expires_at is None:
+        return "good"
+    return "expired" if expires_at <= time.time() else f"until {time.strftime('%Y-%m-%d', time.gmtime(expires_at))}"
+
+
+@key.command()
+@click.argument("wanted", metavar="KEY")
+@data_option
+def revoke(wanted: str, data_dir: Path | None) -> None:
+    """End a key, by its name or the beginning of its id."""
+    with _keyring(data_dir) as keyring:
+        ended = keyring.revoke(wanted)
+    click.echo(f"{plain(ended.name)} ({ended.id}) opens nothing any more")

@@ -1,0 +1,206 @@
+"""Layers and snapshots: what sandboxes have written up to some moment, kept for others to begin from.
+
+    layers/NAME/        layer.json, and disk or disk.img; never changed once it is there
+    snapshots/ID.json   the names of its layers, uppermost first, and what a list shows of it
+    layers.lock         held by whoever makes, uses or drops a reference
+
+A layer goes when no snapshot and no sandbox names it any more, in whatever order those went. Nothing counts references:
+whoever drops one looks at all that are written down. So a killed process leaves nothing that could be wrong, only
+something that the next look removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from corral.engine import sweep
+from corral.engine.errors import RefusedError
+from corral.engine.recipe import Layer, Recipe
+from corral.engine.state import DataFolder, read_state, write_state
+
+MAX_LAYERS = 64
+"""More make every look-up of a missing file slow, and each is a mount of its own."""
+_DISKS = {"loop": "disk.img", "folder": "disk"}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A moment of a sandbox's files."""
+
+    snapshot_id: str
+    name: str | None
+    sandbox_id: str
+    created: float
+    layers: tuple[str, ...]
+
+
+class LayerStore:
+    """The layers and snapshots of one data folder. Any process of its user may use it."""
+
+    def __init__(self, data: DataFolder) -> None:
+        self._data = data
+
+    # Reading.
+
+    def snapshots(self) -> list[Snapshot]:
+        """All of them, oldest first."""
+        found = []
+        for path in self._data.snapshots.glob("*.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                about = json.loads(path.read_text())
+                layers = tuple(str(name) for name in about["layers"])
+                found.append(Snapshot(path.stem, about["name"], about["sandbox_id"], float(about["created"]), layers))
+        return sorted(found, key=lambda snapshot: snapshot.created)
+
+    def find(self, wanted: str) -> Snapshot:
+        """By id or name. Raises: RefusedError (`no_snapshot`)."""
+        for snapshot in self.snapshots():
+            if wanted in (snapshot.snapshot_id, snapshot.name):
+                return snapshot
+        raise RefusedError(f"there is no snapshot {wanted!r}", code="no_snapshot")
+
+    def layer(self, name: str) -> Layer:
+        """A layer by its name. Raises: RefusedError (`no_snapshot`)."""
+        folder = self._data.layers / name
+        try:
+            about = json.loads((folder / "layer.json").read_text())
+            return Layer(name, str(folder), about["kind"], about["first_uid"], dict(about["trees"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RefusedError(f"the layer {name!r} is gone", code="no_snapshot") from error
+
+    def layers(self, names: list[str] | tuple[str, ...]) -> tuple[Layer, ...]:
+        """Several at once. Raises: as `layer`."""
+        return tuple(self.layer(name) for name in names)
+
+    def size_bytes(self, snapshot: Snapshot) -> int | None:
+        """What the uppermost layer takes on disk; None where that would have to be added up."""
+        with contextlib.suppress(OSError, IndexError):
+            return os.stat(self._data.layers / snapshot.layers[0] / "disk.img").st_blocks * 512
+        return None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """While it is held nobody makes, uses or drops a reference. For moments, never over a copy."""
+        descriptor = os.open(self._data.path / "layers.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    # Making.
+
+    def draft(self, recipe: Recipe, *, kind: str, first_uid: int | None) -> Path:
+        """A folder for a layer that is being made; our number in its name lets a sweeper know whether we live."""
+        folder = self._data.layers / f".new-{os.getpid()}-{os.urandom(6).hex()}"
+        folder.mkdir(mode=0o700, parents=True)
+        trees = {tree.target: index for index, tree in enumerate(recipe.trees) if tree.writable}
+        (folder / "layer.json").write_text(json.dumps({"kind": kind, "first_uid": first_uid, "trees": trees}))
+        return folder
+
+    def publish(self, draft: Path | None, *, below: tuple[str, ...], name: str | None, sandbox_id: str) -> Snapshot:
+        """Make a draft a layer, and a snapshot of it and those below. Without a draft, of those alone.
+
+        Raises:
+            RefusedError: `name_taken`.
+        """
+        with self.locked():
+            self.ensure_name_free(name)
+            layers = below
+            if draft is not None:
+                layer = uuid.uuid4().hex
+                draft.rename(self._data.layers / layer)
+                layers = (layer, *below)
+            snapshot = Snapshot(str(uuid.uuid4()), name, sandbox_id, time.time(), layers)
+            unfinished = self._data.snapshots / f".new-{os.getpid()}-{os.urandom(4).hex()}"
+            unfinished.write_text(json.dumps(asdict(snapshot)))
+            unfinished.rename(self._data.snapshots / f"{snapshot.snapshot_id}.json")
+        return snapshot
+
+    def ensure_name_free(self, name: str | None) -> None:
+        """Raises: RefusedError (`name_taken`)."""
+        if name is not None and any(snapshot.name == name for snapshot in self.snapshots()):
+            raise RefusedError(f"there is a snapshot named {name!r} already", code="name_taken")
+
+    def delete(self, wanted: str) -> None:
+        """Forget a snapshot. Its layers stay for as long as somebody stands on them. Raises: as `find`."""
+        with self.locked():
+            snapshot = self.find(wanted)
+            (self._data.snapshots / f"{snapshot.snapshot_id}.json").unlink(missing_ok=True)
+            self._collect()
+
+    def collect(self) -> None:
+        """Discard the layers that nobody uses."""
+        if any(self._data.layers.iterdir()):
+            with self.locked():
+                self._collect()
+
+    def _collect(self) -> None:
+        used = {name for snapshot in self.snapshots() for name in snapshot.layers}
+        for folder in self._data.sandboxes.iterdir():  # those being founded included
+            state = read_state(folder) or {}
+            used.update(str(name) for name in state.get("layers") or ())
+        for folder in self._data.layers.iterdir():
+            if folder.name not in used and not folder.name.startswith("."):
+                sweep.discard(self._data, folder)
+
+    # Sandboxes that are stopped. Whoever calls holds the lock of the sandbox's folder.
+
+    def settle(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+        """Finish what a killed process has begun: it had written down first what it was going to do."""
+        state = dict(state)
+        moving, dropping = state.pop("moving", None), state.pop("dropping", None)
+        if moving is None and dropping is None:
+            return state
+        for disk in _DISKS.values():
+            if (folder / disk).exists():
+                if moving is not None:
+                    (folder / disk).rename(self._data.layers / moving / disk)
+                else:
+                    sweep.discard(self._data, folder / disk)
+        write_state(folder, state)
+        return state
+
+    def push_down(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+        """What was written becomes a layer, without a copy; writes will go on top of it. Gives the new state."""
+        state = self.settle(folder, state)
+        kinds = [kind for kind, disk in _DISKS.items() if (folder / disk).exists()]
+        if not kinds:
+            return state  # nothing was written since the last time
+        recipe = Recipe.from_json(state["recipe"])
+        below = tuple(state.get("layers") or ())
+        ensure_not_too_deep(len(below))
+        with self.locked():
+            draft = self.draft(recipe, kind=kinds[0], first_uid=state.get("first_uid"))
+            layer = uuid.uuid4().hex
+            # A collector must find the layer named before it finds the layer.
+            state = {**state, "layers": [layer, *below], "moving": layer}
+            write_state(folder, state)
+            draft.rename(self._data.layers / layer)
+            return self.settle(folder, state)
+
+    def roll_back(self, folder: Path, state: dict[str, Any], wanted: str) -> None:
+        """The files become those of a snapshot. Raises: as `find`."""
+        state = self.settle(folder, state)
+        with self.locked():
+            snapshot = self.find(wanted)
+            state = {**state, "layers": list(snapshot.layers), "dropping": True}
+            write_state(folder, state)
+            self.settle(folder, state)
+            self._collect()
+
+
+def ensure_not_too_deep(layers: int) -> None:
+    """Whether one more may be put on so many. Raises: RefusedError (`too_deep`)."""
+    if layers >= MAX_LAYERS:
+        text = f"the sandbox stands on {layers} layers already"
+        raise RefusedError(text, code="too_deep", hint="copy its files into a fresh sandbox")

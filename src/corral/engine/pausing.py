@@ -1,0 +1,101 @@
+"""Standing still: every process of a sandbox but init stops, and goes on later where it was.
+
+With a cgroup2 leaf for each call the kernel's freezer does it, and no program can tell. Without, everything gets
+SIGSTOP, as a terminal's Ctrl-Z would do; those that were stopped before stay so afterwards.
+
+There are two ways to stand still. *Paused* is asked for by the user: requests are refused meanwhile. *Held* is for a
+moment, while files are copied: requests wait. Init itself runs on in both, and so sees its holder's end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+from corral.engine.trees import CgroupTrees, Process, Trees, list_processes
+
+_PATIENCE_SECONDS = 2.0
+
+
+class Pausing:
+    """Who stands still, and for whom."""
+
+    def __init__(self, trees: Trees) -> None:
+        self._trees = trees
+        self._stopped_before: set[int] = set()
+        self.paused = False
+        self.held = False
+
+    @property
+    def still(self) -> bool:
+        """Whether the sandbox stands still, for whatever reason."""
+        return self.paused or self.held
+
+    def pause(self) -> bool:
+        """False if something could not be stopped in time: then nothing is."""
+        if not self.paused:
+            self._trees.end_helpers()  # the next request for files is refused instead of never answered
+            if not self._stop():
+                return False
+            self.paused = True
+        return True
+
+    def resume(self) -> None:
+        """Go on, unless somebody copies right now."""
+        self.paused = False
+        if not self.held:
+            self._go_on()
+
+    def hold(self) -> bool:
+        """The same for a moment."""
+        if not self.still and not self._stop():
+            return False
+        self.held = True
+        return True
+
+    def release(self) -> None:
+        """The end of that moment."""
+        self.held = False
+        if not self.paused:
+            self._go_on()
+
+    def _stop(self) -> bool:
+        done = self._trees.freeze() if isinstance(self._trees, CgroupTrees) else None
+        if done is None:
+            done = self._stop_by_signal()
+        if not done:
+            self._go_on()
+        return done
+
+    def _stop_by_signal(self) -> bool:
+        self._stopped_before = {pid for pid, process in list_processes().items() if process.state == b"T"}
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGSTOP)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not _all_still(list_processes()):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.001)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGSTOP)  # for those that were being born
+        return True
+
+    def _go_on(self) -> None:
+        if isinstance(self._trees, CgroupTrees) and self._trees.thaw():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGCONT)
+        for pid in self._stopped_before:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+
+def _all_still(processes: dict[int, Process]) -> bool:
+    """Stopped, or waiting for a child that is: who has called vfork can't be stopped before that child has exec'd."""
+    stopped = {pid for pid, process in processes.items() if process.state in b"TtZX"}
+    parents = {processes[pid].parent for pid in stopped}
+    return all(
+        pid == 1 or pid in stopped or (process.state == b"D" and pid in parents) for pid, process in processes.items()
+    )

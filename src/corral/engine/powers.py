@@ -1,0 +1,264 @@
+"""What the holder of a sandbox can do with it besides ending it: snapshots, pauses, other limits.
+
+The launcher and the keepers are single-threaded and serve others meanwhile, so a copy is made by a child. Whoever dies
+first, nothing stays frozen: the child thaws, its parent thaws again when the child is gone, and a sweeper thaws what
+both have left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from corral.engine import syscalls, wire
+from corral.engine.box import Box
+from corral.engine.errors import EngineError, GoneError, RefusedError
+from corral.engine.layers import LayerStore, ensure_not_too_deep
+from corral.engine.recipe import Limits
+from corral.engine.state import DataFolder, read_state, write_state
+from corral.engine.storage import loop
+from corral.engine.storage.copying import TreeCopy, copy_sparse
+
+OPERATIONS = frozenset(("snapshot", "pause", "resume", "resize", "stop"))
+_ANSWER_BYTES = 65536
+
+Watch = Callable[[int, Callable[[], None]], None]
+
+
+class Powers:
+    """One per holder. A request that comes while a copy is made waits for its end."""
+
+    def __init__(
+        self,
+        data: DataFolder,
+        *,
+        watch: Watch,
+        unwatch: Callable[[int], None],
+        stop: Callable[[Box, socket.socket], None],
+    ) -> None:
+        self._data = data
+        self._watch = watch
+        self._unwatch = unwatch
+        self._stop = stop
+        self._waiting: dict[int, list[tuple[wire.Message, socket.socket]]] = {}
+
+    def answer(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
+        """Carry out one of `OPERATIONS`. The answer may come later; `reply` is closed here in any case."""
+        queue = self._waiting.get(box.pid)
+        if queue is not None:
+            queue.append((message, reply))
+            return
+        try:
+            operation = str(message["op"])
+            if operation == "snapshot":
+                self._begin_snapshot(box, message, reply)
+                return
+            if operation == "stop":
+                if box.recipe.ephemeral:
+                    raise RefusedError("what it wrote is in memory, and goes with its processes", code="ephemeral")
+                self._stop(box, reply)
+                return
+            if operation == "resize":
+                resize(box, dict(message["limits"]))
+            else:
+                box.ask_init({"op": operation})
+                box.paused = operation == "pause"
+        except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
+            _send(reply, _refusal(error))
+        else:
+            _send(reply, {"ok": True})
+
+    def _begin_snapshot(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
+        store = LayerStore(self._data)
+        if box.recipe.ephemeral:
+            raise RefusedError("what it wrote is in memory, where nothing can stand on it", code="ephemeral")
+        ensure_not_too_deep(len(box.recipe.layers))
+        store.ensure_name_free(message.get("name"))
+        held = box.disk_fd is None
+        if held:
+            box.ask_init({"op": "hold"})  # no file system of its own that could be frozen
+        try:
+            reader = _fork_copier(lambda writer: _copy(box, self._data, message.get("name"), writer))
+        except OSError:
+            if held:
+                box.ask_init({"op": "release"})
+            raise
+        self._waiting[box.pid] = []
+        self._watch(reader, lambda: self._end_snapshot(box, reader, reply, held=held))
+
+    def _end_snapshot(self, box: Box, reader: int, reply: socket.socket, *, held: bool) -> None:
+        self._unwatch(reader)
+        said = os.read(reader, _ANSWER_BYTES)
+        os.close(reader)
+        if box.disk_fd is not None:
+            loop.thaw(box.disk_fd)
+        elif held:
+            with contextlib.suppress(OSError, EngineError):
+                box.ask_init({"op": "release"})
+        answer = json.loads(said) if said else {"error": "gone", "text": "the copy was interrupted"}
+        if not _send(reply, answer) and "snapshot" in answer:
+            with contextlib.suppress(OSError, EngineError):
+                LayerStore(self._data).delete(answer["snapshot"])  # whoever asked has gone, and will never know its id
+        for message, waiting in self._waiting.pop(box.pid):
+            self.answer(box, message, waiting)
+
+
+def resize(box: Box, given: dict[str, Any]) -> None:
+    """Other limits for a running sandbox.
+
+    Raises:
+        RefusedError: this sandbox can't be given them.
+        OSError: the kernel refused.
+    """
+    limits = dataclasses.replace(box.recipe.limits, **given)
+    if "cpus" in given and "cpu" not in box.group.limited:
+        raise RefusedError("there is no cgroup that could bound its processors", code="no_such_limit")
+    if "disk_bytes" in given:
+        _resize_disk(box, limits)
+    box.group.set_limits(limits)
+    box.ask_init({"op": "limits", "limits": dataclasses.asdict(limits)})
+    box.recipe = dataclasses.replace(box.recipe, limits=limits)
+    note_limits(box.folder, read_state(box.folder) or {}, given)
+
+
+def note_limits(folder: Path, state: dict[str, Any], given: dict[str, Any]) -> None:
+    """Write other limits down, for the next start and for whoever connects."""
+    state["recipe"]["limits"].update(given)
+    if "info" in state:  # an owned one has no description yet
+        state["info"]["spec"]["resources"].update(given)
+    write_state(folder, state)
+
+
+def _resize_disk(box: Box, limits: Limits) -> None:
+    if box.disk_watch is not None:
+        box.disk_watch.set_limits(limit_bytes=limits.disk_bytes, limit_inodes=limits.inodes)
+        return
+    if box.disk_fd is None:
+        raise RefusedError("a disk in memory keeps its size", code="no_such_limit")
+    try:
+        loop.grow(str(box.folder / "disk.img"), box.disk_fd, limits)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            text = "a disk can grow while it is used, but not shrink"
+            raise RefusedError(text, code="no_such_limit", hint="snapshot it, and make one from that") from error
+        hint = "stop it first: a disk that nobody uses can be enlarged"
+        text = f"this kernel can't enlarge a disk that is used: {error.strerror}"
+        raise RefusedError(text, code="no_such_limit", hint=hint) from error
+
+
+def _fork_copier(work: Callable[[int], NoReturn]) -> int:
+    """A child that may read everything the code has written; gives the pipe on which it answers.
+
+    An ordinary user's code can make files that its own user may not read. In a user namespace of its own, with that one
+    id in it, the child has the capability to read them nevertheless.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        if os.geteuid() == 0:
+            if os.fork() == 0:
+                work(writer)
+            return reader
+        go_reader, go_writer = os.pipe2(os.O_CLOEXEC)
+        try:
+            pid = syscalls.clone(syscalls.CLONE_NEWUSER)
+            if pid == 0:
+                os.close(go_writer)
+                if not os.read(go_reader, 1):
+                    os._exit(1)
+                work(writer)
+            proc = Path(f"/proc/{pid}")
+            (proc / "setgroups").write_text("deny")
+            (proc / "uid_map").write_text(f"{os.geteuid()} {os.geteuid()} 1")
+            (proc / "gid_map").write_text(f"{os.getegid()} {os.getegid()} 1")
+            os.write(go_writer, b"1")
+        finally:
+            os.close(go_reader)
+            os.close(go_writer)
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    return reader
+
+
+def _copy(box: Box, data: DataFolder, name: str | None, writer: int) -> NoReturn:
+    """The child: copies, publishes, says how it went, and never comes back."""
+    answer: wire.Message
+    draft: Path | None = None
+    store = LayerStore(data)
+    try:
+        syscalls.close_all_but((0, 1, 2, writer, *([] if box.disk_fd is None else [box.disk_fd])))
+        first_uid = box.uids.first if box.uids else None
+        kind = "folder" if box.disk_fd is None else "loop"
+        at_rest = (read_state(box.folder) or {}).get("first_uid", first_uid)
+        draft = store.draft(box.recipe, kind=kind, first_uid=at_rest)
+        if box.disk_fd is not None:
+            _copy_image(box.disk_fd, str(box.folder / "disk.img"), str(draft / "disk.img"))
+        else:
+            _copy_folders(box, draft / "disk")
+        below = tuple(layer.name for layer in box.recipe.layers)
+        snapshot = store.publish(draft, below=below, name=name, sandbox_id=box.recipe.sandbox_id)
+        answer = {"ok": True, "snapshot": snapshot.snapshot_id}
+    except (OSError, EngineError) as error:
+        answer = _refusal(error)
+    except BaseException as error:  # noqa: BLE001 - this process must never return into its parent's loop
+        answer = {"error": "fault", "text": repr(error)[:2000]}
+    if "error" in answer and draft is not None:
+        with contextlib.suppress(OSError):
+            draft.rename(data.trash / f"{draft.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        os.write(writer, json.dumps(answer).encode()[:_ANSWER_BYTES])
+    os._exit(0)
+
+
+def _copy_image(disk_fd: int, source: str, target: str) -> None:
+    loop.freeze(disk_fd)
+    try:
+        copy_sparse(source, target)
+    finally:
+        loop.thaw(disk_fd)
+
+
+def _copy_folders(box: Box, target: Path) -> None:
+    source = box.folder / "disk"
+    target.mkdir(mode=0o700)
+    root = os.geteuid() == 0
+    if root:
+        owner = os.stat(source)
+        os.chown(target, owner.st_uid, owner.st_gid)
+    for index, tree in enumerate(box.recipe.trees):
+        if tree.writable:
+            upper = target / str(index) / "u"
+            upper.mkdir(parents=True)
+            if root:
+                owner = os.stat(source / str(index))
+                os.chown(upper.parent, owner.st_uid, owner.st_gid)
+            TreeCopy(str(source / str(index) / "u"), str(upper), owners=root).run()
+
+
+def _refusal(error: Exception) -> wire.Message:
+    if isinstance(error, RefusedError):
+        return {"error": error.code, "text": str(error), "hint": error.hint, "errno": error.errno}
+    if isinstance(error, GoneError):
+        return {"error": "gone", "text": str(error)}
+    number = error.errno if isinstance(error, OSError) else 0
+    return {"error": "os", "text": f"{type(error).__name__}: {error}", "errno": number or 0}
+
+
+def _send(reply: socket.socket, message: wire.Message) -> bool:
+    """Whether there was somebody to hear it."""
+    try:
+        wire.send(reply, message)
+    except OSError:
+        return False
+    finally:
+        reply.close()
+    return True

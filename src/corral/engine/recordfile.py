@@ -1,0 +1,212 @@
+"""A record on disk: framed entries in a folder, bounded, written by one and read by any number at the same time.
+
+The entries stand one after the other in segments, files named for the offset at which they begin; so an offset is a
+place in one of them. Notes stand in the file `notes` once more, which is never dropped. A frame that is not whole (the
+writer is at it, or was killed) is not there yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+_HEADER = struct.Struct("<QdIB3x")
+_KINDS = ("stdout", "stderr", "note", "end")
+_SUFFIX = ".seg"
+_NOTES = "notes"
+MAX_DATA_BYTES = 64 * 1024 * 1024
+MAX_NOTES_BYTES = 32 * 1024 * 1024
+_BATCH_BYTES = 1024 * 1024
+_MIN_SEGMENT_BYTES, _MAX_SEGMENT_BYTES = 64 * 1024, 8 * 1024 * 1024
+
+
+class Frame(NamedTuple):
+    """One entry."""
+
+    offset: int
+    kind: str
+    data: bytes
+    at: float
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next one begins."""
+        return self.offset + _HEADER.size + len(self.data)
+
+
+class RecordWriter:
+    """Owned by a keeper. Nothing here fails: what the host's disk does not take is missing, as if it were dropped."""
+
+    def __init__(self, folder: str, limit_bytes: int) -> None:
+        os.makedirs(folder, mode=0o700)
+        self._folder = folder
+        self._limit = limit_bytes
+        self._segment_bytes = max(_MIN_SEGMENT_BYTES, min(limit_bytes // 8, _MAX_SEGMENT_BYTES))
+        self._segments: list[tuple[int, int]] = []  # base and size of those that are complete, oldest first
+        self._total = 0
+        self._file: int | None = None
+        self._base = self._size = 0
+        self._notes_size = 0
+        self.next_offset = 0
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest entry that is there (a note may be older)."""
+        return self._segments[0][0] if self._segments else self._base
+
+    def append(self, kind: str, data: bytes) -> int:
+        """Write an entry; its offset."""
+        offset = self.next_offset
+        frame = _HEADER.pack(offset, time.time(), len(data), _KINDS.index(kind)) + data
+        self.next_offset += len(frame)
+        try:
+            self._write(offset, frame)
+            if kind in ("note", "end"):
+                self._copy(frame)
+        except OSError:
+            self._cut()
+        return offset
+
+    def takes_note(self, size: int) -> bool:
+        """Whether there is room for another note."""
+        return self._notes_size + size + _HEADER.size <= MAX_NOTES_BYTES
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def delete(self) -> None:
+        """Remove it all."""
+        self.close()
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._folder):
+                os.unlink(os.path.join(self._folder, name))
+            os.rmdir(self._folder)
+
+    def _write(self, offset: int, frame: bytes) -> None:
+        if self._file is not None and self._size + len(frame) > self._segment_bytes:
+            self._turn_over()
+        if self._file is None:
+            path = os.path.join(self._folder, f"{offset:020d}{_SUFFIX}")
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._base, self._size = offset, 0
+        if os.write(self._file, frame) != len(frame):
+            raise OSError("the disk is full")
+        self._size += len(frame)
+
+    def _copy(self, frame: bytes) -> None:
+        path = os.path.join(self._folder, _NOTES)
+        notes = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # In its place, over what an attempt on a full disk may have left half done.
+            if os.pwrite(notes, frame, self._notes_size) == len(frame):
+                self._notes_size += len(frame)
+        finally:
+            os.close(notes)
+
+    def _turn_over(self) -> None:
+        self.close()
+        self._segments.append((self._base, self._size))
+        self._total += self._size
+        while self._segments and self._total - self._segments[0][1] >= self._limit:
+            base, size = self._segments.pop(0)
+            self._total -= size
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._folder, f"{base:020d}{_SUFFIX}"))
+
+    def _cut(self) -> None:
+        """An entry did not fit on the disk: take back what of it is there, and go on elsewhere with the next."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            self._turn_over()
+
+
+class RecordReader:
+    """Reads a record from an offset on, while it grows and while its oldest parts vanish."""
+
+    def __init__(self, folder: Path, since: int) -> None:
+        self._folder = folder
+        self.offset = since
+        self._file: int | None = None
+        self._base = 0
+
+    def read(self) -> list[Frame]:
+        """The next entries that are there, none if there are none yet. Raises: FileNotFoundError when it is deleted."""
+        while True:
+            if self._file is None:
+                self._open()
+            # Before reading: what is then read of a segment that is finished by now is all of it.
+            later = [base for base in self._bases() if self._file is None or base > self._base]
+            frames = self._take(self._file) if self._file is not None else []
+            if frames:
+                self.offset = frames[-1].next_offset
+                return frames
+            if not later:
+                return []
+            # On to the next segment. Of what was dropped before it, the notes are left.
+            self.close()
+            notes = [note for note in self._notes() if self.offset <= note.offset < later[0]] if later[0] else []
+            self.offset = max(self.offset, later[0])
+            if notes:
+                return notes
+
+    def close(self) -> None:
+        """Let go."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _bases(self) -> list[int]:
+        return sorted(int(name.removesuffix(_SUFFIX)) for name in os.listdir(self._folder) if name.endswith(_SUFFIX))
+
+    def _open(self) -> None:
+        """The last segment that begins at the offset or before it, if there is one."""
+        older = [base for base in self._bases() if base <= self.offset]
+        if older:
+            with contextlib.suppress(FileNotFoundError):  # dropped at this moment: then a later one is the next
+                self._file = os.open(self._folder / f"{older[-1]:020d}{_SUFFIX}", os.O_RDONLY | os.O_CLOEXEC)
+                self._base = older[-1]
+
+    def _take(self, file: int) -> list[Frame]:
+        position = self.offset - self._base
+        header = os.pread(file, _HEADER.size, position)
+        if len(header) == _HEADER.size and _HEADER.unpack(header)[0] != self.offset:
+            # Not an offset that we gave: the next entry after it.
+            whole = parse(os.pread(file, os.fstat(file).st_size, 0))
+            return [frame for frame in whole if frame.offset >= self.offset]
+        return parse(os.pread(file, max(_BATCH_BYTES, _frame_size(header)), position))
+
+    def _notes(self) -> list[Frame]:
+        try:
+            return parse((self._folder / _NOTES).read_bytes())
+        except FileNotFoundError:
+            return []
+
+
+def _frame_size(header: bytes) -> int:
+    if len(header) < _HEADER.size:
+        return 0
+    _, _, length, kind = _HEADER.unpack(header)
+    return _HEADER.size + length if length <= MAX_DATA_BYTES and kind < len(_KINDS) else 0
+
+
+def parse(content: bytes) -> list[Frame]:
+    """The whole frames at the beginning of some bytes. What is no frame ends it."""
+    frames: list[Frame] = []
+    position = 0
+    while size := _frame_size(content[position : position + _HEADER.size]):
+        if position + size > len(content):
+            break
+        offset, at, _, kind = _HEADER.unpack_from(content, position)
+        if frames and offset < frames[-1].next_offset:
+            break
+        frames.append(Frame(offset, _KINDS[kind], content[position + _HEADER.size : position + size], at))
+        position += size
+    return frames

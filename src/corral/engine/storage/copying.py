@@ -1,0 +1,155 @@
+"""Copies of what was written: shared blocks where the file system can (xfs, btrfs), else the data, holes left out."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+
+from corral.engine.sampling import open_deep
+
+_CLONE = 0x40049409
+
+
+def copy_sparse(source: str, target: str) -> bool:
+    """A file. Gives whether its blocks are shared, which takes the same time whatever its size."""
+    with open(source, "rb", buffering=0) as reader, open(target, "xb", buffering=0) as writer:
+        return _copy_content(reader.fileno(), writer.fileno())
+
+
+def _copy_content(reader: int, writer: int) -> bool:
+    try:
+        fcntl.ioctl(writer, _CLONE, reader)
+    except OSError:
+        pass  # this file system can't, or not these two: then by copying
+    else:
+        return True
+    size = os.fstat(reader).st_size
+    os.ftruncate(writer, size)
+    position = 0
+    while position < size:
+        try:
+            start = os.lseek(reader, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                break  # only a hole is left
+            raise
+        position = end = os.lseek(reader, start, os.SEEK_HOLE)
+        while start < end:
+            copied = os.copy_file_range(reader, writer, end - start, start, start)
+            if not copied:
+                return False  # it has become shorter meanwhile
+            start += copied
+    return False
+
+
+class TreeCopy:
+    """Copies a tree of an overlay's upper: owners, modes, times, links, whiteouts and the overlay's own marks.
+
+    Never through a link, and by descriptors, so that depth and odd names are no matter. Whoever runs it must be able to
+    read what the code made unreadable (root, or somebody with CAP_DAC_OVERRIDE in a user namespace).
+    """
+
+    def __init__(self, source: str, target: str, *, owners: bool) -> None:
+        self._source = source
+        self._target = target
+        self._owners = owners
+        self._linked: dict[tuple[int, int], bytes] = {}
+
+    def run(self) -> None:
+        """Copy it; the target's folder is there and empty. Raises: OSError."""
+        waiting, done = [b""], []
+        while waiting:
+            folder = waiting.pop()
+            waiting += self._copy_folder(folder)
+            done.append(folder)
+        for folder in reversed(done):
+            # Last, and from the leaves: whatever is put into a folder changes its time.
+            reader, writer = open_deep(self._source, folder), open_deep(self._target, folder)
+            try:
+                self._dress(reader, writer)
+            finally:
+                os.close(reader)
+                os.close(writer)
+
+    def _copy_folder(self, folder: bytes) -> list[bytes]:
+        reader, writer = open_deep(self._source, folder), open_deep(self._target, folder)
+        inner = []
+        try:
+            with os.scandir(reader) as scan:
+                for entry in scan:
+                    name = os.fsencode(entry.name)
+                    with contextlib.suppress(FileNotFoundError):
+                        if self._copy_entry(reader, writer, name, folder):
+                            inner.append(os.path.join(folder, name))
+        finally:
+            os.close(reader)
+            os.close(writer)
+        return inner
+
+    def _copy_entry(self, reader: int, writer: int, name: bytes, folder: bytes) -> bool:
+        """One entry; whether it is a folder, to be looked into later."""
+        found = os.stat(name, dir_fd=reader, follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode):
+            os.mkdir(name, 0o700, dir_fd=writer)
+            return True
+        if found.st_nlink > 1 and self._link(found, writer, os.path.join(folder, name), name):
+            return False
+        if stat.S_ISREG(found.st_mode):
+            self._copy_file(reader, writer, name)
+            return False
+        if stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink(name, dir_fd=reader), name, dir_fd=writer)
+        elif stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode) or not found.st_rdev:
+            # A character device 0/0 is the overlay's mark for something deleted, which everybody may make.
+            os.mknod(name, found.st_mode, found.st_rdev, dir_fd=writer)
+        else:
+            return False
+        if self._owners:
+            os.chown(name, found.st_uid, found.st_gid, dir_fd=writer, follow_symlinks=False)
+        if stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode):
+            os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=writer)
+        times = (found.st_atime_ns, found.st_mtime_ns)
+        os.utime(name, ns=times, dir_fd=writer, follow_symlinks=False)
+        return False
+
+    def _link(self, found: os.stat_result, writer: int, path: bytes, name: bytes) -> bool:
+        """A second name of a file that was copied already."""
+        first = self._linked.setdefault((found.st_dev, found.st_ino), path)
+        if first == path:
+            return False
+        folder = open_deep(self._target, os.path.dirname(first))
+        try:
+            os.link(os.path.basename(first), name, src_dir_fd=folder, dst_dir_fd=writer, follow_symlinks=False)
+        finally:
+            os.close(folder)
+        return True
+
+    def _copy_file(self, reader: int, writer: int, name: bytes) -> None:
+        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=reader)
+        try:
+            if not stat.S_ISREG(os.fstat(source).st_mode):
+                return  # replaced meanwhile, by somebody who should be standing still
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            target = os.open(name, flags, 0o600, dir_fd=writer)
+            try:
+                _copy_content(source, target)
+                self._dress(source, target)
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+
+    def _dress(self, source: int, target: int) -> None:
+        """Owner, marks, mode and times."""
+        found = os.fstat(source)
+        if self._owners:
+            os.fchown(target, found.st_uid, found.st_gid)
+        for mark in os.listxattr(source):
+            if mark.startswith("user."):
+                with contextlib.suppress(OSError):  # gone meanwhile
+                    os.setxattr(target, mark, os.getxattr(source, mark))
+        os.fchmod(target, stat.S_IMODE(found.st_mode))
+        os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))

@@ -1,0 +1,104 @@
+"""Snippets in a fresh process whose figures come back as charts, apart from what they print."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from corral.errors import BackendUnavailableError, CorralError, SandboxFileError
+from corral.interpreter.bundle import charts_text
+from corral.interpreter.chartdata import MAX_CHARTS_BYTES, parse_charts
+from corral.languages import FILE, find_language
+from corral.protocol import AsyncSandbox, OnOutput, PathLike, Stdin
+from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
+
+# Puts the hook in place and goes, without a trace in the snippet's names and arguments. Then the table's own text runs.
+_PREPARE = """\
+def prepare(main, sys):
+    del main["prepare"]
+    charts = {"__name__": "corral_charts"}
+    with open(sys.argv[1], encoding="utf-8") as file:
+        exec(compile(file.read(), "<string>", "exec"), charts)
+    charts["install_to_file"](sys.argv[2])
+    del sys.argv[1:3]
+prepare(globals(), __import__("sys"))
+"""
+
+
+def _argv(charts: str, figures: str, snippet: str) -> list[str]:
+    """As the table runs a Python snippet, with our text before its own."""
+    words = list(find_language("python").runtimes[0].argv)
+    text, place = words.index("-c") + 1, words.index(FILE)
+    words[text] = _PREPARE + words[text]
+    words[place:] = [charts, figures, snippet, *words[place + 1 :]]
+    return words
+
+
+async def run_with_charts(
+    box: AsyncSandbox,
+    code: str,
+    *,
+    args: Sequence[str] = (),
+    cwd: PathLike | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: Stdin = None,
+    timeout: float | None = None,
+    on_output: OnOutput | None = None,
+    output_limit_bytes: int | None = None,
+) -> tuple[CodeResult, tuple[dict[str, Any], ...]]:
+    """Run a Python snippet as `run_code` does, and give its charts beside its result.
+
+    They come through a file of their own, which the snippet may write as well: only its own author is deceived.
+
+    Raises:
+        InvalidCommandError, WorkdirError: as `exec`.
+        BackendUnavailableError: there is no Python inside.
+    """
+    folder = f"/tmp/.corral-{secrets.token_hex(8)}"
+    figures = f"{folder}/charts.jsonl"
+    try:
+        await box.files.write(f"{folder}/charts.py", charts_text())
+        await box.files.write(f"{folder}/snippet.py", code.encode("utf-8", "surrogateescape"))
+        result = await box.exec(
+            [*_argv(f"{folder}/charts.py", figures, f"{folder}/snippet.py"), *args],
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            timeout=timeout,
+            on_output=on_output,
+            output_limit_bytes=output_limit_bytes,
+        )
+        if result.exit_code == NOT_FOUND_EXIT_CODE and not (await box.exec("command -v python3", timeout=30)).ok:
+            raise no_python(box.id)
+        charts = await _read_charts(box, figures)
+    finally:
+        await asyncio.shield(asyncio.ensure_future(_drop(box, folder)))
+    values = {field.name: getattr(result, field.name) for field in fields(result)}
+    return CodeResult(**values, language="python"), charts
+
+
+async def _drop(box: AsyncSandbox, folder: str) -> None:
+    with contextlib.suppress(CorralError):
+        await box.files.remove(folder, recursive=True, missing_ok=True)
+
+
+async def _read_charts(box: AsyncSandbox, path: str) -> tuple[dict[str, Any], ...]:
+    try:
+        data = await box.files.read(path, max_bytes=MAX_CHARTS_BYTES)
+    except SandboxFileError:
+        return ()  # none, or what the snippet made of it
+    return parse_charts(data)
+
+
+def no_python(sandbox_id: str) -> BackendUnavailableError:
+    """The error for a sandbox without an interpreter."""
+    return BackendUnavailableError(
+        "nothing in this sandbox runs python",
+        sandbox_id=sandbox_id,
+        op="interpreter",
+        hint=find_language("python").hint,
+    )

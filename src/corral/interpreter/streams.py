@@ -1,0 +1,228 @@
+"""Runs INSIDE a sandbox, as part of `driver.py`: what the code prints, and the channel of requests and events."""
+
+from __future__ import annotations
+
+import _thread
+import fcntl
+import io
+import json
+import os
+import select
+import sys
+import threading
+import time
+
+if False:  # for type checkers alone: nothing is imported that is not needed
+    from typing import Any
+
+FRAME_BYTES = 4000  # below PIPE_BUF, with the mark and the number before it
+LINE_BYTES = 64 * 1024
+BURST_SECONDS = 0.01
+BURST_BYTES = 64 * 1024
+MAIN_THREAD = _thread.get_ident()
+SPAWNS = frozenset(
+    ("os.system", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "pty.spawn")
+)
+
+
+def write_all(fd: int, data: Any) -> None:
+    """Everything, also where the code has made the pipe non-blocking."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            select.select([], [fd], [])
+
+
+def encode_odd(error: UnicodeError) -> tuple[bytes | str, int]:
+    """File names that are no UTF-8 are printed as the bytes they are; other lone surrogates as they are written."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    if all(0xDC80 <= ord(char) <= 0xDCFF for char in text):
+        return bytes(ord(char) - 0xDC00 for char in text), error.end
+    return "".join(f"\\u{ord(char):04x}" for char in text), error.end
+
+
+class Streams:
+    """What the code prints, on its way to descriptors 1 and 2.
+
+    A line goes out at once, a burst of lines together: a small write costs its reader as much as a large one. While a
+    burst is held back, nothing may overtake it: not the other stream, not an event, not a child of the code's.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # whatever the garbage collector calls in between may print, too
+        self.bell = _thread.allocate_lock()
+        self.bell.acquire()
+        self.armed = False
+        self.direct = False
+        self.fd = 1
+        self.buffer = bytearray()
+        self.last = 0.0
+        self.guarded = 0
+        self.interrupted = False
+
+    def start(self) -> None:
+        _thread.start_new_thread(self.sweep, ())  # not one of `threading`: the code counts those
+        os.register_at_fork(after_in_child=self.after_fork)
+        sys.addaudithook(self.audit)
+
+    def audit(self, event: str, args: Any) -> None:
+        if event in SPAWNS:
+            self.direct = True  # for the rest of the run
+            self.flush()
+
+    def after_fork(self) -> None:
+        self.lock = threading.RLock()
+        self.direct = True
+        self.buffer = bytearray()
+
+    def sweep(self) -> None:
+        while True:
+            self.bell.acquire()
+            time.sleep(BURST_SECONDS)
+            with self.lock:
+                self.armed = False
+                try:
+                    self.put()
+                except Exception:  # the code has closed its stream, and nobody is here to be told
+                    continue
+
+    # An interrupt in the middle of these would leave the lock behind: it waits until they are done.
+
+    def enter(self) -> None:
+        if _thread.get_ident() == MAIN_THREAD:
+            self.guarded += 1
+        self.lock.acquire()
+
+    def leave(self) -> None:
+        self.lock.release()
+        if _thread.get_ident() == MAIN_THREAD:
+            self.guarded -= 1
+            if self.interrupted and not self.guarded:
+                self.interrupted = False
+                raise KeyboardInterrupt
+
+    def write(self, fd: int, data: Any) -> None:
+        self.enter()
+        try:
+            if self.fd != fd:
+                self.put()
+                self.fd = fd
+            self.buffer += data
+            if self.direct or len(self.buffer) >= BURST_BYTES or (self.is_line() and not self.is_burst()):
+                self.put()
+            elif not self.armed:
+                self.armed = True
+                self.bell.release()
+        finally:
+            self.leave()
+
+    def is_line(self) -> bool:
+        return self.buffer.endswith(b"\n")
+
+    def is_burst(self) -> bool:
+        return time.monotonic() - self.last < BURST_SECONDS
+
+    def put(self) -> None:
+        if self.buffer:
+            data, self.buffer = self.buffer, bytearray()
+            self.last = time.monotonic()
+            write_all(self.fd, data)
+
+    def flush(self) -> None:
+        if self.buffer:
+            self.enter()
+            try:
+                self.put()
+            finally:
+                self.leave()
+
+
+class Raw(io.RawIOBase):
+    """What lies below `sys.stdout` and `sys.stderr`. It is never closed."""
+
+    def __init__(self, streams: Streams, fd: int, name: str) -> None:
+        self.streams = streams
+        self.fd = fd
+        self.name = name
+        self.mode = "wb"
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def flush(self) -> None:
+        self.streams.flush()
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.streams.write(self.fd, view)
+        return len(view)
+
+
+def open_text(streams: Streams, fd: int, name: str) -> io.TextIOWrapper:
+    """What `sys.stdout` and `sys.stderr` are."""
+    raw: Any = Raw(streams, fd, name)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="corral", newline="\n", write_through=True)
+
+
+def keep_apart(fd: int) -> int:
+    """A second descriptor for the same thing, out of the code's way."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 200)
+    except OSError:
+        return os.dup(fd)
+
+
+class Channel:
+    """Where requests come from and events go."""
+
+    def __init__(self) -> None:
+        self.requests = keep_apart(0)
+        self.streams = {1: keep_apart(1), 2: keep_apart(2)}
+        empty = os.open(os.devnull, os.O_RDWR)
+        os.dup2(empty, 0)
+        if empty > 2:
+            os.close(empty)
+        self.buffer = b""
+        self.mark = b""
+        self.number = 0
+
+    def read(self) -> dict[str, Any] | None:
+        """The next request, None at the end."""
+        while b"\n" not in self.buffer:
+            try:
+                piece = os.read(self.requests, 65536)
+            except BlockingIOError:
+                select.select([self.requests], [], [])
+                continue
+            if not piece or len(self.buffer) > LINE_BYTES:
+                return None
+            self.buffer += piece
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        request: dict[str, Any] = json.loads(line)
+        return request
+
+    def send(self, data: bytes, fds: tuple[int, ...] = (1,)) -> None:
+        """One event, in as many frames as it needs."""
+        self.number += 1
+        for start in range(0, len(data), FRAME_BYTES):
+            more = b"+" if start + FRAME_BYTES < len(data) else b"."
+            frame = self.mark + b"%d%s" % (self.number, more) + data[start : start + FRAME_BYTES] + b"\n"
+            for fd in fds:
+                write_all(self.streams[fd], frame)
+
+    def repair(self) -> None:
+        """Give 1 and 2 back what they were, whatever the code has done to them."""
+        for fd, kept in self.streams.items():
+            try:
+                same = os.path.sameopenfile(fd, kept)
+            except OSError:
+                same = False
+            if not same:
+                os.dup2(kept, fd)

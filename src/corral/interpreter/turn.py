@@ -1,0 +1,46 @@
+"""Turns: one at a time, first come first served, across event loops and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import Future
+
+
+class Turn:
+    """A lock that whoever holds it may release from anywhere. `asyncio.Lock` belongs to one loop; this one to none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[Future[None]] = deque()
+        self._held = False
+
+    async def take(self) -> None:
+        """Wait for one's turn."""
+        with self._lock:
+            if not self._held:
+                self._held = True
+                return
+            mine: Future[None] = Future()
+            self._waiting.append(mine)
+        try:
+            await asyncio.wrap_future(mine)
+        except BaseException:
+            with self._lock:
+                waiting = mine in self._waiting
+                if waiting:
+                    self._waiting.remove(mine)
+            if not waiting and not mine.cancelled():
+                self.release()  # it was handed over in the same moment
+            raise
+
+    def release(self) -> None:
+        """Let the next one have it."""
+        with self._lock:
+            while self._waiting:
+                following = self._waiting.popleft()
+                if following.set_running_or_notify_cancel():
+                    following.set_result(None)
+                    return
+            self._held = False

@@ -1,0 +1,248 @@
+"""One request, from its arrival to its answer: every check stands here, once, before any handler runs."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from corral.errors import CorralError
+from corral.server import log
+from corral.server.auth import Doorkeeper, too_many
+from corral.server.faults import Fault
+from corral.server.guard import Guard
+from corral.server.metrics import Metrics
+from corral.server.parsing import parse_body, parse_query, split_path
+from corral.server.rates import Rates
+from corral.server.router import Router
+from corral.server.routing import NOBODY, SANDBOX, Call, Identity, Route
+from corral.server.services import Services
+from corral.server.translate import translate
+from corral.server.wire.base import timestamp
+
+STARTED = web.RequestKey("started", web.StreamResponse)
+ROUTE = web.RequestKey("route", Route)
+REQUEST_ID = web.RequestKey("request_id", str)
+SKIP_ACTIVITY = "X-Daytona-Skip-Last-Activity-Update"
+QUERY_KEY = "DAYTONA_SANDBOX_AUTH_KEY"
+_JSON = "application/json"
+_encode = msgspec.json.Encoder().encode
+
+
+class Dispatcher:
+    """Answers requests by the table of routes."""
+
+    def __init__(self, *, services: Services, router: Router, door: Doorkeeper, guard: Guard, metrics: Metrics) -> None:
+        limits = services.settings.limits
+        self._services = services
+        self._router = router
+        self._door = door
+        self._guard = guard
+        self._metrics = metrics
+        self._limits = limits
+        self._rates = Rates(per_second=limits.rate_per_key, burst=2 * limits.rate_per_key)
+        self._running: Counter[str] = Counter()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """The one handler of the app."""
+        begin = time.perf_counter()
+        request[REQUEST_ID] = secrets.token_hex(8)
+        self._metrics.in_flight += 1
+        status = 499  # the client left, as some web servers write it
+        try:
+            response = await self._handle(request)
+            status = response.status
+            return response
+        finally:
+            self._metrics.in_flight -= 1
+            self._note(request, status, time.perf_counter() - begin)
+
+    def _note(self, request: web.Request, status: int, seconds: float) -> None:
+        route = request.get(ROUTE)
+        operation = route.name if route is not None else "none"
+        self._metrics.count(operation=operation, method=request.method, status=status, seconds=seconds)
+        log.event(
+            "request",
+            request_id=request[REQUEST_ID],
+            operation=operation,
+            method=request.method,
+            status=status,
+            milliseconds=round(seconds * 1000, 2),
+            sandbox=request.get(SANDBOX),
+            address=request.remote,
+        )
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            response = await self._answer(request)
+        except Fault as fault:
+            return await self._refuse(request, fault)
+        except CorralError as error:
+            fault_or_none = translate(error)
+            if fault_or_none is None:
+                return await self._fail(request, error)
+            return await self._refuse(request, fault_or_none)
+        except web.HTTPException as error:
+            return await self._refuse(request, Fault(error.status, error.reason or "refused"))
+        except ConnectionError:
+            raise asyncio.CancelledError from None  # the client left while we wrote
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the client
+            return await self._fail(request, error)
+        if not response.prepared:
+            response.headers["X-Request-Id"] = request[REQUEST_ID]
+        return response
+
+    async def _fail(self, request: web.Request, error: Exception) -> web.StreamResponse:
+        log.event(
+            "failure",
+            level=logging.ERROR,
+            error=error,
+            request_id=request[REQUEST_ID],
+            sandbox=request.get(SANDBOX),
+            operation=request[ROUTE].name if ROUTE in request else None,
+        )
+        message = f"the server failed; its log says more under {request[REQUEST_ID]}"
+        return await self._refuse(request, Fault(500, message))
+
+    async def _refuse(self, request: web.Request, fault: Fault) -> web.StreamResponse:
+        started: web.StreamResponse | None = request.get(STARTED)
+        if started is not None:
+            # The status is sent already: all that is left is an end that nobody takes for a good one.
+            if isinstance(started, web.WebSocketResponse):
+                await started.close(code=1011, message=fault.message.encode()[:120])
+            elif request.transport is not None:
+                request.transport.close()
+            return started
+        response = error_response(request, fault)
+        response.headers["X-Request-Id"] = request[REQUEST_ID]
+        if request.can_read_body and not request._read_bytes:  # noqa: SLF001 - the only way to know
+            response.force_close()  # what was not read must not be taken for the next request
+        return response
+
+    # The checks, in their order.
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self._guard.check(request)
+        match = self._router.find(request.method, split_path(request.rel_url.raw_path))
+        if match is None:
+            raise Fault(404, "there is no such route")
+        if match.route is None:
+            raise Fault(405, "not with this method", headers={"Allow": ", ".join(match.allowed)})
+        route = match.route
+        request[ROUTE] = route
+        identity = self._identify(request, route)
+        async with self._admitted(identity):
+            call = Call(request=request, services=self._services, identity=identity, params=match.params)
+            if route.query is not None:
+                call.query = parse_query(route.query, request.query.items())
+            if route.websocket and request.headers.get("Upgrade", "").lower() != "websocket" and not route.answers:
+                raise Fault(426, "this is a websocket", headers={"Upgrade": "websocket"})
+            if route.area != "toolbox":
+                return self._respond(route, await self._run(route, call))
+            return await self._inside(route, call)
+
+    async def _inside(self, route: Route, call: Call) -> web.StreamResponse:
+        sandbox_id = call.params["sandboxId"]
+        organisation = None if call.identity is NOBODY else call.identity.organisation_id
+        activity = call.request.headers.get(SKIP_ACTIVITY) != "true"
+        async with self._services.warden.use(sandbox_id, organisation_id=organisation, activity=activity) as held:
+            call.request[SANDBOX] = held.id
+            call.held = held
+            return self._respond(route, await self._run(route, call))
+
+    async def _run(self, route: Route, call: Call) -> Any:
+        if route.body is not None and not route.raw_body:
+            call.body = await self._read_body(route, call.request)
+        return await route.handler(call)
+
+    async def _read_body(self, route: Route, request: web.Request) -> Any:
+        if (request.content_length or 0) > self._limits.json_bytes:
+            raise Fault(413, f"a body may have {self._limits.json_bytes} bytes")
+        try:
+            async with asyncio.timeout(self._limits.request_seconds):
+                body = await request.read()
+        except TimeoutError:
+            raise Fault(408, "the body did not come in time") from None
+        if not body:
+            if route.body_optional:
+                return None
+            raise Fault(400, "the request needs a body")
+        kind = request.content_type
+        if kind not in (_JSON, "application/octet-stream") and not kind.endswith("+json"):
+            raise Fault(415, f"the body must be {_JSON}")
+        return parse_body(route.body, body, max_depth=self._limits.json_depth)
+
+    def _identify(self, request: web.Request, route: Route) -> Identity:
+        if route.area == "open":
+            return NOBODY
+        secret = find_key(request, websocket=route.websocket)
+        if secret is None and route.signed:
+            return NOBODY
+        identity = self._door.admit(secret, address=request.remote)
+        if (wait := self._rates.take(identity.key_id)) > 0:
+            raise too_many("too many requests", wait)
+        if route.scope not in identity.scopes:
+            raise Fault(403, f"this key may not {route.scope}")
+        return identity
+
+    @asynccontextmanager
+    async def _admitted(self, identity: Identity) -> AsyncIterator[None]:
+        name = identity.key_id
+        if self._running[name] >= self._limits.calls_per_key:
+            raise too_many("too many requests at the same time", 1.0)
+        self._running[name] += 1
+        try:
+            yield
+        finally:
+            self._running[name] -= 1
+            if not self._running[name]:
+                del self._running[name]
+
+    def _respond(self, route: Route, result: Any) -> web.StreamResponse:
+        if isinstance(result, web.StreamResponse):
+            return result
+        status = next(iter(route.answers))
+        if isinstance(result, tuple):
+            status, result = result
+        if result is None:
+            return web.Response(status=status)
+        return web.Response(status=status, body=_encode(result), content_type=_JSON)
+
+
+def find_key(request: web.Request, *, websocket: bool) -> str | None:
+    """The caller's key: from the header; for websockets of browsers, which can't set one, also from the query."""
+    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and secret.strip():
+        return secret.strip()
+    return request.query.get(QUERY_KEY) if websocket else None
+
+
+def error_response(request: web.Request, fault: Fault) -> web.Response:
+    """A refusal as the wire writes it."""
+    try:
+        phrase = http.HTTPStatus(fault.status).phrase
+    except ValueError:
+        phrase = "Error"
+    body: dict[str, Any] = {
+        "path": request.rel_url.raw_path,
+        "timestamp": timestamp(time.time()),
+        "statusCode": fault.status,
+        "error": phrase,
+        "message": fault.message,
+        "method": request.method,
+    }
+    if fault.code is not None:
+        body["code"] = fault.code
+    if fault.source is not None:
+        body["source"] = fault.source
+    body |= fault.details
+    return web.Response(status=fault.status, body=_encode(body), content_type=_JSON, headers=fault.headers or None)

@@ -1,0 +1,136 @@
+"""Lists of sandboxes: filters, order, and pages that hold still while sandboxes come and go."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from corral.server.faults import bad_request
+from corral.server.store.rows import Sandbox
+from corral.server.wire.control import ListQuery
+
+_ORDERS: dict[str, Callable[[Sandbox], Any]] = {
+    "name": lambda row: row.name,
+    "cpu": lambda row: row.cpu,
+    "memoryGib": lambda row: row.memory,
+    "diskGib": lambda row: row.disk,
+    "lastActivityAt": lambda row: row.active_at,
+    "createdAt": lambda row: row.created_at,
+}
+
+
+class Cursor(msgspec.Struct, array_like=True):
+    """Where a page ended: the order it was in, and the last one on it. It says nothing that the page did not."""
+
+    sort: str
+    order: str
+    value: str | int | float
+    id: str
+
+
+def page_of(rows: Iterable[Sandbox], query: ListQuery) -> tuple[list[Sandbox], str | None]:
+    """The page that a query asks for, and the cursor of the next. Raises: Fault 400."""
+    value_of = _ORDERS[query.sort]
+    down = query.order == "desc"
+
+    def place(row: Sandbox) -> tuple[Any, str]:
+        return value_of(row), row.id
+
+    found = sorted(filter_rows(rows, query), key=place, reverse=down)
+    if query.cursor is not None:
+        after = _read_cursor(query)
+        found = [row for row in found if (place(row) < after if down else place(row) > after)]
+    page = found[: query.limit]
+    if len(found) <= len(page):
+        return page, None
+    last = page[-1]
+    return page, _write_cursor(Cursor(sort=query.sort, order=query.order, value=value_of(last), id=last.id))
+
+
+def _write_cursor(cursor: Cursor) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
+
+
+def _read_cursor(query: ListQuery) -> tuple[Any, str]:
+    text = query.cursor or ""
+    try:
+        packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        cursor = msgspec.json.decode(packed, type=Cursor)
+    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
+        raise bad_request("cursor: not one of ours") from None
+    if (cursor.sort, cursor.order) != (query.sort, query.order) or isinstance(cursor.value, str) != (
+        query.sort == "name"
+    ):
+        raise bad_request("cursor: of a list in another order")
+    return cursor.value, cursor.id
+
+
+def read_labels(text: str | None) -> dict[str, str]:
+    """A filter by labels: a JSON object in the query. Raises: Fault 400."""
+    if not text:
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise bad_request("labels: not a JSON object of texts") from None
+
+
+def filter_rows(rows: Iterable[Sandbox], query: ListQuery) -> list[Sandbox]:
+    """Those that a query asks for. Raises: Fault 400."""
+    labels = read_labels(query.labels)
+    tests: list[Callable[[Sandbox], bool]] = []
+    if labels:
+        tests.append(lambda row: all(row.labels.get(key) == value for key, value in labels.items()))
+    if query.id:
+        tests.append(lambda row: row.id.startswith((query.id or "").lower()))
+    if query.name:
+        tests.append(lambda row: row.name.lower().startswith((query.name or "").lower()))
+    tests += [_among(attribute, wanted) for attribute, wanted in (
+        ("state", query.states), ("snapshot", query.snapshots), ("target", query.region_ids),
+    ) if wanted]  # fmt: skip
+    if query.sandbox_classes:
+        tests.append(lambda row: "container" in query.sandbox_classes)
+    if query.is_public is not None:
+        tests.append(lambda row: row.public == query.is_public)
+    if query.is_recoverable is not None:
+        tests.append(lambda row: (row.state == "error" and row.engine_id is not None) == query.is_recoverable)
+    tests += _between(query)
+    return [row for row in rows if all(test(row) for test in tests)]
+
+
+def _among(attribute: str, wanted: list[str]) -> Callable[[Sandbox], bool]:
+    return lambda row: getattr(row, attribute) in wanted
+
+
+def _between(query: ListQuery) -> list[Callable[[Sandbox], bool]]:
+    ranges: list[tuple[Callable[[Sandbox], float | None], float | None, float | None]] = [
+        (lambda row: row.cpu, query.min_cpu, query.max_cpu),
+        (lambda row: row.memory, query.min_memory, query.max_memory),
+        (lambda row: row.disk, query.min_disk, query.max_disk),
+        (lambda row: 0, query.min_gpu, query.max_gpu),
+        (lambda row: row.created_at, _seconds(query.created_at_after), _seconds(query.created_at_before)),
+        (lambda row: row.state_at, _seconds(query.last_event_after), _seconds(query.last_event_before)),
+        (lambda row: row.destroy_at, _seconds(query.auto_destroy_at_after), _seconds(query.auto_destroy_at_before)),
+    ]
+    return [_inside(*each) for each in ranges if each[1] is not None or each[2] is not None]
+
+
+def _inside(
+    value_of: Callable[[Sandbox], float | None], least: float | None, most: float | None
+) -> Callable[[Sandbox], bool]:
+    def test(row: Sandbox) -> bool:
+        value = value_of(row)
+        return value is not None and (least is None or value >= least) and (most is None or value <= most)
+
+    return test
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    if moment is None:
+        return None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,154 @@
+"""The sandboxes that there are: in memory, and in the database before anything is done to them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from corral.server.faults import Fault, conflict, not_found
+from corral.server.store.database import Database
+from corral.server.store.rows import Organisation, Sandbox, load_all
+
+READABLE_AFTER_SECONDS = 30.0
+"""So long a deleted sandbox can still be looked at: older clients do so after deleting it."""
+ON = frozenset({"creating", "starting", "started", "restoring", "resuming", "forking", "snapshotting", "resizing"})
+"""States in which a sandbox uses processors and memory, for quotas."""
+
+Listener = Callable[[Sandbox, str | None], None]
+"""Told of each change, with the state before; None for a new one."""
+
+
+class Roster:
+    """All sandboxes of a server."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._rows = {row.id: row for row in load_all(Sandbox, database)}
+        self._names = {(row.organisation_id, row.name): row.id for row in self._rows.values()}
+        self._buried: dict[str, tuple[Sandbox, float]] = {}
+        self._stale: set[str] = set()
+        self.listeners: list[Listener] = []
+
+    def __iter__(self) -> Iterator[Sandbox]:
+        return iter(list(self._rows.values()))
+
+    def __contains__(self, sandbox_id: str) -> bool:
+        return sandbox_id in self._rows
+
+    def of(self, organisation_id: str) -> list[Sandbox]:
+        """Those of one organisation."""
+        return [row for row in self._rows.values() if row.organisation_id == organisation_id]
+
+    def states(self) -> Counter[str]:
+        """How many are in which state."""
+        return Counter(row.state for row in self._rows.values())
+
+    def find(self, wanted: str, *, organisation_id: str | None, buried: bool = False) -> Sandbox:
+        """By id or name. Raises: Fault 404, also for another organisation's."""
+        row = self._rows.get(wanted)
+        if row is None and buried and wanted in self._buried:
+            row = self._buried[wanted][0]
+        if row is None and organisation_id is not None:
+            row = self._rows.get(self._names.get((organisation_id, wanted), ""))
+        if row is None and buried:
+            mine = (old for old, _ in self._buried.values() if old.organisation_id == organisation_id)
+            row = next((old for old in mine if old.name == wanted), None)
+        if row is None or (organisation_id is not None and row.organisation_id != organisation_id):
+            raise not_found(f"there is no sandbox {wanted[:200]!r}")
+        return row
+
+    def add(self, row: Sandbox) -> None:
+        """A new one; its intent is on disk when this returns. Raises: Fault 409 if the name is taken."""
+        if (row.organisation_id, row.name) in self._names:
+            raise conflict(f"a sandbox named {row.name!r} already exists")
+        row.save(self._database)
+        self._rows[row.id] = row
+        self._names[row.organisation_id, row.name] = row.id
+        self._tell(row, None)
+
+    def save(self, row: Sandbox) -> None:
+        """Write a change that is no change of state."""
+        row.updated_at = time.time()
+        self._stale.discard(row.id)
+        if row.id in self._rows:
+            row.save(self._database)
+
+    def turn(
+        self,
+        row: Sandbox,
+        state: str,
+        *,
+        desired: str | None = None,
+        intent: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Into another state."""
+        before = row.state
+        row.state = state
+        row.desired_state = desired or row.desired_state
+        row.intent = intent
+        row.error_reason = reason
+        if before != state:
+            row.state_at = time.time()
+        self.save(row)
+        if before != state:
+            self._tell(row, before)
+
+    def touch(self, row: Sandbox) -> None:
+        """It is being used. Kept in memory; `flush` writes it, so that no call waits for that."""
+        row.active_at = time.time()
+        self._stale.add(row.id)
+
+    def flush(self) -> None:
+        """Write what `touch` noted."""
+        stale, self._stale = self._stale, set()
+        rows = [self._rows[sandbox_id] for sandbox_id in stale if sandbox_id in self._rows]
+        if rows:
+            with self._database.transaction():
+                for row in rows:
+                    row.save(self._database)
+
+    def bury(self, row: Sandbox) -> None:
+        """It is no more; for a while it can be looked at."""
+        self.forget(row)
+        before, row.state, row.desired_state, row.intent = row.state, "destroyed", "destroyed", None
+        row.state_at = row.updated_at = time.time()
+        now = time.monotonic()
+        self._buried = {key: old for key, old in self._buried.items() if now - old[1] < READABLE_AFTER_SECONDS}
+        self._buried[row.id] = (row, now)
+        self._tell(row, before)
+
+    def forget(self, row: Sandbox) -> None:
+        """As if it had never been."""
+        row.erase(self._database)
+        self._rows.pop(row.id, None)
+        self._stale.discard(row.id)
+        if self._names.get((row.organisation_id, row.name)) == row.id:
+            del self._names[row.organisation_id, row.name]
+
+    def _tell(self, row: Sandbox, before: str | None) -> None:
+        for listener in self.listeners:
+            listener(row, before)
+
+    def check_quota(
+        self,
+        organisation: Organisation,
+        *,
+        sandboxes: int = 0,
+        cpu: int = 0,
+        memory: int = 0,
+        disk: int = 0,
+        leaving_out: str | None = None,
+    ) -> None:
+        """Whether so much more may be had. Raises: Fault 403."""
+        rows = [row for row in self.of(organisation.id) if row.id != leaving_out]
+        running = [row for row in rows if row.state in ON]
+        for what, limit, wanted in (
+            ("sandboxes", organisation.max_sandboxes, len(rows) + sandboxes),
+            ("processors", organisation.max_cpu, sum(row.cpu for row in running) + cpu),
+            ("GiB of memory", organisation.max_memory_gib, sum(row.memory for row in running) + memory),
+            ("GiB of disk", organisation.max_disk_gib, sum(row.disk for row in rows if row.state != "archived") + disk),
+        ):
+            if limit is not None and wanted > limit:
+                raise Fault(403, f"the organisation may have {limit} {what}, and this would make {wanted}")

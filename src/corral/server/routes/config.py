@@ -1,0 +1,29 @@
+"""What clients ask about the server itself."""
+
+from __future__ import annotations
+
+from corral.server.routing import Call, Table
+from corral.server.settings import API, TOOLBOX
+from corral.server.shelf import BASE
+from corral.server.wire import control
+
+TABLE = Table("open")
+
+
+@TABLE.add("GET", "/config", scope="read", answers={200: control.DaytonaConfiguration})
+async def get_config(call: Call) -> control.DaytonaConfiguration:
+    """What this server is; clients ask before they have a key."""
+    base = call.services.control.guard.base_url(call.request)
+    return control.DaytonaConfiguration(
+        version=call.services.settings.version,
+        oidc=control.OidcConfig(issuer="", client_id="", audience="", provider="none"),
+        linked_accounts_enabled=False,
+        announcements={},
+        proxy_template_url=base + "/preview/{{sandboxId}}/{{PORT}}",
+        proxy_toolbox_url=base + TOOLBOX,
+        default_snapshot=BASE,
+        dashboard_url=base + API,
+        max_auto_archive_interval=call.services.settings.defaults.auto_archive_minutes,
+        maintanance_mode=False,
+        environment="corral",
+    )

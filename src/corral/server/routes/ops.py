@@ -1,0 +1,49 @@
+"""For whoever runs the server: health, metrics, its own description, and the events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from corral.server.faults import Fault
+from corral.server.routing import Call, Table
+
+ROOT = Table("open")
+"""At the root, not below the API."""
+EVENTS = Table("open")
+"""Below the API. The key comes in the first packet, and is checked there."""
+
+
+@ROOT.add("GET", "/health", scope="read", answers={200: dict[str, str]})
+async def get_health(call: Call) -> dict[str, str]:
+    """Whether the process answers."""
+    return {"status": "ok"}
+
+
+@ROOT.add("GET", "/ready", scope="read", answers={200: dict[str, str]})
+async def get_ready(call: Call) -> dict[str, str]:
+    """Whether sandboxes can be made and found."""
+    if not call.services.control.ready:
+        raise Fault(503, "not ready", headers={"Retry-After": "1"})
+    return {"status": "ready"}
+
+
+@ROOT.add("GET", "/metrics", scope="read", answers={200: str})
+async def get_metrics(call: Call) -> web.Response:
+    """Counters for Prometheus; they name no sandbox and no organisation."""
+    parts = call.services.control
+    text = parts.metrics.render(states=parts.roster.states(), websockets=len(parts.events))
+    return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+@EVENTS.add("GET", "/socket.io", scope="read", answers={}, websocket=True)
+async def connect_events(call: Call) -> web.StreamResponse:
+    """Events of an organisation's sandboxes, over socket.io."""
+    return await call.services.control.events.serve(call.request)
+
+
+@EVENTS.add("GET", "/openapi.json", scope="read", answers={200: dict[str, Any]})
+async def get_openapi(call: Call) -> web.Response:
+    """This description."""
+    return web.Response(body=call.services.control.describe(), content_type="application/json")

@@ -1,0 +1,1 @@
+"""What is done inside one sandbox: programs, files, git and the rest."""

@@ -1,0 +1,281 @@
+"""Git, run inside the sandbox, so that it can reach what the sandbox can reach and nothing else."""
+
+from __future__ import annotations
+
+import posixpath
+
+from corral.server.faults import bad_request
+from corral.server.routes.toolbox.git_run import Git, check_revision, credentials
+from corral.server.routes.toolbox.git_status import LOG_FORMAT, parse_log, parse_remotes, parse_status
+from corral.server.routes.toolbox.given import parse_path
+from corral.server.routing import Call, Table
+from corral.server.wire import git as wire
+
+TABLE = Table("toolbox")
+
+_RESET_MODES = ("soft", "mixed", "hard", "merge", "keep")
+_SCOPES = ("global", "local", "system")
+_MAX_COMMITS = 10_000
+
+
+@TABLE.add("POST", "/git/clone", scope="run", body=wire.GitCloneRequest, answers={200: None})
+async def clone_repository(call: Call) -> None:
+    """Clone a repository, and check a branch or a commit of it out."""
+    body = call.body
+    target = parse_path(call.sandbox, body.path)
+    await call.sandbox.box.files.mkdir(posixpath.dirname(target))
+    options: list[str] = []
+    if body.branch:
+        options += ["--branch", check_revision(body.branch, "branch")]
+    if body.depth:
+        options += ["--depth", str(body.depth)]
+    settings = [("http.sslVerify", "false")] if body.insecure_skip_tls else []
+    login = credentials(body.username, body.password)
+    await Git(call.sandbox, "/").run(
+        "clone", "--quiet", *options, "--", body.url, target, settings=settings, login=login, url=body.url
+    )
+    if body.commit_id:
+        commit = check_revision(body.commit_id, "commit")
+        git = Git(call.sandbox, target)
+        if body.depth:
+            await git.run(
+                "fetch", "--quiet", "--depth", str(body.depth), "origin", commit,
+                settings=settings, login=login, url=body.url,
+            )  # fmt: skip
+        await git.run("checkout", "--quiet", "--detach", commit, "--")
+
+
+@TABLE.add("GET", "/git/status", scope="run", query=wire.GitPathQuery, answers={200: wire.GitStatus})
+async def get_status(call: Call) -> wire.GitStatus:
+    """The branch, how far it is from its upstream, and every file that is not as it was committed."""
+    result = await Git(call.sandbox, call.query.path).run(
+        "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"
+    )
+    return parse_status(result.stdout)
+
+
+@TABLE.add("POST", "/git/add", scope="run", body=wire.GitAddRequest, answers={200: None})
+async def add_files(call: Call) -> None:
+    """Stage files, also such as were deleted."""
+    await _with_paths(Git(call.sandbox, call.body.path), call.body.files, "add", "--all")
+
+
+async def _with_paths(git: Git, files: list[str], *arguments: str) -> None:
+    if not files:
+        raise bad_request("no files are named")
+    if any(not file or "\0" in file for file in files):
+        raise bad_request("a file's name is empty, or has a NUL character", code="INVALID_FILE_PATH")
+    # By standard input: there may be more of them than an argument list takes.
+    await git.run(*arguments, "--pathspec-from-file=-", "--pathspec-file-nul", stdin="\0".join(files))
+
+
+@TABLE.add("POST", "/git/commit", scope="run", body=wire.GitCommitRequest, answers={200: wire.GitCommitResponse})
+async def commit_changes(call: Call) -> wire.GitCommitResponse:
+    """Commit what is staged, in somebody's name."""
+    body = call.body
+    if not body.message.strip():
+        raise bad_request("a commit needs a message")
+    if any("\0" in text or "\n" in text for text in (body.author, body.email)) or "\0" in body.message:
+        raise bad_request("author, email or message have a character that git can't store")
+    git = Git(call.sandbox, body.path)
+    env = {
+        "GIT_AUTHOR_NAME": body.author,
+        "GIT_AUTHOR_EMAIL": body.email,
+        "GIT_COMMITTER_NAME": body.author,
+        "GIT_COMMITTER_EMAIL": body.email,
+    }
+    options = ["--allow-empty"] if body.allow_empty else []
+    await git.run("commit", "--quiet", "--cleanup=verbatim", "--file=-", *options, stdin=body.message, env=env)
+    return wire.GitCommitResponse(hash=(await git.run("rev-parse", "HEAD")).stdout.strip())
+
+
+@TABLE.add("POST", "/git/push", scope="run", body=wire.GitTransferRequest, answers={200: None})
+async def push_changes(call: Call) -> None:
+    """Push a branch."""
+    body = call.body
+    git = Git(call.sandbox, body.path)
+    login = credentials(body.username, body.password)
+    remote = check_revision(body.remote or "origin", "remote")
+    # Without a branch, the one that is checked out, to the same name: git's own default asks for an upstream first.
+    branch = check_revision(body.branch, "branch") if body.branch else "HEAD"
+    options = ["--set-upstream"] if body.set_upstream else []
+    url = await git.remote_url(remote, push=True) if login else ""
+    await git.run("push", *options, remote, branch, login=login, url=url)
+
+
+@TABLE.add("POST", "/git/pull", scope="run", body=wire.GitTransferRequest, answers={200: None})
+async def pull_changes(call: Call) -> None:
+    """Fetch and merge."""
+    body = call.body
+    git = Git(call.sandbox, body.path)
+    login = credentials(body.username, body.password)
+    remote = check_revision(body.remote or "origin", "remote")
+    arguments = [remote]
+    if body.branch:
+        arguments.append(check_revision(body.branch, "branch"))
+    elif not body.remote:
+        tracked = await git.run("rev-parse", "--abbrev-ref", "--symbolic-full-name", "@{upstream}", accept=(0, 128))
+        if tracked.exit_code == 0:
+            arguments = []
+        else:
+            arguments.append((await git.run("symbolic-ref", "--short", "HEAD")).stdout.strip())
+    url = await git.remote_url(remote) if login else ""
+    settings = [("pull.rebase", "false")]
+    await git.run("pull", "--quiet", *arguments, settings=settings, login=login, url=url)
+
+
+@TABLE.add("GET", "/git/branches", scope="run", query=wire.GitPathQuery, answers={200: wire.ListBranchResponse})
+async def list_branches(call: Call) -> wire.ListBranchResponse:
+    """All local branches, and which of them is checked out."""
+    git = Git(call.sandbox, call.query.path)
+    branches = (await git.run("for-each-ref", "--format=%(refname:short)", "refs/heads")).stdout.splitlines()
+    current = (await git.run("symbolic-ref", "--quiet", "--short", "HEAD", accept=(0, 1))).stdout.strip()
+    return wire.ListBranchResponse(branches=branches, current=current or None)
+
+
+@TABLE.add("POST", "/git/branches", scope="run", body=wire.GitBranchRequest, answers={201: None})
+async def create_branch(call: Call) -> None:
+    """Make a branch where HEAD is."""
+    await Git(call.sandbox, call.body.path).run("branch", check_revision(call.body.name, "branch"))
+
+
+@TABLE.add("DELETE", "/git/branches", scope="run", body=wire.GitBranchRequest, answers={204: None})
+async def delete_branch(call: Call) -> None:
+    """Delete a branch, merged or not."""
+    await Git(call.sandbox, call.body.path).run("branch", "-D", "--", check_revision(call.body.name, "branch"))
+
+
+@TABLE.add("POST", "/git/checkout", scope="run", body=wire.GitCheckoutRequest, answers={200: None})
+async def checkout_branch(call: Call) -> None:
+    """Check a branch or a commit out."""
+    branch = check_revision(call.body.branch, "branch")
+    await Git(call.sandbox, call.body.path).run("checkout", "--quiet", branch, "--")
+
+
+@TABLE.add("POST", "/git/init", scope="run", body=wire.GitInitRequest, answers={201: None})
+async def init_repository(call: Call) -> None:
+    """Make a repository."""
+    options = ["--bare"] if call.body.bare else []
+    if call.body.initial_branch:
+        options.append(f"--initial-branch={check_revision(call.body.initial_branch, 'branch')}")
+    target = parse_path(call.sandbox, call.body.path)
+    await call.sandbox.box.files.mkdir(target)
+    await Git(call.sandbox, target).run("init", "--quiet", *options)
+
+
+@TABLE.add("POST", "/git/reset", scope="run", body=wire.GitResetRequest, answers={200: None})
+async def reset_changes(call: Call) -> None:
+    """Go back to a commit, or take files out of the index."""
+    body = call.body
+    git = Git(call.sandbox, body.path)
+    target = [check_revision(body.target, "revision")] if body.target else []
+    if body.mode and body.mode not in _RESET_MODES:
+        raise bad_request(f"mode {body.mode[:40]!r} is none of {', '.join(_RESET_MODES)}")
+    if body.files:
+        if body.mode not in (None, "", "mixed"):
+            raise bad_request(f"mode {body.mode!r} is for whole trees, not for single files")
+        await _with_paths(git, body.files, "reset", "--quiet", *target)
+    else:
+        await git.run("reset", "--quiet", f"--{body.mode or 'mixed'}", *target, "--")
+
+
+@TABLE.add("POST", "/git/restore", scope="run", body=wire.GitRestoreRequest, answers={200: None})
+async def restore_files(call: Call) -> None:
+    """Take files back as they were, in the working tree, in the index, or both."""
+    body = call.body
+    options = ["--staged"] if body.staged else []
+    if body.worktree or (body.worktree is None and not body.staged):
+        options.append("--worktree")
+    if not options:
+        raise bad_request("neither the index nor the working tree is to be restored")
+    if body.source:
+        options.append(f"--source={check_revision(body.source, 'revision')}")
+    await _with_paths(Git(call.sandbox, body.path), body.files, "restore", "--quiet", *options)
+
+
+@TABLE.add("GET", "/git/remotes", scope="run", query=wire.GitPathQuery, answers={200: wire.ListRemotesResponse})
+async def list_remotes(call: Call) -> wire.ListRemotesResponse:
+    """All remotes."""
+    git = Git(call.sandbox, call.query.path)
+    await git.run("rev-parse", "--git-dir")
+    found = await git.run("config", "-z", "--get-regexp", r"^remote\..*\.url$", accept=(0, 1))
+    return wire.ListRemotesResponse(remotes=parse_remotes(found.stdout))
+
+
+@TABLE.add("POST", "/git/remotes", scope="run", body=wire.GitAddRemoteRequest, answers={201: None})
+async def add_remote(call: Call) -> None:
+    """Add a remote, or point one that is there elsewhere."""
+    body = call.body
+    git = Git(call.sandbox, body.path)
+    name = check_revision(body.name, "remote")
+    there = await git.run("config", "--get", f"remote.{name}.url", accept=(0, 1))
+    if there.exit_code == 0 and body.overwrite:
+        await git.run("remote", "set-url", "--", name, body.url)
+    else:
+        await git.run("remote", "add", "--", name, body.url)
+    if body.fetch:
+        await git.run("fetch", "--quiet", name)
+
+
+@TABLE.add("GET", "/git/config", scope="run", query=wire.GitConfigQuery, answers={200: wire.GitConfigResponse})
+async def get_git_config(call: Call) -> wire.GitConfigResponse:
+    """A setting's value."""
+    git, scope = _scoped(call, call.query.path, call.query.scope)
+    key = _check_key(call.query.key)
+    found = await git.run("config", scope, "-z", "--get", "--", key, accept=(0, 1))
+    return wire.GitConfigResponse(value=found.stdout.removesuffix("\0") if found.exit_code == 0 else None)
+
+
+@TABLE.add("POST", "/git/config", scope="run", body=wire.GitSetConfigRequest, answers={200: None})
+async def set_git_config(call: Call) -> None:
+    """Set a setting."""
+    git, scope = _scoped(call, call.body.path, call.body.scope)
+    await git.run("config", scope, "--replace-all", "--", _check_key(call.body.key), call.body.value)
+
+
+@TABLE.add("POST", "/git/config/user", scope="run", body=wire.GitConfigureUserRequest, answers={200: None})
+async def configure_user(call: Call) -> None:
+    """Say who commits."""
+    git, scope = _scoped(call, call.body.path, call.body.scope)
+    await git.run("config", scope, "--replace-all", "--", "user.name", call.body.name)
+    await git.run("config", scope, "--replace-all", "--", "user.email", call.body.email)
+
+
+def _scoped(call: Call, path: str | None, scope: str | None) -> tuple[Git, str]:
+    chosen = scope or "global"
+    if chosen not in _SCOPES:
+        raise bad_request(f"scope {chosen[:40]!r} is none of {', '.join(_SCOPES)}")
+    if chosen == "local" and not path:
+        raise bad_request("a local setting needs the path of its repository")
+    return Git(call.sandbox, path or None), f"--{chosen}"
+
+
+def _check_key(key: str) -> str:
+    section, dot, name = key.rpartition(".")
+    if not dot or not section or not name or key.startswith("-") or "\n" in key or "\0" in key:
+        raise bad_request(f"{key[:100]!r} is not a key such as user.name")
+    return key
+
+
+@TABLE.add("POST", "/git/credentials", scope="run", body=wire.GitAuthenticateRequest, answers={200: None})
+async def authenticate(call: Call) -> None:
+    """Keep credentials inside, in git's plain-text store, for all that come later."""
+    body = call.body
+    login = credentials(body.username, body.password)
+    host, protocol = body.host or "github.com", body.protocol or "https"
+    if login is None or not login.username or not login.password:
+        raise bad_request("a user name and a password are needed")
+    if any(set(text) & {"\n", "\r", "\0", "/", " "} for text in (host, protocol)):
+        raise bad_request("host or protocol are not names")
+    git = Git(call.sandbox, None)
+    await git.run("config", "--global", "--replace-all", "credential.helper", "store")
+    entry = f"protocol={protocol}\nhost={host}\nusername={login.username}\npassword={login.password}\n\n"
+    await git.run("credential", "approve", stdin=entry)
+
+
+@TABLE.add("GET", "/git/history", scope="run", query=wire.GitPathQuery, answers={200: list[wire.GitCommitInfo]})
+async def get_commit_history(call: Call) -> list[wire.GitCommitInfo]:
+    """The commits that lead to HEAD, newest first."""
+    git = Git(call.sandbox, call.query.path)
+    found = await git.run("log", "-z", f"--max-count={_MAX_COMMITS}", f"--format={LOG_FORMAT}", "--no-color")
+    return parse_log(found.stdout)

@@ -1,0 +1,215 @@
+"""Running git inside: by argument list, with credentials that no list of processes shows, and its refusals as ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from corral.errors import InvalidCommandError, WorkdirError
+from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
+from corral.server.faults import Fault, bad_request, not_found
+from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_path, program_user
+from corral.server.services import Held
+
+_GIT_SECONDS = 3600
+"""Nobody waits longer; a client that goes away ends it sooner."""
+_MAX_TOLD = 2000
+_SECRET_IN_URL = re.compile(r"://[^/@\s]+@")
+
+# Asked by git for the host that the caller means, and for no other. The secret is in the environment of this one call.
+_CREDENTIAL_HELPER = (
+    '!f() { if [ "$1" = get ]; then '
+    'printf "username=%s\\npassword=%s\\n" "$CORRAL_GIT_USERNAME" "$CORRAL_GIT_PASSWORD"; fi; }; f'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """A name and a secret, for one host."""
+
+    username: str
+    password: str
+
+
+def credentials(username: str | None, password: str | None) -> Credentials | None:
+    """What a request gave. Raises: Fault, 400, for characters that would break git's own protocol."""
+    if not username and not password:
+        return None
+    for value in (username or "", password or ""):
+        if set(value) & {"\n", "\r", "\0"}:
+            raise bad_request("credentials can't have line breaks or NUL characters")
+    return Credentials(username=username or "", password=password or "")
+
+
+# Looked through from the top. The texts are git's own, in the C locale.
+_REFUSALS: tuple[tuple[str, int, str], ...] = (
+    (
+        (
+            r"Authentication failed|could not read (Username|Password)|Invalid username or (password|token)"
+            r"|returned error: 40[13]\b|HTTP 40[13]\b|Permission denied \(|terminal prompts disabled"
+            r"|Access denied|Host key verification failed"
+        ),
+        401,
+        "GIT_AUTH_FAILED",
+    ),
+    (
+        r"\[remote rejected\]|pre-receive hook declined|remote hook declined|protected branch",
+        422,
+        "GIT_REMOTE_REJECTED",
+    ),
+    (r"! \[rejected\]|non-fast-forward|fetch first|Updates were rejected", 409, "GIT_PUSH_REJECTED"),
+    (
+        (
+            r"CONFLICT \(|Automatic merge failed|[Ff]ix conflicts|unmerged (files|paths)|needs merge"
+            r"|You have not concluded|Not possible to fast-forward|divergent branches|resolve your current index first"
+        ),
+        409,
+        "GIT_MERGE_CONFLICT",
+    ),
+    (
+        (
+            r"would be overwritten by|commit your changes or stash|have unstaged changes|contains uncommitted changes"
+            r"|not uptodate"
+        ),
+        409,
+        "GIT_DIRTY_WORKTREE",
+    ),
+    (
+        (
+            r"[Rr]emote branch .* not found|couldn't find remote ref|src refspec .* does not match"
+            r"|branch '[^']*' not found|pathspec '[^']*' did not match any file\(s\) known to git|invalid reference"
+            r"|not a valid (branch point|object name|ref)|no such (branch|ref)|unknown revision|ambiguous argument"
+            r"|no upstream branch|reference is not a tree|not our ref|unable to read tree"
+        ),
+        404,
+        "GIT_BRANCH_NOT_FOUND",
+    ),
+    (r"[Aa] branch named .* already exists", 409, "GIT_BRANCH_EXISTS"),
+    (
+        (
+            r"not a git repository|does not appear to be a git repo|[Rr]epository .*not found|returned error: 404"
+            r"|repository '[^']*' does not exist|No such remote|No configured push destination|cannot change to"
+        ),
+        404,
+        "GIT_REPO_NOT_FOUND",
+    ),
+    (
+        (
+            r"Could not resolve host|unable to access|Connection (refused|reset|timed out|closed)|Failed to connect"
+            r"|Could not read from remote|RPC failed|early EOF|hung up unexpectedly|SSL|unable to look up"
+            r"|transport .* not allowed|Network is unreachable|unable to connect"
+        ),
+        502,
+        "GIT_TRANSPORT_FAILED",
+    ),
+    (r"already exists|checked out at|used by worktree|could not lock", 409, "CONFLICT"),
+)
+
+
+class Git:
+    """git in one folder of one sandbox."""
+
+    def __init__(self, held: Held, path: str | None) -> None:
+        self._held = held
+        self._folder = parse_path(held, path) if path else held.home or held.workdir
+        self._named = path is not None
+
+    async def run(
+        self,
+        *arguments: str,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+        settings: Sequence[tuple[str, str]] = (),
+        login: Credentials | None = None,
+        url: str = "",
+        accept: Sequence[int] = (0,),
+    ) -> ExecResult:
+        """Run it. `login` is used for the host of `url` alone.
+
+        Raises:
+            Fault: it refused, with the status and code for why.
+        """
+        secret: dict[str, str] = {}
+        chosen = [("safe.directory", "*"), *settings]
+        if login is not None:
+            # An empty helper clears those that are set up inside: what is given for one call is kept by nobody.
+            chosen += [("credential.helper", ""), (f"credential.{_origin(url)}.helper", _CREDENTIAL_HELPER)]
+            secret = {"CORRAL_GIT_USERNAME": login.username, "CORRAL_GIT_PASSWORD": login.password}
+        try:
+            result = await self._held.box.exec(
+                ["git", *arguments],
+                cwd=self._folder,
+                env={**environment(self._held), **_BASE_ENV, **_as_variables(chosen), **secret, **(env or {})},
+                stdin=stdin if stdin is not None else "",
+                user=program_user(self._held),
+                timeout=_GIT_SECONDS,
+                output_limit_bytes=OUTPUT_LIMIT_BYTES,
+            )
+        except WorkdirError as error:
+            raise not_found(f"{self._folder} is not a folder", code="GIT_REPO_NOT_FOUND") from error
+        except InvalidCommandError as error:
+            raise bad_request(f"{error}") from error
+        if result.exit_code not in accept or result.reason != "exited":
+            raise _refusal(result, login)
+        return result
+
+    async def remote_url(self, remote: str, *, push: bool = False) -> str:
+        """Where a remote leads, or the name itself if it is a URL."""
+        found = await self.run("remote", "get-url", *(["--push"] if push else []), "--", remote, accept=(0, 2, 128))
+        return found.stdout.split("\n", 1)[0] if found.exit_code == 0 else remote
+
+
+_BASE_ENV = {
+    "LC_ALL": "C",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "/bin/false",
+    "SSH_ASKPASS": "/bin/false",
+    "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
+    "GIT_EDITOR": "true",
+    "GIT_PAGER": "cat",
+}
+
+
+def _as_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Settings for one call, which git reads from its environment."""
+    variables = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings):
+        variables[f"GIT_CONFIG_KEY_{number}"] = key
+        variables[f"GIT_CONFIG_VALUE_{number}"] = value
+    return variables
+
+
+def _origin(url: str) -> str:
+    """Scheme, host and port of a URL. Raises: Fault, 400, for one to which a name and password mean nothing."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        known = False
+    if not known:
+        raise bad_request("a user name and password are for http and https URLs")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def check_revision(text: str, what: str) -> str:
+    """A branch, commit or remote that git can't take for an option. Raises: Fault, 400."""
+    if not text or text.startswith("-") or "\0" in text or "\n" in text:
+        raise bad_request(f"{text[:100]!r} is not a name for a {what}")
+    return text
+
+
+def _refusal(result: ExecResult, login: Credentials | None) -> Fault:
+    if result.exit_code == NOT_FOUND_EXIT_CODE:
+        return bad_request("git is not installed in this sandbox")
+    if result.timed_out:
+        return Fault(408, f"git was ended after {_GIT_SECONDS} s", code="PROCESS_EXECUTION_TIMEOUT")
+    text = result.output.strip()
+    if login is not None and login.password:
+        text = text.replace(login.password, "***")
+    text = _SECRET_IN_URL.sub("://***@", text)[-_MAX_TOLD:] or f"git ended with {result.exit_code}"
+    for pattern, status, code in _REFUSALS:
+        if re.search(pattern, text):
+            return Fault(status, text, code=code)
+    return bad_request(text, code="BAD_REQUEST")

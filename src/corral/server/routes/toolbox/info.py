@@ -1,0 +1,135 @@
+"""About a sandbox: its folders, variables, ports and use."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+
+from corral.server.faults import bad_request
+from corral.server.routes.toolbox.given import check_variables
+from corral.server.routing import Call, Table
+from corral.server.services import Held
+from corral.server.wire import toolbox as wire
+from corral.server.wire.base import timestamp
+
+TABLE = Table("toolbox")
+
+_MAX_ENV_BYTES = 128 * 1024
+_LISTEN = "0A"
+"""The kernel's number for a socket that listens."""
+_LOOK_SECONDS = 10
+_SAMPLE_SECONDS = 0.1
+
+
+@TABLE.add("GET", "/user-home-dir", scope="run", answers={200: wire.DirResponse})
+async def get_user_home_dir(call: Call) -> wire.DirResponse:
+    """The home folder of the user whom programs run as."""
+    return wire.DirResponse(dir=call.sandbox.home)
+
+
+@TABLE.add("GET", "/work-dir", scope="run", answers={200: wire.DirResponse})
+async def get_work_dir(call: Call) -> wire.DirResponse:
+    """The folder that relative paths start from."""
+    return wire.DirResponse(dir=call.sandbox.workdir)
+
+
+@TABLE.add("GET", "/project-dir", scope="run", answers={200: wire.DirResponse})
+async def get_project_dir(call: Call) -> wire.DirResponse:
+    """The same, as old clients call it."""
+    return wire.DirResponse(dir=call.sandbox.workdir)
+
+
+@TABLE.add("POST", "/env", scope="run", body=wire.UpdateEnvRequest, answers={200: dict[str, str]})
+async def update_env(call: Call) -> dict[str, str]:
+    """Set and unset variables for programs to come; gives all that are set this way."""
+    env, body = call.sandbox.env, call.body
+    new = dict(env)
+    for name in body.unset or ():
+        new.pop(name, None)
+    if body.unset_value_prefix:
+        new = {name: value for name, value in new.items() if not value.startswith(body.unset_value_prefix)}
+    check_variables(body.set or {})
+    new |= body.set or {}
+    if sum(len(name.encode()) + len(value.encode()) + 2 for name, value in new.items()) > _MAX_ENV_BYTES:
+        raise bad_request(f"the variables together have more than {_MAX_ENV_BYTES} bytes")
+    env.clear()
+    env.update(new)
+    return new
+
+
+@TABLE.add("GET", "/version", scope="run", answers={200: dict[str, str]})
+async def get_version(call: Call) -> dict[str, str]:
+    """Who answers."""
+    return {"version": "corral"}
+
+
+@TABLE.add("POST", "/init", scope="run", body=wire.InitializeRequest, body_optional=True, answers={200: dict[str, str]})
+async def initialize(call: Call) -> dict[str, str]:
+    """There is nothing to set up: a sandbox is ready when it is started."""
+    return {"message": "the sandbox is ready"}
+
+
+# --------------------------------------------------------------------------------------------------------------- ports
+
+
+@TABLE.add("GET", "/port", scope="run", answers={200: wire.PortList})
+async def get_ports(call: Call) -> wire.PortList:
+    """The ports on which somebody listens inside."""
+    return wire.PortList(ports=sorted(await _listening(call.sandbox)))
+
+
+@TABLE.add("GET", "/port/{port}/in-use", scope="run", answers={200: wire.IsPortInUseResponse})
+async def is_port_in_use(call: Call) -> wire.IsPortInUseResponse:
+    """Whether somebody listens on a port inside."""
+    text = call.params["port"]
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
+        raise bad_request(f"{text[:20]!r} is not a port")
+    return wire.IsPortInUseResponse(is_in_use=int(text) in await _listening(call.sandbox))
+
+
+async def _listening(held: Held) -> set[int]:
+    # A machine without IPv6 has no second table; then cat fails, having shown the first.
+    shown = await held.box.exec(["/bin/cat", "/proc/net/tcp", "/proc/net/tcp6"], cwd="/", timeout=_LOOK_SECONDS)
+    return parse_listening(shown.stdout)
+
+
+def parse_listening(table: str) -> set[int]:
+    """The ports of sockets that listen, in the kernel's own table."""
+    ports = set()
+    for line in table.splitlines():
+        words = line.split()
+        if len(words) > 3 and words[3] == _LISTEN:
+            try:
+                ports.add(int(words[1].rpartition(":")[2], 16))
+            except ValueError:
+                continue  # a line cut in two: the table is read while it changes
+    return ports
+
+
+# ----------------------------------------------------------------------------------------------------------------- use
+
+
+@TABLE.add("GET", "/system/metrics", scope="run", answers={200: wire.SystemMetrics})
+async def get_system_metrics(call: Call) -> wire.SystemMetrics:
+    """What the sandbox may use, and uses now."""
+    box = call.sandbox.box
+    resources = box.spec.resources
+    began, before = time.monotonic(), await box.usage()
+    await asyncio.sleep(_SAMPLE_SECONDS)
+    now, wall = await box.usage(), time.monotonic() - began
+    percent = None
+    if before.cpu_seconds is not None and now.cpu_seconds is not None:
+        percent = round(100 * max(0.0, now.cpu_seconds - before.cpu_seconds) / wall / resources.cpus, 2)
+    moment = time.time()
+    return wire.SystemMetrics(
+        timestamp=timestamp(moment),
+        timestamp_unix=int(moment),
+        cpu_count=max(1, math.ceil(resources.cpus)),
+        cpu_used_pct=percent,
+        mem_total=resources.memory,
+        mem_used=now.memory_bytes,
+        disk_total=resources.disk,
+        disk_used=now.disk_bytes,
+        disk_free=max(0, resources.disk - now.disk_bytes) if now.disk_bytes is not None else None,
+    )

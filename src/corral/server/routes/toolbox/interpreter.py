@@ -1,0 +1,181 @@
+"""The stateful interpreter: contexts, and code that runs in them over a websocket."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, cast
+
+import msgspec
+from aiohttp import web
+
+from corral.errors import (
+    BackendUnavailableError,
+    InvalidCommandError,
+    NotRecordedError,
+    UnknownLanguageError,
+    WorkdirError,
+)
+from corral.interpreter.contexts import DEFAULT_CONTEXT, Interpreter
+from corral.interpreter.events import ContextInfo, RunEvent
+from corral.server.faults import Fault, bad_request, not_found
+from corral.server.routes.toolbox.given import environment, parse_folder, seconds
+from corral.server.routes.toolbox.socket import NORMAL, OUT_OF_TIME, REFUSED, ClientLeftError, Socket
+from corral.server.routing import Call, Table
+from corral.server.services import Held
+from corral.server.wire import toolbox as wire
+from corral.server.wire.base import timestamp
+
+TABLE = Table("toolbox")
+
+_DEFAULT_SECONDS = 600.0
+_FIRST_FRAME_SECONDS = 60.0
+_TEXT_CHARACTERS = 8 * 1024
+"""So much text goes into a frame; escaped as JSON it may become six times as long."""
+_MAX_CONTEXTS = 100
+
+
+def _interpreter(held: Held) -> Interpreter:
+    return cast("Interpreter", held.box.interpreter)  # type: ignore[attr-defined]  # SandboxBase has it
+
+
+# ------------------------------------------------------------------------------------------------------------ contexts
+
+
+@TABLE.add(
+    "POST",
+    "/process/interpreter/context",
+    scope="run",
+    body=wire.CreateContextRequest,
+    body_optional=True,
+    answers={200: wire.InterpreterContext},
+)
+async def create_interpreter_context(call: Call) -> wire.InterpreterContext:
+    """Open a context."""
+    held, body = call.sandbox, call.body or wire.CreateContextRequest()
+    if len(await _interpreter(held).contexts()) >= _MAX_CONTEXTS:
+        raise bad_request(f"there are {_MAX_CONTEXTS} contexts; delete some")
+    try:
+        context = await _interpreter(held).open_context(
+            cwd=parse_folder(held, body.cwd), language=body.language or "python"
+        )
+    except (UnknownLanguageError, WorkdirError, BackendUnavailableError) as error:
+        raise bad_request(f"{error}") from error
+    return _tell(context)
+
+
+@TABLE.add("GET", "/process/interpreter/context", scope="run", answers={200: wire.ListContextsResponse})
+async def list_interpreter_contexts(call: Call) -> wire.ListContextsResponse:
+    """All contexts but the default one."""
+    contexts = await _interpreter(call.sandbox).contexts()
+    return wire.ListContextsResponse(contexts=[_tell(each) for each in contexts if each.id != DEFAULT_CONTEXT])
+
+
+@TABLE.add("DELETE", "/process/interpreter/context/{id}", scope="run", answers={200: dict[str, str]})
+async def delete_interpreter_context(call: Call) -> dict[str, str]:
+    """End a context."""
+    name = call.params["id"]
+    if name == DEFAULT_CONTEXT:
+        raise bad_request("the default context can't be deleted")
+    try:
+        await _interpreter(call.sandbox).close_context(name)
+    except NotRecordedError as error:
+        raise not_found(f"there is no context {name[:100]!r}", code="NOT_FOUND") from error
+    return {"message": f"context {name} is deleted"}
+
+
+def _tell(context: ContextInfo) -> wire.InterpreterContext:
+    # `active` is for clients whether it can be used, which it can.
+    return wire.InterpreterContext(
+        id=context.id,
+        cwd=str(context.cwd),
+        created_at=timestamp(context.created),
+        active=True,
+        language=context.language,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- running
+
+
+@TABLE.add("GET", "/process/interpreter/execute", scope="run", websocket=True, answers={})
+async def execute_interpreter_code(call: Call) -> web.StreamResponse:
+    """Run code in a context: one frame says what, the others tell what happens."""
+    socket = Socket(call)
+    socket.check()
+    await socket.open()
+    try:
+        run = await _receive(socket)
+        code, reason = await socket.converse(_run(call, socket, run))
+    except ClientLeftError:
+        return socket.response  # the run was interrupted: nobody asked it to go on
+    except (Fault, InvalidCommandError) as error:
+        code, reason = REFUSED, str(error)
+    await socket.close(code, reason)
+    return socket.response
+
+
+async def _receive(socket: Socket) -> wire.InterpreterRun:
+    data = await socket.receive(timeout=_FIRST_FRAME_SECONDS)
+    if data is None:
+        raise bad_request("no code came")
+    try:
+        return msgspec.json.decode(data, type=wire.InterpreterRun)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise bad_request(f"the frame is not what it should be: {error}") from error
+
+
+async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[int, str]:
+    """Gives the code and the reason to close with."""
+    timeout = _DEFAULT_SECONDS if run.timeout is None else seconds(run.timeout)
+    events = _interpreter(call.sandbox).run(
+        run.code,
+        context=run.context_id or DEFAULT_CONTEXT,
+        envs=environment(call.sandbox, run.envs),
+        timeout=timeout,
+    )
+    # An error waits for the end that follows it: that of a run out of time is our own interruption, and some clients
+    # would take it, or a word that the run is over, for a result.
+    held_back: list[dict[str, Any]] = []
+    async with contextlib.aclosing(events):  # type: ignore[type-var]  # an async generator, whatever it says
+        try:
+            async for event in events:
+                if event.kind == "end" and event.status == "timeout":
+                    return OUT_OF_TIME, f"the code was ended after {timeout:g} s" if timeout else "out of time"
+                frames = [*held_back, *_frames(event)]
+                held_back = frames if event.kind == "error" else []
+                for frame in frames[len(held_back) :]:
+                    await socket.send_json(frame)
+        except NotRecordedError:
+            return REFUSED, f"there is no context {(run.context_id or '')[:60]!r}"
+        except BackendUnavailableError as error:
+            return REFUSED, f"{error}"
+    return NORMAL, ""
+
+
+def _frames(event: RunEvent) -> list[dict[str, Any]]:
+    """What a client of the wire is told of an event; values and figures have no frame there."""
+    if event.kind in ("stdout", "stderr"):
+        return [{"type": event.kind, "text": piece} for piece in _pieces(event.text)]
+    if event.kind == "lost":
+        return [{"type": "stderr", "text": f"\n[corral: about {event.lost_bytes} bytes of output left out]\n"}]
+    if event.kind == "error":
+        return [_error(event.name, event.value, event.traceback)]
+    if event.kind == "end":
+        if event.status == "died":
+            return [_error("InterpreterDied", event.text, ""), {"type": "control", "text": "interrupted"}]
+        ended = "completed" if event.status in ("completed", "failed") else "interrupted"
+        return [{"type": "control", "text": ended}]
+    return []
+
+
+def _error(name: str, value: str, traceback: str) -> dict[str, Any]:
+    return {
+        "type": "error",
+        "name": name[:_TEXT_CHARACTERS],
+        "value": value[:_TEXT_CHARACTERS],
+        "traceback": traceback[-_TEXT_CHARACTERS:],
+    }
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[start : start + _TEXT_CHARACTERS] for start in range(0, len(text), _TEXT_CHARACTERS)]

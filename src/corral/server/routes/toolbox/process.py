@@ -1,0 +1,141 @@
+"""Programs: a shell text, or a snippet in a fresh process."""
+
+from __future__ import annotations
+
+import posixpath
+from weakref import WeakKeyDictionary
+
+from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirError
+from corral.interpreter.oneshot import run_with_charts
+from corral.protocol import AsyncSandbox
+from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
+from corral.server.faults import Fault, bad_request
+from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user, seconds
+from corral.server.routing import Call, Table
+from corral.server.services import Held
+from corral.server.wire.toolbox import Artifacts, CodeRunRequest, CodeRunResponse, ExecuteRequest, ExecuteResponse
+
+TABLE = Table("toolbox")
+
+LANGUAGES = ("python", "javascript", "typescript")
+_TOLD_CHARACTERS = 4000
+"""How much of what a program had printed goes into the message of its timeout; `result` beside it has more."""
+_TOLD_RESULT_CHARACTERS = 1024 * 1024
+
+# The text comes by standard input, which has no limit of length, and is read whole before any of it runs: what the
+# command itself reads is then at its end, instead of the rest of the text. A short one is read by the shell alone, byte
+# by byte, which is quicker than starting another program; a long one is not.
+_READ_SHORT = """IFS= read -r -d ''; eval "unset REPLY; $REPLY\""""
+_READ_LONG = 'eval "$(/bin/cat)"'
+_SHORT_BYTES = 1024
+_FIND_SHELL = "command -v zsh || command -v bash || echo /bin/sh"
+_FIND_SECONDS = 30
+
+# Which shell a sandbox has; looked for again when it could not be found any more.
+_shells: WeakKeyDictionary[AsyncSandbox, str] = WeakKeyDictionary()
+
+
+async def _choose_shell(held: Held) -> str:
+    """The best shell inside: zsh, bash, or sh."""
+    shell = _shells.get(held.box)
+    if shell is None:
+        found = await held.box.exec(["/bin/sh", "-c", _FIND_SHELL], cwd="/", timeout=_FIND_SECONDS)
+        line = found.stdout.partition("\n")[0]
+        shell = _shells[held.box] = line if line.startswith("/") else "/bin/sh"
+    return shell
+
+
+def _shell_argv(shell: str, text: str) -> list[str]:
+    name = posixpath.basename(shell)
+    short = name in ("zsh", "bash") and len(text.encode()) <= _SHORT_BYTES
+    return [shell, "-c", _READ_SHORT if short else _READ_LONG, name]
+
+
+@TABLE.add("POST", "/process/execute", scope="run", body=ExecuteRequest, answers={200: ExecuteResponse})
+async def execute_command(call: Call) -> ExecuteResponse:
+    """Run a shell text to its end."""
+    held, body = call.sandbox, call.body
+    if not body.command.strip():
+        raise bad_request("the command is empty")
+    if "\0" in body.command:
+        raise bad_request("the command has a NUL character")
+    folder = parse_folder(held, body.cwd)
+    shell = await _choose_shell(held)
+    try:
+        result = await held.box.exec(
+            _shell_argv(shell, body.command),
+            cwd=folder,
+            env=environment(held, body.envs),
+            stdin=body.command,
+            user=program_user(held),
+            timeout=seconds(body.timeout),
+            output_limit_bytes=OUTPUT_LIMIT_BYTES,
+        )
+    except WorkdirError as error:
+        return ExecuteResponse(exit_code=-1, result=f"{error}")
+    except InvalidCommandError as error:
+        raise bad_request(f"{error}") from error
+    refuse_timeout(result, body.timeout)
+    if result.exit_code == NOT_FOUND_EXIT_CODE:
+        _shells.pop(held.box, None)
+    return ExecuteResponse(exit_code=result.exit_code, result=result.output)
+
+
+@TABLE.add("POST", "/process/code-run", scope="run", body=CodeRunRequest, answers={200: CodeRunResponse})
+async def code_run(call: Call) -> CodeRunResponse:
+    """Run a snippet in a fresh process."""
+    held, body = call.sandbox, call.body
+    language = (body.language or held.language).lower()
+    if language not in LANGUAGES:
+        raise bad_request(f"language {language[:40]!r} is not supported; there are {', '.join(LANGUAGES)}")
+    charts: tuple[dict[str, object], ...] = ()
+    env, timeout = environment(held, body.envs), seconds(body.timeout)
+    arguments, folder = tuple(body.argv or ()), parse_folder(held, None)
+    result: ExecResult
+    try:
+        if language == "python":
+            result, charts = await run_with_charts(
+                held.box,
+                body.code,
+                args=arguments,
+                cwd=folder,
+                env=env,
+                timeout=timeout,
+                output_limit_bytes=OUTPUT_LIMIT_BYTES,
+            )
+        else:
+            result = await held.box.run_code(
+                body.code,
+                language,
+                args=arguments,
+                cwd=folder,
+                env=env,
+                timeout=timeout,
+                output_limit_bytes=OUTPUT_LIMIT_BYTES,
+            )
+    except (InvalidCommandError, BackendUnavailableError) as error:
+        # No interpreter inside is the sandbox's lack, and the hint says what to install; trying again would not help.
+        raise bad_request(f"{error}") from error
+    except WorkdirError as error:
+        return CodeRunResponse(exit_code=-1, result=f"{error}")
+    refuse_timeout(result, body.timeout)
+    artifacts = Artifacts(charts=[dict(chart) for chart in charts]) if charts else None
+    return CodeRunResponse(exit_code=result.exit_code, result=result.output, artifacts=artifacts)
+
+
+def refuse_timeout(result: ExecResult, timeout: float | None) -> None:
+    """Raises: Fault, 408 with what was printed, if the program was out of time."""
+    if not result.timed_out:
+        return
+    output = result.output
+    printed = f"; it had printed: {_tail(output, _TOLD_CHARACTERS)}" if output else "; it had printed nothing"
+    raise Fault(
+        408,
+        f"the command was ended after {timeout or result.usage.wall_seconds:g} s{printed}",
+        code="PROCESS_EXECUTION_TIMEOUT",
+        details={"exitCode": result.exit_code, "result": _tail(output, _TOLD_RESULT_CHARACTERS)},
+    )
+
+
+def _tail(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"[{len(text) - limit} characters left out] {text[-limit:]}"

@@ -1,0 +1,303 @@
+"""Shell sessions: commands that share a shell, run one after the other, with logs that can be read again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import cast
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
+
+from corral.errors import CorralError, ExecError, InvalidCommandError, NotRecordedError, SandboxGoneError
+from corral.protocol import AsyncSandbox
+from corral.results import OutputChunk
+from corral.server.faults import Fault, bad_request, not_found
+from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user
+from corral.server.routes.toolbox.socket import ClientLeftError, Socket
+from corral.server.routing import Call, Table
+from corral.server.services import Held
+from corral.server.wire import toolbox as wire
+from corral.session import Box, SessionCommand, SessionLogs, ShellSession
+from corral.session import prefix as session_prefix
+
+TABLE = Table("toolbox")
+
+ENTRYPOINT = "entrypoint"
+"""The name under which clients ask for a sandbox's main program, which ours have not got."""
+_MARKS = {"stdout": b"\x01\x01\x01", "stderr": b"\x02\x02\x02"}
+_MAX_SESSIONS = 500
+_INTERRUPT_SECONDS = 20.0
+
+# A handle has read its session's record; the next call goes on where it stopped. It is only a memory: without it, the
+# record is read again.
+_known: WeakKeyDictionary[AsyncSandbox, dict[str, ShellSession]] = WeakKeyDictionary()
+
+
+def _box(held: Held) -> Box:
+    return cast("Box", held.box)  # every sandbox that is built on SandboxBase can record
+
+
+async def _find(call: Call) -> ShellSession:
+    name = call.params["sessionId"]
+    known = _known.setdefault(call.sandbox.box, {})
+    session = known.get(name)
+    if session is None:
+        try:
+            session = known[name] = await ShellSession.attach(_box(call.sandbox), name)
+        except (NotRecordedError, InvalidCommandError) as error:
+            raise not_found(f"there is no session {name[:200]!r}", code="PROCESS_NOT_FOUND") from error
+    return session
+
+
+def _forget(held: Held, name: str) -> None:
+    _known.get(held.box, {}).pop(name, None)
+
+
+async def _command(session: ShellSession, call: Call) -> SessionCommand:
+    try:
+        return await session.command(call.params["commandId"])
+    except NotRecordedError as error:
+        raise not_found("there is no such command in this session", code="PROCESS_NOT_FOUND") from error
+
+
+# ------------------------------------------------------------------------------------------------------------ sessions
+
+
+@TABLE.add("POST", "/process/session", scope="run", body=wire.CreateSessionRequest, answers={201: None})
+async def create_session(call: Call) -> None:
+    """Open a session."""
+    held, name = call.sandbox, call.body.session_id
+    if name == ENTRYPOINT:
+        raise bad_request(f"the name {ENTRYPOINT!r} is taken by the sandbox itself")
+    if len(await _names(held)) >= _MAX_SESSIONS:
+        raise bad_request(f"there are {_MAX_SESSIONS} sessions; delete some")
+    session = await ShellSession.open(
+        _box(held), name, cwd=parse_folder(held, None), env=environment(held), user=program_user(held)
+    )
+    _known.setdefault(held.box, {})[name] = session
+
+
+async def _names(held: Held) -> list[str]:
+    infos = await _box(held).list_recorded()
+    return [info.name.removeprefix(session_prefix) for info in infos if info.name.startswith(session_prefix)]
+
+
+@TABLE.add("GET", "/process/session", scope="run", answers={200: list[wire.Session]})
+async def list_sessions(call: Call) -> list[wire.Session]:
+    """All sessions."""
+    sessions = []
+    for name in await _names(call.sandbox):
+        try:
+            session = await ShellSession.attach(_box(call.sandbox), name)
+            sessions.append(wire.Session(session_id=name, commands=[_tell(c) for c in await session.commands()]))
+        except NotRecordedError:
+            continue  # deleted meanwhile
+    return sessions
+
+
+@TABLE.add("GET", "/process/session/entrypoint", scope="run", answers={200: wire.Session})
+async def get_entrypoint_session(call: Call) -> wire.Session:
+    """The session of a sandbox's main program; ours have none, so it has no commands."""
+    return wire.Session(session_id=ENTRYPOINT, commands=[])
+
+
+@TABLE.add(
+    "GET",
+    "/process/session/entrypoint/logs",
+    scope="run",
+    query=wire.FollowQuery,
+    websocket=True,
+    answers={200: wire.SessionCommandLogsResponse},
+)
+async def get_entrypoint_logs(call: Call) -> wire.SessionCommandLogsResponse | web.StreamResponse:
+    """What a sandbox's main program printed: nothing."""
+    if not _is_upgrade(call):
+        if _wants_text(call):
+            return web.Response(text="")
+        return wire.SessionCommandLogsResponse(output="", stdout="", stderr="")
+    socket = Socket(call)
+    socket.check()
+    await socket.open()
+    await socket.close()
+    return socket.response
+
+
+@TABLE.add("GET", "/process/session/{sessionId}", scope="run", answers={200: wire.Session})
+async def get_session(call: Call) -> wire.Session:
+    """One session."""
+    session = await _find(call)
+    try:
+        commands = await session.commands()
+    except NotRecordedError as error:
+        _forget(call.sandbox, session.name)
+        raise not_found(f"there is no session {session.name!r}", code="PROCESS_NOT_FOUND") from error
+    return wire.Session(session_id=session.name, commands=[_tell(command) for command in commands])
+
+
+@TABLE.add("DELETE", "/process/session/{sessionId}", scope="run", answers={204: None})
+async def delete_session(call: Call) -> None:
+    """End a session with all that it started."""
+    session = await _find(call)
+    _forget(call.sandbox, call.params["sessionId"])
+    await session.delete()
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+
+@TABLE.add(
+    "POST",
+    "/process/session/{sessionId}/exec",
+    scope="run",
+    body=wire.SessionExecuteRequest,
+    answers={200: wire.SessionExecuteResponse, 202: wire.SessionExecuteResponse},
+)
+async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteResponse]:
+    """Run a command in a session, and wait for it or not."""
+    session, body = await _find(call), call.body
+    if not body.command.strip():
+        raise bad_request("the command is empty")
+    if body.run_async or body.legacy_async:
+        started = await session.run(body.command, wait=False, input_echo=not body.suppress_input_echo)
+        return 202, wire.SessionExecuteResponse(cmd_id=started.id)
+    before = {command.id for command in await session.commands()}
+    try:
+        ended = await session.run(body.command)
+    except asyncio.CancelledError:
+        if not call.sandbox.gone.is_set():
+            await _interrupt_new(session, before, body.command)
+        raise
+    logs = await session.logs(ended.id, limit_bytes=OUTPUT_LIMIT_BYTES)
+    return 200, wire.SessionExecuteResponse(
+        cmd_id=ended.id,
+        exit_code=ended.exit_code,
+        output=_output(call, logs),
+        stdout=logs.stdout.decode("utf-8", "replace"),
+        stderr=logs.stderr.decode("utf-8", "replace"),
+    )
+
+
+async def _interrupt_new(session: ShellSession, before: set[str], text: str) -> None:
+    """Who waited for a command has gone away, and it was not asked to run on."""
+
+    async def interrupt() -> None:
+        for command in await session.commands():
+            if command.id not in before and command.exit_code is None and text.startswith(command.text):
+                await session.interrupt(command.id)
+                return
+
+    with contextlib.suppress(CorralError, TimeoutError):
+        async with asyncio.timeout(_INTERRUPT_SECONDS):
+            await interrupt()
+
+
+@TABLE.add("GET", "/process/session/{sessionId}/command/{commandId}", scope="run", answers={200: wire.Command})
+async def get_session_command(call: Call) -> wire.Command:
+    """One command."""
+    return _tell(await _command(await _find(call), call))
+
+
+@TABLE.add(
+    "GET",
+    "/process/session/{sessionId}/command/{commandId}/logs",
+    scope="run",
+    query=wire.FollowQuery,
+    websocket=True,
+    answers={200: wire.SessionCommandLogsResponse},
+)
+async def get_session_command_logs(call: Call) -> wire.SessionCommandLogsResponse | web.StreamResponse:
+    """What a command has printed until now; over a websocket, until its end."""
+    session = await _find(call)
+    command = await _command(session, call)
+    if _is_upgrade(call):
+        return await _follow(call, session, command.id)
+    logs = await session.logs(command.id, limit_bytes=OUTPUT_LIMIT_BYTES)
+    if _wants_text(call):
+        return web.Response(text=_output(call, logs))
+    return wire.SessionCommandLogsResponse(
+        output=_output(call, logs),
+        stdout=logs.stdout.decode("utf-8", "replace"),
+        stderr=logs.stderr.decode("utf-8", "replace"),
+    )
+
+
+async def _follow(call: Call, session: ShellSession, command_id: str) -> web.StreamResponse:
+    socket = Socket(call)
+    socket.check()
+    await socket.open()
+    marked = _wants_marks(call)
+
+    async def tell() -> None:
+        chunks = session.follow(command_id)
+        async with contextlib.aclosing(chunks):  # type: ignore[type-var]  # an async generator, whatever it says
+            async for chunk in chunks:
+                await socket.send(chunk.data, mark=_MARKS[chunk.stream] if marked else b"")
+
+    try:
+        await socket.converse(tell())
+    except ClientLeftError:
+        return socket.response  # the command runs on: it was asked to
+    await socket.close()
+    return socket.response
+
+
+@TABLE.add(
+    "POST",
+    "/process/session/{sessionId}/command/{commandId}/input",
+    scope="run",
+    body=wire.SessionSendInputRequest,
+    answers={204: None},
+)
+async def send_input(call: Call) -> None:
+    """Give a running command a line of input."""
+    session = await _find(call)
+    command = await _command(session, call)
+    data = call.body.data if call.body.data.endswith("\n") else f"{call.body.data}\n"
+    completed = Fault(410, "the command has ended already", code="COMMAND_ALREADY_COMPLETED")
+    if command.exit_code is not None:
+        raise completed
+    try:
+        await session.feed(command.id, data)
+    except SandboxGoneError:
+        raise
+    except ExecError as error:
+        if (await _command(session, call)).exit_code is not None:
+            raise completed from error
+        raise bad_request(f"{error}") from error
+
+
+# -------------------------------------------------------------------------------------------------------------- telling
+
+
+def _tell(command: SessionCommand) -> wire.Command:
+    return wire.Command(id=command.id, command=command.text, exit_code=command.exit_code)
+
+
+def _is_upgrade(call: Call) -> bool:
+    return call.request.headers.get("Upgrade", "").lower() == "websocket"
+
+
+def _wants_marks(call: Call) -> bool:
+    """Clients of the SDK's kind take the streams apart themselves; anybody else wants to read."""
+    headers = call.request.headers
+    return (
+        "X-Daytona-SDK-Version" in headers
+        or headers.get("X-Daytona-Split-Output") == "true"
+        or "X-Daytona-SDK-Version~" in headers.get("Sec-WebSocket-Protocol", "")
+    )
+
+
+def _wants_text(call: Call) -> bool:
+    """Old clients (before 0.160 or so) ask for the log as it is, and know nothing of an object with three fields."""
+    accepted = call.request.headers.get("Accept", "")
+    return "text/plain" in accepted and "application/json" not in accepted
+
+
+def _output(call: Call, logs: SessionLogs) -> str:
+    data = b"".join(map(_mark, logs.chunks)) if _wants_marks(call) else logs.output
+    return data.decode("utf-8", "replace")
+
+
+def _mark(chunk: OutputChunk) -> bytes:
+    return _MARKS[chunk.stream] + chunk.data

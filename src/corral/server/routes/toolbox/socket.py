@@ -1,0 +1,168 @@
+"""Websockets with manners: always reading, so pings are answered; small frames; back pressure; an end with a code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from corral.server.faults import Fault, bad_request
+from corral.server.routing import Call
+
+NORMAL, REFUSED, FAILED, OUT_OF_TIME = 1000, 1008, 1011, 4008
+_MAX_REASON_BYTES = 123
+_CLOSE_SECONDS = 5.0
+_INBOX_BYTES = 1024 * 1024
+_INBOX_FRAMES = 1024
+_LAST_WORDS_SECONDS = 2.0
+
+Answer = TypeVar("Answer")
+Hear = Callable[[bytes], Awaitable[None]]
+
+
+class ClientLeftError(Exception):
+    """The other side closed, or its connection broke: nobody is there to be told anything."""
+
+
+class Socket:
+    """One websocket of one call. What goes wrong after the upgrade is raised, and the dispatcher closes with 1011."""
+
+    def __init__(self, call: Call, *, protocols: Sequence[str] = ()) -> None:
+        limits = call.services.settings.limits
+        self._call = call
+        self._frame_bytes = limits.frame_bytes
+        self.response = web.WebSocketResponse(
+            timeout=_CLOSE_SECONDS, protocols=protocols, compress=False, max_msg_size=limits.frame_in_bytes
+        )
+
+    def check(self) -> None:
+        """Raises: Fault, 400, if the request is no upgrade. Before anything is started for it."""
+        if not self.response.can_prepare(self._call.request):
+            raise bad_request("this request is no websocket upgrade")
+
+    async def open(self) -> None:
+        """Answer the upgrade."""
+        await self.response.prepare(self._call.request)
+
+    async def send(self, data: bytes, *, mark: bytes = b"") -> None:
+        """Binary frames; each begins with the mark. Waits while the client does not take them.
+
+        Raises:
+            ClientLeftError
+        """
+        room = self._frame_bytes - len(mark)
+        for offset in range(0, len(data), room):
+            await self._sending(self.response.send_bytes(mark + data[offset : offset + room]))
+
+    async def send_json(self, value: object) -> None:
+        """A text frame. Raises: ClientLeftError."""
+        await self._sending(self.response.send_str(msgspec.json.encode(value).decode()))
+
+    @staticmethod
+    async def _sending(sending: Coroutine[Any, Any, None]) -> None:
+        try:
+            await sending
+        except (ConnectionError, RuntimeError) as error:  # aiohttp's words for a socket that is closing or closed
+            raise ClientLeftError from error
+
+    async def converse(self, telling: Coroutine[Any, Any, Answer], *, hear: Hear | None = None) -> Answer:
+        """Do something, and read all the while; what comes is heard, or thrown away.
+
+        Raises:
+            ClientLeftError: it went away first; the doing was cancelled.
+            Fault: 404, the sandbox ended first.
+        """
+        told = asyncio.ensure_future(telling)
+        heard = asyncio.ensure_future(self._read(hear) if hear is None else self._listen(hear))
+        gone = asyncio.ensure_future(self._call.sandbox.gone.wait())
+        tasks: tuple[asyncio.Future[Any], ...] = (told, heard, gone)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if told.done():
+                return told.result()
+            if heard.done():
+                heard.result()
+                raise ClientLeftError
+            raise Fault(404, "the sandbox has ended")
+        except asyncio.CancelledError:
+            # The connection broke, most likely. What came over it before that has been sent, and is meant.
+            if hear is not None and not self._call.sandbox.gone.is_set():
+                await asyncio.wait((heard,), timeout=_LAST_WORDS_SECONDS)
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def receive(self, *, timeout: float) -> bytes | None:
+        """The next frame; None if none came in time. Raises: ClientLeftError."""
+        try:
+            message = await self.response.receive(timeout=timeout)
+        except TimeoutError:
+            return None
+        data = _content(message.type, message.data)
+        if data is None:
+            raise ClientLeftError
+        return data
+
+    async def _listen(self, hear: Hear) -> None:
+        """Read ahead of a listener that may be slow: only a flood of input stops us from reading pings as well."""
+        inbox: deque[bytes] = deque()
+        changed = asyncio.Condition()
+
+        async def take(data: bytes) -> None:
+            async with changed:
+                await changed.wait_for(lambda: sum(map(len, inbox)) < _INBOX_BYTES and len(inbox) < _INBOX_FRAMES)
+                inbox.append(data)
+                changed.notify_all()
+
+        async def pass_on() -> None:
+            while True:
+                async with changed:
+                    await changed.wait_for(lambda: bool(inbox) or reading.done())
+                    data = b"".join(inbox)
+                    inbox.clear()
+                    changed.notify_all()
+                if not data:
+                    return
+                await hear(data)
+
+        reading = asyncio.ensure_future(self._read(take))
+        passing = asyncio.ensure_future(pass_on())
+        try:
+            await asyncio.wait((passing, reading), return_when=asyncio.FIRST_COMPLETED)
+            if not passing.done():
+                # The client has left; what it sent before that is still meant.
+                async with changed:
+                    changed.notify_all()
+                await asyncio.wait((passing,), timeout=_LAST_WORDS_SECONDS)
+            if passing.done():
+                passing.result()
+        finally:
+            for task in (passing, reading):
+                task.cancel()
+            await asyncio.gather(passing, reading, return_exceptions=True)
+
+    async def _read(self, hear: Hear | None) -> None:
+        while True:
+            message = await self.response.receive()
+            data = _content(message.type, message.data)
+            if data is None:
+                return
+            if hear is not None:
+                await hear(data)
+
+    async def close(self, code: int = NORMAL, reason: str = "") -> None:
+        """Say goodbye, and wait a little for the other side's."""
+        cut = reason.encode()[:_MAX_REASON_BYTES].decode("utf-8", "ignore")
+        await self.response.close(code=code, message=cut.encode())
+
+
+def _content(kind: WSMsgType, data: Any) -> bytes | None:
+    if kind is WSMsgType.TEXT:
+        return str(data).encode("utf-8", "surrogatepass")
+    return bytes(data) if kind is WSMsgType.BINARY else None

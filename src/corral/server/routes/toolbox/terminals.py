@@ -1,0 +1,256 @@
+"""Terminals: shells on a pseudo terminal that stay when a watcher leaves, for any number of watchers."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+import secrets
+import signal
+from collections.abc import Mapping
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import msgspec
+from aiohttp import web
+
+from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SandboxGoneError
+from corral.protocol import AsyncSandbox
+from corral.server.faults import bad_request, conflict, not_found
+from corral.server.routes.toolbox.given import environment, parse_folder, program_user
+from corral.server.routes.toolbox.socket import FAILED, NORMAL, ClientLeftError, Socket
+from corral.server.routing import Call, Table
+from corral.server.services import Held
+from corral.server.wire import toolbox as wire
+from corral.server.wire.base import timestamp
+from corral.session import Box
+from corral.terminal import Terminal
+from corral.terminal import prefix as terminal_prefix
+
+TABLE = Table("toolbox")
+
+EXIT_CONTROL = "X-Daytona-Pty-Exit-Control"
+_ENVS = "X-Daytona-Pty-Envs~"
+_MAX_ENVS_BYTES = 64 * 1024
+_MAX_TERMINALS = 200
+_ROWS, _COLUMNS = 24, 80
+
+# Terminals that somebody has watched already. Who comes first sees all from the beginning, later ones what comes then.
+_watched: WeakKeyDictionary[AsyncSandbox, set[str]] = WeakKeyDictionary()
+
+
+def _box(held: Held) -> Box:
+    return cast("Box", held.box)  # every sandbox that is built on SandboxBase can record
+
+
+async def _find(call: Call) -> Terminal:
+    name = call.params["sessionId"]
+    try:
+        return await Terminal.attach(_box(call.sandbox), name)
+    except (NotRecordedError, InvalidCommandError) as error:
+        raise not_found(f"there is no terminal {name[:200]!r}", code="PROCESS_NOT_FOUND") from error
+
+
+# ---------------------------------------------------------------------------------------------------------------- REST
+
+
+@TABLE.add("GET", "/process/pty", scope="run", answers={200: wire.PtyListResponse})
+async def list_pty_sessions(call: Call) -> wire.PtyListResponse:
+    """All terminals."""
+    sessions = []
+    for info in await _box(call.sandbox).list_recorded():
+        if info.name.startswith(terminal_prefix):
+            with contextlib.suppress(NotRecordedError):  # deleted meanwhile
+                terminal = await Terminal.attach(_box(call.sandbox), info.name.removeprefix(terminal_prefix))
+                sessions.append(await _tell(call.sandbox, terminal))
+    return wire.PtyListResponse(sessions=sessions)
+
+
+@TABLE.add("POST", "/process/pty", scope="run", body=wire.PtyCreateRequest, answers={201: wire.PtyCreateResponse})
+async def create_pty_session(call: Call) -> wire.PtyCreateResponse:
+    """Open a terminal, to be watched later."""
+    body = call.body
+    terminal = await _open(
+        call.sandbox, name=body.id, cwd=body.cwd, envs=body.envs or {}, rows=body.rows, columns=body.cols
+    )
+    return wire.PtyCreateResponse(session_id=terminal.name)
+
+
+@TABLE.add("GET", "/process/pty/{sessionId}", scope="run", answers={200: wire.PtySessionInfo})
+async def get_pty_session(call: Call) -> wire.PtySessionInfo:
+    """One terminal."""
+    return await _tell(call.sandbox, await _find(call))
+
+
+@TABLE.add("DELETE", "/process/pty/{sessionId}", scope="run", answers={200: dict[str, str]})
+async def delete_pty_session(call: Call) -> dict[str, str]:
+    """End a terminal with all that runs on it."""
+    terminal = await _find(call)
+    _watched.get(call.sandbox.box, set()).discard(terminal.name)
+    await terminal.delete()
+    return {"message": f"terminal {terminal.name} is deleted"}
+
+
+@TABLE.add(
+    "POST",
+    "/process/pty/{sessionId}/resize",
+    scope="run",
+    body=wire.PtyResizeRequest,
+    answers={200: wire.PtySessionInfo},
+)
+async def resize_pty_session(call: Call) -> wire.PtySessionInfo:
+    """Set a terminal's size."""
+    terminal = await _find(call)
+    await terminal.resize(rows=call.body.rows, columns=call.body.cols)
+    return await _tell(call.sandbox, terminal)
+
+
+async def _tell(held: Held, terminal: Terminal) -> wire.PtySessionInfo:
+    try:
+        info = await terminal.info()
+    except NotRecordedError as error:
+        raise not_found(f"there is no terminal {terminal.name!r}", code="PROCESS_NOT_FOUND") from error
+    return wire.PtySessionInfo(
+        id=info.name,
+        cwd=info.cwd or held.workdir,
+        envs=info.env,
+        cols=info.columns,
+        rows=info.rows,
+        created_at=timestamp(info.started),
+        active=info.running,
+        lazy_start=False,
+    )
+
+
+async def _open(
+    held: Held, *, name: str | None, cwd: str | None, envs: Mapping[str, str], rows: int | None, columns: int | None
+) -> Terminal:
+    box = _box(held)
+    name = name or secrets.token_hex(8)
+    taken = [info for info in await box.list_recorded() if info.name.startswith(terminal_prefix)]
+    ended = {info.name.removeprefix(terminal_prefix): info.started for info in taken if not info.running}
+    if len(taken) >= _MAX_TERMINALS and not ended:
+        raise bad_request(f"there are {_MAX_TERMINALS} terminals; delete some")
+    # A terminal whose shell has ended keeps nobody from using its name again, and the oldest makes room for a new one.
+    spent = [name] if name in ended else sorted(ended, key=lambda each: ended[each])[: len(taken) >= _MAX_TERMINALS]
+    for each in spent:
+        with contextlib.suppress(NotRecordedError):
+            await (await Terminal.attach(box, each)).delete()
+    try:
+        terminal = await Terminal.open(
+            box,
+            name,
+            cwd=parse_folder(held, cwd),
+            env=environment(held, envs),
+            user=program_user(held),
+            rows=rows or _ROWS,
+            columns=columns or _COLUMNS,
+        )
+    except NameTakenError as error:
+        raise conflict(f"there is a terminal {name!r} already", code="CONFLICT") from error
+    _watched.get(held.box, set()).discard(name)
+    return terminal
+
+
+# ------------------------------------------------------------------------------------------------------------ watching
+
+
+@TABLE.add("GET", "/process/pty/create-connect", scope="run", query=wire.PtyCreateQuery, websocket=True, answers={})
+async def create_connect_pty_session(call: Call) -> web.StreamResponse:
+    """Open a terminal and watch it, in one go."""
+    socket = Socket(call, protocols=_echoed(call))
+    socket.check()
+    query = call.query
+    terminal = await _open(
+        call.sandbox, name=query.id, cwd=query.cwd, envs=_offered_envs(call), rows=query.rows, columns=query.cols
+    )
+    return await _watch(call, socket, terminal)
+
+
+@TABLE.add("GET", "/process/pty/{sessionId}/connect", scope="run", websocket=True, answers={})
+async def connect_pty_session(call: Call) -> web.StreamResponse:
+    """Watch a terminal, and type on it."""
+    socket = Socket(call, protocols=_echoed(call))
+    socket.check()
+    return await _watch(call, socket, await _find(call))
+
+
+async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamResponse:
+    box, record_name = _box(call.sandbox), terminal_prefix + terminal.name
+    recorded = await box.find_recorded(record_name)
+    watched = _watched.setdefault(call.sandbox.box, set())
+    since = 0
+    if terminal.name in watched:
+        # Before the client is told that it is connected: nothing that comes of what it types may be missed.
+        since = next((info.next_offset for info in await box.list_recorded() if info.name == record_name), 0)
+    watched.add(terminal.name)
+    await socket.open()
+
+    async def tell() -> dict[str, Any]:
+        await socket.send_json({"type": "control", "status": "connected"})
+        entries = recorded.entries(since=since)
+        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
+            async for entry in entries:
+                if entry.kind == "stdout":
+                    await socket.send(entry.data)
+                elif entry.kind == "end":
+                    return dict(json.loads(entry.data))
+        raise SandboxGoneError("the sandbox has ended")
+
+    async def type_in(data: bytes) -> None:
+        with contextlib.suppress(ExecError):  # the shell has just ended, and its watchers are being told
+            await terminal.write(data)
+
+    try:
+        end = await socket.converse(tell(), hear=type_in)
+        await _say_end(call, socket, end)
+    except ClientLeftError:
+        pass  # the shell stays
+    return socket.response
+
+
+async def _say_end(call: Call, socket: Socket, end: Mapping[str, Any]) -> None:
+    code = int(end.get("exit_code", 0))
+    message: dict[str, Any] = {"exitCode": code}
+    if (reason := _reason(code, end)) is not None:
+        message["exitReason"] = reason
+    if EXIT_CONTROL in _offered(call):
+        await socket.send_json({"type": "control", "status": "exited", **message})
+    await socket.close(NORMAL if code == 0 else FAILED, msgspec.json.encode(message).decode())
+
+
+def _reason(code: int, end: Mapping[str, Any]) -> str | None:
+    number = end.get("signal")
+    if number is None:
+        return "non-zero exit" if code else None
+    names: dict[int, str] = {signal.SIGKILL: "SIGKILL", signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl+C"}
+    return names.get(int(number), f"signal {number}")
+
+
+def _offered(call: Call) -> list[str]:
+    """The subprotocols that the client has offered."""
+    lines = call.request.headers.getall("Sec-WebSocket-Protocol", [])
+    return [word for word in (word.strip() for line in lines for word in line.split(",")) if word]
+
+
+def _echoed(call: Call) -> tuple[str, ...]:
+    """The one that we answer with: some clients take none for a refusal."""
+    offered = _offered(call)
+    return (EXIT_CONTROL,) if EXIT_CONTROL in offered else tuple(offered[:1])
+
+
+def _offered_envs(call: Call) -> dict[str, str]:
+    """Variables, which a browser can send no other way than as a subprotocol."""
+    for word in _offered(call):
+        if not word.startswith(_ENVS):
+            continue
+        text = word.removeprefix(_ENVS)
+        try:
+            if len(text) > _MAX_ENVS_BYTES:
+                raise ValueError("too long")
+            content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            return msgspec.json.decode(content, type=dict[str, str])
+        except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
+            raise bad_request("the variables in the subprotocol are not base64 of a JSON object of texts") from error
+    return {}

@@ -1,0 +1,288 @@
+"""Files up and down, as streams: in bulk, one by one, and by signed URLs that need no key."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import posixpath
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import web
+
+from corral.errors import CorralError, SandboxFileError, SandboxIsFolderError
+from corral.server.faults import DAEMON, Fault, bad_request
+from corral.server.multipart import MultipartFraming, MultipartReader, Part, boundary_of
+from corral.server.routes.toolbox.given import parse_path
+from corral.server.routing import Call, Table
+from corral.server.services import Held
+from corral.server.translate import translate
+from corral.server.wire import toolbox as wire
+
+TABLE = Table("toolbox")
+
+_FIELD = re.compile(r"files\[(\d{1,6})\]\.(path|file)")
+_MAX_PATH_BYTES = 4096
+_MAX_ERRORS = 100
+_STREAM_BYTES = 256 * 1024
+
+
+# ------------------------------------------------------------------------------------------------------------------ up
+
+
+@TABLE.add(
+    "POST",
+    "/files/bulk-upload",
+    scope="run",
+    raw_body=True,
+    answers={200: wire.UploadFilesResponse, 400: dict[str, Any]},
+)
+async def upload_files(call: Call) -> wire.UploadFilesResponse | web.Response:
+    """Take files; each is named by a field of its own, whatever its part calls itself."""
+    paths: dict[str, str] = {}
+    stored: list[wire.StoredFile] = []
+    errors: list[str] = []
+    async for part in _parts(call):
+        field = _FIELD.fullmatch(part.name)
+        if field is None:
+            continue
+        index, kind = field[1], field[2]
+        if kind == "path":
+            paths[index] = await part.read_text(max_bytes=_MAX_PATH_BYTES)
+            continue
+        try:
+            stored.append(await _store(call.sandbox, paths.pop(index, None), part))
+        except _RefusedUpload as refusal:
+            errors.append(f"{refusal}")
+            if len(errors) >= _MAX_ERRORS:
+                break
+    errors += [f"{path}: there was no content for it" for path in list(paths.values())[:_MAX_ERRORS]]
+    if errors:
+        return web.Response(
+            status=400,
+            body=msgspec.json.encode(
+                {"errors": errors, "files": stored, "message": "; ".join(errors[:10]), "statusCode": 400}
+            ),
+            content_type="application/json",
+        )
+    return wire.UploadFilesResponse(files=stored)
+
+
+class _RefusedUpload(Exception):  # noqa: N818 - a word for the answer
+    """One file could not be stored; the others may."""
+
+
+async def _store(held: Held, path: str | None, part: Part) -> wire.StoredFile:
+    if not path:
+        raise _RefusedUpload(f"{part.name}: no field before it says where it shall go")
+    try:
+        target = parse_path(held, path)
+        _refuse_folder_name(path)
+        size = await held.box.files.write(target, part.content)
+    except Fault as fault:
+        if fault.code is None:
+            raise  # the body itself is broken, and nothing more will come of it
+        raise _RefusedUpload(f"{path[:200]}: {fault.message}") from fault
+    except SandboxFileError as error:
+        raise _RefusedUpload(f"{path[:200]}: {error.message}") from error
+    return wire.StoredFile(path=path, bytes=size)
+
+
+def _refuse_folder_name(path: str) -> None:
+    if path.endswith(("/", "/.", "/..")) or path in (".", ".."):
+        raise bad_request("that is a folder's name, not a file's", code="INVALID_FILE_PATH")
+
+
+def _parts(call: Call) -> AsyncIterator[Part]:
+    request = call.request
+    boundary = boundary_of(request.headers.get("Content-Type", ""))
+    limit = call.services.settings.limits.multipart_parts
+    return MultipartReader(request.content, boundary=boundary, max_parts=limit).parts()
+
+
+@TABLE.add("POST", "/files/upload", scope="run", query=wire.PathQuery, raw_body=True, answers={200: wire.UploadedFile})
+async def upload_file_legacy(call: Call) -> wire.UploadedFile:
+    """Take one file; the older call."""
+    return await _store_single(call)
+
+
+@TABLE.add(
+    "POST",
+    "/files/upload-v2",
+    scope="run",
+    query=wire.SignedQuery,
+    raw_body=True,
+    signed=True,
+    answers={200: wire.UploadedFile},
+)
+async def upload_file(call: Call) -> wire.UploadedFile:
+    """Take one file, also by a signed URL."""
+    check_signature(call, "POST")
+    return await _store_single(call)
+
+
+async def _store_single(call: Call) -> wire.UploadedFile:
+    path = call.query.path
+    target = parse_path(call.sandbox, path)
+    _refuse_folder_name(path)
+    stored = False
+    async for part in _parts(call):
+        if part.name == "file" and not stored:
+            await call.sandbox.box.files.write(target, part.content)
+            stored = True
+    if not stored:
+        raise bad_request('the body has no part named "file"')
+    return wire.UploadedFile(name=posixpath.basename(target), path=str(target), type="file")
+
+
+# ---------------------------------------------------------------------------------------------------------------- down
+
+
+@TABLE.add(
+    "POST",
+    "/files/bulk-download",
+    scope="run",
+    body=wire.FilesDownloadRequest,
+    answers={200: dict[str, Any]},
+)
+async def download_files(call: Call) -> web.StreamResponse:
+    """Send files, a part for each; one that can't be read has a part that says why."""
+    if not call.body.paths:
+        raise bad_request("there is no path to send")
+    framing = MultipartFraming()
+    response = web.StreamResponse(headers={"Content-Type": framing.content_type})
+    await response.prepare(call.request)
+    for path in call.body.paths:
+        try:
+            opened = await _open(call.sandbox, path)
+        except (Fault, SandboxFileError) as error:
+            body = _error_body(error)
+            head = framing.begin(name="error", filename=path, content_type="application/json", size=len(body))
+            await response.write(head + body)
+            continue
+        async with opened as (size, content):
+            head = framing.begin(name="file", filename=path, content_type="application/octet-stream", size=size)
+            await response.write(head)
+            if not await _send(call, response, size, content):
+                return response
+    await response.write(framing.end())
+    await response.write_eof()
+    return response
+
+
+@TABLE.add("GET", "/files/download", scope="run", query=wire.SignedQuery, signed=True, answers={200: bytes})
+async def download_file(call: Call) -> web.StreamResponse:
+    """Send one file as it is, also by a signed URL."""
+    check_signature(call, "GET")
+    path = call.query.path
+    async with await _open(call.sandbox, path) as (size, content):
+        name = quote(posixpath.basename(path.rstrip("/")), safe="", errors="surrogateescape")
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "application/octet-stream",
+                "Content-Length": str(size),
+                "Content-Disposition": f"attachment; filename*=utf-8''{name}",
+                "X-Content-Type-Options": "nosniff",
+            }
+        )
+        await response.prepare(call.request)
+        if await _send(call, response, size, content):
+            await response.write_eof()
+    return response
+
+
+async def _open(held: Held, path: str) -> contextlib.AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]:
+    """A file's size and its content, of which the first piece has been read: what can fail has failed by then."""
+    target = parse_path(held, path)
+    info = await held.box.files.stat(target)
+    if info.is_folder:
+        raise SandboxIsFolderError(f"{path} is a folder", path=target)
+    stream = held.box.files.read_stream(target, chunk_bytes=_STREAM_BYTES)
+    try:
+        first = await anext(stream, b"")
+    except BaseException:
+        await _close(stream)
+        raise
+    return _opened(max(info.size, len(first)) if len(first) == _STREAM_BYTES else len(first), first, stream)
+
+
+@contextlib.asynccontextmanager
+async def _opened(
+    size: int, first: bytes, stream: AsyncIterator[bytes]
+) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
+    async def content() -> AsyncIterator[bytes]:
+        if first:
+            yield first
+        async for piece in stream:
+            yield piece
+
+    try:
+        yield size, content()
+    finally:
+        await _close(stream)
+
+
+async def _close(stream: AsyncIterator[bytes]) -> None:
+    aclose = getattr(stream, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+async def _send(call: Call, response: web.StreamResponse, size: int, content: AsyncIterator[bytes]) -> bool:
+    """Exactly `size` bytes. If the file has become shorter meanwhile, the connection is cut: no answer may lie."""
+    left = size
+    try:
+        async for piece in content:
+            await response.write(piece[:left])
+            left -= min(left, len(piece))
+            if left == 0:
+                break
+    except CorralError:
+        left = max(left, 1)
+    if left and call.request.transport is not None:
+        call.request.transport.abort()
+    return left == 0
+
+
+def _error_body(error: Fault | SandboxFileError) -> bytes:
+    fault = error if isinstance(error, Fault) else translate(error)
+    if fault is None or (fault.status >= 500 and fault.code is None):
+        fault = Fault(500, f"{error}", code="FILE_READ_FAILED")
+    return msgspec.json.encode(
+        {
+            "message": fault.message,
+            "statusCode": fault.status,
+            "code": fault.code or "FILE_READ_FAILED",
+            "source": fault.source or DAEMON,
+        }
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- signed
+
+
+def sign(key: bytes, *, method: str, path: str, expires: str) -> str:
+    """The signature of a URL for one file."""
+    digest = hmac.new(key, f"v1:files:{method}:{path}:{expires}".encode("utf-8", "surrogateescape"), hashlib.sha256)
+    return "v1_" + base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+
+
+def check_signature(call: Call, method: str) -> None:
+    """A caller without a key must have a signature. Raises: Fault, 401, if it is wrong or too old."""
+    if call.identity.key_id:
+        return
+    query = call.query
+    expires = query.expires or ""
+    wanted = sign(call.sandbox.signing_key, method=method, path=query.path, expires=expires)
+    given = (query.signature or "").encode("utf-8", "replace")
+    right = hmac.compare_digest(wanted.encode(), given) and re.fullmatch(r"\d{1,12}", expires, re.ASCII)
+    if not right:
+        raise Fault(401, "the signature of this URL is not right", code="UNAUTHORIZED")
+    if int(expires) != 0 and int(expires) < time.time():
+        raise Fault(401, "this URL has expired", code="UNAUTHORIZED")

@@ -1,0 +1,129 @@
+"""Routes as a table: one row per operation, from which come the dispatch, the checks and the OpenAPI document.
+
+A handler takes a `Call` and gives a wire model, None, or a ready response. What it needs is checked before it runs: key
+and scope, path, query and body against their types, and, in the toolbox, that the sandbox is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from corral.server.services import Held, Services
+
+Area = Literal["open", "control", "toolbox"]
+"""Open routes need no key; toolbox routes are about what happens inside one sandbox."""
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+Scope = Literal["read", "write", "delete", "run"]
+"""What a key may: see, make and change, delete, and work inside sandboxes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who calls."""
+
+    key_id: str
+    organisation_id: str
+    scopes: frozenset[str]
+
+
+SANDBOX = web.RequestKey("sandbox", str)
+"""On a request: the id of the sandbox it is about, for the log."""
+NOBODY = Identity(key_id="", organisation_id="", scopes=frozenset())
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One request, checked."""
+
+    request: web.Request
+    services: Services
+    identity: Identity
+    params: Mapping[str, str]
+    query: Any = None
+    body: Any = None
+    held: Held | None = None
+
+    @property
+    def sandbox(self) -> Held:
+        """The sandbox of a toolbox route."""
+        assert self.held is not None, "only toolbox routes have one"
+        return self.held
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One operation."""
+
+    method: Method
+    path: str
+    """Below the API's root, or below `/toolbox/{sandboxId}`; parameters in braces."""
+    handler: Handler
+    area: Area
+    scope: Scope
+    name: str
+    summary: str
+    query: type[msgspec.Struct] | None = None
+    body: type[Any] | None = None
+    body_optional: bool = False
+    raw_body: bool = False
+    """The handler reads the body itself, as a stream."""
+    answers: Mapping[int, Any] = field(default_factory=dict)
+    websocket: bool = False
+    signed: bool = False
+    """May also be reached without a key, by a signature in the query that the handler checks."""
+
+
+class Table:
+    """The routes of one module, in the order in which they are matched."""
+
+    def __init__(self, area: Area) -> None:
+        self.area = area
+        self.routes: list[Route] = []
+
+    def add(
+        self,
+        method: Method,
+        path: str,
+        *,
+        scope: Scope,
+        answers: Mapping[int, Any],
+        query: type[msgspec.Struct] | None = None,
+        body: type[Any] | None = None,
+        body_optional: bool = False,
+        raw_body: bool = False,
+        websocket: bool = False,
+        signed: bool = False,
+    ) -> Callable[[Handler], Handler]:
+        """A decorator; the handler's docstring is the summary in the OpenAPI document, its name the operation's."""
+
+        def register(handler: Handler) -> Handler:
+            self.routes.append(
+                Route(
+                    method=method,
+                    path=path,
+                    handler=handler,
+                    area=self.area,
+                    scope=scope,
+                    name=handler.__name__,
+                    summary=(handler.__doc__ or "").strip().split("\n", 1)[0],
+                    query=query,
+                    body=body,
+                    body_optional=body_optional,
+                    raw_body=raw_body,
+                    answers=dict(answers),
+                    websocket=websocket,
+                    signed=signed,
+                )
+            )
+            return handler
+
+        return register

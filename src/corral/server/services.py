@@ -1,0 +1,83 @@
+"""What handlers may use: the parts of a running server, and the sandbox that a call is about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from corral.protocol import AsyncSandbox
+
+if TYPE_CHECKING:
+    from corral.server.auth import Keyring
+    from corral.server.events import EventHub
+    from corral.server.guard import Guard
+    from corral.server.metrics import Metrics
+    from corral.server.roster import Roster
+    from corral.server.settings import ServerSettings
+    from corral.server.shelf import Shelf
+    from corral.server.warden import SandboxWarden
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """A started sandbox in use by one call."""
+
+    id: str
+    organisation_id: str
+    box: AsyncSandbox
+    user: str
+    home: str
+    workdir: str
+    language: str
+    """From the label that carries it: python, javascript or typescript."""
+    signing_key: bytes
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is deleted or stopped under the caller's feet; the app answers 404 then."""
+    env: dict[str, str] = field(default_factory=dict)
+    """What `POST /env` has set for programs to come; shared by all calls about this sandbox."""
+
+
+class Warden(Protocol):
+    """Keeps the sandboxes: whose they are, what state they are in, and when each is due."""
+
+    def use(
+        self, sandbox_id: str, *, organisation_id: str | None, activity: bool = True
+    ) -> AbstractAsyncContextManager[Held]:
+        """A started sandbox for one call; counts as activity.
+
+        `organisation_id` is None only for a call whose signature is checked later.
+
+        Raises:
+            Fault: 404 if there is none for this organisation, 400 if it is not started.
+        """
+
+
+@dataclass(slots=True, kw_only=True)
+class Control:
+    """What the control plane's handlers have beyond."""
+
+    warden: SandboxWarden
+    roster: Roster
+    shelf: Shelf
+    keyring: Keyring
+    events: EventHub
+    guard: Guard
+    metrics: Metrics
+    describe: Callable[[], bytes]
+    """The OpenAPI document; it stands on the whole table of routes, of which that of the handlers is a part."""
+    ready: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """The parts of one running server."""
+
+    settings: ServerSettings
+    warden: Warden
+    control: Control
+
+
+__all__ = ["Control", "Held", "Services", "Warden"]

@@ -1,0 +1,114 @@
+"""What a server is told at its start. Frozen: whoever holds it may rely on it."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from corral.errors import SpecError
+
+GIB = 1024**3
+MIB = 1024**2
+API = "/api"
+TOOLBOX = "/toolbox"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much of anything one request, one client or one organisation may ask for."""
+
+    json_bytes: int = 32 * MIB
+    """The longest JSON body; uploads are streams and have no such limit."""
+    json_depth: int = 64
+    header_bytes: int = 16 * 1024
+    """The longest single header, and the longest request line."""
+    multipart_parts: int = 2000
+    frame_bytes: int = 64 * 1024
+    """The longest websocket frame that we send; what a client may send is `frame_in_bytes`."""
+    frame_in_bytes: int = 4 * MIB
+    request_seconds: float = 30.0
+    """Within so long the headers of a request must have come, and then its JSON body."""
+    rate_per_key: float = 2000.0
+    """Requests in a second, on average; twice as many may come at once."""
+    bad_keys_per_minute: float = 300.0
+    """So many requests with a wrong key are answered for one address; then it is told to wait."""
+    connections: int = 4096
+    calls_per_key: int = 1024
+    """Requests of one key that are being answered at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a sandbox gets for which nothing was asked."""
+
+    cpu: int = 1
+    memory_gib: int = 1
+    disk_gib: int = 3
+    auto_stop_minutes: int = 15
+    auto_archive_minutes: int = 7 * 24 * 60
+    auto_delete_minutes: int = -1
+    target: str = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """A server."""
+
+    data_folder: Path
+    host: str = "127.0.0.1"
+    port: int = 3986
+    public_url: str | None = None
+    """How clients reach us, without the path: `https://sandboxes.example.org`. Else a request's own Host is used."""
+    backend: str = "embedded"
+    version: str = "0"
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    insecure: bool = False
+    """Serve beyond loopback without TLS."""
+    allowed_hosts: frozenset[str] = frozenset()
+    allowed_origins: frozenset[str] = frozenset()
+    limits: Limits = field(default_factory=Limits)
+    defaults: Defaults = field(default_factory=Defaults)
+    sweep_seconds: float = 1.0
+    drain_seconds: float = 10.0
+    """After SIGTERM, requests have so long to end."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise SpecError(f"port {self.port} is not a port", hint="0 takes any that is free")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise SpecError("TLS needs a certificate and its key", hint="give both --tls-cert and --tls-key")
+        if not (self.is_loopback or self.tls or self.insecure):
+            raise SpecError(
+                f"serving on {self.host} without TLS would show keys to the network",
+                hint="give --tls-cert and --tls-key, or --insecure where something in front of it has TLS",
+            )
+        if self.public_url is not None:
+            parts = urlsplit(self.public_url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+                raise SpecError(
+                    f"{self.public_url!r} is not the address of a server", hint="like https://sandboxes.example.org"
+                )
+            object.__setattr__(self, "public_url", self.public_url.rstrip("/"))
+
+    @property
+    def tls(self) -> bool:
+        """Whether we speak TLS ourselves."""
+        return self.tls_cert is not None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach us."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def state_folder(self) -> Path:
+        """Where the server's own database is; the rest of the data folder is the backend's."""
+        return self.data_folder / "server"

@@ -1,0 +1,2 @@
+"""What a server remembers: SQLite in its data folder. Calls are short (tens of microseconds), so they are made where
+they are needed, in the event loop's own thread."""

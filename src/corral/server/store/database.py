@@ -1,0 +1,118 @@
+"""The database: one file, one serving process, numbered migrations."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from corral.errors import BackendUnavailableError
+from corral.server.store.migrations import MIGRATIONS
+
+FILE = "corral.db"
+LOCK = "server.lock"
+Row = tuple[Any, ...]
+
+
+class Database:
+    """An open database. `serving=True` also claims the folder for one server; the kernel lets go with the process."""
+
+    def __init__(self, folder: Path, *, serving: bool) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _claim(folder) if serving else None
+        try:
+            self._connection = _open(folder / FILE)
+        except BaseException:
+            if self._lock is not None:
+                os.close(self._lock)
+            raise
+        self._version = -1
+
+    def close(self) -> None:
+        """Let go of file and folder. Idempotent."""
+        self._connection.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """What a query finds."""
+        return self._connection.execute(sql, values).fetchall()
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """One change, committed; gives how many rows it touched."""
+        return self._connection.execute(sql, values).rowcount
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Several changes that happen together or not at all. No await inside."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def changed_by_others(self) -> bool:
+        """Whether another process (`corral key …`) has written since we asked last."""
+        ((version,),) = self.rows("PRAGMA data_version")
+        changed: bool = version != self._version
+        self._version = version
+        return changed
+
+    def sync(self) -> None:
+        """Make everything so far survive a power cut, not only a killed process."""
+        self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def _claim(folder: Path) -> int:
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise BackendUnavailableError(
+            "another server works on this data folder", hint="stop it, or give --data-dir another folder"
+        ) from None
+    return lock
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # nobody else may read it, not even its WAL
+    connection = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        _migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")  # another process may be at it as well
+    try:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, at REAL DEFAULT (unixepoch()))"
+        )
+        (done,) = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()
+        if done > len(MIGRATIONS):
+            raise BackendUnavailableError(
+                "the data folder was written by a newer Corral", hint="upgrade, or give --data-dir another folder"
+            )
+        for number, script in enumerate(MIGRATIONS[done:], start=done + 1):
+            for statement in script.split(";"):
+                if statement.strip():
+                    connection.execute(statement)
+            connection.execute("INSERT INTO migrations (number) VALUES (?)", (number,))
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

@@ -1,0 +1,80 @@
+"""The schema, as steps. A step that was ever released is never changed; a new one is put at the end."""
+
+from __future__ import annotations
+
+MIGRATIONS: tuple[str, ...] = (
+    # 1
+    """
+    CREATE TABLE organisations (
+        id TEXT PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        created_at REAL NOT NULL,
+        max_sandboxes INTEGER,
+        max_cpu INTEGER,
+        max_memory_gib INTEGER,
+        max_disk_gib INTEGER
+    ) STRICT;
+    CREATE TABLE keys (
+        id TEXT PRIMARY KEY,
+        organisation_id TEXT NOT NULL REFERENCES organisations (id) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        prefix TEXT NOT NULL,
+        digest BLOB NOT NULL UNIQUE,
+        scopes TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        expires_at REAL,
+        revoked_at REAL
+    ) STRICT;
+    CREATE TABLE sandboxes (
+        id TEXT PRIMARY KEY,
+        organisation_id TEXT NOT NULL REFERENCES organisations (id),
+        name TEXT NOT NULL,
+        engine_id TEXT,
+        snapshot TEXT,
+        user TEXT NOT NULL,
+        env TEXT NOT NULL,
+        set_env TEXT NOT NULL,
+        labels TEXT NOT NULL,
+        public INTEGER NOT NULL,
+        target TEXT NOT NULL,
+        cpu INTEGER NOT NULL,
+        memory INTEGER NOT NULL,
+        disk INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        desired_state TEXT NOT NULL,
+        intent TEXT,
+        error_reason TEXT,
+        network_block_all INTEGER NOT NULL,
+        auto_stop INTEGER NOT NULL,
+        auto_pause INTEGER NOT NULL,
+        auto_archive INTEGER NOT NULL,
+        auto_delete INTEGER NOT NULL,
+        destroy_at REAL,
+        created_at REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        active_at REAL NOT NULL,
+        state_at REAL NOT NULL,
+        signing_key BLOB NOT NULL,
+        UNIQUE (organisation_id, name)
+    ) STRICT;
+    CREATE TABLE snapshots (
+        id TEXT PRIMARY KEY,
+        organisation_id TEXT REFERENCES organisations (id),
+        name TEXT NOT NULL,
+        engine_id TEXT,
+        image_name TEXT,
+        state TEXT NOT NULL,
+        cpu INTEGER NOT NULL,
+        memory INTEGER NOT NULL,
+        disk INTEGER NOT NULL,
+        entrypoint TEXT,
+        source_sandbox_id TEXT,
+        error_reason TEXT,
+        intent TEXT,
+        created_at REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        used_at REAL,
+        UNIQUE (organisation_id, name)
+    ) STRICT;
+    """,
+)

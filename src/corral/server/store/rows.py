@@ -1,0 +1,162 @@
+"""The rows of the database as objects, and how they get there."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import time
+import uuid
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from corral.server.store.database import Database
+
+T = TypeVar("T", bound="Row")
+
+
+def new_id() -> str:
+    """An id for anything."""
+    return str(uuid.uuid4())
+
+
+def new_signing_key() -> bytes:
+    """A key for signed URLs."""
+    return secrets.token_urlsafe(32).encode()
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """A row; its fields are the columns, and maps and lists are JSON there."""
+
+    table: ClassVar[str]
+    id: str
+
+    def save(self, database: Database) -> None:
+        """Write it, whether it is there already or not."""
+        database.run(_upsert(type(self)), [_to_column(getattr(self, name)) for name in self.__struct_fields__])
+
+    def erase(self, database: Database) -> None:
+        """Delete it."""
+        database.run(f"DELETE FROM {self.table} WHERE id = ?", (self.id,))  # noqa: S608 - the table's name is ours
+
+
+def load_all(kind: type[T], database: Database) -> list[T]:
+    """Every row of a table."""
+    names = kind.__struct_fields__
+    found = database.rows(f"SELECT {', '.join(names)} FROM {kind.table}")  # noqa: S608 - names are ours
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    return [
+        kind(**{name: _from_column(types[name], value) for name, value in zip(names, row, strict=True)})
+        for row in found
+    ]
+
+
+@functools.cache
+def _upsert(kind: type[Row]) -> str:
+    names = kind.__struct_fields__
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names if name != "id")
+    marks = ", ".join("?" * len(names))
+    return (
+        f"INSERT INTO {kind.table} ({', '.join(names)}) VALUES ({marks}) "  # noqa: S608 - names are ours
+        f"ON CONFLICT (id) DO UPDATE SET {changes}"
+    )
+
+
+def _to_column(value: Any) -> Any:
+    return msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
+
+
+def _from_column(kind: Any, value: Any) -> Any:
+    if kind is bool:
+        return bool(value)
+    if isinstance(value, str) and kind not in (str, str | None):
+        return msgspec.json.decode(value, type=kind)
+    return value
+
+
+class Organisation(Row, kw_only=True):
+    """Whom keys, sandboxes and snapshots belong to, and how much it may have. None: no limit."""
+
+    table = "organisations"
+    name: str
+    created_at: float
+    max_sandboxes: int | None = None
+    max_cpu: int | None = None
+    max_memory_gib: int | None = None
+    max_disk_gib: int | None = None
+
+
+class Key(Row, kw_only=True):
+    """A key: only its digest is kept."""
+
+    table = "keys"
+    organisation_id: str
+    name: str
+    prefix: str
+    digest: bytes
+    scopes: list[str]
+    created_at: float
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+
+class Sandbox(Row, kw_only=True):
+    """A sandbox: what its DTO says, and what we mean to do with it."""
+
+    table = "sandboxes"
+    organisation_id: str
+    name: str
+    engine_id: str | None = None
+    """Its name at the backend; None before it was made."""
+    snapshot: str | None = None
+    user: str
+    env: dict[str, str]
+    set_env: dict[str, str] = {}
+    """What `POST /env` of the toolbox has set."""
+    labels: dict[str, str]
+    public: bool = False
+    target: str
+    cpu: int
+    memory: int
+    disk: int
+    state: str
+    desired_state: str
+    intent: str | None = None
+    """What was begun and not yet acknowledged; undone or done again at the next start."""
+    error_reason: str | None = None
+    network_block_all: bool = False
+    auto_stop: int
+    auto_pause: int = 0
+    auto_archive: int
+    auto_delete: int
+    destroy_at: float | None = None
+    created_at: float = msgspec.field(default_factory=time.time)
+    updated_at: float = msgspec.field(default_factory=time.time)
+    active_at: float = msgspec.field(default_factory=time.time)
+    state_at: float = msgspec.field(default_factory=time.time)
+    """Since when it is in its state."""
+    signing_key: bytes = msgspec.field(default_factory=new_signing_key)
+    """A text, as bytes: clients get it as text and sign with its bytes."""
+
+
+class Snapshot(Row, kw_only=True):
+    """What a sandbox can start from."""
+
+    table = "snapshots"
+    organisation_id: str | None
+    """None: everybody's."""
+    name: str
+    engine_id: str | None = None
+    """Its name at the backend; None is the backend's own base."""
+    image_name: str | None = None
+    state: str = "active"
+    cpu: int
+    memory: int
+    disk: int
+    entrypoint: list[str] | None = None
+    source_sandbox_id: str | None = None
+    error_reason: str | None = None
+    intent: str | None = None
+    created_at: float = msgspec.field(default_factory=time.time)
+    updated_at: float = msgspec.field(default_factory=time.time)
+    used_at: float | None = None

@@ -1,0 +1,58 @@
+"""Every route there is, at every path where it is found."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+from corral.server.router import Router
+from corral.server.routes import absent, config, ops, organisations, sandboxes, snapshots
+from corral.server.routes import toolbox as toolbox_routes
+from corral.server.routing import Route, Table
+from corral.server.settings import API, TOOLBOX
+
+SANDBOX = "/{sandboxId}"
+ALIAS = f"{API}/toolbox{SANDBOX}/toolbox"
+"""Where clients before 0.115 look for the toolbox."""
+
+CONTROL_TABLES: tuple[Table, ...] = (
+    config.TABLE,
+    sandboxes.TABLE,
+    snapshots.TABLE,
+    organisations.TABLE,
+    ops.EVENTS,
+    absent.CONTROL,
+)
+
+
+def toolbox_tables() -> list[Table]:
+    """One for each module of the toolbox's room that has one."""
+    found = []
+    for module in pkgutil.iter_modules(toolbox_routes.__path__):
+        table = getattr(importlib.import_module(f"{toolbox_routes.__name__}.{module.name}"), "TABLE", None)
+        if isinstance(table, Table):
+            found.append(table)
+    return [*found, absent.TOOLBOX]
+
+
+def all_routes() -> Iterator[tuple[str, Route]]:
+    """Each route with its path, the aliases left out."""
+    for route in ops.ROOT.routes:
+        yield route.path, route
+    for table in CONTROL_TABLES:
+        for route in table.routes:
+            yield API + route.path, route
+    for table in toolbox_tables():
+        for route in table.routes:
+            yield TOOLBOX + SANDBOX + route.path, route
+
+
+def make_router() -> Router:
+    """All of them, with the aliases."""
+    router = Router()
+    for path, route in all_routes():
+        router.add(path, route)
+        if route.area == "toolbox":
+            router.add(ALIAS + path.removeprefix(TOOLBOX + SANDBOX), route)
+    return router

@@ -1,0 +1,413 @@
+"""The warden: makes, finds, stops and ends sandboxes on a backend, and hands them to calls.
+
+Whatever it does to a sandbox stands in the database before it is done (`intent`), and is done by a task of its own: a
+client that goes away in the middle leaves no half of anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from corral.errors import CapabilityError, CorralError, SandboxGoneError
+from corral.protocol import AsyncSandbox, Backend
+from corral.server import log
+from corral.server.faults import Fault, conflict
+from corral.server.powers import keeping, pausing
+from corral.server.roster import Roster
+from corral.server.services import Held
+from corral.server.settings import GIB
+from corral.server.shelf import Shelf
+from corral.server.store.rows import Sandbox
+from corral.server.wishes import home_of, language_of
+from corral.spec import HOME
+
+T = TypeVar("T")
+_TOKENS = 10_000
+_ENDED = "it has ended by itself: killed from outside, or out of memory as a whole"
+
+
+class SandboxWarden:
+    """See `corral.server.services.Warden`; and everything that changes a sandbox's state."""
+
+    def __init__(self, *, backend: Backend, roster: Roster, shelf: Shelf) -> None:
+        self.backend = backend
+        self.roster = roster
+        self.shelf = shelf
+        self._live: dict[str, Held] = {}
+        self._connecting: dict[str, asyncio.Task[Held]] = {}
+        self._users: dict[str, set[asyncio.Task[Any]]] = {}
+        self._busy: Counter[str] = Counter()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tokens: OrderedDict[tuple[str, str], Sandbox] = OrderedDict()
+
+    # Handing out.
+
+    @contextlib.asynccontextmanager
+    async def use(self, sandbox_id: str, *, organisation_id: str | None, activity: bool = True) -> AsyncIterator[Held]:
+        """See `Warden`. Whoever works inside when it is deleted or stopped is cancelled, and gets a 404 for it."""
+        row = self.roster.find(sandbox_id, organisation_id=organisation_id)
+        if row.state != "started":
+            raise Fault(400, f"the sandbox is not started, it is {row.state}")
+        held = self._live.get(row.id) or await self._connect(row)
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled_before = task.cancelling()
+        users = self._users.setdefault(row.id, set())
+        users.add(task)
+        self._busy[row.id] += 1
+        if activity:
+            self.roster.touch(row)
+        try:
+            yield held
+        except asyncio.CancelledError:
+            # Ours, and nobody else's beside it? Then it is an answer. The rule is that of asyncio.timeout.
+            if held.gone.is_set() and task.uncancel() <= cancelled_before:
+                raise Fault(404, f"the sandbox {row.id} is gone") from None
+            raise
+        except SandboxGoneError:
+            self.spawn(self._look_after(row, held))
+            raise
+        finally:
+            users.discard(task)
+            self._busy[row.id] -= 1
+            if not self._busy[row.id]:
+                del self._busy[row.id]
+            if activity:
+                self.roster.touch(row)
+            if held.env != row.set_env:
+                row.set_env = dict(held.env)
+                self.roster.save(row)
+
+    def is_busy(self, row: Sandbox) -> bool:
+        """Whether a call works inside."""
+        return row.id in self._busy
+
+    async def _connect(self, row: Sandbox) -> Held:
+        """A handle, made once for all that wait for it."""
+        task = self._connecting.get(row.id)
+        if task is None:
+            task = self._connecting[row.id] = asyncio.create_task(self._connect_now(row))
+            task.add_done_callback(lambda _: self._connecting.pop(row.id, None))
+        try:
+            return await asyncio.shield(task)
+        except SandboxGoneError:
+            await self._look_after(row, None)
+            raise
+
+    async def _connect_now(self, row: Sandbox) -> Held:
+        assert row.engine_id is not None, "only one that was made is started"
+        return self._hold(row, await self.backend.connect(row.engine_id))
+
+    def _hold(self, row: Sandbox, box: AsyncSandbox) -> Held:
+        held = Held(
+            id=row.id,
+            organisation_id=row.organisation_id,
+            box=box,
+            user=row.user,
+            home=home_of(row.user),
+            workdir=HOME,
+            language=language_of(row.labels),
+            signing_key=row.signing_key,
+            env=dict(row.set_env),
+        )
+        self._live[row.id] = held
+        return held
+
+    def refresh(self, row: Sandbox) -> None:
+        """Labels or keys have changed: calls to come see it."""
+        held = self._live.get(row.id)
+        if held is not None:
+            held.signing_key = row.signing_key
+            held.language = language_of(row.labels)
+
+    async def _let_go(self, row: Sandbox) -> AsyncSandbox | None:
+        """Nobody works inside any more; gives the handle, which is still open."""
+        held = self._live.pop(row.id, None)
+        if held is None:
+            return None
+        held.gone.set()
+        for task in self._users.pop(row.id, set()):
+            task.cancel()
+        return held.box
+
+    async def _look_after(self, row: Sandbox, held: Held | None) -> None:
+        """A call said that the sandbox is gone. Is it?"""
+        if held is not None and self._live.get(row.id) is not held:
+            return
+        async with self.lock(row):
+            if row.state in ("started", "paused"):
+                await self.settle(row, await self.find_at_backend(row))
+
+    async def find_at_backend(self, row: Sandbox) -> str | None:
+        """What the backend says of it: running, paused, stopped, or nothing."""
+        for info in await self.backend.list():
+            if info.sandbox_id == row.engine_id:
+                return info.state
+        return None
+
+    async def settle(self, row: Sandbox, found: str | None) -> None:
+        """Bring what we say of a sandbox in line with what there is."""
+        state = {"running": "started", "paused": "paused", "stopped": "stopped"}.get(found or "")
+        if state == "stopped" and row.state == "archived":
+            state = "archived"
+        if state != "started" and (box := await self._let_go(row)) is not None:
+            await box.aclose()
+        if state is None:
+            self.roster.turn(row, "error", reason=row.error_reason or _ENDED)
+        else:
+            self.roster.turn(row, state, desired=state)
+
+    # Tasks that outlive the request that began them.
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """In the background; awaited at the end of the server."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Fault):
+            log.event("task failed", level=30, error=error)
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """To its end, whatever becomes of the caller."""
+        return await asyncio.shield(self.spawn(work))
+
+    @contextlib.asynccontextmanager
+    async def lock(self, row: Sandbox) -> AsyncIterator[None]:
+        """One at a time changes a sandbox. Raises: Fault 404 if it was deleted while we waited."""
+        lock = self._locks.setdefault(row.id, asyncio.Lock())
+        async with lock:
+            if row.id not in self.roster:
+                raise Fault(404, f"there is no sandbox {row.id!r}")
+            yield
+        if row.id not in self.roster:
+            self._locks.pop(row.id, None)
+
+    # Making and ending.
+
+    async def make(self, row: Sandbox, maker: Callable[[], Awaitable[AsyncSandbox]]) -> Sandbox:
+        """Make what a row describes. A caller that goes away before it is told of the sandbox leaves none behind."""
+        self.roster.add(row)
+        making = self.spawn(self._make(row, maker))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self.spawn(self._unmake(making))
+            raise
+
+    def remember(self, token: str, row: Sandbox) -> None:
+        """A create that its client may send again, with the same token."""
+        self._tokens[row.organisation_id, token] = row
+        while len(self._tokens) > _TOKENS:
+            self._tokens.popitem(last=False)
+
+    async def recall(self, token: str, *, organisation_id: str) -> Sandbox | None:
+        """What was made for a token, if it is still there; waits while it is being made."""
+        row = self._tokens.get((organisation_id, token))
+        while row is not None and row.id in self.roster and row.state == "creating":
+            with contextlib.suppress(Fault):  # it failed while we waited
+                async with self.lock(row):
+                    pass
+            await asyncio.sleep(0)  # whoever makes it may not have begun
+        return row if row is not None and row.id in self.roster else None
+
+    async def _make(self, row: Sandbox, maker: Callable[[], Awaitable[AsyncSandbox]]) -> Sandbox:
+        box: AsyncSandbox | None = None
+        async with self.lock(row):
+            try:
+                box = await maker()
+                row.engine_id = box.id
+                self.roster.save(row)  # before it can outlive us
+                with contextlib.suppress(CapabilityError):
+                    await box.detach()
+                self._hold(row, box)
+                self.roster.turn(row, "started")
+            except BaseException:
+                if box is not None:
+                    with contextlib.suppress(CorralError):
+                        await box.kill()
+                self._live.pop(row.id, None)
+                self.roster.bury(row)
+                raise
+        return row
+
+    async def _unmake(self, making: asyncio.Task[Sandbox]) -> None:
+        with contextlib.suppress(Exception):
+            await self.delete(await making)
+
+    async def delete(self, row: Sandbox) -> None:
+        """End it, with its files. Raises: Fault 404 if somebody else did."""
+        await self.finish(self._delete(row))
+
+    async def _delete(self, row: Sandbox) -> None:
+        # Before the lock: whatever runs inside on somebody's behalf ends now, and lets go of the lock.
+        box = await self._let_go(row)
+        async with self.lock(row):
+            self.roster.turn(row, "destroying", desired="destroyed", intent="delete", reason=row.error_reason)
+            box = box or await self._let_go(row)
+            await self.end_at_backend(row, box)
+            self.roster.bury(row)
+
+    async def end_at_backend(self, row: Sandbox, box: AsyncSandbox | None = None) -> None:
+        """Nothing of it is left."""
+        with contextlib.suppress(SandboxGoneError):
+            if box is not None:
+                await box.kill()
+            elif row.engine_id is not None:
+                await self.backend.delete(row.engine_id)
+
+    # Stopping and starting.
+
+    async def stop(self, row: Sandbox) -> None:
+        """End its processes, keep its files. One whose auto-delete interval is 0 is deleted by it."""
+        await self.finish(self._stop(row))
+
+    async def _stop(self, row: Sandbox) -> None:
+        async with self.lock(row):
+            if row.state in ("stopped", "archived"):
+                return
+            self._demand(row, "started", "paused", "error")
+            if row.auto_delete != 0:
+                backend = keeping(self.backend)
+                assert row.engine_id is not None
+                self.roster.turn(row, "stopping", desired="stopped", intent="stop")
+                box = await self._let_go(row)
+                async with self._settling(row):
+                    await backend.stop(row.engine_id)
+                    if box is not None:
+                        await box.aclose()
+                self.roster.turn(row, "stopped")
+                return
+        await self._delete(row)
+
+    async def start(self, row: Sandbox) -> None:
+        """Let it run: from stopped, archived or paused."""
+        await self.finish(self._start(row))
+
+    async def _start(self, row: Sandbox) -> None:
+        async with self.lock(row):
+            if row.state == "started":
+                return
+            self._demand(row, "stopped", "archived", "paused")
+            if row.state == "paused":
+                await self._resume(row)
+            else:
+                await self._start_again(row)
+            self.roster.touch(row)
+
+    async def _start_again(self, row: Sandbox) -> None:
+        backend = keeping(self.backend)
+        assert row.engine_id is not None
+        state = "restoring" if row.state == "archived" else "starting"
+        self.roster.turn(row, state, desired="started", intent="start")
+        async with self._settling(row):
+            box = await backend.start(row.engine_id)
+        self._hold(row, box)
+        self.roster.turn(row, "started")
+
+    async def _resume(self, row: Sandbox) -> None:
+        held = self._live.get(row.id) or await self._connect_now(row)
+        self.roster.turn(row, "resuming", desired="started", intent="resume")
+        async with self._settling(row):
+            await pausing(held.box, self.backend).resume()
+        self.roster.turn(row, "started")
+
+    async def pause(self, row: Sandbox) -> None:
+        """Freeze every process."""
+        await self.finish(self._pause(row))
+
+    async def _pause(self, row: Sandbox) -> None:
+        async with self.lock(row):
+            if row.state == "paused":
+                return
+            self._demand(row, "started")
+            held = self._live.get(row.id) or await self._connect_now(row)
+            box = pausing(held.box, self.backend)
+            self.roster.turn(row, "pausing", desired="paused", intent="pause")
+            async with self._settling(row):
+                await box.pause()
+            self.roster.turn(row, "paused")
+
+    async def archive(self, row: Sandbox) -> None:
+        """A stopped one: it keeps its files and counts for no quota of disk."""
+        async with self.lock(row):
+            if row.state == "archived":
+                return
+            self._demand(row, "stopped")
+            self.roster.turn(row, "archived", desired="archived")
+
+    async def recover(self, row: Sandbox, *, skip_start: bool) -> None:
+        """Out of the state of error, if there is still something of it."""
+        await self.finish(self._recover(row, skip_start=skip_start))
+
+    async def _recover(self, row: Sandbox, *, skip_start: bool) -> None:
+        async with self.lock(row):
+            if row.state == "error":
+                found = await self.find_at_backend(row)
+                if found is None:
+                    raise conflict("it can't be recovered: nothing of it is left. Delete it")
+                await self.settle(row, found)
+        if row.state == "stopped" and not skip_start:
+            await self._start(row)
+
+    async def resize(self, row: Sandbox, *, cpu: int | None, memory: int | None, disk: int | None) -> None:
+        """New limits; of a stopped one, from its next start on."""
+        await self.finish(self._resize(row, cpu=cpu, memory=memory, disk=disk))
+
+    async def _resize(self, row: Sandbox, *, cpu: int | None, memory: int | None, disk: int | None) -> None:
+        async with self.lock(row):
+            self._demand(row, "started", "stopped")
+            if disk is not None and disk < row.disk:
+                raise Fault(400, "a disk can't be made smaller")
+            backend, before = keeping(self.backend), row.state
+            assert row.engine_id is not None
+            self.roster.turn(row, "resizing", intent="resize")
+            async with self._settling(row):
+                await backend.resize(
+                    row.engine_id,
+                    cpus=cpu,
+                    memory_bytes=memory * GIB if memory is not None else None,
+                    disk_bytes=disk * GIB if disk is not None else None,
+                )
+            row.cpu, row.memory, row.disk = cpu or row.cpu, memory or row.memory, disk or row.disk
+            self.roster.turn(row, before)
+
+    def _demand(self, row: Sandbox, *states: str) -> None:
+        if row.state not in states:
+            raise Fault(400, f"the sandbox is {row.state}; it must be {' or '.join(states)} for this")
+
+    @contextlib.asynccontextmanager
+    async def _settling(self, row: Sandbox) -> AsyncIterator[None]:
+        """If the backend fails in the middle, what we say of the sandbox is what it then is."""
+        try:
+            yield
+        except CorralError:
+            row.intent = None
+            await self.settle(row, await self.find_at_backend(row))
+            raise
+
+    # The end.
+
+    async def close(self) -> None:
+        """Let go of all sandboxes, which live on; what was begun is finished first."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for held in list(self._live.values()):
+            with contextlib.suppress(CorralError):
+                await held.box.aclose()
+        self._live.clear()
+        self.roster.flush()
+
+    async def end_all(self) -> int:
+        """Delete every sandbox; gives how many."""
+        rows = list(self.roster)
+        await asyncio.gather(*(self.delete(row) for row in rows), return_exceptions=True)
+        return len(rows)

@@ -1,0 +1,1 @@
+"""The wire's models, as msgspec reads and writes them."""

@@ -1,0 +1,395 @@
+"""The control plane's models."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from corral.server.wire.base import Model, Query
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Cores = Annotated[int, Meta(ge=1, le=1024)]
+Gibibytes = Annotated[int, Meta(ge=1, le=65536)]
+Minutes = Annotated[int, Meta(ge=0, le=10_000_000)]
+MinutesOrNever = Annotated[int, Meta(ge=-1, le=10_000_000)]
+ShortText = Annotated[str, Meta(max_length=4096)]
+
+SandboxState = Literal[
+    "creating", "restoring", "destroyed", "destroying", "started", "stopped", "starting", "stopping", "error",
+    "build_failed", "pending_build", "building_snapshot", "unknown", "pulling_snapshot", "archived", "archiving",
+    "resizing", "snapshotting", "forking", "pausing", "paused", "resuming",
+]  # fmt: skip
+
+
+class BuildInfoWish(Model, kw_only=True):
+    """`CreateBuildInfo`."""
+
+    dockerfile_content: str
+    context_hashes: list[str] | None = None
+
+
+class SandboxVolume(Model, kw_only=True):
+    """A volume in a wish."""
+
+    volume_id: str
+    mount_path: str
+    subpath: str | None = None
+
+
+class CreateSandbox(Model, kw_only=True):
+    """The wish."""
+
+    name: Name | None = None
+    snapshot: Name | None = None
+    user: ShortText | None = None
+    env: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    public: bool | None = None
+    network_block_all: bool | None = None
+    kvm: bool | None = None
+    network_allow_list: str | None = None
+    domain_allow_list: str | None = None
+    outbound_proxy_url: str | None = None
+    otel_endpoint_override: str | None = None
+    target: ShortText | None = None
+    cpu: Cores | None = None
+    gpu: Count | None = None
+    gpu_type: list[str] | None = None
+    spot: bool | None = None
+    memory: Gibibytes | None = None
+    disk: Gibibytes | None = None
+    auto_stop_interval: Minutes | None = None
+    auto_pause_interval: Minutes | None = None
+    auto_archive_interval: Minutes | None = None
+    auto_delete_interval: MinutesOrNever | None = None
+    ttl_minutes: Minutes | None = None
+    queue_timeout: int | None = None
+    volumes: list[SandboxVolume] | None = None
+    build_info: BuildInfoWish | None = None
+    linked_sandbox: str | None = None
+    secrets: list[dict[str, str]] | None = None
+
+
+class SandboxListItem(Model, kw_only=True):
+    """A sandbox, as a list shows it."""
+
+    id: str
+    organization_id: str
+    name: str
+    snapshot: str | None = None
+    user: str
+    labels: dict[str, str]
+    public: bool
+    network_block_all: bool
+    target: str
+    cpu: int
+    gpu: int
+    memory: int
+    disk: int
+    state: SandboxState
+    desired_state: str
+    error_reason: str | None = None
+    recoverable: bool
+    auto_stop_interval: int
+    auto_pause_interval: int
+    auto_archive_interval: int
+    auto_delete_interval: int
+    auto_destroy_at: str | None = None
+    created_at: str
+    updated_at: str
+    last_activity_at: str
+    sandbox_class: str
+    daemon_version: str
+    toolbox_proxy_url: str
+
+
+class Sandbox(SandboxListItem, kw_only=True):
+    """A sandbox."""
+
+    env: dict[str, str]
+    kvm: bool
+
+
+class ListSandboxesResponse(Model, kw_only=True):
+    """A page, and where the next begins."""
+
+    items: list[SandboxListItem]
+    next_cursor: str | None
+
+
+class PaginatedSandboxes(Model, kw_only=True):
+    """A page as older clients count them."""
+
+    items: list[Sandbox]
+    total: int
+    page: int
+    total_pages: int
+
+
+class SandboxLabels(Model, kw_only=True):
+    """All labels."""
+
+    labels: dict[str, str]
+
+
+class ResizeSandbox(Model, kw_only=True):
+    """New limits."""
+
+    cpu: Cores | None = None
+    memory: Gibibytes | None = None
+    disk: Gibibytes | None = None
+
+
+class ForkSandbox(Model, kw_only=True):
+    """The copy's name."""
+
+    name: Name | None = None
+
+
+class CreateSandboxSnapshot(Model, kw_only=True):
+    """A snapshot's name."""
+
+    name: Name
+    include_memory: bool | None = None
+
+
+class ToolboxProxyUrl(Model, kw_only=True):
+    """Where the toolbox is; the sandbox's id is put behind."""
+
+    url: str
+
+
+class Url(Model, kw_only=True):
+    """Where something is."""
+
+    url: str
+
+
+class SnapshotDto(Model, kw_only=True):
+    """A snapshot."""
+
+    id: str
+    organization_id: str | None = None
+    general: bool
+    name: str
+    image_name: str | None = None
+    state: str
+    size: float | None = None
+    entrypoint: list[str] | None = None
+    cpu: int
+    gpu: int
+    mem: int
+    disk: int
+    error_reason: str | None = None
+    created_at: str
+    updated_at: str
+    last_used_at: str | None = None
+    region_ids: list[str]
+    ref: str | None = None
+    source_sandbox_id: str | None = None
+    sandbox_class: str
+
+
+class PaginatedSnapshots(Model, kw_only=True):
+    """A page."""
+
+    items: list[SnapshotDto]
+    total: int
+    page: int
+    total_pages: int
+
+
+class CreateSnapshot(Model, kw_only=True):
+    """A snapshot, as wished for."""
+
+    name: Name
+    image_name: Name | None = None
+    entrypoint: list[str] | None = None
+    cpu: Cores | None = None
+    gpu: Count | None = None
+    gpu_type: list[str] | None = None
+    memory: Gibibytes | None = None
+    disk: Gibibytes | None = None
+    build_info: BuildInfoWish | None = None
+    region_id: str | None = None
+    sandbox_class: str | None = None
+
+
+class OidcConfig(Model, kw_only=True):
+    """We have none; the fields must be there."""
+
+    issuer: str
+    client_id: str
+    audience: str
+    provider: str
+
+
+class DaytonaConfiguration(Model, kw_only=True):
+    """What clients ask about the server."""
+
+    version: str
+    oidc: OidcConfig
+    linked_accounts_enabled: bool
+    announcements: dict[str, Any]
+    proxy_template_url: str
+    proxy_toolbox_url: str
+    default_snapshot: str
+    dashboard_url: str
+    max_auto_archive_interval: int
+    maintanance_mode: bool
+    environment: str
+    analytics_api_url: str | None = None
+
+
+class MetricDataPoint(Model, kw_only=True):
+    """One measurement."""
+
+    timestamp: str
+    value: float
+
+
+class MetricSeries(Model, kw_only=True):
+    """One thing measured."""
+
+    metric_name: str
+    data_points: list[MetricDataPoint]
+
+
+class MetricsResponse(Model, kw_only=True):
+    """What was measured."""
+
+    series: list[MetricSeries]
+
+
+class OrganizationDto(Model, kw_only=True):
+    """An organisation, as the command line of others reads it."""
+
+    id: str
+    name: str
+    created_by: str
+    personal: bool
+    created_at: str
+    updated_at: str
+    suspended: bool
+    default_region_id: str
+    total_cpu_quota: int | None
+    total_memory_quota: int | None
+    total_disk_quota: int | None
+
+
+class RegionDto(Model, kw_only=True):
+    """Where sandboxes are: here."""
+
+    id: str
+    name: str
+    organization_id: str | None
+    region_type: str
+    created_at: str
+    updated_at: str
+
+
+class ErrorResponse(Model, kw_only=True):
+    """Every refusal."""
+
+    path: str
+    timestamp: str
+    status_code: int
+    error: str
+    message: str
+    code: str | None = None
+    source: str | None = None
+    method: str
+
+
+# Queries.
+
+
+class ListQuery(Query, kw_only=True):
+    """The filters of a list."""
+
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    id: str | None = None
+    name: str | None = None
+    labels: str | None = None
+    include_errored_deleted: bool = False
+    include_warm: bool = False
+    states: list[str] = field(default_factory=list)
+    snapshots: list[str] = field(default_factory=list)
+    region_ids: list[str] = field(default_factory=list)
+    sandbox_classes: list[str] = field(default_factory=list)
+    min_cpu: float | None = None
+    max_cpu: float | None = None
+    min_memory: float | None = field(default=None, name="minMemoryGiB")
+    max_memory: float | None = field(default=None, name="maxMemoryGiB")
+    min_disk: float | None = field(default=None, name="minDiskGiB")
+    max_disk: float | None = field(default=None, name="maxDiskGiB")
+    min_gpu: float | None = None
+    max_gpu: float | None = None
+    is_public: bool | None = None
+    is_recoverable: bool | None = None
+    sort: Literal["name", "cpu", "memoryGib", "diskGib", "lastActivityAt", "createdAt"] = "createdAt"
+    order: Literal["asc", "desc"] = "desc"
+    created_at_after: datetime | None = None
+    created_at_before: datetime | None = None
+    last_event_after: datetime | None = None
+    last_event_before: datetime | None = None
+    auto_destroy_at_after: datetime | None = None
+    auto_destroy_at_before: datetime | None = None
+
+
+class PageQuery(Query, kw_only=True):
+    """The filters of the older list."""
+
+    page: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    labels: str | None = None
+    name: str | None = None
+    id: str | None = None
+    states: list[str] = field(default_factory=list)
+
+
+class SnapshotsQuery(Query, kw_only=True):
+    """The filters of the list of snapshots."""
+
+    page: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    name: str | None = None
+    source_sandbox_id: str | None = None
+    sort: Literal["name", "state", "lastUsedAt", "createdAt"] = "lastUsedAt"
+    order: Literal["asc", "desc"] = "desc"
+
+
+class GetQuery(Query, kw_only=True):
+    """Of one sandbox."""
+
+    verbose: bool = False
+
+
+class StopQuery(Query, kw_only=True):
+    """How to stop."""
+
+    force: bool = False
+
+
+class RecoverQuery(Query, kw_only=True):
+    """How to recover."""
+
+    skip_start: bool = False
+
+
+class DeleteQuery(Query, kw_only=True):
+    """Older clients send it."""
+
+    force: bool = False
+
+
+class MetricsQuery(Query, kw_only=True):
+    """Which metrics, and when."""
+
+    metric_names: list[str] = field(default_factory=list)
+    since: datetime | None = field(default=None, name="from")
+    until: datetime | None = field(default=None, name="to")

@@ -1,0 +1,130 @@
+"""SessionsBase: what every sandbox has of recorded programs, shell sessions and terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from corral.process import ProcessBase
+from corral.protocol import AsyncSandbox, Command, PathLike
+from corral.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
+from corral.records import BACKLOG_BYTES, MemoryRecorded, RecordBook, check_limit, check_name
+from corral.session import ShellSession
+from corral.session import prefix as session_prefix
+from corral.terminal import Terminal
+from corral.terminal import prefix as terminal_prefix
+
+if TYPE_CHECKING:
+    from corral.session import Box
+
+
+class SessionsBase:
+    """A part of `SandboxBase`. A backend whose sandboxes outlive this process overrides the three of `CanRecord`."""
+
+    _records: RecordBook
+
+    async def start_recorded(
+        self,
+        command: Command,
+        *,
+        name: str,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+        limit_bytes: int = DEFAULT_RECORD_BYTES,
+        note: bytes | None = None,
+    ) -> Recorded:
+        """See `CanRecord`."""
+        check_limit(limit_bytes)
+        self._records.claim(check_name(name))
+        try:
+            process = await cast("AsyncSandbox", self).start(
+                command,
+                cwd=cwd,
+                env=env,
+                user=user,
+                timeout=timeout,
+                pty=pty,
+                rows=rows,
+                columns=columns,
+                output_limit_bytes=BACKLOG_BYTES,
+            )
+        except BaseException:
+            self._records.drop(name)
+            raise
+        recorded = MemoryRecorded(
+            cast("ProcessBase", process), name=name, pty=pty, limit_bytes=limit_bytes, note=note, book=self._records
+        )
+        self._records.fill(name, recorded)
+        return recorded
+
+    async def find_recorded(self, name: str) -> Recorded:
+        """See `CanRecord`."""
+        return self._records.find(name)
+
+    async def list_recorded(self) -> Sequence[RecordInfo]:
+        """See `CanRecord`."""
+        return self._records.list()
+
+    # Sessions and terminals: see `CanSession` and `CanTerminal`.
+
+    async def open_session(
+        self,
+        name: str,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        limit_bytes: int = DEFAULT_RECORD_BYTES,
+    ) -> ShellSession:
+        """See `CanSession`."""
+        return await ShellSession.open(self._as_box(), name, cwd=cwd, env=env, user=user, limit_bytes=limit_bytes)
+
+    async def find_session(self, name: str) -> ShellSession:
+        """See `CanSession`."""
+        return await ShellSession.attach(self._as_box(), name)
+
+    async def list_sessions(self) -> Sequence[RecordInfo]:
+        """See `CanSession`."""
+        return await self._list_with(session_prefix)
+
+    async def open_pty(
+        self,
+        name: str,
+        command: Command | None = None,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        rows: int = 24,
+        columns: int = 80,
+        limit_bytes: int = DEFAULT_RECORD_BYTES,
+    ) -> Terminal:
+        """See `CanTerminal`."""
+        return await Terminal.open(
+            self._as_box(), name, command, cwd=cwd, env=env, user=user, rows=rows, columns=columns,
+            limit_bytes=limit_bytes,
+        )  # fmt: skip
+
+    async def find_pty(self, name: str) -> Terminal:
+        """See `CanTerminal`."""
+        return await Terminal.attach(self._as_box(), name)
+
+    async def list_ptys(self) -> Sequence[RecordInfo]:
+        """See `CanTerminal`."""
+        return await self._list_with(terminal_prefix)
+
+    async def _list_with(self, prefix: str) -> tuple[RecordInfo, ...]:
+        return tuple(
+            replace(info, name=info.name.removeprefix(prefix))
+            for info in await self.list_recorded()
+            if info.name.startswith(prefix)
+        )
+
+    def _as_box(self) -> Box:
+        return cast("Box", self)

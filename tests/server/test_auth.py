@@ -1,0 +1,197 @@
+"""Doors: every route and websocket with no key, a wrong key, a key of somebody else, and one that may too little."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from corral.server.auth import SCOPES
+from corral.server.routing import Route
+from corral.server.settings import Limits
+from corral.server.tables import all_routes, make_router
+from server.conftest import InProcess, OpenInProcess
+
+ROUTES = list(all_routes())
+LOCKED = [(path, route) for path, route in ROUTES if route.area != "open"]
+
+
+def fill(path: str, sandbox_id: str) -> str:
+    """A path with values for its parameters."""
+    parts = []
+    for part in path.split("/"):
+        name = part.strip("{}")
+        if name.startswith("sandboxId"):
+            parts.append(sandbox_id)
+        else:
+            parts.append({"isPublic": "true"}.get(name, "1") if part.startswith("{") else part)
+    return "/".join(parts)
+
+
+async def ask(running: InProcess, path: str, route: Route, *, key: str | None, sandbox_id: str) -> int:
+    base = running.url.removesuffix("/api")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    if route.websocket:
+        try:
+            async with running.session.ws_connect(base + fill(path, sandbox_id), headers=headers):
+                return 101
+        except aiohttp.WSServerHandshakeError as error:
+            return error.status
+    async with running.session.request(route.method, base + fill(path, sandbox_id), headers=headers) as response:
+        return response.status
+
+
+async def test_every_route_wants_a_key(open_in_process: OpenInProcess) -> None:
+    assert len(LOCKED) > 100
+    async with open_in_process(limits=Limits(bad_keys_per_minute=100_000)) as running:
+        for path, route in LOCKED:
+            refusals = (400, 404) if route.signed else (401,)  # whoever has no key must have a signature in the query
+            assert await ask(running, path, route, key=None, sandbox_id="x") in refusals, path
+            assert await ask(running, path, route, key="wrong", sandbox_id="x") == 401, path
+
+
+async def test_what_is_open_is_open_on_purpose() -> None:
+    assert {route.name for _, route in ROUTES if route.area == "open"} == {
+        "get_health", "get_ready", "get_metrics", "get_config", "connect_events", "get_openapi",
+    }  # fmt: skip
+    assert {route.name for _, route in ROUTES if route.signed} <= {"download_file", "upload_file"}
+
+
+async def test_a_foreign_sandbox_is_not_there(in_process: InProcess) -> None:
+    """Asked for with good values, so that nothing but whose it is can be the reason."""
+    async with in_process.session.post(
+        in_process.url + "/sandbox", json={"name": "mine"}, headers=in_process.headers()
+    ) as response:
+        mine = (await response.json())["id"]
+    foreign = in_process.new_key("others")
+    about = [(path, route) for path, route in LOCKED if "{sandboxId" in path and 501 not in route.answers]
+    for wanted in (mine, "mine"):
+        for path, route in about:
+            status = await ask(in_process, path, route, key=foreign, sandbox_id=wanted)
+            # A request that is wrong in itself may be told so first; it must never be let in.
+            assert status in (404, 400, 426), (path, status)
+        statuses = [await ask(in_process, path, route, key=foreign, sandbox_id=wanted) for path, route in about
+                    if route.area == "toolbox" or not (route.body or route.query)]  # fmt: skip
+        assert 404 in statuses
+    async with in_process.session.get(in_process.url + "/sandbox", headers=in_process.headers(foreign)) as response:
+        assert (await response.json())["items"] == []
+    async with in_process.session.get(in_process.url + f"/sandbox/{mine}", headers=in_process.headers()) as response:
+        assert response.status == 200
+
+
+async def test_a_scope_is_enough_for_its_own_routes_alone(in_process: InProcess) -> None:
+    keys = {scope: in_process.new_key("default", scopes=[scope]) for scope in SCOPES}
+    for path, route in LOCKED:
+        for scope, key in keys.items():
+            status = await ask(in_process, path, route, key=key, sandbox_id="x")
+            assert (status == 403) == (scope != route.scope), (path, scope, status)
+
+
+async def test_keys_end(in_process: InProcess) -> None:
+    key = in_process.new_key("default", lifetime_seconds=0.2)
+    url = in_process.url + "/sandbox"
+    async with in_process.session.get(url, headers=in_process.headers(key)) as response:
+        assert response.status == 200
+    await asyncio.sleep(0.3)
+    async with in_process.session.get(url, headers=in_process.headers(key)) as response:
+        assert response.status == 401
+    in_process.server.keyring.revoke(in_process.server.keyring.keys[0].id)
+    async with in_process.session.get(url, headers=in_process.headers()) as response:
+        assert response.status == 401
+
+
+async def test_a_key_is_not_kept_as_it_is(in_process: InProcess) -> None:
+    folder = in_process.server.settings.state_folder
+    assert all(in_process.key.encode() not in file.read_bytes() for file in folder.iterdir())
+    assert all(file.stat().st_mode & 0o077 == 0 for file in folder.iterdir())
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Host": "evil.example:3986"}, {"Host": "127.0.0.1@x"}])
+async def test_a_foreign_host_is_not_answered(in_process: InProcess, headers: dict[str, str]) -> None:
+    for path, route in ROUTES:
+        if route.websocket or route.method != "GET":
+            continue
+        url = in_process.url.removesuffix("/api") + fill(path, "x")
+        async with in_process.session.get(url, headers={**in_process.headers(), **headers}) as response:
+            assert response.status == 421, path
+
+
+async def test_a_foreign_origin_is_not_answered(in_process: InProcess) -> None:
+    base = in_process.url.removesuffix("/api")
+    foreign = {**in_process.headers(), "Origin": "https://evil.example"}
+    for path, route in ROUTES:
+        if route.websocket:
+            with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                await in_process.session.ws_connect(base + fill(path, "x"), headers=foreign)
+            assert caught.value.status == 403, path
+        else:
+            async with in_process.session.request(route.method, base + fill(path, "x"), headers=foreign) as response:
+                assert response.status == 403, path
+    async with in_process.session.get(
+        in_process.url + "/sandbox", headers={**in_process.headers(), "Origin": base}
+    ) as ok:
+        assert ok.status == 200
+
+
+async def test_wrong_keys_are_slowed_down(open_in_process: OpenInProcess) -> None:
+    async with open_in_process(limits=Limits(bad_keys_per_minute=3)) as running:
+        statuses = []
+        for _ in range(5):
+            async with running.session.get(running.url + "/sandbox", headers=running.headers("wrong")) as response:
+                statuses.append(response.status)
+                retry = response.headers.get("Retry-After")
+        assert statuses == [401, 401, 401, 429, 429]
+        assert int(retry or 0) >= 1
+
+
+async def test_a_key_has_a_rate(open_in_process: OpenInProcess) -> None:
+    async with (
+        open_in_process(limits=Limits(rate_per_key=0.01)) as running,
+        running.session.get(running.url + "/sandbox", headers=running.headers()) as response,
+    ):
+        assert response.status == 429
+        assert int(response.headers["Retry-After"]) > 1
+
+
+async def test_a_quota_holds(in_process: InProcess) -> None:
+    keyring = in_process.server.keyring
+    small = keyring.organisation_named("small")
+    keyring.set_quota(small, sandboxes=1, cpu=None, memory_gib=2, disk_gib=None)
+    headers = in_process.headers(in_process.new_key("small"))
+    url = in_process.url + "/sandbox"
+    async with in_process.session.post(url, json={"memory": 4}, headers=headers) as response:
+        assert response.status == 403
+    async with in_process.session.post(url, json={}, headers=headers) as response:
+        assert response.status == 200
+    async with in_process.session.post(url, json={}, headers=headers) as response:
+        assert (response.status, "1 sandboxes" in (await response.json())["message"]) == (403, True)
+
+
+def test_no_two_routes_are_at_one_place() -> None:
+    places = [(route.method, path) for path, route in ROUTES]
+    assert len(places) == len(set(places))
+    router = make_router()
+    for path, route in ROUTES:
+        found = router.find(route.method, tuple(part for part in fill(path, "x").split("/") if part))
+        assert found is not None, path
+        assert found.route is route, path
+
+
+def test_the_keyring_forgets_nothing_between_processes(tmp_path: Path) -> None:
+    from corral.server.auth import Keyring
+    from corral.server.store.database import Database
+
+    serving, other = Database(tmp_path, serving=True), Database(tmp_path, serving=False)
+    try:
+        ring, beside = Keyring(serving), Keyring(other)
+        key, secret = beside.create(organisation=beside.organisation_named("default"), name="made-beside")
+        identity = ring.identify(secret)
+        assert identity is not None
+        assert identity.key_id == key.id
+        beside.revoke("made-beside")
+        assert ring.identify(secret) is None
+        assert key.created_at <= time.time()
+    finally:
+        serving.close()
+        other.close()

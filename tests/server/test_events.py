@@ -1,0 +1,125 @@
+"""Events: what clients hear of their sandboxes, and that nobody else does."""
+
+import asyncio
+import json
+import time
+import urllib.request
+from typing import Any
+
+import aiohttp
+import pytest
+from daytona import Daytona, DaytonaConfig
+
+from server.conftest import InProcess, OpenInProcess
+from support.serving import ServedProcess
+
+QUERY = "/socket.io/?transport=websocket&EIO=4"
+
+
+async def connect(running: InProcess, token: object) -> tuple[aiohttp.ClientWebSocketResponse, str]:
+    socket = await running.session.ws_connect(running.url + QUERY)
+    assert (await socket.receive_str(timeout=10)).startswith("0")
+    await socket.send_str("40" + json.dumps({"token": token}))
+    return socket, await socket.receive_str(timeout=10)
+
+
+async def hear(socket: aiohttp.ClientWebSocketResponse) -> tuple[str, Any]:
+    text = await socket.receive_str(timeout=10)
+    assert text.startswith("42"), text
+    name, payload = json.loads(text[2:])
+    return name, payload
+
+
+async def change(running: InProcess, key: str) -> str:
+    headers = running.headers(key)
+    async with running.session.post(running.url + "/sandbox", json={}, headers=headers) as response:
+        sandbox_id: str = (await response.json())["id"]
+    async with running.session.delete(running.url + f"/sandbox/{sandbox_id}", headers=headers) as response:
+        assert response.status == 200
+    return sandbox_id
+
+
+async def test_a_client_hears_of_its_own_sandboxes_alone(in_process: InProcess) -> None:
+    socket, answer = await connect(in_process, in_process.key)
+    assert answer.startswith("40")
+    await change(in_process, in_process.new_key("others"))
+    mine = await change(in_process, in_process.key)
+    name, payload = await hear(socket)
+    assert (name, payload["id"], payload["state"]) == ("sandbox.created", mine, "creating")
+    states = []
+    while not states or states[-1] != "destroyed":
+        name, payload = await hear(socket)
+        assert (name, payload["sandbox"]["id"]) == ("sandbox.state.updated", mine)
+        assert payload["sandbox"]["state"] == payload["newState"]
+        states.append(payload["newState"])
+    assert states == ["started", "destroying", "destroyed"]
+    await socket.close()
+
+
+@pytest.mark.parametrize("token", ["wrong", "", None, 7, {"a": 1}])
+async def test_a_wrong_key_is_refused(in_process: InProcess, token: object) -> None:
+    socket, answer = await connect(in_process, token)
+    assert answer.startswith("44")
+    assert (await socket.receive(timeout=10)).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+
+
+async def test_a_key_that_may_not_read_hears_nothing(in_process: InProcess) -> None:
+    _, answer = await connect(in_process, in_process.new_key("default", scopes=["run"]))
+    assert answer.startswith("44")
+
+
+async def test_pings_are_sent_and_answered(in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.server.events.PING_SECONDS", 0.05)
+    monkeypatch.setattr("corral.server.events.PONG_SECONDS", 0.3)
+    socket, _ = await connect(in_process, in_process.key)
+    await socket.send_str("2")
+    heard = {await socket.receive_str(timeout=10), await socket.receive_str(timeout=10)}
+    assert heard == {"2", "3"}
+    # Nobody answers any more: it is let go.
+    async with asyncio.timeout(10):
+        while (await socket.receive()).type is aiohttp.WSMsgType.TEXT:
+            pass
+    assert len(in_process.server.events) == 0
+
+
+async def test_a_listener_that_does_not_keep_up_is_cut_off(in_process: InProcess) -> None:
+    await connect(in_process, in_process.key)
+    events = in_process.server.events
+    organisation = in_process.server.keyring.organisation_named("default").id
+    for _ in range(5000):  # nothing is awaited here: its queue can't be emptied meanwhile
+        events.publish(organisation, "sandbox.created", {"id": "x"})
+    assert len(events) == 0
+
+
+async def test_a_revoked_key_hears_no_more(in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.server.events.PING_SECONDS", 0.05)
+    key = in_process.new_key("default")
+    socket, _ = await connect(in_process, key)
+    in_process.server.keyring.revoke(in_process.server.keyring.keys[-1].id)
+    async with asyncio.timeout(10):
+        while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:
+            await socket.send_str("3")
+    assert message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSING)
+
+
+async def test_other_transports_are_refused(open_in_process: OpenInProcess) -> None:
+    async with (
+        open_in_process() as running,
+        running.session.get(running.url + "/socket.io/?transport=polling&EIO=4") as response,
+    ):
+        assert response.status in (400, 426)
+
+
+def test_the_sdk_listens(server: ServedProcess) -> None:
+    client = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key))
+    box = client.create()
+    deadline = time.monotonic() + 60
+    metrics = server.url.removesuffix("/api") + "/metrics"
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(metrics) as response:
+            if "corral_event_listeners 0" not in response.read().decode():
+                break
+        time.sleep(0.05)
+    else:
+        pytest.fail("the SDK never connected")
+    client.delete(box)

@@ -1,0 +1,128 @@
+"""Lists: every filter, every order, and pages that neither repeat nor lose anything; and deadlines that come true."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from daytona import CreateSandboxFromSnapshotParams, Daytona, ListSandboxesQuery
+
+from server.conftest import InProcess, OpenInProcess
+from support.serving import ServedProcess
+
+
+async def create(running: InProcess, **wish: Any) -> dict[str, Any]:
+    async with running.session.post(running.url + "/sandbox", json=wish, headers=running.headers()) as response:
+        assert response.status == 200, await response.text()
+        made: dict[str, Any] = await response.json()
+        return made
+
+
+async def names(running: InProcess, query: str) -> list[str]:
+    async with running.session.get(running.url + f"/sandbox?{query}", headers=running.headers()) as response:
+        assert response.status == 200, await response.text()
+        return [item["name"] for item in (await response.json())["items"]]
+
+
+async def test_filters(in_process: InProcess) -> None:
+    await create(in_process, name="Alpha", cpu=1, memory=1, disk=3, labels={"team": "a", "kind": "x"}, target="north")
+    await create(in_process, name="beta", cpu=2, memory=4, disk=5, labels={"team": "a"}, public=True)
+    await create(in_process, name="gamma", cpu=4, memory=8, disk=9, ttlMinutes=60)
+    for query, expected in {
+        "": {"Alpha", "beta", "gamma"},
+        "name=al": {"Alpha"},
+        "name=BET": {"beta"},
+        'labels={"team":"a"}': {"Alpha", "beta"},
+        'labels={"team":"a","kind":"x"}': {"Alpha"},
+        "states=started": {"Alpha", "beta", "gamma"},
+        "states=stopped&states=error": set(),
+        "regionIds=north": {"Alpha"},
+        "snapshots=default": {"Alpha", "beta", "gamma"},
+        "snapshots=other": set(),
+        "minCpu=2": {"beta", "gamma"},
+        "maxCpu=2": {"Alpha", "beta"},
+        "minMemoryGiB=2&maxMemoryGiB=4": {"beta"},
+        "minDiskGiB=4": {"beta", "gamma"},
+        "minGpu=1": set(),
+        "isPublic=true": {"beta"},
+        "isPublic=false": {"Alpha", "gamma"},
+        "isRecoverable=true": set(),
+        "createdAtBefore=2001-01-01T00:00:00Z": set(),
+        "createdAtAfter=2001-01-01T00:00:00Z": {"Alpha", "beta", "gamma"},
+        "lastEventAfter=2001-01-01T00:00:00Z": {"Alpha", "beta", "gamma"},
+        "autoDestroyAtAfter=2001-01-01T00:00:00Z": {"gamma"},
+        "sandboxClasses=windows": set(),
+    }.items():
+        assert set(await names(in_process, query)) == expected, query
+    mine = (await create(in_process, name="delta"))["id"]
+    assert await names(in_process, f"id={mine[:13].upper()}") == ["delta"]
+
+
+async def test_orders(in_process: InProcess) -> None:
+    for name, cpu in (("b", 1), ("c", 3), ("a", 2)):
+        await create(in_process, name=name, cpu=cpu)
+    assert await names(in_process, "sort=name&order=asc") == ["a", "b", "c"]
+    assert await names(in_process, "sort=cpu&order=desc") == ["c", "a", "b"]
+    assert await names(in_process, "sort=createdAt&order=asc") == ["b", "c", "a"]
+    assert await names(in_process, "") == ["a", "c", "b"]
+
+
+@pytest.mark.parametrize("order", ["sort=name&order=asc", "sort=cpu&order=desc", "sort=createdAt&order=desc"])
+async def test_pages_hold_still(in_process: InProcess, order: str) -> None:
+    for number in range(7):
+        await create(in_process, name=f"box-{number}", cpu=1 + number % 2)
+    seen: list[str] = []
+    cursor = ""
+    while True:
+        async with in_process.session.get(
+            in_process.url + f"/sandbox?limit=2&{order}{cursor}", headers=in_process.headers()
+        ) as response:
+            page = await response.json()
+        seen += [item["name"] for item in page["items"]]
+        if not page["nextCursor"]:
+            break
+        cursor = f"&cursor={page['nextCursor']}"
+    assert sorted(seen) == [f"box-{number}" for number in range(7)]
+
+
+async def test_the_older_list(in_process: InProcess) -> None:
+    for number in range(5):
+        await create(in_process, name=f"box-{number}", labels={"odd": str(number % 2)})
+    url = in_process.url + '/sandbox/paginated?page=2&limit=2&labels={"odd":"0"}'
+    async with in_process.session.get(url, headers=in_process.headers()) as response:
+        page = await response.json()
+    assert (page["total"], page["page"], page["totalPages"]) == (3, 2, 2)
+    assert [item["name"] for item in page["items"]] == ["box-0"]
+
+
+def test_the_sdk_lists_across_pages(server: ServedProcess, daytona: Daytona) -> None:
+    boxes = [daytona.create(CreateSandboxFromSnapshotParams(labels={"many": "yes"})) for _ in range(3)]
+    found = list(daytona.list(ListSandboxesQuery(labels={"many": "yes"}, limit=1)))
+    assert {box.id for box in found} == {box.id for box in boxes}
+    for box in boxes:
+        daytona.delete(box)
+
+
+async def test_deadlines_come_true(open_in_process: OpenInProcess) -> None:
+    async with open_in_process(sweep_seconds=0.05) as running:
+        ended, kept = await create(running, ttlMinutes=1), await create(running, ttlMinutes=5)
+        row = running.server.roster.find(ended["id"], organisation_id=None)
+        row.destroy_at = time.time() + 0.1  # a minute is long for a test
+        async with asyncio.timeout(20):
+            while row.id in running.server.roster:
+                await asyncio.sleep(0.02)
+        assert await names(running, "") == [kept["name"]]
+
+
+async def test_use_is_what_moves_a_deadline(in_process: InProcess) -> None:
+    made = await create(in_process)
+    row = in_process.server.roster.find(made["id"], organisation_id=None)
+    row.active_at = 0.0
+    url = in_process.url.removesuffix("/api") + f"/toolbox/{row.id}/work-dir"
+    skip = {**in_process.headers(), "X-Daytona-Skip-Last-Activity-Update": "true"}
+    async with in_process.session.get(url, headers=skip) as response:
+        assert response.status == 200
+    assert row.active_at == 0.0
+    async with in_process.session.get(url, headers=in_process.headers()) as response:
+        assert response.status == 200
+    assert row.active_at > time.time() - 60

@@ -1,0 +1,38 @@
+"""The blocks of the README and the docs that need a server run against one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.project import ROOT, Block, read_blocks
+from support.serving import ServedProcess
+
+PAGES = [ROOT / "README.md", ROOT / "docs/server.md"]
+MARK = "<!-- needs: a server -->"
+
+
+def choose_blocks() -> list[object]:
+    chosen = []
+    for page in PAGES:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        chosen += [block for block in read_blocks(page) if lines[block.line - 2].strip() == MARK]
+    return [pytest.param(block, id=str(block)) for block in chosen]
+
+
+def test_readme_has_an_example_of_few_lines() -> None:
+    blocks = [block for block in read_blocks(ROOT / "README.md") if "from daytona import" in block.text]
+    assert len(blocks) == 1
+    assert len([line for line in blocks[0].text.splitlines() if line.strip()]) == 5
+
+
+@pytest.mark.parametrize("block", choose_blocks())
+def test_block_runs_against_a_server(block: Block, server: ServedProcess, tmp_path: Path) -> None:
+    environment = os.environ | {"DAYTONA_API_URL": server.url, "DAYTONA_API_KEY": server.key}
+    done = subprocess.run(
+        [sys.executable, "-c", block.text], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("42"), done.stdout

@@ -1,0 +1,35 @@
+"""Each error of Corral's has a place on the wire, and no refusal is a 500."""
+
+import pytest
+
+from corral.errors import CorralError, EngineFaultError, ExitError, SandboxFileNotFoundError, all_error_classes
+from corral.server.translate import TABLE, translate
+
+BUGS = {CorralError, EngineFaultError}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in all_error_classes() if kind.__module__ == "corral.errors"])
+def test_every_error_has_a_place(kind: type[CorralError]) -> None:
+    error = kind.__new__(kind)
+    CorralError.__init__(error, "what happened", hint="what to do")
+    fault = translate(error)
+    if kind in BUGS:
+        assert fault is None
+    else:
+        assert fault is not None
+        assert fault.status != 500
+        assert "what happened" in fault.message
+        assert "what to do" in fault.message
+
+
+def test_a_class_stands_before_its_parents() -> None:
+    kinds = [kind for kind, _, _ in TABLE]
+    for index, kind in enumerate(kinds):
+        assert not any(issubclass(kind, earlier) for earlier in kinds[:index]), kind
+
+
+def test_codes_are_the_daemons() -> None:
+    fault = translate(SandboxFileNotFoundError("no such file", path="a"))
+    assert fault is not None
+    assert (fault.status, fault.code, fault.source) == (404, "FILE_NOT_FOUND", "DAYTONA_DAEMON")
+    assert issubclass(ExitError, CorralError)
