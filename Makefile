@@ -72,8 +72,8 @@ soak: $(DEV) ## open, close and kill hundreds of times, and count what is left
 prove: $(DEV) ## switch each defence off and show that a probe goes red
 	@$(PYTEST) -m prove --timeout=0 $(ARGS)
 
-fuzz: $(DEV) ## the property tests with a hundred times the examples
-	@$(PYTEST) tests/property --hypothesis-profile=fuzz --timeout=0 $(ARGS)
+fuzz: $(DEV) ## the property tests and the server's requests with a hundred times the examples
+	@$(PYTEST) tests/property tests/server/test_fuzz.py --hypothesis-profile=fuzz --timeout=0 $(ARGS)
 
 lock: $(DEV) ## write requirements/*.lock anew (make lock ARGS=--upgrade)
 	@tools/lock $(ARGS)

@@ -112,5 +112,6 @@ def _with_marker(state: _Stream, stream: StreamName) -> list[_Segment]:
     if not state.dropped:
         return [*state.head, *state.tail]
     text = f"\n[corral: {state.dropped} bytes of {stream} left out]\n".encode()
-    position = state.tail[0].position if state.tail else state.head[-1].position
+    kept = state.tail or state.head[-1:]  # neither, if nothing was to be kept
+    position = kept[0].position if kept else 0
     return [*state.head, _Segment(position, stream, bytearray(text)), *state.tail]

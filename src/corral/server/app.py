@@ -87,6 +87,7 @@ class Server:
 
 async def _note_start(request: web.Request, response: web.StreamResponse) -> None:
     request[STARTED] = response
+    response.headers["Server"] = "corral"  # and not which versions of what to look for holes in
 
 
 @contextlib.asynccontextmanager

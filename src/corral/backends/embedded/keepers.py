@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -28,6 +29,7 @@ from corral.results import SandboxInfo, SandboxState
 from corral.spec import Lifetime, Resources, Spec
 
 _KEEPER_SECONDS = 10.0
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class KeeperGrip:
@@ -109,12 +111,14 @@ def find_all(data_folder: Path) -> list[Found]:
     data = DataFolder(data_folder)
     if not data.sandboxes.is_dir():
         return []
-    found = []
-    for sandbox_id in data.ids():
-        state = read_state(data.folder(sandbox_id))
-        if state is not None and state.get("detached"):
-            found.append(Found(sandbox_id, data.folder(sandbox_id), state))
-    return found
+    return [found for sandbox_id in data.ids() if (found := _look(data, sandbox_id)) is not None]
+
+
+def _look(data: DataFolder, sandbox_id: str) -> Found | None:
+    state = read_state(data.folder(sandbox_id))
+    if state is None or not state.get("detached"):
+        return None
+    return Found(sandbox_id, data.folder(sandbox_id), state)
 
 
 def find(data_folder: Path, wanted: str, *, op: str = "connect") -> Found:
@@ -123,6 +127,10 @@ def find(data_folder: Path, wanted: str, *, op: str = "connect") -> Found:
     Raises:
         SandboxGoneError: none, or more than one.
     """
+    if _ID.fullmatch(wanted):  # the common case: not every sandbox need be looked at
+        known = _look(DataFolder(data_folder), wanted)
+        if known is not None and known.is_there:
+            return known
     everything = [found for found in find_all(data_folder) if found.is_there]
     exact = [found for found in everything if wanted in (found.sandbox_id, found.name)]
     close = exact or [found for found in everything if len(wanted) >= 4 and found.sandbox_id.startswith(wanted)]

@@ -61,7 +61,7 @@ async def update_env(call: Call) -> dict[str, str]:
 @TABLE.add("GET", "/version", scope="run", answers={200: dict[str, str]})
 async def get_version(call: Call) -> dict[str, str]:
     """Who answers."""
-    return {"version": "corral"}
+    return {"version": call.services.settings.version}
 
 
 @TABLE.add("POST", "/init", scope="run", body=wire.InitializeRequest, body_optional=True, answers={200: dict[str, str]})
