@@ -147,12 +147,19 @@ class ShellSession:
     # Commands.
 
     async def run(
-        self, command: str, *, wait: bool = True, input_echo: bool = False, timeout: float | None = None
+        self,
+        command: str,
+        *,
+        wait: bool = True,
+        open_input: bool | None = None,
+        input_echo: bool = False,
+        timeout: float | None = None,
     ) -> SessionCommand:
         """Run a command after those that were asked for before.
 
-        With `wait` its input is empty and its end is waited for; without, its input is open for `feed`. With
-        `input_echo` what is fed is shown among its output. Neither a timeout nor cancelling ends the command.
+        With `wait` its input is empty and its end is waited for; without, its input is open for `feed`, unless
+        `open_input` says otherwise. With `input_echo` what is fed is shown among its output. Neither a timeout nor
+        cancelling ends the command.
 
         Raises:
             SessionEndedError: the shell has ended; also if it ends before it gets to this command.
@@ -165,7 +172,8 @@ class ShellSession:
         if "\0" in command:
             raise InvalidCommandError(f"the command has a NUL character: {command[:40]!r}", op="run", hint="remove it")
         # Shielded: half a request would leave a command in the record that never runs.
-        submitting = asyncio.ensure_future(self._submit(command, takes_input=not wait, input_echo=input_echo))
+        takes_input = not wait if open_input is None else open_input
+        submitting = asyncio.ensure_future(self._submit(command, takes_input=takes_input, input_echo=input_echo))
         command_id = await asyncio.shield(submitting)
         return await (self.wait(command_id, timeout=timeout) if wait else self.command(command_id))
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from corral.errors import CapabilityError, CorralError, SandboxGoneError
 from corral.protocol import AsyncSandbox, Backend
-from corral.server import log
+from corral.server import log, steps
 from corral.server.faults import Fault, conflict
 from corral.server.powers import keeping, pausing
 from corral.server.roster import Roster
@@ -22,7 +22,7 @@ from corral.server.services import Held
 from corral.server.settings import GIB
 from corral.server.shelf import Shelf
 from corral.server.store.rows import Sandbox
-from corral.server.wishes import home_of, language_of
+from corral.server.wishes import ResizeWish, home_of, language_of
 from corral.spec import HOME
 
 T = TypeVar("T")
@@ -196,6 +196,7 @@ class SandboxWarden:
     async def make(self, row: Sandbox, maker: Callable[[], Awaitable[AsyncSandbox]]) -> Sandbox:
         """Make what a row describes. A caller that goes away before it is told of the sandbox leaves none behind."""
         self.roster.add(row)
+        steps.reached("create:intent-written")
         making = self.spawn(self._make(row, maker))
         try:
             return await asyncio.shield(making)
@@ -224,12 +225,16 @@ class SandboxWarden:
         async with self.lock(row):
             try:
                 box = await maker()
+                steps.reached("create:made")
                 row.engine_id = box.id
                 self.roster.save(row)  # before it can outlive us
+                steps.reached("create:noted")
                 with contextlib.suppress(CapabilityError):
                     await box.detach()
+                steps.reached("create:detached")
                 self._hold(row, box)
                 self.roster.turn(row, "started")
+                steps.reached("create:acknowledged")
             except BaseException:
                 if box is not None:
                     with contextlib.suppress(CorralError):
@@ -252,9 +257,12 @@ class SandboxWarden:
         box = await self._let_go(row)
         async with self.lock(row):
             self.roster.turn(row, "destroying", desired="destroyed", intent="delete", reason=row.error_reason)
+            steps.reached("delete:intent-written")
             box = box or await self._let_go(row)
             await self.end_at_backend(row, box)
+            steps.reached("delete:ended")
             self.roster.bury(row)
+            steps.reached("delete:forgotten")
 
     async def end_at_backend(self, row: Sandbox, box: AsyncSandbox | None = None) -> None:
         """Nothing of it is left."""
@@ -279,12 +287,15 @@ class SandboxWarden:
                 backend = keeping(self.backend)
                 assert row.engine_id is not None
                 self.roster.turn(row, "stopping", desired="stopped", intent="stop")
+                steps.reached("stop:intent-written")
                 box = await self._let_go(row)
                 async with self._settling(row):
                     await backend.stop(row.engine_id)
                     if box is not None:
                         await box.aclose()
+                steps.reached("stop:done")
                 self.roster.turn(row, "stopped")
+                steps.reached("stop:acknowledged")
                 return
         await self._delete(row)
 
@@ -308,17 +319,23 @@ class SandboxWarden:
         assert row.engine_id is not None
         state = "restoring" if row.state == "archived" else "starting"
         self.roster.turn(row, state, desired="started", intent="start")
+        steps.reached("start:intent-written")
         async with self._settling(row):
             box = await backend.start(row.engine_id)
+        steps.reached("start:done")
         self._hold(row, box)
         self.roster.turn(row, "started")
+        steps.reached("start:acknowledged")
 
     async def _resume(self, row: Sandbox) -> None:
         held = self._live.get(row.id) or await self._connect_now(row)
         self.roster.turn(row, "resuming", desired="started", intent="resume")
+        steps.reached("resume:intent-written")
         async with self._settling(row):
             await pausing(held.box, self.backend).resume()
+        steps.reached("resume:done")
         self.roster.turn(row, "started")
+        steps.reached("resume:acknowledged")
 
     async def pause(self, row: Sandbox) -> None:
         """Freeze every process."""
@@ -332,9 +349,12 @@ class SandboxWarden:
             held = self._live.get(row.id) or await self._connect_now(row)
             box = pausing(held.box, self.backend)
             self.roster.turn(row, "pausing", desired="paused", intent="pause")
+            steps.reached("pause:intent-written")
             async with self._settling(row):
                 await box.pause()
+            steps.reached("pause:done")
             self.roster.turn(row, "paused")
+            steps.reached("pause:acknowledged")
 
     async def archive(self, row: Sandbox) -> None:
         """A stopped one: it keeps its files and counts for no quota of disk."""
@@ -342,7 +362,9 @@ class SandboxWarden:
             if row.state == "archived":
                 return
             self._demand(row, "stopped")
+            steps.reached("archive:begun")
             self.roster.turn(row, "archived", desired="archived")
+            steps.reached("archive:acknowledged")
 
     async def recover(self, row: Sandbox, *, skip_start: bool) -> None:
         """Out of the state of error, if there is still something of it."""
@@ -367,18 +389,27 @@ class SandboxWarden:
             self._demand(row, "started", "stopped")
             if disk is not None and disk < row.disk:
                 raise Fault(400, "a disk can't be made smaller")
-            backend, before = keeping(self.backend), row.state
-            assert row.engine_id is not None
-            self.roster.turn(row, "resizing", intent="resize")
+            before = row.state
+            wish = ResizeWish(cpu=cpu, memory=memory, disk=disk)
+            keeping(self.backend)
+            self.roster.turn(row, "resizing", intent=wish.to_intent())
+            steps.reached("resize:intent-written")
             async with self._settling(row):
-                await backend.resize(
-                    row.engine_id,
-                    cpus=cpu,
-                    memory_bytes=memory * GIB if memory is not None else None,
-                    disk_bytes=disk * GIB if disk is not None else None,
-                )
-            row.cpu, row.memory, row.disk = cpu or row.cpu, memory or row.memory, disk or row.disk
+                await self.resize_at_backend(row, wish)
             self.roster.turn(row, before)
+            steps.reached("resize:acknowledged")
+
+    async def resize_at_backend(self, row: Sandbox, wish: ResizeWish) -> None:
+        """Doing it a second time changes nothing, so one that was interrupted is done again."""
+        assert row.engine_id is not None
+        await keeping(self.backend).resize(
+            row.engine_id,
+            cpus=wish.cpu,
+            memory_bytes=wish.memory * GIB if wish.memory is not None else None,
+            disk_bytes=wish.disk * GIB if wish.disk is not None else None,
+        )
+        steps.reached("resize:done")
+        row.cpu, row.memory, row.disk = wish.cpu or row.cpu, wish.memory or row.memory, wish.disk or row.disk
 
     def _demand(self, row: Sandbox, *states: str) -> None:
         if row.state not in states:

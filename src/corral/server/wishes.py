@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass
+from typing import Self
 
 from corral.errors import SpecError
 from corral.server.faults import Fault, bad_request, not_here
@@ -113,6 +115,28 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None) -> Spec:
     if snapshot is None or snapshot.engine_id is None:
         return Spec(resources=resources, env=env, workdir=HOME)
     return Spec(resources=resources, env=env, workdir=HOME, snapshot=snapshot.engine_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeWish:
+    """New limits. They stand in the intent, so that a server that was ended in the middle can do it again."""
+
+    cpu: int | None
+    memory: int | None
+    disk: int | None
+
+    def to_intent(self) -> str:
+        """For the database."""
+        return " ".join(["resize", *(str(value or "-") for value in (self.cpu, self.memory, self.disk))])
+
+    @classmethod
+    def from_intent(cls, intent: str | None) -> Self | None:
+        """None if it is another intent."""
+        words = (intent or "").split()
+        if len(words) != 4 or words[0] != "resize":
+            return None
+        cpu, memory, disk = (None if word == "-" else int(word) for word in words[1:])
+        return cls(cpu=cpu, memory=memory, disk=disk)
 
 
 def language_of(labels: dict[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from corral.powers import KeepsSandboxes
-from corral.server import dto
+from corral.server import dto, steps
 from corral.server.faults import Fault, bad_request
 from corral.server.listing import filter_rows, page_of, read_labels
 from corral.server.powers import keeping
@@ -222,13 +222,16 @@ async def _take_snapshot(call: Call, row: Sandbox, snapshot: Snapshot, backend: 
             raise bad_request(f"the sandbox is {row.state}; it must be started or stopped for this")
         assert row.engine_id is not None, "only one that was made is in such a state"
         parts.shelf.put(snapshot)
+        steps.reached("snapshot:intent-written")
         try:
             snapshot.engine_id = await backend.snapshot(row.engine_id, name=backend_name(snapshot.id))
         except BaseException:
             parts.shelf.remove(snapshot)
             raise
+        steps.reached("snapshot:done")
         snapshot.state, snapshot.intent = "active", None
         parts.shelf.put(snapshot)
+        steps.reached("snapshot:acknowledged")
 
 
 @TABLE.add("PUT", _ONE + "/labels", scope="write", body=control.SandboxLabels, answers={200: control.SandboxLabels})

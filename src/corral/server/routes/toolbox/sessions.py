@@ -161,13 +161,7 @@ async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteR
     if body.run_async or body.legacy_async:
         started = await session.run(body.command, wait=False, input_echo=not body.suppress_input_echo)
         return 202, wire.SessionExecuteResponse(cmd_id=started.id)
-    before = {command.id for command in await session.commands()}
-    try:
-        ended = await session.run(body.command)
-    except asyncio.CancelledError:
-        if not call.sandbox.gone.is_set():
-            await _interrupt_new(session, before, body.command)
-        raise
+    ended = await _run_to_its_end(call, session, body.command)
     logs = await session.logs(ended.id, limit_bytes=OUTPUT_LIMIT_BYTES)
     return 200, wire.SessionExecuteResponse(
         cmd_id=ended.id,
@@ -178,18 +172,18 @@ async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteR
     )
 
 
-async def _interrupt_new(session: ShellSession, before: set[str], text: str) -> None:
-    """Who waited for a command has gone away, and it was not asked to run on."""
-
-    async def interrupt() -> None:
-        for command in await session.commands():
-            if command.id not in before and command.exit_code is None and text.startswith(command.text):
-                await session.interrupt(command.id)
-                return
-
-    with contextlib.suppress(CorralError, TimeoutError):
-        async with asyncio.timeout(_INTERRUPT_SECONDS):
-            await interrupt()
+async def _run_to_its_end(call: Call, session: ShellSession, text: str) -> SessionCommand:
+    """As `run` does; but if who waits for it goes away, the command, which was not asked to run on, is interrupted."""
+    starting = asyncio.ensure_future(session.run(text, wait=False, open_input=False))
+    try:
+        started = await asyncio.shield(starting)
+        return await session.wait(started.id)
+    except asyncio.CancelledError:
+        if not call.sandbox.gone.is_set():
+            with contextlib.suppress(CorralError, TimeoutError):
+                async with asyncio.timeout(_INTERRUPT_SECONDS):
+                    await session.interrupt((await starting).id)
+        raise
 
 
 @TABLE.add("GET", "/process/session/{sessionId}/command/{commandId}", scope="run", answers={200: wire.Command})
