@@ -5,6 +5,8 @@ PYTHON ?= python3
 REQUIRE ?= root,user,userns,git,node,npm,network
 # Further arguments for pytest: make test ARGS="-k timeout -x"
 ARGS ?=
+# How many processes run tests at once; JOBS=0 runs them in one, for a debugger.
+JOBS ?= auto
 # PACKAGES=no keeps `make test` as root from installing missing Debian packages.
 PACKAGES ?= yes
 
@@ -40,7 +42,7 @@ packages:
 	@tools/ensure-packages
 
 test: $(DEV) packages ## run the tests; what this machine can't do is skipped with a reason
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) --numprocesses=$(JOBS) --maxprocesses=4 --dist=loadfile $(ARGS)
 
 lint: $(DEV) ## ruff: rules and format
 	@$(BIN)/ruff check .

@@ -41,8 +41,8 @@ class ServedProcess:
         """What it wrote to stderr, all starts together."""
         return (self.data_folder / "stderr.log").read_text()
 
-    def start(self) -> None:
-        """Start it, and wait until it listens; after the first time on the same port."""
+    def start(self, *, env: Mapping[str, str] | None = None) -> None:
+        """Start it, and wait until it listens; after the first time on the same port. `env` is for this start only."""
         self.data_folder.mkdir(parents=True, exist_ok=True)
         port = self.url.rpartition(":")[2].partition("/")[0] or "0"
         with (self.data_folder / "stderr.log").open("a") as errors:
@@ -50,7 +50,7 @@ class ServedProcess:
                 [sys.executable, "-m", "corral.cli", "serve", "--port", port, "--data-dir", str(self.data_folder),
                  *self._arguments],
                 stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True, start_new_session=True,
-                env={**os.environ, "CORRAL_API_KEY": KEY, **self._env},
+                env={**os.environ, "CORRAL_API_KEY": KEY, **self._env, **(env or {})},
             )  # fmt: skip
         self.url = _wait_until_listening(self._process, self.lines)
 
@@ -59,6 +59,14 @@ class ServedProcess:
         assert self._process is not None, "started"
         if self._process.poll() is None:
             self._process.send_signal(number)
+        code = self._process.wait(timeout=60)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+    def wait(self) -> int:
+        """Until it has ended by itself; gives the exit code."""
+        assert self._process is not None, "started"
         code = self._process.wait(timeout=60)
         if self._process.stdout is not None:
             self._process.stdout.close()

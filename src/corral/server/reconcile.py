@@ -49,12 +49,12 @@ async def _resize_again(warden: SandboxWarden, row: Sandbox, wish: ResizeWish) -
 async def _end_snapshot(warden: SandboxWarden, snapshot: Snapshot) -> None:
     """One whose making or deletion was not finished."""
     engine_id = snapshot.engine_id or backend_name(snapshot.id)
-    warden.shelf.remove(snapshot)
-    if not warden.shelf.is_used_at_backend(engine_id):
+    if not warden.shelf.is_used_at_backend(engine_id, but_for=snapshot):
         try:
             await keeping(warden.backend).delete_snapshot(engine_id)
         except CorralError as error:
             log.event("snapshot was not there", error=error, snapshot=snapshot.id)
+    warden.shelf.remove(snapshot)
 
 
 async def _end(warden: SandboxWarden, row: Sandbox, found: Mapping[str, str]) -> None:

@@ -87,6 +87,6 @@ class Shelf:
         row.erase(self._database)
         self._rows.pop(row.id, None)
 
-    def is_used_at_backend(self, engine_id: str) -> bool:
-        """Whether some snapshot still stands for this one of the backend."""
-        return any(row.engine_id == engine_id for row in self._rows.values())
+    def is_used_at_backend(self, engine_id: str, *, but_for: Snapshot) -> bool:
+        """Whether another snapshot stands for this one of the backend, too."""
+        return any(row.engine_id == engine_id for row in self._rows.values() if row.id != but_for.id)

@@ -24,8 +24,12 @@ from corral.cli.run import to_json
 @click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True, metavar="N",
               help="How often a sandbox is opened and closed before what is left is counted.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Five runs, twenty rounds, less output.")
+@click.option("--server", "of_server", is_flag=True,
+              help="Measure `corral serve` instead, through the official SDK.")  # fmt: skip
+@click.option("--restart", type=click.IntRange(min=0), default=200, show_default=True, metavar="N",
+              help="With --server: so many sandboxes are there when it is killed and started again; 0: not.")  # fmt: skip
 @json_option
-def bench(runs: int, rounds: int, quick: bool, as_json: bool) -> int:
+def bench(runs: int, rounds: int, quick: bool, of_server: bool, restart: int, as_json: bool) -> int:
     """Measure this machine: sandboxes beside plain subprocesses, and beside bubblewrap and Docker where they are.
 
     All contestants take turns in one run, so that ratios hold on a busy machine too. Every defence is on.
@@ -33,9 +37,12 @@ def bench(runs: int, rounds: int, quick: bool, as_json: bool) -> int:
     \b
     corral bench
     corral bench --runs 100 --json
+    corral bench --server --restart 200
     """
     if quick:
-        runs, rounds = min(runs, 5), min(rounds, 20)
+        runs, rounds, restart = min(runs, 5), min(rounds, 20), min(restart, 20)
+    if of_server:
+        return _bench_server(runs=runs, restart=restart, as_json=as_json)
     progress = Progress()
     try:
         progress.show("looking for peers …")
@@ -51,11 +58,46 @@ def bench(runs: int, rounds: int, quick: bool, as_json: bool) -> int:
     return 0 if all(figure.good for figure in figures) else 1
 
 
-def _to_json(rows: list[Row], figures: list[Figure], *, runs: int, notes: list[str]) -> dict[str, Any]:
+def _bench_server(*, runs: int, restart: int, as_json: bool) -> int:
+    from corral.cli.serve import need_server
+
+    need_server()
+    from corral.cli.bench import server
+
+    progress = Progress()
+    try:
+        calls, figures = run_async(server.measure(runs=runs, restart=restart, tell=progress.show))
+    finally:
+        progress.clear()
+    if as_json:
+        contest = [{**asdict(call), "ratio": call.ratio} for call in calls]
+        click.echo(to_json({**_about(runs), "calls": contest, "figures": [asdict(figure) for figure in figures]}))
+        return 0
+    click.echo(paint(f"Calls through the official SDK, medians of {runs}, all taking turns", "bold"))
+    headers = ["", "our server", "constant", "engine alone", "ratio"]
+    lines = [
+        [call.task, *map(show_seconds, (call.ours, call.constant, call.engine)), f"×{call.ratio:.2f}"] for call in calls
+    ]
+    click.echo("\n".join(table(lines, headers=headers, align=["left", *["right"] * 4], indent=2)))
+    click.echo(paint("  constant: the same call to a server that always gives the same answer", "dim"))
+    click.echo(paint("  ratio: (our server − engine alone) ÷ constant", "dim"))
+    click.echo()
+    lines = [[figure.what, figure.text, figure.detail] for figure in figures]
+    click.echo("\n".join(table(lines, align=["left", "right"], indent=2)))
+    return 0
+
+
+def _about(runs: int) -> dict[str, Any]:
     return {
         "version": corral.__version__,
         "machine": f"{platform.system()} {platform.release()} {platform.machine()}",
         "runs": runs,
+    }
+
+
+def _to_json(rows: list[Row], figures: list[Figure], *, runs: int, notes: list[str]) -> dict[str, Any]:
+    return {
+        **_about(runs),
         "contest": [
             {"task": row.task, "median_seconds": row.medians, "ratio_to_plain": row.ratios} for row in rows
         ],

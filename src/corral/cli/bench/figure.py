@@ -98,7 +98,7 @@ async def _measure_flood() -> Figure:
         *(sys.executable, "-c", _FLOOD, str(_OUTPUT_BYTES)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        env=_environment(),
+        env=environment(),
     )
     output, _ = await process.communicate()
     if process.returncode != 0:
@@ -112,7 +112,8 @@ async def _measure_flood() -> Figure:
     return Figure("300 MB of output: our process holds", found["now"], "bytes", show_size(found["now"]), detail, good)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """In which another Python finds this very package."""
     package = str(Path(__file__).resolve().parents[3])
     path = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{package}:{path}" if path else package}

@@ -11,7 +11,6 @@ _CONTROL: tuple[tuple[str, Method, str, str, Scope], ...] = (
     ("get_build_logs_url", "GET", _ONE + "/build-logs-url", "building images", "read"),
     ("update_network_settings", "POST", _ONE + "/network-settings", "changing the network", "write"),
     ("update_sandbox_secrets", "PUT", _ONE + "/secrets", "secrets", "write"),
-    ("get_port_preview_url", "GET", _ONE + "/ports/{port}/preview-url", "previews", "read"),
     ("get_signed_port_preview_url", "GET", _ONE + "/ports/{port}/signed-preview-url", "previews", "read"),
     ("expire_signed_port_preview_url", "POST", _ONE + "/ports/{port}/signed-preview-url/{token}/expire",
      "previews", "write"),

@@ -6,7 +6,7 @@ import time
 
 from corral.powers import KeepsSandboxes
 from corral.server import dto, steps
-from corral.server.faults import Fault, bad_request
+from corral.server.faults import Fault, bad_request, not_here
 from corral.server.listing import filter_rows, page_of, read_labels
 from corral.server.powers import keeping
 from corral.server.reconcile import backend_name
@@ -20,6 +20,7 @@ from corral.server.wishes import image_of, language_of, make_row, make_spec, ref
 TABLE = Table("control")
 _ONE = "/sandbox/{sandboxIdOrName}"
 _OK = {200: control.Sandbox}
+_TOOLBOX_PORT = 2280
 
 
 def _row(call: Call, *, buried: bool = False) -> Sandbox:
@@ -319,6 +320,18 @@ async def update_last_activity(call: Call) -> None:
 async def get_toolbox_proxy_url(call: Call) -> control.ToolboxProxyUrl:
     """Where its toolbox is."""
     return control.ToolboxProxyUrl(url=_show(call, _row(call)).toolbox_proxy_url)
+
+
+@TABLE.add("GET", _ONE + "/ports/{port}/preview-url", scope="read", answers={200: control.PortPreviewUrl})
+async def get_port_preview_url(call: Call) -> control.PortPreviewUrl:
+    """Where the toolbox is, in the words of clients before 0.110: they reach its websockets by a preview of its port.
+
+    They send their key along, so the token opens nothing. Other ports have no preview here.
+    """
+    shown = _show(call, _row(call))
+    if _number(call, "port") != _TOOLBOX_PORT:
+        raise not_here("previews")
+    return control.PortPreviewUrl(sandbox_id=shown.id, url=f"{shown.toolbox_proxy_url}/{shown.id}", token="")
 
 
 @TABLE.add("GET", _ONE + "/signing-key", scope="run", answers={200: str})

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.errors import CorralError
-from corral.server import dto
-from corral.server.faults import Fault, bad_request, not_here
+from corral.server import dto, steps
+from corral.server.faults import Fault, bad_request, conflict, not_here
 from corral.server.powers import keeping
 from corral.server.routing import Call, Table
+from corral.server.services import Control
 from corral.server.shelf import BASE
 from corral.server.store.rows import Snapshot, new_id
 from corral.server.wire import control
@@ -66,6 +67,8 @@ async def create_snapshot(call: Call) -> control.SnapshotDto:
     if not wish.name.isprintable() or wish.name != wish.name.strip():
         raise bad_request("a name has no control characters and no space around it")
     source = shelf.find_image(wish.image_name or BASE, organisation_id=call.identity.organisation_id)
+    if source.state in ("snapshotting", "removing"):
+        raise bad_request(f"the snapshot {source.name!r} is {source.state}, not active")
     row = Snapshot(
         id=new_id(),
         organisation_id=call.identity.organisation_id,
@@ -94,15 +97,21 @@ async def remove_snapshot(call: Call) -> None:
     if row.organisation_id is None:
         raise Fault(403, "this snapshot is everybody's")
     parts = call.services.control
+    if row.state == "snapshotting":
+        raise conflict("the snapshot is still being made")
+    await parts.warden.finish(_remove(parts, row))
+
+
+async def _remove(parts: Control, row: Snapshot) -> None:
+    row.state, row.intent = "removing", "delete"
+    parts.shelf.put(row)
+    steps.reached("forget:intent-written")
+    if row.engine_id is not None and not parts.shelf.is_used_at_backend(row.engine_id, but_for=row):
+        with contextlib.suppress(CorralError):  # gone already
+            await keeping(parts.warden.backend).delete_snapshot(row.engine_id)
+    steps.reached("forget:done")
     parts.shelf.remove(row)
-    if row.engine_id is not None and not parts.shelf.is_used_at_backend(row.engine_id):
-        backend, engine_id = keeping(parts.warden.backend), row.engine_id
-
-        async def forget() -> None:
-            with contextlib.suppress(CorralError):  # gone already
-                await backend.delete_snapshot(engine_id)
-
-        await parts.warden.finish(forget())
+    steps.reached("forget:acknowledged")
 
 
 @TABLE.add("POST", "/snapshots/{id}/activate", scope="write", answers=_OK)

@@ -162,6 +162,14 @@ class ToolboxProxyUrl(Model, kw_only=True):
     url: str
 
 
+class PortPreviewUrl(Model, kw_only=True):
+    """Where a port of the sandbox is reached; nothing is put behind but the path."""
+
+    sandbox_id: str
+    url: str
+    token: str
+
+
 class Url(Model, kw_only=True):
     """Where something is."""
 

@@ -1,0 +1,120 @@
+"""What every version of the Python SDK since 0.27 can do; what came later is tried where it is there."""
+
+import asyncio
+import inspect
+from importlib.metadata import version
+
+from daytona import CodeRunParams, Daytona, DaytonaError, FileUpload, SessionExecuteRequest
+
+VERSION = tuple(int(part) for part in version("daytona").split("."))
+
+
+def fails(call) -> DaytonaError:
+    try:
+        got = call()
+    except DaytonaError as error:
+        return error
+    raise AssertionError(f"it gave {got!r} and raised nothing")
+
+
+def run_programs(process) -> None:
+    answer = process.exec("echo $A; exit 3", env={"A": "hi"})
+    assert (answer.exit_code, answer.result.strip()) == (3, "hi"), answer
+    assert "1 s" in str(fails(lambda: process.exec("sleep 600", timeout=1)))
+    answer = process.code_run("import sys; print(6 * 7, sys.argv[1:])", CodeRunParams(argv=["a"], env={"B": "x"}))
+    assert (answer.exit_code, answer.result) == (0, "42 ['a']\n"), answer
+    answer = process.code_run("1/0")
+    assert answer.exit_code == 1, answer
+    assert "ZeroDivisionError" in answer.result, answer
+
+
+def use_files(fs) -> None:
+    fs.upload_file(b"hello", "d/x.txt")
+    fs.upload_files(
+        [FileUpload(source=b"1", destination="d/1"), FileUpload(source=bytes(range(256)), destination="d/ä 2")]
+    )
+    assert fs.download_file("d/x.txt") == b"hello"
+    assert fs.download_file("d/ä 2") == bytes(range(256))
+    assert "No such file" in str(fails(lambda: fs.download_file("d/none")))
+    assert sorted(each.name for each in fs.list_files("d")) == ["1", "x.txt", "ä 2"]
+    assert fs.get_file_info("d/x.txt").size == 5
+    (match,) = fs.find_files("d", "hell")
+    assert (match.line, match.content) == (1, "hello"), match
+    (found,) = fs.search_files("d", "*.txt").files
+    assert found.endswith("d/x.txt"), found
+    (replaced,) = fs.replace_in_files(["d/x.txt"], "hello", "bye")
+    assert replaced.success, replaced
+    fs.move_files("d/x.txt", "d/y")
+    assert fs.download_file("d/y") == b"bye"
+    fs.create_folder("e", "755")
+    fs.set_file_permissions("d/y", mode="600")
+    assert fs.get_file_info("d/y").permissions == "0600"
+    fs.delete_file("d/y")
+    assert sorted(each.name for each in fs.list_files("d")) == ["1", "ä 2"]
+
+
+def use_sessions(process) -> None:
+    process.create_session("a")
+    answer = process.execute_session_command("a", SessionExecuteRequest(command="cd /tmp; export X=5; echo out"))
+    assert answer.exit_code == 0, answer
+    assert "out\n" in answer.output, answer
+    answer = process.execute_session_command("a", SessionExecuteRequest(command="echo $X in $PWD; false"))
+    assert answer.exit_code == 1, answer
+    assert "5 in /tmp\n" in answer.output, answer
+    script = "for i in 1 2 3; do echo $i; echo e$i >&2; sleep 0.1; done"
+    command = process.execute_session_command("a", SessionExecuteRequest(command=script, run_async=True))
+    out, err = [], []
+    follow = process.get_session_command_logs_async
+    two = len(inspect.signature(follow).parameters) >= 4
+    asyncio.run(follow("a", command.cmd_id, *((out.append, err.append) if two else (out.append,))))
+    assert "".join(out).replace("\x01", "").split()[:3] == ["1", "2", "3"], out
+    assert not two or "".join(err) == "e1\ne2\ne3\n", err
+    assert process.get_session_command("a", command.cmd_id).exit_code == 0
+    assert [each.session_id for each in process.list_sessions()] == ["a"]
+    assert len(process.get_session("a").commands) == 3
+    process.delete_session("a")
+    assert process.list_sessions() == []
+
+
+def use_terminal(process) -> None:
+    handle = process.create_pty_session("p")
+    handle.wait_for_connection()
+    handle.send_input("stty size; exit 3\n")
+    shown = []
+    assert handle.wait(on_data=shown.append).exit_code == 3
+    assert b"24 80" in b"".join(shown), shown
+
+
+def use_git(sandbox) -> None:
+    made = sandbox.process.exec("git init -q -b main r && cd r && touch new")
+    assert made.exit_code == 0, made
+    assert [each.name for each in sandbox.git.status("r").file_status] == ["new"]
+    sandbox.git.add("r", ["new"])
+    sandbox.git.commit("r", "first", "A", "a@example.com")
+    assert sandbox.git.branches("r").branches == ["main"]
+    assert sandbox.git.status("r").file_status == []
+    fails(lambda: sandbox.git.status("nope"))
+
+
+daytona = Daytona()
+sandbox = daytona.create()
+try:
+    run_programs(sandbox.process)
+    use_files(sandbox.fs)
+    use_sessions(sandbox.process)
+    # 0.108 has them first; the interpreter is younger by a few.
+    assert hasattr(sandbox.process, "create_pty_session") == (VERSION >= (0, 108))
+    assert hasattr(sandbox, "code_interpreter") == (VERSION >= (0, 130))
+    if VERSION >= (0, 108):
+        use_terminal(sandbox.process)
+    if VERSION >= (0, 130):
+        assert sandbox.code_interpreter.run_code("print(6 * 7)").stdout == "42\n"
+    use_git(sandbox)
+    home = sandbox.get_user_home_dir() if hasattr(sandbox, "get_user_home_dir") else sandbox.get_user_root_dir()
+    assert home == "/home/daytona", home
+    sandbox.stop()
+    sandbox.start()
+    assert sandbox.fs.download_file("d/1") == b"1"
+finally:
+    daytona.delete(sandbox)
+print("came to its end")

@@ -1,0 +1,77 @@
+"""Clients that others wrote, unmodified, against `corral serve`. Run by `make clients`; docs/server.md says what was seen.
+
+Each is installed from the registry in a venv or a folder of its own. The scripts assert what the client got.
+"""
+
+import re
+
+import pytest
+
+from clients.conftest import RunClient
+from support.project import ROOT
+
+pytestmark = [pytest.mark.clients, pytest.mark.needs_network]
+
+SDKS = ("0.226.1", "0.190.0", "0.167.0", "0.150.0", "0.130.0", "0.115.0", "0.108.1", "0.103.0", "0.27.1")
+SDK = f"daytona=={SDKS[0]}"  # for those that pin none
+CLIENTS = {
+    "@daytona/sdk": ("0.216.0",),
+    "daytona": SDKS,
+    "pydantic-ai-backend": ("0.2.37", "0.2.16"),
+    "ag2": ("1.2.1", "0.14.0"),
+    "langchain-daytona": ("0.0.9",),
+}
+
+
+def ended(printed: str) -> bool:
+    return printed.endswith("came to its end\n")
+
+
+@pytest.mark.needs_git
+@pytest.mark.parametrize("version", SDKS)
+def test_python_sdk(run_python: RunClient, version: str) -> None:
+    assert ended(run_python("sdk.py", f"daytona=={version}"))
+
+
+@pytest.mark.needs_git
+@pytest.mark.needs_node
+@pytest.mark.needs_npm
+def test_typescript_sdk(run_node: RunClient) -> None:
+    assert ended(run_node("sdk.mjs", "@daytona/sdk@0.216.0"))
+
+
+def test_runner_of_three_calls(run_python: RunClient) -> None:
+    assert ended(run_python("runner.py", SDK))
+
+
+def test_pydantic_ai_backend_sandbox(run_python: RunClient) -> None:
+    assert ended(run_python("pydantic_sandbox.py", "pydantic-ai-backend==0.2.16", SDK))
+
+
+def test_pydantic_ai_backend_workspace_passes_the_suite_of_pydantic_ai(run_python: RunClient) -> None:
+    """Their conformance suite, which they themselves run only with an account."""
+    packages = ("pydantic-ai-backend[daytona,workspaces]==0.2.37", SDK, "pytest==9.0.3", "anyio")
+    printed = run_python("pydantic_workspace.py", *packages, runner=("-m", "pytest", "-q", "-p", "no:cacheprovider"))
+    passed = re.search(r"^(\d+) passed", printed, flags=re.MULTILINE)
+    assert passed is not None, printed
+    assert int(passed[1]) >= 30, printed
+
+
+def test_ag2_code_executor(run_python: RunClient) -> None:
+    assert ended(run_python("ag2_executor.py", "ag2==0.14.0", SDK))
+
+
+def test_ag2_environment(run_python: RunClient) -> None:
+    assert ended(run_python("ag2_environment.py", "ag2==1.2.1", SDK))
+
+
+def test_langchain_daytona(run_python: RunClient) -> None:
+    assert ended(run_python("langchain.py", "langchain-daytona==0.0.9", SDK))
+
+
+def test_page_has_the_clients_that_are_run_here() -> None:
+    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+    section = page.partition("## Clients that were run against it")[2].partition("\n## ")[0]
+    for name, versions in CLIENTS.items():
+        (row,) = [line for line in section.splitlines() if line.startswith(f"| `{name}` ")]
+        assert re.findall(r"\d+\.\d+\.\d+", row.split("|")[2]) == list(versions)
