@@ -142,14 +142,18 @@ def kill_at_random(argv: list[str], *, chance: random.Random, longest_seconds: f
         parent.kill()
 
 
+def list_newcomers(before: frozenset[int]) -> dict[int, str]:
+    """Our descendants, but for those of other tests, such as a launcher that idles or a server."""
+    return {pid: name for pid, name in list_descendants(os.getpid()).items() if pid not in before}
+
+
 def what_is_left(folder: Path, *, before: frozenset[int] = frozenset()) -> dict[str, list[str]]:
     """`before` are processes of other tests, such as a launcher that idles."""
     reap_orphans(spare=set())
     empty: dict[str, list[str]] = {"processes": [], "groups": [], "loops": [], "files": []}
 
     def look() -> dict[str, list[str]]:
-        processes = [name for pid, name in list_descendants(os.getpid()).items() if pid not in before]
-        return {**take_stock(folder), "processes": processes}
+        return {**take_stock(folder), "processes": list(list_newcomers(before).values())}
 
     return watch_differences(empty, look)
 
@@ -162,8 +166,7 @@ def test_parent_killed_at_random_moments_leaves_nothing_after_the_next_start(tmp
     for number in range(KILLS):
         folder = tmp_path / str(number % 3)  # a fresh folder is killed while it is being furnished
         kill_at_random([sys.executable, "-c", BUSY, str(folder)], chance=chance)
-        gone = wait_until(lambda: not set(list_descendants(os.getpid())) - before)
-        assert gone, f"processes that nobody owns: {list_descendants(os.getpid())}"
+        assert wait_until(lambda: not list_newcomers(before)), f"nobody owns {list_newcomers(before)}"
         run_here(NEXT_START, str(folder))
         assert what_is_left(folder, before=before) == {}
     assert leftovers.list_mounts() <= mounts
@@ -197,37 +200,39 @@ def test_parent_of_an_ordinary_user_killed_at_random_moments_leaves_nothing(ordi
 @pytest.mark.parametrize("victim", ["corral-launcher", "corral-init", "corral-keeper"])
 def test_each_of_our_processes_can_be_killed_and_leaves_nothing(tmp_path: Path, victim: str) -> None:
     folder = tmp_path / "data"
+    before = frozenset(list_descendants(os.getpid()))
     script = BUSY.replace("lifetime_seconds=0.2", "lifetime_seconds=1")
     with subprocess.Popen(
         [sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as parent:
-        assert wait_until(lambda: victim in list_descendants(os.getpid()).values())
-        for pid, name in list_descendants(os.getpid()).items():
+        assert wait_until(lambda: victim in list_newcomers(before).values())
+        for pid, name in list_newcomers(before).items():
             if name == victim:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             parent.wait(0.3)
         parent.kill()
-    assert wait_until(lambda: not list_descendants(os.getpid()))
+    assert wait_until(lambda: not list_newcomers(before))
     run_here(NEXT_START, str(folder))
-    assert what_is_left(folder) == {}
+    assert what_is_left(folder, before=before) == {}
 
 
 @pytest.mark.usefixtures("adopting")
 def test_launcher_killed_together_with_its_parent_leaves_nothing_running(tmp_path: Path) -> None:
     folder = tmp_path / "data"
+    before = frozenset(list_descendants(os.getpid()))
     with subprocess.Popen(
         [sys.executable, "-c", BUSY, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as parent:
-        assert wait_until(lambda: "sleep" in list_descendants(os.getpid()).values())
-        for pid, name in list_descendants(os.getpid()).items():
+        assert wait_until(lambda: "sleep" in list_newcomers(before).values())
+        for pid, name in list_newcomers(before).items():
             if name in ("corral-launcher", "corral-keeper") or pid == parent.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-    assert wait_until(lambda: not list_descendants(os.getpid()))
+    assert wait_until(lambda: not list_newcomers(before))
     keepers.sweep_now(folder)
-    assert what_is_left(folder) == {}
+    assert what_is_left(folder, before=before) == {}
 
 
 # What is not ours.

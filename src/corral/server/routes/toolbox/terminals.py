@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import contextlib
@@ -37,6 +38,9 @@ _MAX_TERMINALS = 200
 _ROWS, _COLUMNS = 24, 80
 
 # Terminals that somebody has watched already. Who comes first sees all from the beginning, later ones what comes then.
+_TOLD_SECONDS = 2.0
+_telling: dict[tuple[str, str], set[asyncio.Event]] = {}
+"""Who watches a terminal (by sandbox and name) and has not been told its end."""
 _watched: WeakKeyDictionary[AsyncSandbox, set[str]] = WeakKeyDictionary()
 
 
@@ -88,6 +92,13 @@ async def delete_pty_session(call: Call) -> dict[str, str]:
     """End a terminal with all that runs on it."""
     terminal = await _find(call)
     _watched.get(call.sandbox.box, set()).discard(terminal.name)
+    await terminal.kill()
+    # Those who watch learn how it ended from its record, so that goes last.
+    watching = [asyncio.ensure_future(told.wait()) for told in _telling.get((call.sandbox.id, terminal.name), ())]
+    if watching:
+        await asyncio.wait(watching, timeout=_TOLD_SECONDS)
+        for waiting in watching:
+            waiting.cancel()
     await terminal.delete()
     return {"message": f"terminal {terminal.name} is deleted"}
 
@@ -202,11 +213,19 @@ async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamRe
         with contextlib.suppress(ExecError):  # the shell has just ended, and its watchers are being told
             await terminal.write(data)
 
+    told, key = asyncio.Event(), (call.sandbox.id, terminal.name)
+    _telling.setdefault(key, set()).add(told)
     try:
         end = await socket.converse(tell(), hear=type_in)
+        told.set()
         await _say_end(call, socket, end)
     except ClientLeftError:
         pass  # the shell stays
+    finally:
+        told.set()
+        _telling[key].discard(told)
+        if not _telling[key]:
+            del _telling[key]
     return socket.response
 
 
