@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check lint types layers format bench soak prove fuzz lock packages clean
+.PHONY: help setup demo test check lint types layers format bench soak prove clients fuzz lock packages clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -73,6 +73,9 @@ soak: $(DEV) ## open, close and kill hundreds of times, and count what is left
 
 prove: $(DEV) ## switch each defence off and show that a probe goes red
 	@$(PYTEST) -m prove --timeout=0 $(ARGS)
+
+clients: $(DEV) ## install the clients that others wrote for the server's protocol, and run them against it
+	@$(PYTEST) -m clients --timeout=0 $(ARGS)
 
 fuzz: $(DEV) ## the property tests and the server's requests with a hundred times the examples
 	@$(PYTEST) tests/property tests/server/test_fuzz.py --hypothesis-profile=fuzz --timeout=0 $(ARGS)

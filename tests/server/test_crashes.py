@@ -222,12 +222,20 @@ def test_every_step_in_the_source_is_tried() -> None:
     assert {operation.family for operation in OPERATIONS.values()} == set(MOMENTS)
 
 
-@pytest.mark.parametrize(("name", "moment"), CASES)
+def choose_marks(name: str) -> list[pytest.MarkDecorator]:
+    """All of them take minutes: those of making and deleting always run, the rest with `make soak`."""
+    marks = [] if name in ("create", "delete") else [pytest.mark.soak]
+    return [*marks, pytest.mark.needs_root] if name == "resize" else marks  # others may have no limits to change
+
+
+@pytest.mark.parametrize(
+    ("name", "moment"), [pytest.param(name, moment, marks=choose_marks(name)) for name, moment in CASES]
+)
 def test_killed_at_a_step(place: Place, name: str, moment: str) -> None:
     server, operation = place.server, OPERATIONS[name]
     before = place.stock()
     sandbox_id = operation.prepare(place)
-    server.stop(signal.SIGTERM)
+    server.kill()
     server.start(env={VARIABLE: f"{operation.family}:{moment}"})
     with pytest.raises(OSError):  # noqa: PT011 - the connection drops, in one way or another
         operation.act(place, sandbox_id)
@@ -239,8 +247,8 @@ def test_killed_at_a_step(place: Place, name: str, moment: str) -> None:
     assert {key: item["state"] for key, item in place.sandboxes().items()} == told, "a second restart changes nothing"
     operation.after(place, sandbox_id, moment)
     place.use(place.witness)
-    for left in place.sandboxes():
-        place.ask("DELETE", f"/sandbox/{left}")
     for left in place.snapshots():
         place.ask("DELETE", f"/snapshots/{left}")
+    for left in place.sandboxes():  # last, because whoever ends one waits for its turn to empty the trash
+        place.ask("DELETE", f"/sandbox/{left}")
     assert not watch_differences(before, place.stock)

@@ -1,6 +1,7 @@
 """Manners on the wire: exact codes, strict types, limits, and clients that behave badly."""
 
 import asyncio
+import functools
 import json
 import socket
 import ssl
@@ -256,3 +257,16 @@ async def test_a_create_that_is_sent_again_makes_no_second_one(in_process: InPro
     async with in_process.session.delete(in_process.url + f"/sandbox/{first}", headers=headers) as response:
         assert response.status == 200
     assert await create(headers) != first
+
+
+async def test_preview_is_that_of_the_toolbox_alone(in_process: InProcess) -> None:
+    """Clients before 0.110 find its websockets so."""
+    get = functools.partial(in_process.session.get, headers=in_process.headers())
+    async with in_process.session.post(in_process.url + "/sandbox", json={}, headers=in_process.headers()) as response:
+        sandbox = await response.json()
+    async with get(f"{in_process.url}/sandbox/{sandbox['id']}/ports/2280/preview-url") as response:
+        assert response.status == 200
+        assert (await response.json())["url"] == f"{sandbox['toolboxProxyUrl']}/{sandbox['id']}"
+    for port, status in (("3000", 501), ("x", 400)):
+        async with get(f"{in_process.url}/sandbox/{sandbox['id']}/ports/{port}/preview-url") as response:
+            assert response.status == status

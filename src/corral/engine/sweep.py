@@ -14,7 +14,7 @@ from corral.engine.agent.files import remove_tree
 from corral.engine.state import DataFolder, dead_folders, read_state
 from corral.engine.storage import loop
 
-_PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 2.0
 
 
 def sweep(data: DataFolder) -> list[str]:
@@ -98,7 +98,7 @@ def _lock_within(descriptor: int, seconds: float | None) -> bool:
 
 def empty_trash_or_leave_it(data: DataFolder) -> None:
     """For the last moments of a process: do it, or fork somebody who will when the others are ready."""
-    if not empty_trash(data, patience_seconds=_PATIENCE_SECONDS):
+    if not empty_trash(data, patience_seconds=PATIENCE_SECONDS):
         delete_in_background(data)
 
 

@@ -155,8 +155,9 @@ class MultipartFraming:
         """What goes before a part's content."""
         line = "" if self._first else "\r\n"
         self._first = False
-        # The plain form is for readers that know no other; the second says the same for every character.
-        plain = filename.encode("ascii", "replace").decode().replace("\\", "\\\\").replace('"', '\\"')
+        # The plain form, as bytes of UTF-8, is for readers that know no other (clients before 0.140); the second says
+        # the same for every character.
+        plain = filename.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"', '\\"')
         plain = re.sub(r"[\x00-\x1f\x7f]", "_", plain)
         exact = quote(filename, safe="", encoding="utf-8", errors="surrogateescape")
         return (

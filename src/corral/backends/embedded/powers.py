@@ -130,7 +130,7 @@ def delete_snapshot(data_folder: Path, wanted: str) -> None:
     data = DataFolder(data_folder)
     data.prepare()
     LayerStore(data).delete(wanted)
-    sweep.empty_trash(data, patience_seconds=0.0)
+    sweep.empty_trash(data, patience_seconds=sweep.PATIENCE_SECONDS)
 
 
 def say_stopped(sandbox_id: str, operation: str) -> NoReturn:

@@ -184,7 +184,7 @@ class BackendPowers:
                 try:
                     return work(LayerStore(data), folder, state)
                 finally:
-                    sweep.empty_trash(data, patience_seconds=0.0)
+                    sweep.empty_trash(data, patience_seconds=sweep.PATIENCE_SECONDS)
 
         found = keepers.find(self.data_folder, sandbox_id, op=op)
         with mapped(sandbox_id=found.sandbox_id, op=op):

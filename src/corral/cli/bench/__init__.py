@@ -27,7 +27,7 @@ from corral.cli.run import to_json
 @click.option("--server", "of_server", is_flag=True,
               help="Measure `corral serve` instead, through the official SDK.")  # fmt: skip
 @click.option("--restart", type=click.IntRange(min=0), default=200, show_default=True, metavar="N",
-              help="With --server: so many sandboxes are there when it is killed and started again; 0: not.")  # fmt: skip
+              help="With --server: how many sandboxes there are when it is killed and started again.")  # fmt: skip
 @json_option
 def bench(runs: int, rounds: int, quick: bool, of_server: bool, restart: int, as_json: bool) -> int:
     """Measure this machine: sandboxes beside plain subprocesses, and beside bubblewrap and Docker where they are.
@@ -78,12 +78,15 @@ def _bench_server(*, runs: int, restart: int, as_json: bool) -> int:
     lines = [
         [call.task, *map(show_seconds, (call.ours, call.constant, call.engine)), f"×{call.ratio:.2f}"] for call in calls
     ]
-    click.echo("\n".join(table(lines, headers=headers, align=["left", *["right"] * 4], indent=2)))
+    click.echo("\n".join(table(lines, headers=headers, align=["left", "right", "right", "right", "right"], indent=2)))
     click.echo(paint("  constant: the same call to a server that always gives the same answer", "dim"))
     click.echo(paint("  ratio: (our server − engine alone) ÷ constant", "dim"))
     click.echo()
     lines = [[figure.what, figure.text, figure.detail] for figure in figures]
     click.echo("\n".join(table(lines, align=["left", "right"], indent=2)))
+    click.echo(paint("  plain copy ×: how many times as long as copying the file on the host", "dim"))
+    if restart:
+        click.echo(paint("  ready again: from the start of the process until it listens", "dim"))
     return 0
 
 
