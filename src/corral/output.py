@@ -93,11 +93,17 @@ class Capture:
 
     def stream(self, stream: StreamName) -> bytes:
         """What is kept of one stream, with a line where the middle is missing."""
-        return b"".join(bytes(segment.data) for segment in _with_marker(self._streams[stream], stream))
+        return b"".join(segment.data for segment in _with_marker(self._streams[stream], stream))
 
     def combined(self) -> bytes:
         """What is kept of both, in the order it was written."""
-        return b"".join(bytes(segment.data) for segment in self._in_order())
+        return b"".join(segment.data for segment in self._in_order())
+
+    @property
+    def only_stream(self) -> StreamName | None:
+        """The one stream that anything was printed to, if the other is silent."""
+        printed = [name for name, state in self._streams.items() if state.total]
+        return printed[0] if len(printed) == 1 else None
 
     def chunks(self) -> list[OutputChunk]:
         """What is kept, piece by piece, in order."""

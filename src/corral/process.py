@@ -17,6 +17,7 @@ from corral.errors import CorralError, ExecError
 from corral.output import Capture
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
 
+STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 BACKLOG_BYTES = 1024 * 1024
 """How far a reader may lag behind before the program has to wait for it."""
 
@@ -218,13 +219,15 @@ class ProcessBase(ABC):
     def _result(self, ending: Ending) -> ExecResult:
         with self._lock:
             capture = self._capture
+            streams = {name: capture.stream(name) for name in STREAMS}
+            only = capture.only_stream
             return ExecResult(
                 exit_code=TIMEOUT_EXIT_CODE if ending.reason == "timeout" else ending.exit_code,
                 reason=ending.reason,
                 usage=ending.usage,
-                stdout_bytes=capture.stream("stdout"),
-                stderr_bytes=capture.stream("stderr"),
-                output_bytes=capture.combined(),
+                stdout_bytes=streams["stdout"],
+                stderr_bytes=streams["stderr"],
+                output_bytes=streams[only] if only is not None else capture.combined(),  # not two copies of one text
                 signal=ending.signal,
                 truncated=capture.truncated,
                 stdout_total_bytes=capture.total("stdout"),

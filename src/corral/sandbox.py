@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import NoReturn, Required, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, NoReturn, Required, Self, TypedDict, Unpack, cast
 
 from corral.command import SpawnRequest, check_argv, check_size
 from corral.errors import (
@@ -28,8 +28,6 @@ from corral.errors import (
 )
 from corral.feed import check_input, wait_for
 from corral.files import FilesBase
-from corral.interpreter.contexts import Interpreter
-from corral.interpreter.process import Box
 from corral.languages import Language, Runtime, choose_runtime, find_language
 from corral.paths import inside
 from corral.process import ProcessBase, as_bytes
@@ -38,6 +36,10 @@ from corral.records import RecordBook
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
 from corral.sessions import SessionsBase
 from corral.spec import USER, Spec, check_env, check_timeout
+
+if TYPE_CHECKING:
+    from corral.interpreter.contexts import Interpreter
+    from corral.interpreter.process import Box
 
 _SHELL_TEXT_BYTES = 64 * 1024
 _KILL_SECONDS = 10.0
@@ -74,7 +76,7 @@ class SandboxBase(SessionsBase, ABC):
         self._closed = False
         self._runtimes: dict[str, tuple[str, ...]] = {}
         self._records = RecordBook()
-        self._interpreter = Interpreter(cast("Box", self))
+        self._interpreter: Interpreter | None = None
 
     # The primitives.
 
@@ -170,6 +172,10 @@ class SandboxBase(SessionsBase, ABC):
     @property
     def interpreter(self) -> Interpreter:
         """See `CanInterpret`."""
+        if self._interpreter is None:
+            from corral.interpreter.contexts import Interpreter  # most programs never need it, and it takes its time
+
+            self._interpreter = Interpreter(cast("Box", self))
         return self._interpreter
 
     @property
