@@ -245,8 +245,11 @@ class SandboxWarden:
         return row
 
     async def _unmake(self, making: asyncio.Task[Sandbox]) -> None:
-        with contextlib.suppress(Exception):
-            await self.delete(await making)
+        await asyncio.wait((making,))
+        if making.cancelled() or making.exception() is not None:
+            return  # it has undone itself, and its failure is in the log
+        with contextlib.suppress(Fault):  # somebody else has deleted it; any other failure is logged with this task
+            await self.delete(making.result())
 
     async def delete(self, row: Sandbox) -> None:
         """End it, with its files. Raises: Fault 404 if somebody else did."""

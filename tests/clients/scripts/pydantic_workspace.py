@@ -1,7 +1,7 @@
 """pydantic-ai-backend from 0.2.30: DaytonaWorkspace, tried by the conformance suite that Pydantic AI ships.
 
 Two of its rules watch a running command by further commands of the same backend. This backend gives all of them to one
-session, and a session is one shell, which runs one after the other (here as with Daytona). They are tried with a
+session, and a session is one shell, which runs one after the other. They are tried with a
 second backend as the watcher, which has a session of its own.
 """
 
