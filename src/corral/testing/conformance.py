@@ -22,10 +22,10 @@ from corral.testing import (  # each module registers its checks
     checks_input,
     checks_interpreter,
     checks_kind,
+    checks_lacking,
     checks_life,
     checks_loops,
     checks_output,
-    checks_power,
     checks_powers,
     checks_read,
     checks_search,
@@ -59,7 +59,7 @@ _AREAS = (
     checks_life,
     checks_cancel,
     checks_loops,
-    checks_power,
+    checks_lacking,
     checks_powers,
 )
 
