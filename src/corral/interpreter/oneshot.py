@@ -16,15 +16,29 @@ from corral.languages import FILE, find_language
 from corral.protocol import AsyncSandbox, OnOutput, PathLike, Stdin
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
 
-# Puts the hook in place and goes, without a trace in the snippet's names and arguments. Then the table's own text runs.
+# Waits for matplotlib without a trace in the snippet's names and arguments, and then the table's own text runs. The
+# reader of figures is read and compiled only when the snippet imports what makes them: most never do.
 _PREPARE = """\
 def prepare(main, sys):
     del main["prepare"]
-    charts = {"__name__": "corral_charts"}
-    with open(sys.argv[1], encoding="utf-8") as file:
-        exec(compile(file.read(), "<string>", "exec"), charts)
-    charts["install_to_file"](sys.argv[2])
+    reader, figures = sys.argv[1:3]
     del sys.argv[1:3]
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name != "matplotlib" or Finder not in sys.meta_path:
+                return None
+            sys.meta_path.remove(Finder)
+            try:
+                with open(reader, encoding="utf-8") as file:
+                    text = file.read()
+            except OSError:
+                return None
+            charts = {"__name__": "corral_charts"}
+            exec(compile(text, "<string>", "exec"), charts)
+            charts["install_to_file"](figures)
+            return None
+    sys.meta_path.insert(0, Finder)
 prepare(globals(), __import__("sys"))
 """
 
@@ -61,8 +75,10 @@ async def run_with_charts(
     folder = f"/tmp/.corral-{secrets.token_hex(8)}"
     figures = f"{folder}/charts.jsonl"
     try:
-        await box.files.write(f"{folder}/charts.py", charts_text())
-        await box.files.write(f"{folder}/snippet.py", code.encode("utf-8", "surrogateescape"))
+        await asyncio.gather(
+            box.files.write(f"{folder}/charts.py", charts_text()),
+            box.files.write(f"{folder}/snippet.py", code.encode("utf-8", "surrogateescape")),
+        )
         result = await box.exec(
             [*_argv(f"{folder}/charts.py", figures, f"{folder}/snippet.py"), *args],
             cwd=cwd,
