@@ -22,12 +22,10 @@ _TOLD_CHARACTERS = 4000
 """How much of what a program had printed goes into the message of its timeout; `result` beside it has more."""
 _TOLD_RESULT_CHARACTERS = 1024 * 1024
 
-# The text comes by standard input, which has no limit of length, and is read whole before any of it runs: what the
-# command itself reads is then at its end, instead of the rest of the text. A short one is read by the shell alone, byte
-# by byte, which is quicker than starting another program; a long one is not.
-_READ_SHORT = """IFS= read -r -d ''; eval "unset REPLY; $REPLY\""""
+# A long text comes by standard input, since the kernel bounds an argument, and is read whole before any of it runs: what
+# the command itself reads is then at its end, instead of the rest of the text.
 _READ_LONG = 'eval "$(/bin/cat)"'
-_SHORT_BYTES = 1024
+_SHORT_BYTES = 64 * 1024
 _FIND_SHELL = "command -v zsh || command -v bash || echo /bin/sh"
 _FIND_SECONDS = 30
 
@@ -45,10 +43,11 @@ async def _choose_shell(held: Held) -> str:
     return shell
 
 
-def _shell_argv(shell: str, text: str) -> list[str]:
-    name = posixpath.basename(shell)
-    short = name in ("zsh", "bash") and len(text.encode()) <= _SHORT_BYTES
-    return [shell, "-c", _READ_SHORT if short else _READ_LONG, name]
+def _shell_call(shell: str, text: str) -> tuple[list[str], str | None]:
+    """The argv for a text, and what the program gets as its input."""
+    if len(text.encode()) <= _SHORT_BYTES:
+        return [shell, "-c", text], None
+    return [shell, "-c", _READ_LONG, posixpath.basename(shell)], text
 
 
 @TABLE.add("POST", "/process/execute", scope="run", body=ExecuteRequest, answers={200: ExecuteResponse})
@@ -60,13 +59,13 @@ async def execute_command(call: Call) -> ExecuteResponse:
     if "\0" in body.command:
         raise bad_request("the command has a NUL character")
     folder = parse_folder(held, body.cwd)
-    shell = await _choose_shell(held)
+    argv, stdin = _shell_call(await _choose_shell(held), body.command)
     try:
         result = await held.box.exec(
-            _shell_argv(shell, body.command),
+            argv,
             cwd=folder,
             env=environment(held, body.envs),
-            stdin=body.command,
+            stdin=stdin,
             user=program_user(held),
             timeout=seconds(body.timeout),
             output_limit_bytes=OUTPUT_LIMIT_BYTES,
