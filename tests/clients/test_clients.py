@@ -35,13 +35,6 @@ def test_python_sdk(run_python: RunClient, version: str) -> None:
     assert ended(run_python("sdk.py", f"daytona=={version}"))
 
 
-@pytest.mark.needs_git
-@pytest.mark.needs_node
-@pytest.mark.needs_npm
-def test_typescript_sdk(run_node: RunClient) -> None:
-    assert ended(run_node("sdk.mjs", "@daytona/sdk@0.216.0"))
-
-
 def test_runner_of_three_calls(run_python: RunClient) -> None:
     assert ended(run_python("runner.py", SDK))
 
