@@ -33,6 +33,7 @@ from corral.spec import Resources, Spec
 
 _TRANSFER_BYTES = 200 * 1000 * 1000
 _AT_ONCE = 8
+_REMOVALS = 20
 _COMMAND = "true"
 
 Work = Callable[[], Awaitable[Any]]
@@ -62,9 +63,9 @@ async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], l
             op="bench",
             hint="pip install daytona, into the environment that has Corral",
         )
-    with tempfile.TemporaryDirectory(prefix="corral-bench-") as name:
-        folder = Path(name)
-        (folder / "data").mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="corral-bench-"))
+    (folder / "data").mkdir()
+    try:
         tell("starting a server …")
         async with own_server(folder / "data") as server:
             calls = await _measure_calls(server, folder, runs=runs, tell=tell)
@@ -72,7 +73,21 @@ async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], l
             if restart:
                 figures += await _measure_restart(server, count=restart, tell=tell)
             tell("ending the sandboxes …")
+    finally:
+        await asyncio.to_thread(_remove, folder)
     return calls, figures
+
+
+def _remove(folder: Path) -> None:
+    """Keepers put their folders away when the server has gone already: what comes up meanwhile is met again."""
+    for _ in range(_REMOVALS):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.5)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _client(url: str, key: str) -> Any:
