@@ -1,0 +1,61 @@
+"""AG2: its classic code executor, its environments and its tools, on any of Corral's backends.
+
+- `autogen.coding` of ag2 0.12 to 0.14: `DaytonaCodeExecutor`, `DaytonaCodeResult`, `DaytonaSandboxResources`, and
+  `SandboxCodeExecutor` on any backend.
+- `CodeEnvironment` of ag2 0.12 and 0.13: `DaytonaCodeEnvironment`, `DockerCodeEnvironment`.
+- `SandboxFactory` of ag2 0.13 and later: `DaytonaEnvironment`, `DockerEnvironment`, `LocalEnvironment`, and
+  `CorralEnvironment` on any backend.
+- for agents: `SandboxCodeTool`, `SandboxShellTool`.
+
+Nothing of AG2 is imported before one of the names that need it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HERE = "corral.adapters.ag2"
+_HOME_OF = {
+    "BlockResult": "coding",
+    "CodeBlock": "coding",
+    "DaytonaCodeResult": "coding",
+    "MarkdownCodeExtractor": "coding",
+    "SandboxCodeResult": "coding",
+    "SandboxCodeExecutor": "executor",
+    "DaytonaCodeExecutor": "daytona",
+    "DaytonaSandboxResources": "daytona",
+    "CorralEnvironment": "environments",
+    "DaytonaEnvironment": "environments",
+    "DaytonaResources": "environments",
+    "DockerEnvironment": "environments",
+    "LocalEnvironment": "environments",
+    "CodeRunner": "code",
+    "DaytonaCodeEnvironment": "code",
+    "DockerCodeEnvironment": "code",
+    "SandboxCodeTool": "tools",
+    "SandboxShellTool": "tools",
+}
+_THEIRS = {
+    "CodeEnvironment": "tools.code.environment.base",
+    "CodeLanguage": "tools.code.environment.base",
+    "CodeRunResult": "tools.code.environment.base",
+    "ExecResult": "tools.sandbox",
+    "LanguageRunner": "tools.sandbox",
+    "Variable": "annotations",
+}
+
+__all__ = [*_HOME_OF, *_THEIRS]  # noqa: PLE0604 - texts, all of them
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(f"{_HERE}.{_HOME_OF[name]}"), name)
+    elif name in _THEIRS:
+        from corral.adapters.ag2 import framework
+
+        value = framework.get(_THEIRS[name], name)
+    else:
+        raise AttributeError(f"module {_HERE!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value

@@ -1,0 +1,127 @@
+"""The types of AG2's classic code execution, and our reader of code blocks.
+
+With ag2 up to 0.14 (the package `autogen`) they are its own classes. Without it they are plain ones of the same fields,
+so that the executors work by themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from corral.results import CodeResult as CoreResult
+from corral.tools.fences import find_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class BlockResult:
+    """How one block went, with everything that AG2's narrow result leaves out."""
+
+    language: str
+    exit_code: int
+    output: str
+    result: CoreResult | None = None
+    """None if it was not run: an unknown language, or a failure of the sandbox."""
+    error: Exception | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran and ended with 0."""
+        return self.exit_code == 0
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether its time was up; `output` has what it had printed."""
+        return self.result is not None and self.result.timed_out
+
+
+def _find_classes() -> tuple[type[Any], type[Any]]:
+    try:
+        base = importlib.import_module("autogen.coding.base")
+        return base.CodeBlock, base.CodeResult
+    except ImportError:
+        return _PlainBlock, _PlainResult
+
+
+@dataclass
+class _PlainBlock:
+    code: str
+    language: str
+
+
+@dataclass
+class _PlainResult:
+    exit_code: int
+    output: str
+
+
+if TYPE_CHECKING:
+    CodeBlock = _PlainBlock
+    CodeResult = _PlainResult
+else:
+    CodeBlock, CodeResult = _find_classes()
+
+
+if TYPE_CHECKING or CodeResult is _PlainResult:
+
+    @dataclass
+    class SandboxCodeResult(CodeResult):
+        """AG2's result, and what else there is to know."""
+
+        sandbox_id: str | None = None
+
+        @property
+        def blocks(self) -> tuple[BlockResult, ...]:
+            """How each block went, those before a failure included."""
+            return getattr(self, "_blocks", ())
+
+else:
+    from pydantic import Field, PrivateAttr
+
+    class SandboxCodeResult(CodeResult):
+        """AG2's result, and what else there is to know."""
+
+        sandbox_id: str | None = Field(default=None, description="The sandbox in which the code ran.")
+        _blocks: tuple[BlockResult, ...] = PrivateAttr(default=())
+
+        @property
+        def blocks(self) -> tuple[BlockResult, ...]:
+            """How each block went, those before a failure included."""
+            return self._blocks
+
+
+class DaytonaCodeResult(SandboxCodeResult):
+    """What `DaytonaCodeExecutor` gives; `blocks` is ours."""
+
+
+def with_blocks(result: SandboxCodeResult, blocks: Sequence[BlockResult]) -> SandboxCodeResult:
+    """Attach what is not a field: AG2 prints and stores the fields alone."""
+    result._blocks = tuple(blocks)  # type: ignore[attr-defined]  # noqa: SLF001 - our own class, in both of its forms
+    return result
+
+
+class MarkdownCodeExtractor:
+    """Finds the code blocks of a message. See `corral.tools.fences` for what counts as one."""
+
+    def extract_code_blocks(self, message: str | Sequence[Mapping[str, Any]] | None) -> list[Any]:
+        """`CodeBlock`s, in order. Raises: TypeError for what is no message."""
+        return [CodeBlock(code=block.code, language=block.language) for block in find_blocks(text_of(message))]
+
+
+def text_of(message: str | Sequence[Mapping[str, Any]] | None) -> str:
+    """The text of a message: of one in parts, the texts; pictures and calls are left out. Raises: TypeError."""
+    if message is None:
+        return ""
+    if isinstance(message, str):
+        return message
+    if isinstance(message, bytes) or not isinstance(message, Sequence):
+        raise TypeError(f"a message is a text, a list of parts, or None, not {type(message).__name__}")
+    texts = []
+    for part in message:
+        if not isinstance(part, Mapping) or "type" not in part:
+            raise TypeError(f"a part of a message is a dict with a 'type', not {type(part).__name__}")
+        if part["type"] in ("text", "input_text"):
+            texts.append(str(part.get("text") or ""))
+    return "\n".join(texts)

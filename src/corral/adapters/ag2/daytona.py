@@ -1,0 +1,152 @@
+"""`DaytonaCodeExecutor`: the executor of ag2 0.12 to 0.14, with the same signature, messages and rules.
+
+It runs on the `daytona` backend, so what it makes is deleted at the service's own side when its program was killed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from corral.adapters.ag2.coding import BlockResult, DaytonaCodeResult, SandboxCodeResult, with_blocks
+from corral.adapters.ag2.executor import CodeExecutorBase
+from corral.door import Wishes
+from corral.errors import CorralError, RateLimitedError, SpecError
+from corral.protocol import Backend
+from corral.spec import Resources
+from corral.sync import Sandbox
+
+_GIB = 1024**3
+_NAME_SECONDS = 30.0
+"""A service deletes in its own time, and so long the name of what is deleted may still be taken."""
+
+
+@dataclass
+class DaytonaSandboxResources:
+    """CPU cores, and memory and disk in GiB; what is None is the service's own choice."""
+
+    cpu: int | None = None
+    memory: int | None = None
+    disk: int | None = None
+
+
+class DaytonaCodeExecutor(CodeExecutorBase):
+    """Runs code blocks in a Daytona sandbox that is made at once.
+
+    What is None of `api_key`, `api_url` and `target` comes from DAYTONA_API_KEY, DAYTONA_API_URL and DAYTONA_TARGET.
+    Results have the fields of ag2's; their attribute `blocks` says more about each block.
+    """
+
+    def __init__(
+        self,
+        api_key: str | None = None,
+        api_url: str | None = None,
+        target: str | None = None,
+        timeout: float = 60,
+        snapshot: str | None = None,
+        image: Any = None,
+        name: str | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        resources: DaytonaSandboxResources | None = None,
+    ) -> None:
+        super().__init__()
+        if importlib.util.find_spec("daytona") is None:
+            raise ImportError(
+                "Missing dependencies for DaytonaCodeExecutor. Please install with: pip install ag2[daytona]"
+            )
+        if timeout < 1:
+            raise ValueError("Timeout must be greater than or equal to 1.")
+        if snapshot is not None and image is not None:
+            raise ValueError(
+                "Cannot specify both 'snapshot' and 'image'. Use 'snapshot' for a named Daytona snapshot, or 'image' "
+                "for a custom Docker image."
+            )
+        self._timeout = timeout
+        self._credentials: dict[str, Any] = {"api_key": api_key, "api_url": api_url, "target": target}
+        self._backend: Backend | None = None
+        wishes: Wishes = {"name": name or f"ag2-{uuid.uuid4().hex[:8]}", "env": dict(env_vars or {})}
+        if snapshot is not None:
+            wishes["snapshot"] = snapshot
+        elif image is not None:
+            wishes["image"] = image
+            if (wanted := _resources(resources)) is not None:
+                wishes["resources"] = wanted
+        self._wishes = wishes
+        self._make()
+
+    def _open(self) -> Sandbox:
+        from corral.backends.daytona import DaytonaBackend
+
+        try:
+            if self._backend is None:
+                self._backend = DaytonaBackend(**self._credentials)
+            return Sandbox(backend=self._backend, **self._wishes)
+        except RateLimitedError as error:
+            raise RuntimeError(f"Daytona rate limit exceeded during sandbox creation: {error}") from error
+        except TimeoutError as error:
+            raise RuntimeError(f"Daytona sandbox creation timed out: {error}") from error
+        except Exception as error:
+            raise RuntimeError(f"Failed to create Daytona sandbox: {error}") from error
+
+    def restart(self) -> None:
+        """A fresh sandbox of the same name, also after `delete`."""
+        with self._lock:
+            self.delete()
+            deadline = time.monotonic() + _NAME_SECONDS
+            while True:
+                try:
+                    self._make()
+                except RuntimeError as error:
+                    if not _is_taken(error) or time.monotonic() >= deadline:
+                        raise
+                    time.sleep(0.5)
+                else:
+                    return
+
+    def _failed(self, language: str, error: Exception) -> BlockResult:
+        prefix = "Error executing code block"
+        if isinstance(error, RateLimitedError):
+            prefix = "Daytona rate limit exceeded"
+        elif isinstance(error, TimeoutError):
+            prefix = "Execution timed out"
+        elif isinstance(error, CorralError):
+            prefix = "Daytona error"
+        return BlockResult(language, 1, f"{prefix}: {error}", error=error)
+
+    def _ran(self, block: BlockResult) -> BlockResult:
+        if not block.timed_out:
+            return block
+        return BlockResult(
+            block.language, 1, f"Execution timed out: no end after {self._timeout:g} seconds", block.result
+        )
+
+    def _end(self, done: Sequence[BlockResult]) -> SandboxCodeResult:
+        failed = done[-1] if done and not done[-1].ok else None
+        result = DaytonaCodeResult(
+            exit_code=failed.exit_code if failed else 0,
+            output=failed.output if failed else "\n".join(block.output for block in done),
+            sandbox_id=self.sandbox_id,
+        )
+        return with_blocks(result, done)
+
+
+def _resources(wanted: DaytonaSandboxResources | None) -> Resources | None:
+    """None if nothing was wished for: then the service chooses."""
+    if wanted is None or (wanted.cpu, wanted.memory, wanted.disk) == (None, None, None):
+        return None
+    given: dict[str, Any] = {}
+    if wanted.cpu is not None:
+        given["cpus"] = wanted.cpu
+    if wanted.memory is not None:
+        given["memory_bytes"] = wanted.memory * _GIB
+    if wanted.disk is not None:
+        given["disk_bytes"] = wanted.disk * _GIB
+    return Resources(**given)
+
+
+def _is_taken(error: BaseException) -> bool:
+    return isinstance(error.__cause__, SpecError) and "name" in str(error.__cause__).lower()

@@ -1,0 +1,354 @@
+"""AG2's environments (`SandboxFactory`: `async with environment.open(context) as sandbox`), on Corral's backends.
+
+Hand one to AG2's own `SandboxCodeTool` and `SandboxShellTool`, or to ours. Equal wishes share a sandbox, which lives
+until `aclose()`; parameters may be AG2's `Variable`s or Corral's, and are looked up on each `open`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
+
+from corral.adapters.ag2 import framework
+from corral.adapters.ag2.sandbox import SandboxView, Words
+from corral.environment.environment import Environment
+from corral.environment.variable import Variable, has_variable, variables_of
+from corral.errors import CorralError, RateLimitedError, VariableError
+from corral.sandbox import SandboxBase
+from corral.spec import Lifetime, NetworkPolicy, Resources, parse_size
+
+_GIB = 1024**3
+_WORKSPACE = "/workspace"
+_PERIOD = 100_000
+"""Docker's `cpu_quota` is microseconds in each of so many."""
+
+
+class PlainWords:
+    """For environments that have no service of their own to speak about."""
+
+    def timed_out(self, seconds: float | None) -> str:
+        """See `Words`."""
+        return f"Command timed out after {seconds:g}s"
+
+    def failed(self, error: CorralError) -> str | None:
+        """See `Words`."""
+        return None
+
+
+class DaytonaWords:
+    """As AG2's `DaytonaSandbox` says it."""
+
+    def timed_out(self, seconds: float | None) -> str:
+        """See `Words`."""
+        return f"Execution timed out: no end after {seconds:g} seconds"
+
+    def failed(self, error: CorralError) -> str | None:
+        """See `Words`."""
+        if isinstance(error, RateLimitedError):
+            return f"Daytona rate limit exceeded: {error}"
+        return f"Daytona error: {error}"
+
+
+class DockerWords(PlainWords):
+    """As AG2's `DockerSandbox` says it."""
+
+    def timed_out(self, seconds: float | None) -> str:
+        """See `Words`."""
+        return f"Execution timed out after {seconds:g}s"
+
+    def failed(self, error: CorralError) -> str | None:
+        """See `Words`."""
+        return f"Docker API error: {error}"
+
+
+class EnvironmentBase:
+    """AG2's `SandboxFactory` and `WorkdirAware`, on a `corral.Environment`."""
+
+    words: Words = PlainWords()
+
+    def __init__(
+        self,
+        *,
+        timeout: float,
+        max_output: int | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        cleanup: bool = False,
+        **wishes: Any,
+    ) -> None:
+        if isinstance(timeout, bool) or timeout <= 0:
+            raise ValueError("`timeout` must be > 0 seconds.")
+        self._timeout = timeout
+        self.max_output = max_output
+        self._folder = Path(folder) if folder is not None else None
+        self._cleanup = cleanup
+        if folder is not None:
+            wishes["prepare"] = self._copy_in
+        self.environment = Environment(**{name: as_variable(value) for name, value in wishes.items()})
+        """The `corral.Environment` behind it, with everything that it can do."""
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for each call that names none."""
+        return self._timeout
+
+    @property
+    def workdir(self) -> PurePosixPath:
+        """Where programs start."""
+        return PurePosixPath(self.environment.workdir or _WORKSPACE)
+
+    @contextlib.asynccontextmanager
+    async def open(self, context: Any = None) -> AsyncIterator[SandboxView]:
+        """The sandbox for a context, as AG2 wants it. Leaving the block does not end it. Raises: as `open_box`."""
+        async with self.open_box(context) as box:
+            yield SandboxView(box, timeout=self._timeout, words=self.words, max_output=self.max_output)
+
+    @contextlib.asynccontextmanager
+    async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
+        """The sandbox itself. Raises: VariableError, and as making one does."""
+        async with self.environment.open(context) as box:
+            yield box
+
+    async def _copy_in(self, box: SandboxBase) -> None:
+        assert self._folder is not None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        await box.files.upload(self._folder, box.spec.workdir)
+
+    async def save(self) -> None:
+        """Copy the working folder back to the host's folder. Nothing if there is none, or no sandbox yet."""
+        if self._folder is not None and self.environment.sandbox_ids:
+            async with self.open_box() as box:
+                await box.files.download(box.spec.workdir, self._folder)
+
+    async def aclose(self) -> None:
+        """Delete every sandbox. Idempotent. Raises: LeftBehindError for what could not be deleted."""
+        try:
+            if not self._cleanup:
+                await self.save()
+        finally:
+            await self.environment.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
+
+
+class CorralEnvironment(EnvironmentBase):
+    """Any backend: `CorralEnvironment()` is the embedded engine. Keywords are those of `corral.Environment`."""
+
+    def __init__(self, *, timeout: float = 60, workdir: str = _WORKSPACE, **wishes: Any) -> None:
+        super().__init__(timeout=timeout, workdir=workdir, **wishes)
+
+
+@dataclass(slots=True)
+class DaytonaResources:
+    """CPU cores, and memory and disk in GiB. Used with `image`: a snapshot has its own."""
+
+    cpu: int | None = None
+    memory: int | None = None
+    disk: int | None = None
+
+
+class DaytonaEnvironment(EnvironmentBase):
+    """Sandboxes of a Daytona service, hosted or your own. What is None comes from DAYTONA_API_KEY and its like."""
+
+    words = DaytonaWords()
+
+    def __init__(
+        self,
+        *,
+        api_key: Any = None,
+        api_url: Any = None,
+        target: Any = None,
+        snapshot: Any = None,
+        image: Any = None,
+        env_vars: Any = None,
+        resources: DaytonaResources | None = None,
+        timeout: float = 60,
+        workdir: str = _WORKSPACE,
+    ) -> None:
+        if snapshot is not None and image is not None and not (_is_later(snapshot) or _is_later(image)):
+            raise ValueError("Specify either `snapshot` or `image`, not both.")
+        if timeout < 1:
+            raise ValueError("`timeout` must be >= 1 second.")
+        given = {"api_key": api_key, "api_url": api_url, "target": target}
+        wishes: dict[str, Any] = {"snapshot": snapshot, "image": image, "env": env_vars}
+        if image is not None and resources is not None:
+            wishes["resources"] = _resources(resources)
+        super().__init__(
+            timeout=timeout,
+            workdir=workdir,
+            backend="daytona",
+            options={name: as_variable(value, name) for name, value in given.items() if value is not None},
+            **{name: as_variable(value, _names.get(name, name)) for name, value in wishes.items() if value is not None},
+        )
+
+    @contextlib.asynccontextmanager
+    async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
+        """See `EnvironmentBase`. Raises: RuntimeError and KeyError as AG2's for variables without a value."""
+        try:
+            spec = self.environment.resolve(context)
+        except VariableError as error:
+            raise unresolved(error, context, what="Daytona credentials") from error
+        if spec.snapshot is not None and spec.image is not None:
+            raise ValueError("Specify either `snapshot` or `image`, not both.")
+        async with super().open_box(context) as box:
+            yield box
+
+
+class DockerEnvironment(EnvironmentBase):
+    """Docker containers: no network, 512 MB, and a timeout that kills what runs inside and keeps the container."""
+
+    words = DockerWords()
+
+    def __init__(
+        self,
+        *,
+        image: Any = "python:3.12-slim",
+        env_vars: Any = None,
+        timeout: float = 60,
+        network_mode: Any = "none",
+        mem_limit: str | None = "512m",
+        cpu_quota: int | None = None,
+        user: str | None = None,
+        auto_remove: bool = True,
+        host_path: str | os.PathLike[str] | None = None,
+        workdir: str = _WORKSPACE,
+    ) -> None:
+        if timeout < 1:
+            raise ValueError("`timeout` must be >= 1 second.")
+        self._network = as_variable(network_mode, "network_mode")
+        limits: dict[str, Any] = {}
+        if mem_limit is not None:
+            limits["memory_bytes"] = parse_size(mem_limit, what="mem_limit")
+        if cpu_quota is not None:
+            limits["cpus"] = cpu_quota / _PERIOD
+        super().__init__(
+            timeout=timeout,
+            folder=host_path,
+            workdir=workdir,
+            backend="docker",
+            image=as_variable(image, "image"),
+            env=as_variable(env_vars, "env_vars") or {},
+            network=self._network if isinstance(self._network, Variable) else _network(self._network),
+            resources=Resources(**limits),
+            options={"user": user} if user is not None else None,
+            lifetime=None if auto_remove else Lifetime(keep_on_failure=True),
+        )
+
+    @contextlib.asynccontextmanager
+    async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
+        """See `EnvironmentBase`. Raises: RuntimeError and KeyError as AG2's for variables without a value."""
+        if isinstance(self._network, Variable) and context is not None:
+            context = _Translated(context, str(self._network.name), _network)
+        try:
+            self.environment.resolve(context)
+        except VariableError as error:
+            raise unresolved(error, context, what=f"Docker `{error.names[0]}`") from error
+        async with super().open_box(context) as box:
+            yield box
+
+
+class LocalEnvironment(EnvironmentBase):
+    """AG2's local environment, isolated here: the embedded engine, with no network and nothing of the host.
+
+    With a `path`, that folder is copied in when the sandbox is made, and back when the environment is closed (unless
+    `cleanup=True`); `save()` copies back at any time. AG2's own runs on the host itself, without isolation.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        cleanup: bool | None = None,
+        timeout: float = 60,
+        max_output: int = 100_000,
+        env_vars: Mapping[str, str] | None = None,
+        languages: tuple[str, ...] = ("python", "bash"),
+    ) -> None:
+        self.languages = languages
+        super().__init__(
+            timeout=timeout,
+            max_output=max_output,
+            folder=path,
+            cleanup=cleanup if cleanup is not None else path is None,
+            workdir=_WORKSPACE,
+            env=dict(env_vars or {}),
+        )
+
+
+_names = {"env": "env_vars"}
+
+
+def as_variable(value: Any, name: str | None = None) -> Any:
+    """AG2's `Variable` as ours, under the name that AG2 knows its parameter by; anything else as it is."""
+    if isinstance(value, Variable):
+        return (
+            Variable(name, default=value.default, default_factory=value.default_factory)
+            if name and not value.name
+            else value
+        )
+    if isinstance(value, Mapping):
+        return {key: as_variable(item) for key, item in value.items()}
+    if not hasattr(value, "default_factory") or not framework.is_variable(value):
+        return value
+    given: dict[str, Any] = {}
+    if value.default is not Ellipsis:
+        given["default"] = value.default
+    elif value.default_factory is not Ellipsis:
+        given["default_factory"] = value.default_factory
+    return Variable(value.name or name, **given)
+
+
+def unresolved(error: VariableError, context: Any, *, what: str) -> Exception:
+    """What AG2 raises for a variable that has no value."""
+    if context is None:
+        return RuntimeError(
+            f"{what} given as Variable but no Context available to resolve "
+            f"{'them' if what.endswith('s') else 'it'}. Variables are only resolvable when SandboxCodeTool is invoked "
+            f"through an Agent. ({error})"
+        )
+    return KeyError(f"Context variable {error.names[0]!r} not found and no default provided")
+
+
+def _is_later(value: Any) -> bool:
+    return has_variable(as_variable(value))
+
+
+def _network(mode: str) -> NetworkPolicy:
+    """Docker's word for a network as a policy. Raises: ValueError."""
+    if mode not in ("none", "bridge", "default"):
+        raise ValueError(f"network_mode={mode!r} is not supported: 'none' or 'bridge'.")
+    return NetworkPolicy("none" if mode == "none" else "open")
+
+
+class _Translated:
+    """A context in which one variable reads otherwise."""
+
+    def __init__(self, context: Any, name: str, translate: Callable[[Any], Any]) -> None:
+        self._context = context
+        self.variables = dict(variables_of(context))
+        if name in self.variables:
+            self.variables[name] = translate(self.variables[name])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def _resources(wanted: DaytonaResources) -> Resources | None:
+    given: dict[str, Any] = {}
+    if wanted.cpu is not None:
+        given["cpus"] = wanted.cpu
+    if wanted.memory is not None:
+        given["memory_bytes"] = wanted.memory * _GIB
+    if wanted.disk is not None:
+        given["disk_bytes"] = wanted.disk * _GIB
+    return Resources(**given) if given else None

@@ -1,0 +1,209 @@
+"""`SandboxCodeExecutor`: AG2's classic code executor, on any backend.
+
+    executor = SandboxCodeExecutor(timeout=30)                     # the embedded engine
+    agent = ConversableAgent("runner", code_execution_config={"executor": executor})
+
+The sandbox is made at once, lives until `delete()`, the end of the `with` block or of the program, and keeps its files
+between calls. Each block is a fresh process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Self, Unpack
+
+from corral.adapters.ag2.coding import BlockResult, MarkdownCodeExtractor, SandboxCodeResult, with_blocks
+from corral.door import Wishes
+from corral.errors import CorralError, SandboxClosedError
+from corral.languages import find_language, language_names
+from corral.protocol import Backend
+from corral.sync import Sandbox
+
+log = logging.getLogger("corral.ag2")
+
+
+class CodeExecutorBase:
+    """What both executors are: blocks in order, in one sandbox, to the first failure."""
+
+    SUPPORTED_LANGUAGES: ClassVar[list[str]] = ["python", "bash", "sh", "javascript", "typescript"]
+    _LANG_ALIASES: ClassVar[dict[str, str]] = {"py": "python", "js": "javascript", "ts": "typescript", "shell": "bash"}
+
+    _timeout: float
+
+    def __init__(self) -> None:
+        self._box: Sandbox | None = None
+        self._lock = threading.RLock()
+
+    # What the two do each in their own way.
+
+    def _open(self) -> Sandbox:
+        raise NotImplementedError
+
+    def _failed(self, language: str, error: Exception) -> BlockResult:
+        raise NotImplementedError
+
+    def _ran(self, block: BlockResult) -> BlockResult:
+        return block
+
+    def _end(self, done: Sequence[BlockResult]) -> SandboxCodeResult:
+        raise NotImplementedError
+
+    # AG2's protocol.
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for each block."""
+        return self._timeout
+
+    @property
+    def code_extractor(self) -> MarkdownCodeExtractor:
+        """A reader of code blocks."""
+        return MarkdownCodeExtractor()
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The living sandbox, for files and everything else. Raises: SandboxClosedError after `delete`."""
+        if self._box is None:
+            raise SandboxClosedError("the executor's sandbox was deleted", hint="restart() makes a new one")
+        return self._box
+
+    @property
+    def sandbox_id(self) -> str | None:
+        """Its id; None after `delete`."""
+        return self._box.id if self._box is not None else None
+
+    def execute_code_blocks(self, code_blocks: Sequence[Any]) -> SandboxCodeResult:
+        """Run blocks one after the other, until one fails. Raises: SandboxClosedError after `delete`."""
+        box = self.sandbox
+        done: list[BlockResult] = []
+        for block in code_blocks:
+            done.append(self._run(box, block.code, block.language))
+            if not done[-1].ok:
+                break
+        return self._end(done)
+
+    def _run(self, box: Sandbox, code: str, language: str) -> BlockResult:
+        name = self._normalise(language)
+        if name not in self.SUPPORTED_LANGUAGES:
+            text = f"Unsupported language: {language!r}. Supported languages: {', '.join(self.SUPPORTED_LANGUAGES)}"
+            return BlockResult(name, 1, text)
+        try:
+            result = box.run_code(code, name, timeout=self._timeout)
+        except Exception as error:  # noqa: BLE001 - which of them are results is the executor's own rule
+            return self._failed(name, error)
+        return self._ran(BlockResult(name, result.exit_code, result.output, result))
+
+    def _normalise(self, language: str) -> str:
+        name = language.lower().strip()
+        return self._LANG_ALIASES.get(name, name)
+
+    def restart(self) -> None:
+        """A fresh sandbox instead of this one, also after `delete`."""
+        with self._lock:
+            self.delete()
+            self._make()
+
+    def delete(self) -> None:
+        """End the sandbox. Idempotent; one that can't be deleted is named in the log."""
+        with self._lock:
+            box, self._box = self._box, None
+        if box is not None:
+            delete_or_warn(box)
+
+    def _make(self) -> None:
+        # A `Sandbox` that is forgotten, or that is there when the program ends, is ended by itself.
+        self._box = self._open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.delete()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """Agents copy their settings; a sandbox is one thing, whoever points at it."""
+        return self
+
+
+def delete_or_warn(box: Sandbox) -> None:
+    """End a sandbox; whoever pays for it must learn of one that lives on."""
+    try:
+        box.kill()
+    except Exception as error:  # noqa: BLE001 - at the end of a program nobody is there to catch it
+        log.warning("the sandbox %s could not be deleted and may live on: %s", box.id, error)
+
+
+class SandboxCodeExecutor(CodeExecutorBase):
+    """AG2's executor on any backend.
+
+    Beside the result that AG2 reads it gives `blocks`, one `BlockResult` for each that was run. What earlier blocks
+    printed is kept when a later one fails. A block that is out of time ends with 124 and what it had printed. A sandbox
+    that is gone raises `SandboxGoneError`: it is no answer to a model.
+
+    `languages` limits or extends what is run, by the names of `corral.languages`; `check_first=True` looks at all of
+    the blocks' languages before the first one runs. `backend` and all other keywords are those of `corral.Sandbox`.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout: float = 60,
+        backend: str | Backend = "embedded",
+        languages: Sequence[str] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        check_first: bool = False,
+        **wishes: Unpack[Wishes],
+    ) -> None:
+        super().__init__()
+        if isinstance(timeout, bool) or not timeout > 0:
+            raise ValueError("timeout must be above 0 seconds.")
+        self._timeout = timeout
+        self._backend = backend
+        self._wishes = wishes
+        self._check_first = check_first
+        known = languages if languages is not None else language_names()
+        self.SUPPORTED_LANGUAGES = list(known)  # type: ignore[misc]  # AG2 reads it from the object as from the class
+        self._aliases = dict(aliases or {})
+        self._make()
+
+    def _open(self) -> Sandbox:
+        return Sandbox(backend=self._backend, **self._wishes)
+
+    def _normalise(self, language: str) -> str:
+        name = language.lower().strip()
+        name = self._aliases.get(name, name)
+        try:
+            return find_language(name).name
+        except CorralError:
+            return name
+
+    def execute_code_blocks(self, code_blocks: Sequence[Any]) -> SandboxCodeResult:
+        """See `CodeExecutorBase`. Raises: SandboxGoneError."""
+        if self._check_first:
+            for block in code_blocks:
+                if self._normalise(block.language) not in self.SUPPORTED_LANGUAGES:
+                    return self._end([self._run(self.sandbox, "", block.language)])
+        return super().execute_code_blocks(code_blocks)
+
+    def _failed(self, language: str, error: Exception) -> BlockResult:
+        raise error
+
+    def _ran(self, block: BlockResult) -> BlockResult:
+        if not block.timed_out:
+            return block
+        said = f"Execution timed out after {self._timeout:g} s"
+        output = f"{block.output.rstrip()}\n{said}" if block.output.strip() else said
+        return BlockResult(block.language, block.exit_code, output, block.result)
+
+    def _end(self, done: Sequence[BlockResult]) -> SandboxCodeResult:
+        result = SandboxCodeResult(
+            exit_code=done[-1].exit_code if done else 0,
+            output="\n".join(block.output for block in done),
+            sandbox_id=self.sandbox_id,
+        )
+        return with_blocks(result, done)

@@ -1,0 +1,31 @@
+"""Where AG2 is: the package `ag2` from 1.0 on, and `autogen.beta` in ag2 0.13 and 0.14. Found when needed."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+_ROOTS = ("ag2", "autogen.beta")
+
+
+@cache
+def root() -> str:
+    """The package that is installed. Raises: ImportError, which says what to do."""
+    for name in _ROOTS:
+        try:
+            importlib.import_module(f"{name}.tools.sandbox")
+        except ImportError:
+            continue
+        return name
+    raise ImportError("AG2 is not installed, or is too old: pip install 'corral[ag2]' (corral.tools works without it)")
+
+
+def get(module: str, name: str) -> Any:
+    """A name of AG2's, such as `get("tools.sandbox", "ExecResult")`. Raises: ImportError."""
+    return getattr(importlib.import_module(f"{root()}.{module}"), name)
+
+
+def is_variable(value: object) -> bool:
+    """Whether it is a `Variable` of AG2's."""
+    return isinstance(value, get("annotations", "Variable"))

@@ -1,0 +1,186 @@
+"""`SandboxCodeTool` and `SandboxShellTool` for AG2's agents: the same names and texts as AG2's own, on Corral.
+
+This module needs AG2. `corral.tools` has the same tools for everybody else.
+"""
+
+# No postponed annotations here: AG2 reads those of the functions that a model calls, and their names are local.
+
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from corral.adapters.ag2 import framework
+from corral.adapters.ag2.code import CodeRunner
+from corral.adapters.ag2.environments import CorralEnvironment, EnvironmentBase, LocalEnvironment
+from corral.environment.environment import Environment
+from corral.errors import PolicyError
+from corral.tools.shell import ShellCapabilities, ShellTool
+
+_Tool: Any = framework.get("tools.tool", "Tool")
+_Context: Any = framework.get("annotations", "Context")
+_tool: Any = framework.get("tools.final", "tool")
+_Language: Any = framework.get("tools.code.environment.base", "CodeLanguage")
+
+_SHELL = "Execute a shell command in the working directory: {workdir}"
+_RESTRICTED = (
+    "Execute a command in the working directory: {workdir}. The command runs without a shell, "
+    "so pipes, redirects, chaining, globs and variables are not available."
+)
+
+
+class _Wrapped(_Tool):  # type: ignore[misc]  # known at run time alone
+    """A function that a model calls, as one of AG2's tools."""
+
+    def __init__(self, function: Any, *, name: str, description: str, middleware: Iterable[Any]) -> None:
+        self._tool = _tool(function, name=name, description=description, middleware=middleware)
+        self.name = name
+
+    async def schemas(self, context: Any) -> Any:
+        """See AG2's `Tool`."""
+        return await self._tool.schemas(context)
+
+    def register(self, stack: Any, context: Any, *, middleware: Iterable[Any] = ()) -> None:
+        """See AG2's `Tool`."""
+        self._tool.register(stack, context, middleware=middleware)
+
+
+class SandboxCodeTool(_Wrapped):
+    """`run_code(code, language)` for a model.
+
+    `environment` is one of ours, one of AG2's own, a `corral.Environment`, or any `CodeEnvironment`: a thing with
+    `supported_languages` and `run(code, language, context=)`.
+    """
+
+    def __init__(
+        self,
+        environment: Any,
+        *,
+        languages: Sequence[str] = ("python", "bash"),
+        runners: Any = None,
+        name: str = "run_code",
+        description: str = "Execute code in a sandboxed environment. Supported languages: {languages}.",
+        middleware: Iterable[Any] = (),
+    ) -> None:
+        env = _code_environment(environment, tuple(languages), runners)
+
+        async def run_code(code: str, language: _Language, ctx: _Context) -> str:
+            result = await env.run(code, language, context=ctx)
+            return told(result.output, result.exit_code)
+
+        self._env = env
+        text = description.format(languages=", ".join(env.supported_languages))
+        super().__init__(run_code, name=name, description=text, middleware=middleware)
+
+    @property
+    def environment(self) -> Any:
+        """What runs the code."""
+        return self._env
+
+
+def _code_environment(environment: Any, languages: tuple[str, ...], runners: Any) -> Any:
+    if isinstance(environment, Environment):
+        environment = _Given(environment)
+    if isinstance(environment, framework.get("tools.sandbox", "SandboxFactory")):
+        if isinstance(environment, EnvironmentBase) and runners is None:
+            return CodeRunner(environment, languages=languages)
+        return framework.get("tools.sandbox", "CodeAdapter")(environment, languages=languages, runners=runners)
+    if runners is not None:
+        raise ValueError(
+            "`runners` only applies when `environment` is a backend (SandboxFactory); configure runners on your "
+            "CodeAdapter / CodeEnvironment instead."
+        )
+    return environment
+
+
+class _Given(CorralEnvironment):
+    """A `corral.Environment` that its maker owns."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__()
+        self.environment = environment
+
+
+class SandboxShellTool(_Wrapped):
+    """`run_shell_command(command)` for a model.
+
+    With `allowed`, `blocked`, `ignore` or `readonly` a command is checked word by word and run without a shell. On
+    backends with views the kernel keeps `ignore` and `readonly` as well, whatever a command starts; `capabilities()`
+    says which holds. Without an environment it is a `LocalEnvironment`, which is isolated here.
+    """
+
+    def __init__(
+        self,
+        environment: Any = None,
+        *,
+        allowed: Sequence[str] | None = None,
+        blocked: Sequence[str] | None = None,
+        ignore: Sequence[str] | None = None,
+        readonly: bool = False,
+        name: str = "run_shell_command",
+        description: str | None = None,
+        middleware: Iterable[Any] = (),
+    ) -> None:
+        backend = environment if environment is not None else LocalEnvironment()
+        if isinstance(backend, Environment):
+            backend = _Given(backend)
+        rules = {"allowed": allowed, "blocked": blocked, "ignore": ignore, "readonly": readonly}
+        restricted = readonly or any(rule is not None for rule in (allowed, blocked, ignore))
+        adapter: Any
+        if isinstance(backend, EnvironmentBase):
+            adapter = _OwnShell(backend, rules)
+        else:
+            adapter = framework.get("tools.sandbox", "ShellAdapter")(backend, **rules)
+
+        async def run_shell_command(command: str, ctx: _Context) -> str:
+            text: str = await adapter.run(command, context=ctx)
+            return text
+
+        self._adapter = adapter
+        text = description or (_RESTRICTED if restricted else _SHELL)
+        super().__init__(
+            run_shell_command, name=name, description=text.format(workdir=adapter.workdir), middleware=middleware
+        )
+
+    @property
+    def workdir(self) -> PurePosixPath:
+        """Where commands start."""
+        found: PurePosixPath = self._adapter.workdir
+        return found
+
+    async def capabilities(self, context: Any = None) -> ShellCapabilities:
+        """How the rules are kept where commands run."""
+        if isinstance(self._adapter, _OwnShell):
+            return await self._adapter.shell.capabilities(context)
+        note = "argv only: a program that starts others can go round the rules on this backend"
+        restricted = bool(self._adapter.restricted)
+        return ShellCapabilities(restricted=restricted, argv=restricted, kernel=False, notes=(note,) * restricted)
+
+
+class _OwnShell:
+    """Our shell tool's rules, in AG2's words."""
+
+    def __init__(self, environment: EnvironmentBase, rules: dict[str, Any]) -> None:
+        self._environment = environment
+        self.shell = ShellTool(environment.environment, **rules)
+
+    @property
+    def workdir(self) -> PurePosixPath:
+        return self._environment.workdir
+
+    async def run(self, command: str, *, context: Any = None) -> str:
+        environment = self._environment
+        async with environment.open(context) as view:
+            try:
+                result = await self.shell.execute(view.box, command, timeout=environment.timeout)
+            except PolicyError as error:
+                return error.message
+            narrow = view.narrow(result, environment.timeout)
+        return told(narrow.output, narrow.exit_code)
+
+
+def told(output: str, exit_code: int) -> str:
+    """What a model reads."""
+    if exit_code == 0:
+        return output
+    suffix = f"[exit code: {exit_code}]"
+    return f"{output}\n{suffix}" if output else suffix

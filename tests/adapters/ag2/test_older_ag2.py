@@ -1,0 +1,37 @@
+"""The same tests with ag2 0.14, the last with `autogen`: not to be installed beside 1.x, so in a place of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.project import ROOT
+
+pytestmark = [pytest.mark.needs_userns, pytest.mark.needs_network]
+
+PACKAGES = ("ag2==0.14.0", "pytest>=9.0,<10", "anyio>=4.12")
+
+
+@pytest.mark.timeout(1200)  # sixty packages first
+def test_ag2_0_14(tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    uv = Path(sys.executable).with_name("uv")
+    run([str(uv), "venv", "--quiet", "--python", sys.executable, str(tmp_path / "venv")])
+    run([str(uv), "pip", "install", "--quiet", "--python", str(python), *PACKAGES, "-e", str(ROOT)])
+    tests = [
+        str(Path(__file__).parent / name) for name in ("test_executor.py", "test_environments.py", "classic_checks.py")
+    ]
+    settings = ["-c", os.devnull, f"--rootdir={ROOT}", "-o", f"pythonpath={ROOT / 'tests'}", "-o", "anyio_mode=auto"]
+    quiet = ["-q", "--noconftest", "--import-mode=importlib", "-p", "no:cacheprovider", "-W", "ignore"]
+    printed = run([str(python), "-m", "pytest", *settings, *quiet, *tests])
+    assert " passed" in printed
+    assert " skipped" not in printed
+
+
+def run(argv: list[str]) -> str:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "VIRTUAL_ENV"))}
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, timeout=1100)
+    assert done.returncode == 0, f"{' '.join(argv)}\n{done.stdout[-8000:]}{done.stderr[-4000:]}"
+    return done.stdout
