@@ -128,6 +128,12 @@ def with_snapshot(place: Place) -> str:
     return sandbox_id
 
 
+def with_much(place: Place) -> str:
+    sandbox_id = place.new()
+    place.execute(sandbox_id, "head -c 50000000 /dev/urandom > much")
+    return sandbox_id
+
+
 def between(before: str, then: str) -> After:
     """Before the backend has done it, one of the two states; from there on the second."""
 
@@ -179,6 +185,12 @@ def snapshot_taken_or_not(place: Place, sandbox_id: str, moment: str) -> None:
     place.use(sandbox_id)
 
 
+def awake_again(place: Place, sandbox_id: str, moment: str) -> None:
+    assert not place.snapshots()
+    assert place.sandboxes()[sandbox_id]["state"] == "started"
+    place.use(sandbox_id)
+
+
 def snapshot_gone(place: Place, sandbox_id: str, moment: str) -> None:
     assert not place.snapshots()
     place.use(sandbox_id)
@@ -198,6 +210,7 @@ OPERATIONS = {
     "resize": Operation("resize", Place.new, post("resize", {"cpu": 2, "memory": 2}), resized),
     "resize a stopped one": Operation("resize", stopped, post("resize", {"disk": 4}), resized_while_stopped),
     "snapshot": Operation("snapshot", Place.new, post("snapshot", {"name": "taken"}), snapshot_taken_or_not),
+    "rest": Operation("rest", with_much, post("snapshot", {"name": "taken"}), awake_again),
     "forget": Operation("forget", with_snapshot, lambda place, _: place.ask("DELETE", "/snapshots/taken"),
                         snapshot_gone),
 }  # fmt: skip
@@ -206,6 +219,7 @@ MOMENTS = {
     "create": ("intent-written", "made", "noted", "detached", "acknowledged"),
     "delete": ("intent-written", "ended", "forgotten"),
     "archive": ("begun", "acknowledged"),
+    "rest": ("intent-written", "stopped", "started"),
     **dict.fromkeys(("stop", "start", "pause", "resume", "resize", "snapshot", "forget"), DONE),
 }
 CASES = [(name, moment) for name, operation in OPERATIONS.items() for moment in MOMENTS[operation.family]]
@@ -225,7 +239,8 @@ def test_every_step_in_the_source_is_tried() -> None:
 def choose_marks(name: str) -> list[pytest.MarkDecorator]:
     """All of them take minutes: those of making and deleting always run, the rest with `make soak`."""
     marks = [] if name in ("create", "delete") else [pytest.mark.soak]
-    return [*marks, pytest.mark.needs_root] if name == "resize" else marks  # others may have no limits to change
+    # As an ordinary user there may be no limits to change, and what was written is measured now and then only.
+    return [*marks, pytest.mark.needs_root] if name in ("resize", "rest") else marks
 
 
 @pytest.mark.parametrize(

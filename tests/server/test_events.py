@@ -4,11 +4,14 @@ import asyncio
 import json
 import time
 import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import aiohttp
 import pytest
-from daytona import Daytona, DaytonaConfig
+from daytona import AsyncDaytona, Daytona, DaytonaConfig
+from daytona.internal.event_dispatcher import AsyncEventDispatcher, SyncEventDispatcher
 
 from server.conftest import InProcess, OpenInProcess
 from support.serving import ServedProcess
@@ -87,7 +90,7 @@ async def test_a_listener_that_does_not_keep_up_is_cut_off(in_process: InProcess
     events = in_process.server.events
     organisation = in_process.server.keyring.organisation_named("default").id
     for _ in range(5000):  # nothing is awaited here: its queue can't be emptied meanwhile
-        events.publish(organisation, "sandbox.created", {"id": "x"})
+        events.publish(organisation, "sandbox.created", lambda _: {"id": "x"})
     assert len(events) == 0
 
 
@@ -123,3 +126,65 @@ def test_the_sdk_listens(server: ServedProcess) -> None:
     else:
         pytest.fail("the SDK never connected")
     client.delete(box)
+
+
+def is_connected(dispatcher: SyncEventDispatcher | AsyncEventDispatcher | None) -> bool:
+    return dispatcher is not None and dispatcher.is_connected
+
+
+def test_the_sdk_is_told_what_another_client_does(server: ServedProcess) -> None:
+    """A client polls only once a second, and polls nothing while nobody waits: what it knows here, it was told."""
+    one, other = (Daytona(DaytonaConfig(api_url=server.url, api_key=server.key)) for _ in range(2))
+    box = one.create()
+    try:
+        wait_until(lambda: is_connected(one._event_dispatcher))
+        same = other.get(box.id)
+        for act, state in ((same.pause, "paused"), (same.start, "started"), (same.stop, "stopped")):
+            act()
+            wait_until(lambda state=state: box.state == state)
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(box.wait_for_sandbox_start, 60)
+            same.start()
+            waiting.result(60)
+    finally:
+        other.delete(other.get(box.id))
+    wait_until(lambda: box.state == "destroyed")
+
+
+async def test_the_async_sdk_is_told_what_another_client_does(server: ServedProcess) -> None:
+    config = DaytonaConfig(api_url=server.url, api_key=server.key)
+    async with AsyncDaytona(config) as one, AsyncDaytona(config) as other:
+        box = await one.create()
+        async with asyncio.timeout(60):
+            while not is_connected(one._event_dispatcher):
+                await asyncio.sleep(0.02)
+            same = await other.get(box.id)
+            waiting = asyncio.create_task(box.wait_for_sandbox_stop())
+            await same.stop()
+            await waiting
+            await same.delete()
+            while box.state != "destroyed":
+                await asyncio.sleep(0.02)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+async def test_each_is_told_of_the_address_that_it_came_to(in_process: InProcess) -> None:
+    port = in_process.url.rpartition(":")[2]
+    sockets = {}
+    for host in ("localhost", "127.0.0.1"):
+        headers = {"Host": f"{host}:{port.partition('/')[0]}"}
+        sockets[host] = await in_process.session.ws_connect(in_process.url + QUERY, headers=headers)
+        await sockets[host].receive_str(timeout=10)
+        await sockets[host].send_str("40" + json.dumps({"token": in_process.key}))
+        await sockets[host].receive_str(timeout=10)
+    await change(in_process, in_process.key)
+    for host, socket in sockets.items():
+        _, payload = await hear(socket)
+        assert payload["toolboxProxyUrl"] == f"http://{host}:{port.removesuffix('/api')}/toolbox"
+        await socket.close()

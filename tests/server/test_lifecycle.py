@@ -2,6 +2,8 @@
 
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from daytona import (
@@ -20,6 +22,7 @@ from daytona_api_client import SandboxState
 
 from corral.server.deadlines import what_is_due
 from corral.server.store.rows import Sandbox as Row
+from server.conftest import InProcess
 from support.serving import ServedProcess
 
 
@@ -81,6 +84,42 @@ def test_resize_while_it_runs(daytona: Daytona, sandbox: Sandbox) -> None:
     assert (seen.disk, seen.state) == (3, SandboxState.STARTED)
     with pytest.raises(DaytonaBadRequestError, match="smaller"):
         sandbox.resize(Resources(disk=1))
+
+
+def test_calls_go_on_while_it_is_resized(daytona: Daytona, sandbox: Sandbox) -> None:
+    with ThreadPoolExecutor() as pool:
+        answers = pool.submit(lambda: [sandbox.process.exec(f"echo {number}").result for number in range(20)])
+        for memory in (2, 1) * 5:
+            daytona.get(sandbox.id).resize(Resources(memory=memory))
+        assert answers.result(60) == [f"{number}\n" for number in range(20)]
+
+
+async def test_one_that_is_resized_is_used_if_it_runs(in_process: InProcess) -> None:
+    async with in_process.session.post(in_process.url + "/sandbox", headers=in_process.headers()) as response:
+        made = await response.json()
+    row = in_process.server.roster.find(made["id"], organisation_id=None)
+    url = in_process.url.removesuffix("/api") + f"/toolbox/{row.id}/work-dir"
+    row.state = "resizing"
+    for desired, status in (("started", 200), ("stopped", 400)):
+        row.desired_state = desired
+        async with in_process.session.get(url, headers=in_process.headers()) as response:
+            assert response.status == status
+
+
+def test_a_fork_and_a_snapshot_wait_for_a_change_that_is_under_way(daytona: Daytona, sandbox: Sandbox) -> None:
+    sandbox.process.exec("echo kept > file")
+    name = unique("waited")
+    with ThreadPoolExecutor() as pool:
+        stopping = pool.submit(sandbox.stop)
+        forking, keeping = pool.submit(sandbox.fork), pool.submit(daytona.get(sandbox.id).create_snapshot, name)
+        stopping.result(60)
+        fork = forking.result(60)
+        keeping.result(60)
+    try:
+        assert fork.process.exec("cat file").result == "kept\n"
+    finally:
+        daytona.delete(fork)
+        daytona.snapshot.delete(name)
 
 
 def test_a_fork_has_the_files_and_goes_its_own_way(daytona: Daytona, sandbox: Sandbox) -> None:
@@ -159,6 +198,23 @@ def test_signing_keys_are_rotated(daytona: Daytona, sandbox: Sandbox) -> None:
 def test_metrics(sandbox: Sandbox) -> None:
     (sample,) = sandbox.get_metrics()
     assert (sample.cpu_count, sample.mem_total, sample.disk_total) == (1, 2**30, 3 * 2**30)
+    now = datetime.now(UTC)
+    assert sandbox.get_metrics(now - timedelta(days=2), now - timedelta(days=1)) == []  # nothing is kept
+    sandbox.stop()
+    assert sandbox.get_metrics() == []
+
+
+def test_recover_does_not_let_one_wait_for_what_will_not_come(daytona: Daytona, sandbox: Sandbox) -> None:
+    sandbox.recover()
+    sandbox.pause()
+    with pytest.raises(DaytonaBadRequestError, match="paused"):
+        sandbox.recover()
+    sandbox.start()
+    sandbox.stop()
+    sandbox.archive()
+    with pytest.raises(DaytonaBadRequestError, match="archived"):
+        sandbox.recover()
+    assert daytona.get(sandbox.id).state == SandboxState.ARCHIVED
 
 
 # Deadlines.

@@ -1,11 +1,14 @@
 """Lists: every filter, every order, and pages that neither repeat nor lose anything; and deadlines that come true."""
 
 import asyncio
+import dataclasses
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from daytona import CreateSandboxFromSnapshotParams, Daytona, ListSandboxesQuery
+from daytona_api_client import SandboxState
 
 from server.conftest import InProcess, OpenInProcess
 from support.serving import ServedProcess
@@ -93,6 +96,88 @@ async def test_the_older_list(in_process: InProcess) -> None:
         page = await response.json()
     assert (page["total"], page["page"], page["totalPages"]) == (3, 2, 2)
     assert [item["name"] for item in page["items"]] == ["box-0"]
+
+
+async def test_the_older_list_has_its_filters_and_orders(in_process: InProcess) -> None:
+    await create(in_process, name="a", cpu=2, target="north")
+    await create(in_process, name="b", cpu=1, target="south", public=True)
+    await create(in_process, name="c", cpu=3, target="north")
+    for query, expected in {
+        "labels=null&sort=name&order=asc": ["a", "b", "c"],  # what json.dumps makes of no labels
+        "regions=north&sort=name": ["c", "a"],
+        "minCpu=2&maxCpu=2": ["a"],
+        "states=started&sort=createdAt&order=asc": ["a", "b", "c"],
+        "snapshots=none": [],
+        "sort=region&order=desc": ["b"],
+        "lastEventBefore=2001-01-01T00:00:00Z": [],
+    }.items():
+        url = in_process.url + f"/sandbox/paginated?{query}"
+        async with in_process.session.get(url, headers=in_process.headers()) as response:
+            assert response.status == 200, await response.text()
+            found = [item["name"] for item in (await response.json())["items"]]
+        assert found[: len(expected) or None] == expected, query
+
+
+@pytest.mark.parametrize(
+    ("version", "bare"),
+    [("0.27.1", True), ("0.103.0rc1", True), ("0.179.0", True), ("0.180.0", False), ("1.0.0", False), ("?", False)],
+)
+async def test_clients_from_before_pages_get_a_bare_list(in_process: InProcess, version: str, bare: bool) -> None:
+    for name in ("a", "b"):
+        await create(in_process, name=name, labels={"name": name})
+    headers = {**in_process.headers(), "X-Daytona-SDK-Version": version}
+    async with in_process.session.get(in_process.url + "/sandbox?labels=null&limit=1", headers=headers) as response:
+        answer = await response.json()
+    assert isinstance(answer, list) == bare
+    assert len(answer if bare else answer["items"]) == (2 if bare else 1)
+    async with in_process.session.get(in_process.url + '/sandbox?labels={"name":"a"}', headers=headers) as response:
+        answer = await response.json()
+    assert [item["name"] for item in (answer if bare else answer["items"])] == ["a"]
+
+
+async def test_last_activity_is_what_lists_go_by(in_process: InProcess) -> None:
+    for name in ("old", "new"):
+        await create(in_process, name=name)
+    organisation = in_process.server.keyring.organisation_named("default").id
+    in_process.server.roster.find("old", organisation_id=organisation).active_at = 1_000_000_000.0
+    assert await names(in_process, "lastEventAfter=2010-01-01T00:00:00Z") == ["new"]
+    assert await names(in_process, "lastEventBefore=2010-01-01T00:00:00Z") == ["old"]
+    assert await names(in_process, "sort=lastActivityAt&order=asc") == ["old", "new"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["labels=[]", 'labels={"a":1}', "labels={", "limit=0", "limit=x", "cursor=zzz", "sort=size", "order=up", "minCpu=x",
+     "isPublic=yes", "createdAtAfter=yesterday"],
+)  # fmt: skip
+async def test_filters_that_make_no_sense_are_refused(in_process: InProcess, query: str) -> None:
+    async with in_process.session.get(in_process.url + f"/sandbox?{query}", headers=in_process.headers()) as response:
+        assert response.status == 400
+        assert query.partition("=")[0] in (await response.json())["message"]
+
+
+def test_the_sdk_sends_every_filter(daytona: Daytona) -> None:
+    box = daytona.create(CreateSandboxFromSnapshotParams(target="afar", public=True, ttl_minutes=60, labels={"a": "b"}))
+    begin, end = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=2)
+    fitting = ListSandboxesQuery(
+        limit=200, id=box.id[:8], name=box.name[:8], labels={"a": "b"}, states=[SandboxState.STARTED],
+        snapshots=["default"], targets=["afar"], min_cpu=1, max_cpu=1, min_memory_gib=1, max_memory_gib=1,
+        min_disk_gib=3, max_disk_gib=3, is_public=True, is_recoverable=False, created_at_after=begin,
+        created_at_before=end, last_activity_after=begin, last_activity_before=end, auto_destroy_at_after=begin,
+        auto_destroy_at_before=end, sort="name", order="asc",
+    )  # fmt: skip
+    try:
+        assert [each.id for each in daytona.list(fitting)] == [box.id]
+        for other in (
+            {"id": "0000"}, {"name": "zzzz"}, {"labels": {"a": "c"}}, {"states": [SandboxState.STOPPED]},
+            {"snapshots": ["x"]}, {"targets": ["near"]}, {"min_cpu": 2}, {"min_memory_gib": 2}, {"min_disk_gib": 4},
+            {"is_public": False}, {"is_recoverable": True}, {"created_at_after": end}, {"created_at_before": begin},
+            {"last_activity_after": end}, {"last_activity_before": begin}, {"auto_destroy_at_after": end},
+            {"auto_destroy_at_before": begin},
+        ):  # fmt: skip
+            assert list(daytona.list(dataclasses.replace(fitting, **other))) == [], other
+    finally:
+        daytona.delete(box)
 
 
 def test_the_sdk_lists_across_pages(server: ServedProcess, daytona: Daytona) -> None:

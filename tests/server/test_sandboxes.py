@@ -1,6 +1,7 @@
 """Sandboxes through the official SDK: made, found, changed and ended."""
 
 import uuid
+from typing import Any
 
 import pytest
 from daytona import (
@@ -15,6 +16,9 @@ from daytona import (
     Sandbox,
 )
 from daytona_api_client import SandboxState
+
+from corral.server.tables import all_routes
+from server.conftest import InProcess
 
 
 def unique(name: str) -> str:
@@ -89,6 +93,83 @@ def test_labels_and_intervals_are_kept(daytona: Daytona, sandbox: Sandbox) -> No
     assert (seen.auto_stop_interval, seen.auto_archive_interval, seen.auto_delete_interval) == (7, 8, 9)
     sandbox.set_auto_delete_interval(-1)
     assert daytona.get(sandbox.id).auto_delete_interval == -1
+
+
+def test_intervals_have_their_ways_of_saying_never(daytona: Daytona, sandbox: Sandbox) -> None:
+    sandbox.set_autostop_interval(0)
+    sandbox.set_auto_pause_interval(0)
+    sandbox.set_auto_delete_interval(-7)  # anything below 0
+    sandbox.set_auto_archive_interval(0)  # the longest that there is
+    sandbox.set_ttl(5)
+    sandbox.set_ttl(0)
+    longest = daytona._config_api.config_controller_get_config().max_auto_archive_interval
+    seen = daytona.get(sandbox.id)
+    assert (seen.auto_stop_interval, seen.auto_pause_interval, seen.auto_delete_interval) == (0, 0, -1)
+    assert (seen.auto_archive_interval, seen.auto_destroy_at) == (longest, None)
+    sandbox.set_auto_archive_interval(10_000_000)
+    assert daytona.get(sandbox.id).auto_archive_interval == longest
+
+
+def test_one_that_pauses_by_itself_does_not_stop_by_itself(daytona: Daytona) -> None:
+    wish = CreateSandboxFromSnapshotParams(auto_pause_interval=5, auto_delete_interval=-5)
+    box = daytona.create(wish)
+    try:
+        assert (box.auto_pause_interval, box.auto_stop_interval, box.auto_delete_interval) == (5, 0, -1)
+        fork = box.fork()
+        daytona.delete(fork)
+        assert (fork.auto_pause_interval, fork.auto_stop_interval, fork.auto_delete_interval) == (5, 0, -1)
+    finally:
+        daytona.delete(box)
+
+
+@pytest.mark.parametrize(
+    ("wish", "status", "says"),
+    [
+        ({"autoStopInterval": 1, "autoPauseInterval": 1}, 400, "at most one"),
+        ({"autoStopInterval": -1}, 400, "autoStopInterval"),
+        ({"ttlMinutes": -1}, 400, "ttlMinutes"),
+        ({"env": {"A": 1}}, 400, "env"),
+        ({"env": {"A=B": "1"}}, 400, "A=B"),
+        ({"name": ""}, 400, "name"),
+        ({"name": "a/b"}, 400, "slash"),
+        ({"cpu": 0}, 400, "cpu"),
+        ({"cpu": 1.5}, 400, "cpu"),
+        ({"labels": {"code-toolbox-language": "cobol"}}, 400, "code-toolbox-language"),
+        ({"snapshot": "nothing"}, 404, "nothing"),
+        ({"gpu": 1}, 501, "GPU"),
+        ({"kvm": True}, 501, "KVM"),
+        ({"volumes": [{"volumeId": "v", "mountPath": "/v"}]}, 501, "volumes"),
+        ({"secrets": [{"A": "b"}]}, 501, "secrets"),
+        ({"networkAllowList": "10.0.0.0/8"}, 501, "network"),
+        ({"buildInfo": {"dockerfileContent": "FROM a\nRUN b\n"}}, 501, "building"),
+        ({"buildInfo": {"dockerfileContent": "FROM a"}}, 422, "no snapshot"),
+    ],
+)
+async def test_wishes_that_are_refused(in_process: InProcess, wish: dict[str, Any], status: int, says: str) -> None:
+    url = in_process.url + "/sandbox"
+    async with in_process.session.post(url, json=wish, headers=in_process.headers()) as response:
+        assert response.status == status
+        refusal = await response.json()
+    assert says in refusal["message"]
+    assert refusal["statusCode"] == status
+    assert list(in_process.server.roster) == []
+
+
+async def test_words_of_paths_are_no_names(in_process: InProcess) -> None:
+    """Else there would be a sandbox that nobody can find by its name."""
+    begin = "/api/sandbox/"
+    words = {path.removeprefix(begin).partition("/")[0] for path, _ in all_routes() if path.startswith(begin)}
+    fixed = sorted(word for word in words if not word.startswith("{"))
+    assert "paginated" in fixed
+    for name in fixed:
+        url = in_process.url + "/sandbox"
+        async with in_process.session.post(url, json={"name": name}, headers=in_process.headers()) as response:
+            assert response.status == 400, name
+
+
+async def test_a_wish_of_nothing_needs_no_body(in_process: InProcess) -> None:
+    async with in_process.session.post(in_process.url + "/sandbox", headers=in_process.headers()) as response:
+        assert (response.status, (await response.json())["state"]) == (200, "started")
 
 
 async def test_the_async_client_does_the_same(async_daytona: AsyncDaytona) -> None:

@@ -172,6 +172,10 @@ def test_a_clone_has_the_branch_or_commit_that_was_asked_for(repo: Sandbox) -> N
         repo.git.clone("/home/daytona/r", "none", branch="nope")
     with pytest.raises(DaytonaConflictError):
         repo.git.clone("/home/daytona/r", "by/branch")
+    for _ in range(2):  # what was made for nothing is in nobody's way
+        with pytest.raises(DaytonaGitBranchNotFoundError):
+            repo.git.clone("/home/daytona/r", "again", commit_id="0123456789" * 4)
+    repo.git.clone("/home/daytona/r", "again", commit_id=first)
 
 
 def test_remotes_are_added_and_overwritten(repo: Sandbox) -> None:

@@ -4,7 +4,15 @@ import time
 
 import httpx
 import pytest
-from daytona import AsyncDaytona, DaytonaBadRequestError, Sandbox, SessionExecuteRequest
+from daytona import (
+    AsyncDaytona,
+    CreateSandboxFromSnapshotParams,
+    Daytona,
+    DaytonaBadRequestError,
+    DaytonaConfig,
+    Sandbox,
+    SessionExecuteRequest,
+)
 
 from corral.server.routes.toolbox.info import parse_listening
 from support.serving import ServedProcess
@@ -39,6 +47,30 @@ def test_variables_are_set_for_programs_to_come(sandbox: Sandbox) -> None:
         with pytest.raises(DaytonaBadRequestError):
             sandbox.update_env(bad)
     assert sandbox.process.exec(seen).result == "-2-3\n"
+
+
+def test_variables_of_the_creation_are_unset_also_after_a_restart(own_server: ServedProcess) -> None:
+    daytona = Daytona(DaytonaConfig(api_url=own_server.url, api_key=own_server.key))
+    given = {"GIVEN": "1", "OTHER": "2", "SECRET": "place:holder"}
+    sandbox = daytona.create(CreateSandboxFromSnapshotParams(env_vars=given))
+    seen = 'echo "${GIVEN-none} ${OTHER-none} ${SECRET-none} ${LANG-none}"'
+    usual = sandbox.process.exec("echo $LANG").result
+    assert sandbox.process.exec(seen).result == f"1 2 place:holder {usual}"
+    sandbox.update_env({}, unset=["GIVEN", "LANG", "no such"])
+    url = f"{sandbox.toolbox_proxy_url}/{sandbox.id}/env"
+    headers = {"Authorization": f"Bearer {own_server.key}"}
+    answer = httpx.post(url, headers=headers, json={"set": {"NEW": "3"}, "unsetValuePrefix": "place:"})
+    assert answer.json() == {"NEW": "3"}
+    own_server.kill()
+    own_server.start()
+    assert sandbox.process.exec(seen).result == "none 2 none none\n"
+    sandbox.process.create_session("s")
+    command = SessionExecuteRequest(command=f"{seen}; echo $NEW")
+    assert sandbox.process.execute_session_command("s", command).stdout == "none 2 none none\n3\n"
+    assert sandbox.process.code_run("import os; print('GIVEN' in os.environ)").result == "False\n"
+    sandbox.update_env({"GIVEN": "again"})
+    assert sandbox.process.exec("echo $GIVEN").result == "again\n"
+    assert sandbox.process.exec("echo $OTHER", env={"OTHER": "own"}).result == "own\n"
 
 
 def test_ports_on_which_somebody_listens(sandbox: Sandbox, client: httpx.Client) -> None:

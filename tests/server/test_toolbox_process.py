@@ -37,6 +37,13 @@ def test_a_command_is_read_as_it_is_written(sandbox: Sandbox, filling: str) -> N
     assert sandbox.process.exec(text).result == "a  b\\n bash unset\n  two\n\nlines \\ \n"
 
 
+def test_a_command_is_no_argument_of_its_shell(sandbox: Sandbox) -> None:
+    killed = sandbox.process.exec("sleep 4567 & pkill -f 'sleep 4567'; echo survived")
+    assert (killed.exit_code, killed.result) == (0, "survived\n")
+    assert sandbox.process.exec("-x").exit_code == 127
+    assert sandbox.process.exec("env | grep -c CORRAL; echo ${CORRAL_COMMAND_TEXT-gone}").result == "0\ngone\n"
+
+
 def test_a_command_has_its_variables_and_folder(sandbox: Sandbox) -> None:
     answer = sandbox.process.exec('echo "$WORD"; pwd', cwd="/tmp", env={"WORD": "a b $c"})
     assert answer.result == "a b $c\n/tmp\n"

@@ -78,6 +78,14 @@ def test_names_are_taken_once_and_unknown_ones_not_found(session: Sandbox) -> No
         run(session, "  ")
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_no_url_can_have_is_refused(sandbox: Sandbox, name: str) -> None:
+    with pytest.raises(DaytonaBadRequestError):
+        sandbox.process.create_session(name)
+    with pytest.raises(DaytonaBadRequestError):
+        sandbox.process.create_pty_session(name)
+
+
 def test_a_command_runs_on_and_takes_input(session: Sandbox) -> None:
     command = start(session, "read one; echo got $one; read two; echo got $two; exit 5")
     assert session.process.get_session_command("s", command).exit_code is None

@@ -56,6 +56,16 @@ def test_a_name_is_free_again_when_its_shell_has_ended(sandbox: Sandbox) -> None
     assert "42" in screen(again)[0]
 
 
+def test_who_comes_after_the_end_is_told_it(sandbox: Sandbox) -> None:
+    handle = sandbox.process.create_pty_session("one")
+    handle.send_input("exit 3\n")
+    screen(handle)
+    for _ in range(2):
+        assert screen(sandbox.process.connect_pty_session("one")) == ("", 3, "non-zero exit")
+    info = sandbox.process.get_pty_session_info("one")
+    assert (info.active, info.rows, info.cols) == (False, 24, 80)
+
+
 def test_several_watch_and_type(sandbox: Sandbox) -> None:
     first = sandbox.process.create_pty_session("one")
     second = sandbox.process.connect_pty_session("one")

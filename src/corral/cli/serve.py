@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.util
 import logging
 import os
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import corral
-from corral.cli.display import paint
+from corral.cli.board import Board, ask, states
 from corral.cli.failure import ERROR, Failed
 from corral.cli.options import backend_option, setting_option
 from corral.errors import BackendUnavailableError
@@ -85,72 +86,96 @@ def serve(data_dir: Path | None, keep: bool, **given: Any) -> None:
         allowed_hosts=frozenset(given.pop("allowed_hosts")),
         **given,
     )
+    board = Board()
     # On a terminal the counts say how it goes, and lines of JSON would only be in their way.
     quiet = sys.stdout.isatty() and sys.stderr.isatty() and not os.environ.get("CORRAL_DEBUG")
-    log.set_up(level=logging.WARNING if quiet else logging.INFO)
+    log.set_up(level=logging.WARNING if quiet else logging.INFO, before=board.clear if sys.stdout.isatty() else None)
     try:
-        asyncio.run(_serve(settings, keep=keep))
+        asyncio.run(_serve(settings, board=board, keep=keep))
     except OSError as error:
-        raise Failed(error, exit_code=ERROR) from error
+        raise Failed(_explain(error, settings), exit_code=ERROR) from error
 
 
-async def _serve(settings: ServerSettings, *, keep: bool) -> None:
+def _explain(error: OSError, settings: ServerSettings) -> Exception:
+    if error.errno == errno.EADDRINUSE:
+        text = f"port {settings.port} of {settings.host} is in use"
+        return BackendUnavailableError(text, hint="give --port another number, or 0 for any that is free")
+    return error
+
+
+class Signals:
+    """Those that ask us to end. The first begins a good end, the next one hurries it."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+        self.again = asyncio.Event()
+        self.number = 0
+        self.is_draining = False
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(each) is not signal.SIG_IGN:  # as nohup does it
+                loop.add_signal_handler(each, self._hear, each)
+
+    def _hear(self, number: int) -> None:
+        if not self.came.is_set():
+            self.number = number
+            self.came.set()
+        elif self.is_draining:
+            os._exit(128 + number)  # as after a kill -9, nothing is lost by that
+        else:
+            self.again.set()
+
+
+async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
     from corral.backends.registry import get_backend
+    from corral.server.beginning import Beginning
+
+    signals = Signals()
+    beginning = Beginning(settings, get_backend(settings.backend))
+    await asyncio.sleep(0)  # it goes on beside us while we load the rest of ourselves
     from corral.server.app import opened
     from corral.server.serving import listening
 
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[int] = loop.create_future()
-
-    def end(number: int) -> None:
-        if not stop.done():
-            stop.set_result(number)
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, end, each)
-    backend = get_backend(settings.backend)
-    async with opened(settings, backend=backend) as server:
-        first = _first_key(server)
+    async with opened(settings, beginning=beginning) as server:
         async with listening(server) as url:
-            await _introduce(server, first)
-            print(f"listening on {url}", flush=True)
-            counting = asyncio.create_task(_count(server)) if sys.stdout.isatty() else None
-            number = await stop
-            if counting is not None:
-                counting.cancel()
-                print(flush=True)
-        if number == signal.SIGINT and not keep and list(server.roster) and await _shall_end(server):
-            _say("ended", f"{await server.warden.end_all()} sandboxes")
+            # Not before we listen: a key that nobody was shown could not be had again.
+            await board.introduce(server, url=url, key=_first_key(server))
+            board.put(f"listening on {url}")
+            await _work(server, board, signals)
+        signals.is_draining = False
+        if server.lost.is_set():
+            raise BackendUnavailableError(
+                "the data folder was moved or deleted under the server",
+                hint="what is left of its sandboxes is where the folder is; start again with --data-dir",
+            )
+        await _part(server, board, signals, keep=keep)
 
 
-async def _introduce(server: Server, first: str | None) -> None:
-    capabilities = await server.backend.capabilities()
-    _say("backend", f"{server.backend.name}: {capabilities.isolation}")
-    _say("limits", f"memory {capabilities.memory}, cpu {capabilities.cpu}, disk {capabilities.disk}")
-    for note in capabilities.notes:
-        _say("", note)
-    _say("data", str(server.settings.data_folder))
-    if list(server.roster):
-        _say("sandboxes", _states(server))
-    if first is not None:
-        _say("key", f"{first}   (shown this once)")
+async def _work(server: Server, board: Board, signals: Signals) -> None:
+    """Until somebody asks us to end."""
+    counting = asyncio.create_task(board.keep_count(server)) if sys.stdout.isatty() else None
+    waiting = [asyncio.ensure_future(event.wait()) for event in (signals.came, server.lost)]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (*waiting, *((counting,) if counting is not None else ())):
+            task.cancel()
+        signals.is_draining = True
+    if counting is not None:
+        board.put("")
+        if server.metrics.in_flight:
+            board.say("ending", f"{server.metrics.in_flight} requests are under way; Ctrl-C again does not wait")
 
 
-async def _count(server: Server) -> None:
-    """On a terminal: one line that says how things are."""
-    shown = ""
-    while True:
-        states = _states(server) or "no sandboxes"
-        text = f"{states} · {server.metrics.in_flight} requests · {len(server.events)} listeners"
-        if text != shown:
-            shown = text
-            sys.stdout.write(f"\r\x1b[K{text}")
-            sys.stdout.flush()
-        await asyncio.sleep(0.5)
-
-
-def _states(server: Server) -> str:
-    return ", ".join(f"{number} {state}" for state, number in sorted(server.roster.states().items()))
+async def _part(server: Server, board: Board, signals: Signals, *, keep: bool) -> None:
+    """What becomes of the sandboxes."""
+    count = len(list(server.roster))
+    if not count:
+        return
+    if signals.number == signal.SIGINT and not keep and await _shall_end(board, signals, count):
+        board.say("ended", f"{await server.warden.end_all()} sandboxes")
+    elif sys.stdout.isatty():
+        board.say("left", f"{states(server)}; the next `corral serve` finds them")
 
 
 def _first_key(server: Server) -> str | None:
@@ -163,17 +188,8 @@ def _first_key(server: Server) -> str | None:
     return None if chosen else str(secret)
 
 
-async def _shall_end(server: Server) -> bool:
+async def _shall_end(board: Board, signals: Signals, count: int) -> bool:
     """At a terminal we ask; nobody there to answer means that they end with us."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    question = f"end {len(list(server.roster))} sandboxes? [y/N] "
-    try:
-        answer = await asyncio.to_thread(input, question)
-    except (EOFError, KeyboardInterrupt):
-        return False
-    return answer.strip().lower() in ("y", "yes")
-
-
-def _say(name: str, text: str) -> None:
-    print(f"{paint(f'{name:>10}', 'cyan', stream=sys.stdout)}  {text}", flush=True)
+    return await ask(board, f"end {count} sandboxes?", interrupted=signals.again)

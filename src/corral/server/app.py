@@ -8,11 +8,14 @@ import time
 from collections.abc import AsyncIterator
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from corral.backends.registry import get_backend
 from corral.protocol import Backend
 from corral.server import dto, log
+from corral.server.admission import Admission
 from corral.server.auth import Doorkeeper, Keyring
+from corral.server.beginning import Beginning
 from corral.server.deadlines import Sweeper
 from corral.server.dispatch import STARTED, Dispatcher
 from corral.server.events import EventHub
@@ -29,6 +32,9 @@ from corral.server.store.rows import Sandbox
 from corral.server.tables import make_router
 from corral.server.warden import SandboxWarden
 
+SERVER = "corral"
+"""The header, without versions of anything to look for holes in."""
+
 
 class Server:
     """The parts of a server. `opened` makes one and ends it."""
@@ -42,12 +48,12 @@ class Server:
         shelf = Shelf(database, settings.defaults)
         self.warden = SandboxWarden(backend=backend, roster=self.roster, shelf=shelf)
         door = Doorkeeper(self.keyring, bad_keys_per_minute=settings.limits.bad_keys_per_minute)
-        self.events = EventHub(door)
+        self.admission = Admission(self.keyring, calls_per_key=settings.limits.calls_per_key)
+        self.events = EventHub(door, self.admission)
         self.metrics = Metrics()
+        self.lost = asyncio.Event()
+        """Set when the data folder is not ours any more: then there is nothing left to serve."""
         guard = Guard(settings)
-        self.base_url = (
-            settings.public_url or f"{'https' if settings.tls else 'http'}://{settings.host}:{settings.port}"
-        )
         self.services = Services(
             settings=settings,
             warden=self.warden,
@@ -63,59 +69,75 @@ class Server:
             ),
         )
         dispatcher = Dispatcher(
-            services=self.services, router=make_router(), door=door, guard=guard, metrics=self.metrics
+            services=self.services,
+            router=make_router(),
+            door=door,
+            admission=self.admission,
+            guard=guard,
+            metrics=self.metrics,
         )
-        self.app = web.Application(client_max_size=settings.limits.json_bytes)
-        self.app.router.add_route("*", "/{path:.*}", dispatcher.handle)
+
+        # As a middleware, because a route of aiohttp's would not get what has no path (`OPTIONS *`, `CONNECT`).
+        @web.middleware
+        async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await dispatcher.handle(request)
+
+        self.app = web.Application(client_max_size=settings.limits.json_bytes, middlewares=[answer])
         self.app.on_response_prepare.append(_note_start)
         self.roster.listeners.append(self._tell)
 
     def _tell(self, row: Sandbox, before: str | None) -> None:
         log.event("sandbox", sandbox=row.id, state=row.state, before=before)
-        if not self.events.listens(row.organisation_id):
-            return
-        shown = dto.sandbox(row, base_url=self.base_url)
         if before is None:
-            self.events.publish(row.organisation_id, "sandbox.created", shown)
+            self.events.publish(row.organisation_id, "sandbox.created", lambda url: dto.sandbox(row, base_url=url))
         else:
             self.events.publish(
                 row.organisation_id,
                 "sandbox.state.updated",
-                {"sandbox": shown, "oldState": before, "newState": row.state},
-            )
+                lambda url: {
+                    "sandbox": dto.sandbox(row, base_url=url), "oldState": before, "newState": row.state,
+                },
+            )  # fmt: skip
 
 
 async def _note_start(request: web.Request, response: web.StreamResponse) -> None:
     request[STARTED] = response
-    response.headers["Server"] = "corral"  # and not which versions of what to look for holes in
+    response.headers["Server"] = SERVER
 
 
 @contextlib.asynccontextmanager
-async def opened(settings: ServerSettings, *, backend: Backend | None = None) -> AsyncIterator[Server]:
+async def opened(
+    settings: ServerSettings, *, backend: Backend | None = None, beginning: Beginning | None = None
+) -> AsyncIterator[Server]:
     """A server whose sandboxes are adopted and whose clock runs; it listens only when it is told to.
+
+    A `beginning` that was made before is ours from here on.
 
     Raises:
         BackendUnavailableError: another server has the data folder, or the backend can't work here.
     """
-    database = Database(settings.state_folder, serving=True)
+    if beginning is None:
+        beginning = Beginning(settings, backend or get_backend(settings.backend))
     try:
-        server = Server(settings, database=database, backend=backend or get_backend(settings.backend))
+        server = Server(settings, database=beginning.database, backend=beginning.backend)
         begin = time.perf_counter()
-        warming = asyncio.create_task(server.backend.capabilities())  # most backends have something to start first
-        try:
-            done = await reconcile(server.warden)
-        finally:
-            await asyncio.gather(warming, return_exceptions=True)
+        done = await reconcile(server.warden, await beginning.found)
+        await beginning.warmed()
         log.event("reconciled", milliseconds=round((time.perf_counter() - begin) * 1000, 1), found=dict(done))
-        sweeping = asyncio.create_task(Sweeper(server.warden, seconds=settings.sweep_seconds).run())
+        running = [
+            asyncio.create_task(Sweeper(server.warden, seconds=settings.sweep_seconds, on_loss=server.lost.set).run()),
+            asyncio.create_task(server.warden.adopt()),
+            asyncio.create_task(server.admission.run()),
+        ]
         server.services.control.ready = True
         try:
             yield server
         finally:
             server.services.control.ready = False
-            sweeping.cancel()
-            await asyncio.gather(sweeping, return_exceptions=True)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
             await server.events.close()
             await server.warden.close()
     finally:
-        database.close()
+        await beginning.close()

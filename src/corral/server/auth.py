@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from corral.errors import SpecError
 from corral.server.faults import Fault
 from corral.server.rates import Rates
-from corral.server.routing import Identity
+from corral.server.routing import Identity, Scope
 from corral.server.store.database import Database
 from corral.server.store.rows import Key, Organisation, load_all, new_id
 
@@ -23,6 +23,8 @@ SCOPES = ("read", "write", "delete", "run")
 PREFIX = "corral_"
 SHORTEST = 16
 _SHOWN = 12
+_LONGEST_NAME = 200
+_SIGNING: Scope = "run"
 
 
 class Keyring:
@@ -31,11 +33,13 @@ class Keyring:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._keys: dict[bytes, Key] = {}
+        self._by_id: dict[str, Key] = {}
         self._organisations: dict[str, Organisation] = {}
         self._load()
 
     def _load(self) -> None:
         self._keys = {key.digest: key for key in load_all(Key, self._database)}
+        self._by_id = {key.id: key for key in self._keys.values()}
         self._organisations = {organisation.id: organisation for organisation in load_all(Organisation, self._database)}
 
     def _refresh(self) -> None:
@@ -47,20 +51,21 @@ class Keyring:
         self._refresh()
         digest = _digest(secret)
         key = self._keys.get(digest)
-        if key is None or not hmac.compare_digest(key.digest, digest):
-            return None
-        if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= time.time()):
+        if key is None or not hmac.compare_digest(key.digest, digest) or not _opens(key):
             return None
         return Identity(key_id=key.id, organisation_id=key.organisation_id, scopes=frozenset(key.scopes))
 
     def is_valid(self, identity: Identity) -> bool:
         """Whether the key of a caller that we know still opens; for what lasts longer than a request."""
         self._refresh()
-        now = time.time()
-        return any(
-            key.id == identity.key_id and key.revoked_at is None and (key.expires_at is None or key.expires_at > now)
-            for key in self._keys.values()
-        )
+        key = self._by_id.get(identity.key_id)
+        return key is not None and _opens(key)
+
+    def signers(self, organisation_id: str) -> list[str]:
+        """The ids of the keys of an organisation that may sign URLs."""
+        self._refresh()
+        mine = (key for key in self._by_id.values() if key.organisation_id == organisation_id)
+        return [key.id for key in mine if _SIGNING in key.scopes and _opens(key)]
 
     @property
     def organisations(self) -> dict[str, Organisation]:
@@ -75,10 +80,11 @@ class Keyring:
         return sorted(self._keys.values(), key=lambda key: key.created_at)
 
     def organisation_named(self, name: str) -> Organisation:
-        """The organisation of that name; made if there is none."""
+        """The organisation of that name; made if there is none. Raises: SpecError, for what is no name."""
         for organisation in self.organisations.values():
             if organisation.name == name:
                 return organisation
+        _check_name(name)
         organisation = Organisation(id=new_id(), name=name, created_at=time.time())
         organisation.save(self._database)
         self._load()
@@ -114,8 +120,9 @@ class Keyring:
         """A new key, and the secret that is shown this once.
 
         Raises:
-            SpecError: an unknown scope, or a chosen secret that is too short.
+            SpecError: an unknown scope, what is no name, or a chosen secret that is too short.
         """
+        _check_name(name)
         unknown = [scope for scope in scopes if scope not in SCOPES]
         if unknown or not scopes:
             raise SpecError(f"{unknown} are no scopes of a key", hint=f"there are {', '.join(SCOPES)}")
@@ -164,18 +171,34 @@ class Doorkeeper:
         self._bad = Rates(per_second=bad_keys_per_minute / 60, burst=bad_keys_per_minute)
 
     def admit(self, secret: str | None, *, address: str | None) -> Identity:
-        """Who calls. Raises: Fault 401, or 429 after too many of those."""
-        address = address or "?"
-        if (wait := self._bad.look(address)) > 0:
-            raise too_many("too many requests with wrong keys", wait)
+        """Who calls. Raises: Fault 401, or 429 after too many of those.
+
+        A good key always opens: behind a proxy, and on this machine, all have one address, and whoever has no key must
+        not be able to keep out those who have one. Nobody can guess 256 bits, however fast.
+        """
         identity = self.keyring.identify(secret) if secret is not None else None
-        if identity is None:
-            self._bad.take(address)
-            message = (
-                "this key opens nothing here" if secret is not None else "a key is needed: Authorization: Bearer …"
-            )
-            raise Fault(401, message, headers={"WWW-Authenticate": "Bearer"})
-        return identity
+        if identity is not None:
+            return identity
+        message = "this key opens nothing here" if secret is not None else "a key is needed: Authorization: Bearer …"
+        raise self.refusal(Fault(401, message, headers={"WWW-Authenticate": "Bearer"}), address=address)
+
+    def refusal(self, fault: Fault, *, address: str | None) -> Fault:
+        """The same, or 429 for an address that has had too many."""
+        wait = self._bad.take(address or "?")
+        return too_many("too many requests with wrong keys", wait) if wait > 0 else fault
+
+
+def _check_name(name: str) -> None:
+    """Names are shown on terminals, which obey some characters."""
+    if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable() or name != name.strip():
+        raise SpecError(
+            f"{name[:_LONGEST_NAME]!r} is not a name",
+            hint=f"take 1 to {_LONGEST_NAME} printable characters, with no space around them",
+        )
+
+
+def _opens(key: Key) -> bool:
+    return key.revoked_at is None and (key.expires_at is None or key.expires_at > time.time())
 
 
 def too_many(message: str, wait: float) -> Fault:

@@ -4,27 +4,34 @@ survive restarts, and nothing that runs inside a sandbox can move them."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from corral.errors import CorralError
+from corral.errors import CapabilityError, CorralError
 from corral.server import log
+from corral.server.faults import Fault
+from corral.server.reconcile import reconcile_one
 from corral.server.store.rows import Sandbox
 from corral.server.warden import SandboxWarden
 
 _LOOK_SECONDS = 10.0
 """So often we look whether what should run does."""
+_AGAIN_SECONDS = 30.0
+"""After so long, what could not be done when it was due is tried again."""
 
 
 class Sweeper:
     """The task."""
 
-    def __init__(self, warden: SandboxWarden, *, seconds: float) -> None:
+    def __init__(self, warden: SandboxWarden, *, seconds: float, on_loss: Callable[[], None] = lambda: None) -> None:
         self._warden = warden
         self._seconds = seconds
+        self._on_loss = on_loss
         self._at_work: set[str] = set()
-        self._cannot: set[tuple[str, str]] = set()
+        self._not_before: dict[tuple[str, str], float] = {}
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -37,14 +44,14 @@ class Sweeper:
                 if time.monotonic() - looked >= _LOOK_SECONDS:
                     looked = time.monotonic()
                     await self.look()
-            except (CorralError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next deadline must be kept
                 log.event("sweep failed", level=30, error=error)
 
     def sweep(self, now: float) -> None:
         """Begin whatever is due."""
         for row in self._warden.roster:
             due = what_is_due(row, now, busy=self._warden.is_busy(row))
-            if due is not None and row.id not in self._at_work and (row.id, due) not in self._cannot:
+            if due is not None and row.id not in self._at_work and now >= self._not_before.get((row.id, due), now):
                 self._at_work.add(row.id)
                 self._warden.spawn(self._carry_out(row, due))
 
@@ -60,22 +67,43 @@ class Sweeper:
             step: Coroutine[Any, Any, None] = work[due](row)
             await step
         except CorralError as error:
-            self._cannot.add((row.id, due))  # a backend without the power will not have it a second later
+            # A backend without the power will not have it later either; anything else may have passed by then.
+            wait = math.inf if isinstance(error, CapabilityError) else _AGAIN_SECONDS
+            self._not_before[row.id, due] = time.time() + wait
             log.event("deadline not kept", level=30, error=error, sandbox=row.id, action=due)
         finally:
             self._at_work.discard(row.id)
 
     async def look(self) -> None:
-        """Whether each sandbox that should run does."""
+        """Whether each sandbox that should run does; and whether there is still a folder to keep them in."""
+        if not self._warden.roster.is_in_place():
+            log.event("the data folder is gone", level=40)
+            self._on_loss()
+            return
+        self._not_before = {key: at for key, at in self._not_before.items() if key[0] in self._warden.roster}
         asked = time.time()
         found = {info.sandbox_id: info.state for info in await self._warden.backend.list()}
         for row in self._warden.roster:
             # Only what was quiet since before we asked: the rest is being changed right now.
-            if row.state == "started" and row.state_at < asked and found.get(row.engine_id or "") != "running":
-                async with self._warden.lock(row):
-                    if row.state == "started":
-                        await self._warden.settle(row, await self._warden.find_at_backend(row))
-                        log.event("sandbox ended", level=30, sandbox=row.id, state=row.state)
+            if row.state_at >= asked or self._warden.is_being_changed(row):
+                continue
+            state = found.get(row.engine_id or "")
+            ended, back = row.state == "started" and state != "running", row.state == "error" and state is not None
+            if row.intent is not None or ended or back:
+                with contextlib.suppress(Fault):  # somebody else has deleted it
+                    await self._look_at(row)
+
+    async def _look_at(self, row: Sandbox) -> None:
+        """It has ended by itself, or answers again; or something was begun and not finished: the disk was full, say."""
+        async with self._warden.lock(row):
+            if row.intent is not None:
+                done = await reconcile_one(self._warden, row, await self._warden.find_at_backend(row))
+                log.event("sandbox taken up again", level=30, sandbox=row.id, done=done)
+            elif (before := row.state) in ("started", "error"):
+                row.error_reason = None
+                await self._warden.settle(row, await self._warden.find_at_backend(row))
+                if row.state != before:
+                    log.event("sandbox changed by itself", level=30, sandbox=row.id, state=row.state)
 
 
 def what_is_due(row: Sandbox, now: float, *, busy: bool) -> str | None:

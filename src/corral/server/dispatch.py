@@ -7,9 +7,6 @@ import http
 import logging
 import secrets
 import time
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -17,15 +14,17 @@ from aiohttp import web
 
 from corral.errors import CorralError
 from corral.server import log
+from corral.server.admission import Admission
 from corral.server.auth import Doorkeeper, too_many
 from corral.server.faults import Fault
 from corral.server.guard import Guard
 from corral.server.metrics import Metrics
 from corral.server.parsing import parse_body, parse_query, split_path
 from corral.server.rates import Rates
-from corral.server.router import Router
-from corral.server.routing import NOBODY, SANDBOX, Call, Identity, Route
+from corral.server.router import Match, Router
+from corral.server.routing import ADMITTED, NOBODY, SANDBOX, Call, Identity, Route
 from corral.server.services import Services
+from corral.server.signing import find_signer, wrong_signature
 from corral.server.translate import translate
 from corral.server.wire.base import timestamp
 
@@ -41,21 +40,31 @@ _encode = msgspec.json.Encoder().encode
 class Dispatcher:
     """Answers requests by the table of routes."""
 
-    def __init__(self, *, services: Services, router: Router, door: Doorkeeper, guard: Guard, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        *,
+        services: Services,
+        router: Router,
+        door: Doorkeeper,
+        admission: Admission,
+        guard: Guard,
+        metrics: Metrics,
+    ) -> None:
         limits = services.settings.limits
         self._services = services
         self._router = router
         self._door = door
+        self._admission = admission
         self._guard = guard
         self._metrics = metrics
         self._limits = limits
         self._rates = Rates(per_second=limits.rate_per_key, burst=2 * limits.rate_per_key)
-        self._running: Counter[str] = Counter()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The one handler of the app."""
         begin = time.perf_counter()
         request[REQUEST_ID] = secrets.token_hex(8)
+        log.REQUEST_ID.set(request[REQUEST_ID])
         self._metrics.in_flight += 1
         status = 499  # the client left, as some web servers write it
         try:
@@ -118,7 +127,8 @@ class Dispatcher:
         if started is not None:
             # The status is sent already: all that is left is an end that nobody takes for a good one.
             if isinstance(started, web.WebSocketResponse):
-                await started.close(code=1011, message=fault.message.encode()[:120])
+                code = 1008 if fault.status in (401, 403) else 1011
+                await started.close(code=code, message=fault.message.encode()[:120])
             elif request.transport is not None:
                 request.transport.close()
             return started
@@ -132,6 +142,8 @@ class Dispatcher:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self._guard.check(request)
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise Fault(415, "bodies are not unpacked here")
         match = self._router.find(request.method, split_path(request.rel_url.raw_path))
         if match is None:
             raise Fault(404, "there is no such route")
@@ -139,20 +151,28 @@ class Dispatcher:
             raise Fault(405, "not with this method", headers={"Allow": ", ".join(match.allowed)})
         route = match.route
         request[ROUTE] = route
-        identity = self._identify(request, route)
-        async with self._admitted(identity):
-            call = Call(request=request, services=self._services, identity=identity, params=match.params)
-            if route.query is not None:
-                call.query = parse_query(route.query, request.query.items())
-            if route.websocket and request.headers.get("Upgrade", "").lower() != "websocket" and not route.answers:
-                raise Fault(426, "this is a websocket", headers={"Upgrade": "websocket"})
-            if route.area != "toolbox":
-                return self._respond(route, await self._run(route, call))
-            return await self._inside(route, call)
+        identity = self._identify(request, match)
+        if identity is NOBODY:
+            return await self._serve(
+                route, Call(request=request, services=self._services, identity=identity, params=match.params)
+            )
+        request[ADMITTED] = True
+        async with self._admission.admitted(identity) as visit:
+            call = Call(request=request, services=self._services, identity=identity, params=match.params, visit=visit)
+            return await self._serve(route, call)
+
+    async def _serve(self, route: Route, call: Call) -> web.StreamResponse:
+        if route.query is not None:
+            call.query = parse_query(route.query, call.request.query.items())
+        if route.websocket and call.request.headers.get("Upgrade", "").lower() != "websocket" and not route.answers:
+            raise Fault(426, "this is a websocket", headers={"Upgrade": "websocket"})
+        if route.area != "toolbox":
+            return self._respond(route, await self._run(route, call))
+        return await self._inside(route, call)
 
     async def _inside(self, route: Route, call: Call) -> web.StreamResponse:
         sandbox_id = call.params["sandboxId"]
-        organisation = None if call.identity is NOBODY else call.identity.organisation_id
+        organisation = call.identity.organisation_id
         activity = call.request.headers.get(SKIP_ACTIVITY) != "true"
         async with self._services.warden.use(sandbox_id, organisation_id=organisation, activity=activity) as held:
             call.request[SANDBOX] = held.id
@@ -179,33 +199,44 @@ class Dispatcher:
         kind = request.content_type
         if kind not in (_JSON, "application/octet-stream") and not kind.endswith("+json"):
             raise Fault(415, f"the body must be {_JSON}")
-        return parse_body(route.body, body, max_depth=self._limits.json_depth)
+        limits = self._limits
+        return parse_body(route.body, body, max_depth=limits.json_depth, max_items=limits.json_items)
 
-    def _identify(self, request: web.Request, route: Route) -> Identity:
+    def _identify(self, request: web.Request, match: Match) -> Identity:
+        route = match.route
+        assert route is not None, "only a route has a door"
         if route.area == "open":
             return NOBODY
         secret = find_key(request, websocket=route.websocket)
-        if secret is None and route.signed:
-            return NOBODY
-        identity = self._door.admit(secret, address=request.remote)
+        if secret is None and route.signed and "signature" in request.query:
+            identity = self._identify_signed(request, route, match.params["sandboxId"])
+        else:
+            identity = self._door.admit(secret, address=request.remote)
         if (wait := self._rates.take(identity.key_id)) > 0:
             raise too_many("too many requests", wait)
         if route.scope not in identity.scopes:
             raise Fault(403, f"this key may not {route.scope}")
         return identity
 
-    @asynccontextmanager
-    async def _admitted(self, identity: Identity) -> AsyncIterator[None]:
-        name = identity.key_id
-        if self._running[name] >= self._limits.calls_per_key:
-            raise too_many("too many requests at the same time", 1.0)
-        self._running[name] += 1
+    def _identify_signed(self, request: web.Request, route: Route, sandbox_id: str) -> Identity:
+        """Whoever has a signed URL, for this one call. Asked before anything is told or done about the sandbox."""
+        query = request.query
         try:
-            yield
-        finally:
-            self._running[name] -= 1
-            if not self._running[name]:
-                del self._running[name]
+            row = self._services.control.roster.find(sandbox_id, organisation_id=None)
+        except Fault:
+            raise self._door.refusal(wrong_signature(), address=request.remote) from None
+        try:
+            key_id = find_signer(
+                row.signing_key,
+                self._door.keyring.signers(row.organisation_id),
+                method=route.method,
+                path=query.get("path", ""),
+                expires=query.get("expires", ""),
+                signature=query["signature"],
+            )
+        except Fault as fault:
+            raise self._door.refusal(fault, address=request.remote) from None
+        return Identity(key_id=key_id, organisation_id=row.organisation_id, scopes=frozenset({route.scope}))
 
     def _respond(self, route: Route, result: Any) -> web.StreamResponse:
         if isinstance(result, web.StreamResponse):
@@ -220,13 +251,16 @@ class Dispatcher:
 
 def find_key(request: web.Request, *, websocket: bool) -> str | None:
     """The caller's key: from the header; for websockets of browsers, which can't set one, also from the query."""
-    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+    given = request.headers.getall("Authorization", [])
+    if len(given) > 1:
+        raise Fault(400, "there are several keys in the request")  # which of them did whoever stands before us look at?
+    scheme, _, secret = (given[0] if given else "").partition(" ")
     if scheme.lower() == "bearer" and secret.strip():
         return secret.strip()
     return request.query.get(QUERY_KEY) if websocket else None
 
 
-def error_response(request: web.Request, fault: Fault) -> web.Response:
+def error_response(request: web.BaseRequest, fault: Fault) -> web.Response:
     """A refusal as the wire writes it."""
     try:
         phrase = http.HTTPStatus(fault.status).phrase

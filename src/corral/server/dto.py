@@ -65,6 +65,7 @@ def snapshot(row: Snapshot, *, target: str) -> control.SnapshotDto:
         name=row.name,
         image_name=row.image_name,
         state=row.state,
+        size=None,
         entrypoint=row.entrypoint,
         cpu=row.cpu,
         gpu=0,

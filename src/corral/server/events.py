@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from aiohttp import WSMsgType, web
 
+from corral.server.admission import Admission, cut_off
 from corral.server.auth import Doorkeeper
 from corral.server.faults import Fault
-from corral.server.routing import Identity
+from corral.server.routing import ADMITTED, Identity
 
 PING_SECONDS, PONG_SECONDS = 25.0, 20.0
 HELLO_SECONDS = 20.0
@@ -32,44 +34,52 @@ class _Hello(msgspec.Struct):
 
 @dataclass(slots=True, eq=False)
 class _Listener:
-    organisation_id: str
-    queue: asyncio.Queue[str | None] = field(default_factory=lambda: asyncio.Queue(_QUEUE))
-    """None: it is too slow, and is cut off."""
+    identity: Identity
+    transport: asyncio.Transport | None
+    base_url: str
+    queue: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(_QUEUE))
 
 
 class EventHub:
     """Who listens, and to whose events."""
 
-    def __init__(self, door: Doorkeeper) -> None:
+    def __init__(self, door: Doorkeeper, admission: Admission) -> None:
         self._door = door
+        self._admission = admission
         self._listeners: set[_Listener] = set()
         self._sockets: set[web.WebSocketResponse] = set()
 
     def __len__(self) -> int:
         return len(self._listeners)
 
-    def listens(self, organisation_id: str) -> bool:
-        """Whether anybody would hear."""
-        return any(listener.organisation_id == organisation_id for listener in self._listeners)
+    def publish(self, organisation_id: str, name: str, describe: Callable[[str], Any]) -> None:
+        """Tell all who listen for this organisation. Never waits: a listener that does not keep up is cut off.
 
-    def publish(self, organisation_id: str, name: str, payload: Any) -> None:
-        """Tell all who listen for this organisation. Never waits: a listener that does not keep up is cut off."""
-        frame = "42" + _encode([name, payload]).decode()
+        Args:
+            organisation_id: Whose event it is.
+            name: Of the event.
+            describe: Gives what is told, for the address at which a listener reaches us. Not called if nobody listens.
+        """
+        frames: dict[str, str] = {}
         for listener in list(self._listeners):
-            if listener.organisation_id == organisation_id:
-                try:
-                    listener.queue.put_nowait(frame)
-                except asyncio.QueueFull:
-                    self._listeners.discard(listener)
-                    while not listener.queue.empty():
-                        listener.queue.get_nowait()
-                    listener.queue.put_nowait(None)
+            if listener.identity.organisation_id != organisation_id or not self._door.keyring.is_valid(
+                listener.identity
+            ):
+                continue
+            frame = frames.get(listener.base_url)
+            if frame is None:
+                frame = frames[listener.base_url] = "42" + _encode([name, describe(listener.base_url)]).decode()
+            try:
+                listener.queue.put_nowait(frame)
+            except asyncio.QueueFull:
+                self._listeners.discard(listener)
+                cut_off(listener.transport)  # it does not read, so there is no way to tell it
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        """One connection, to its end."""
+    async def serve(self, request: web.Request, *, base_url: str) -> web.StreamResponse:
+        """One connection, to its end; `base_url` is how this client reaches us."""
         if request.query.get("EIO") != "4" or request.query.get("transport") != "websocket":
             raise Fault(400, "only engine.io 4 over websockets is spoken here")
-        socket = web.WebSocketResponse(max_msg_size=_LONGEST_IN, timeout=5.0)
+        socket = web.WebSocketResponse(max_msg_size=_LONGEST_IN, timeout=5.0, compress=False)
         await socket.prepare(request)
         self._sockets.add(socket)
         try:
@@ -84,9 +94,14 @@ class EventHub:
             async with asyncio.timeout(HELLO_SECONDS):
                 identity = await self._greet(socket, request.remote)
             if identity is not None:
-                await self._converse(socket, identity)
+                request[ADMITTED] = True
+                async with self._admission.admitted(identity):
+                    await self._converse(socket, _Listener(identity, request.transport, base_url))
         except (TimeoutError, ConnectionError):
             pass  # whoever says nothing in time, or is gone, is let go
+        except Fault as fault:  # its key has ended, or has too many listeners
+            with contextlib.suppress(ConnectionError):
+                await socket.close(code=1008, message=fault.message.encode()[:120])
         finally:
             self._sockets.discard(socket)
             with contextlib.suppress(ConnectionError):
@@ -121,14 +136,13 @@ class EventHub:
             raise Fault(403, "this key may not read")
         return identity
 
-    async def _converse(self, socket: web.WebSocketResponse, identity: Identity) -> None:
-        listener = _Listener(identity.organisation_id)
+    async def _converse(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
         self._listeners.add(listener)
         heard = asyncio.Event()
         tasks = [
             asyncio.create_task(self._hear(socket, heard)),
             asyncio.create_task(self._tell(socket, listener)),
-            asyncio.create_task(self._ping(socket, heard, identity)),
+            asyncio.create_task(self._ping(socket, heard)),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -147,15 +161,15 @@ class EventHub:
                 await socket.send_str("3")
 
     async def _tell(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
-        while (frame := await listener.queue.get()) is not None:
-            await socket.send_str(frame)
+        while True:
+            await socket.send_str(await listener.queue.get())
 
-    async def _ping(self, socket: web.WebSocketResponse, heard: asyncio.Event, identity: Identity) -> None:
-        while self._door.keyring.is_valid(identity):
+    async def _ping(self, socket: web.WebSocketResponse, heard: asyncio.Event) -> None:
+        while True:
             await asyncio.sleep(PING_SECONDS)
             heard.clear()
-            await socket.send_str("2")
-            async with asyncio.timeout(PONG_SECONDS):
+            async with asyncio.timeout(PONG_SECONDS):  # sending is a part of it: whoever does not read is gone, too
+                await socket.send_str("2")
                 await heard.wait()
 
     async def close(self) -> None:

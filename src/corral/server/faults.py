@@ -47,4 +47,4 @@ def conflict(message: str, *, code: str | None = None) -> Fault:
 
 def not_here(what: str) -> Fault:
     """501: a part of the wire that this server does not have."""
-    return Fault(501, f"{what} is not supported by this server")
+    return Fault(501, f"not supported by this server: {what}")

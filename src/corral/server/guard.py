@@ -10,7 +10,7 @@ from aiohttp import web
 from corral.server.faults import Fault
 from corral.server.settings import ServerSettings
 
-_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOCAL = frozenset({"127.0.0.1", "::1"})
 
 
 class Guard:
@@ -18,8 +18,10 @@ class Guard:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
+        self._scheme = "https" if settings.tls else "http"
         public = urlsplit(settings.public_url) if settings.public_url else None
-        hosts = {host.lower() for host in settings.allowed_hosts} | {settings.host.lower()}
+        # Nobody can make the name `localhost` lead anywhere else; a container's port is mostly reached by it.
+        hosts = {host.lower() for host in settings.allowed_hosts} | {settings.host.lower(), "localhost"}
         if public is not None and public.hostname:
             hosts.add(public.hostname)
         if settings.is_loopback:
@@ -30,11 +32,12 @@ class Guard:
     def check(self, request: web.Request) -> None:
         """Raises: Fault 421 for a foreign Host, 403 for a foreign Origin."""
         hosts = request.headers.getall("Host", [])
-        if len(hosts) != 1 or not self._knows(_host_name(hosts[0])):
+        # A request line that names a host of its own (as to a proxy) would go before the header.
+        if len(hosts) != 1 or request.host != hosts[0] or not self._knows(_host_name(hosts[0])):
             raise Fault(421, "this server does not answer for that host name")
         origins = request.headers.getall("Origin", [])
         for origin in origins:
-            if origin not in self._origins and origin != f"{request.scheme}://{hosts[0]}":
+            if origin not in self._origins and origin != f"{self._scheme}://{hosts[0]}":
                 raise Fault(403, "requests of pages of that origin are not answered")
 
     def _knows(self, name: str | None) -> bool:
@@ -47,7 +50,7 @@ class Guard:
 
     def base_url(self, request: web.Request) -> str:
         """How this caller reaches us, without a path. The Host was checked."""
-        return self._settings.public_url or f"{request.scheme}://{request.host}"
+        return self._settings.public_url or f"{self._scheme}://{request.host}"
 
 
 def _host_name(header: str) -> str | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from corral.server.faults import bad_request
 from corral.server.store.rows import Sandbox
-from corral.server.wire.control import ListQuery
+from corral.server.wire.control import Filters, ListQuery, PageQuery
 
 _ORDERS: dict[str, Callable[[Sandbox], Any]] = {
     "name": lambda row: row.name,
@@ -21,6 +21,16 @@ _ORDERS: dict[str, Callable[[Sandbox], Any]] = {
     "diskGib": lambda row: row.disk,
     "lastActivityAt": lambda row: row.active_at,
     "createdAt": lambda row: row.created_at,
+}
+_OLD_ORDERS: dict[str, Callable[[Sandbox], Any]] = {
+    "id": lambda row: row.id,
+    "name": lambda row: row.name,
+    "state": lambda row: row.state,
+    "snapshot": lambda row: row.snapshot or "",
+    "region": lambda row: row.target,
+    "updatedAt": lambda row: row.updated_at,
+    "createdAt": lambda row: row.created_at,
+    "lastActivityAt": lambda row: row.active_at,
 }
 
 
@@ -52,6 +62,15 @@ def page_of(rows: Iterable[Sandbox], query: ListQuery) -> tuple[list[Sandbox], s
     return page, _write_cursor(Cursor(sort=query.sort, order=query.order, value=value_of(last), id=last.id))
 
 
+def numbered_page_of(rows: Iterable[Sandbox], query: PageQuery) -> tuple[list[Sandbox], int]:
+    """The page of that number, and how many sandboxes there are on all. Raises: Fault 400."""
+    found = [row for row in filter_rows(rows, query) if not query.regions or row.target in query.regions]
+    value_of = _OLD_ORDERS[query.sort]
+    found.sort(key=lambda row: (value_of(row), row.id), reverse=query.order == "desc")
+    begin = (query.page - 1) * query.limit
+    return found[begin : begin + query.limit], len(found)
+
+
 def _write_cursor(cursor: Cursor) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
@@ -75,12 +94,12 @@ def read_labels(text: str | None) -> dict[str, str]:
     if not text:
         return {}
     try:
-        return msgspec.json.decode(text, type=dict[str, str])
+        return msgspec.json.decode(text, type=dict[str, str] | None) or {}  # older clients write null for none
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise bad_request("labels: not a JSON object of texts") from None
 
 
-def filter_rows(rows: Iterable[Sandbox], query: ListQuery) -> list[Sandbox]:
+def filter_rows(rows: Iterable[Sandbox], query: Filters) -> list[Sandbox]:
     """Those that a query asks for. Raises: Fault 400."""
     labels = read_labels(query.labels)
     tests: list[Callable[[Sandbox], bool]] = []
@@ -107,14 +126,14 @@ def _among(attribute: str, wanted: list[str]) -> Callable[[Sandbox], bool]:
     return lambda row: getattr(row, attribute) in wanted
 
 
-def _between(query: ListQuery) -> list[Callable[[Sandbox], bool]]:
+def _between(query: Filters) -> list[Callable[[Sandbox], bool]]:
     ranges: list[tuple[Callable[[Sandbox], float | None], float | None, float | None]] = [
         (lambda row: row.cpu, query.min_cpu, query.max_cpu),
         (lambda row: row.memory, query.min_memory, query.max_memory),
         (lambda row: row.disk, query.min_disk, query.max_disk),
         (lambda row: 0, query.min_gpu, query.max_gpu),
         (lambda row: row.created_at, _seconds(query.created_at_after), _seconds(query.created_at_before)),
-        (lambda row: row.state_at, _seconds(query.last_event_after), _seconds(query.last_event_before)),
+        (lambda row: row.active_at, _seconds(query.last_event_after), _seconds(query.last_event_before)),
         (lambda row: row.destroy_at, _seconds(query.auto_destroy_at_after), _seconds(query.auto_destroy_at_before)),
     ]
     return [_inside(*each) for each in ranges if each[1] is not None or each[2] is not None]

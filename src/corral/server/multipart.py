@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote
 
-from corral.server.faults import bad_request
+from corral.server.faults import Fault, bad_request
 
 _MAX_HEADER_BYTES = 16 * 1024
 _MAX_PREAMBLE_BYTES = 64 * 1024
@@ -60,15 +61,16 @@ def boundary_of(content_type: str) -> bytes:
 class MultipartReader:
     """The parts of a body, one after the other."""
 
-    def __init__(self, source: Source, *, boundary: bytes, max_parts: int) -> None:
+    def __init__(self, source: Source, *, boundary: bytes, max_parts: int, patience_seconds: float) -> None:
         self._source = source
+        self._patience_seconds = patience_seconds
         self._delimiter = b"\r\n--" + boundary
         self._max_parts = max_parts
         # A delimiter begins with a line break, which the first one lacks if nothing stands before it.
         self._buffer = b"\r\n"
 
     async def parts(self) -> AsyncIterator[Part]:
-        """Raises: Fault, 400, for what is no multipart body, breaks off, or has too many parts."""
+        """Raises: Fault, 400, for what is no multipart body, breaks off, or has too many parts; 408, if it stalls."""
         await self._skip_preamble()
         count = 0
         while await self._begins_part():
@@ -80,7 +82,11 @@ class MultipartReader:
             await part.drain()
 
     async def _fill(self) -> None:
-        piece = await self._source.readany()
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                piece = await self._source.readany()
+        except TimeoutError:
+            raise Fault(408, "the rest of the body did not come in time") from None
         if not piece:
             raise bad_request("the multipart body breaks off")
         self._buffer += piece

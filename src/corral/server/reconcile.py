@@ -3,40 +3,60 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from corral.errors import CorralError
+from corral.results import SandboxInfo
 from corral.server import log
 from corral.server.powers import keeping
+from corral.server.resting import INTENT, wake
 from corral.server.store.rows import Sandbox, Snapshot
 from corral.server.warden import SandboxWarden
 from corral.server.wishes import ResizeWish
 
 _UNACKNOWLEDGED = ("create", "fork")
-_LOST = "it was not there any more when the server started again"
+_LOST = "it was not there any more, or did not answer, when the server started again"
 
 
-async def reconcile(warden: SandboxWarden) -> Counter[str]:
-    """Adopt what was acknowledged, undo what was not, end what was being ended. Gives what was done, for the log."""
-    found = {info.sandbox_id: info.state for info in await warden.backend.list()}
+async def reconcile(warden: SandboxWarden, infos: Iterable[SandboxInfo]) -> Counter[str]:
+    """Adopt what was acknowledged, undo what was not, end what was being ended. Gives what was done, for the log.
+
+    `infos` is what the backend has, asked for since the folder is ours.
+    """
+    found = {info.sandbox_id: info.state for info in infos}
     done: Counter[str] = Counter()
     for row in warden.roster:
-        if row.intent in _UNACKNOWLEDGED or row.intent == "delete":
-            await _end(warden, row, found)
-            done["undone" if row.intent in _UNACKNOWLEDGED else "deleted"] += 1
-            continue
-        state = found.get(row.engine_id or "")
-        if state is None:
-            row.error_reason = row.error_reason or _LOST
-        elif (wish := ResizeWish.from_intent(row.intent)) is not None:
-            await _resize_again(warden, row, wish)
-        await warden.settle(row, state)
-        done[row.state] += 1
+        done[await reconcile_one(warden, row, found.get(row.engine_id or ""))] += 1
+        if row.state in ("started", "paused"):
+            warden.orphaned.add(row.id)
     for snapshot in warden.shelf.all():
         if snapshot.intent is not None:
             done["snapshots undone"] += 1
             await _end_snapshot(warden, snapshot)
     return done
+
+
+async def reconcile_one(warden: SandboxWarden, row: Sandbox, state: str | None) -> str:
+    """The same for one sandbox, of which the backend says that it is in this state. Gives what was done."""
+    if row.intent in _UNACKNOWLEDGED or row.intent == "delete":
+        undone = row.intent != "delete"
+        try:
+            if state is not None:
+                await warden.end_at_backend(row)
+        except CorralError as error:
+            log.event("sandbox not ended", level=30, error=error, sandbox=row.id)  # the intent stays, and so it is due
+            return "not ended"
+        warden.roster.bury(row)
+        return "undone" if undone else "deleted"
+    if state is None:
+        row.error_reason = row.error_reason or _LOST
+    elif (wish := ResizeWish.from_intent(row.intent)) is not None:
+        await _resize_again(warden, row, wish)
+    if row.intent == INTENT and state == "stopped":
+        await wake(warden, row)
+        return row.state
+    await warden.settle(row, state)
+    return row.state
 
 
 async def _resize_again(warden: SandboxWarden, row: Sandbox, wish: ResizeWish) -> None:
@@ -55,12 +75,6 @@ async def _end_snapshot(warden: SandboxWarden, snapshot: Snapshot) -> None:
         except CorralError as error:
             log.event("snapshot was not there", error=error, snapshot=snapshot.id)
     warden.shelf.remove(snapshot)
-
-
-async def _end(warden: SandboxWarden, row: Sandbox, found: Mapping[str, str]) -> None:
-    if row.engine_id in found:
-        await warden.end_at_backend(row)
-    warden.roster.forget(row)
 
 
 def backend_name(snapshot_id: str) -> str:

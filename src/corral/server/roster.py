@@ -6,14 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from corral.server.faults import Fault, conflict, not_found
+from corral.server.faults import conflict, not_found
 from corral.server.store.database import Database
-from corral.server.store.rows import Organisation, Sandbox, load_all
+from corral.server.store.rows import Sandbox, load_all
 
 READABLE_AFTER_SECONDS = 30.0
 """So long a deleted sandbox can still be looked at: older clients do so after deleting it."""
-ON = frozenset({"creating", "starting", "started", "restoring", "resuming", "forking", "snapshotting", "resizing"})
-"""States in which a sandbox uses processors and memory, for quotas."""
 
 Listener = Callable[[Sandbox, str | None], None]
 """Told of each change, with the state before; None for a new one."""
@@ -26,6 +24,7 @@ class Roster:
         self._database = database
         self._rows = {row.id: row for row in load_all(Sandbox, database)}
         self._names = {(row.organisation_id, row.name): row.id for row in self._rows.values()}
+        self._tokens = {_token(row): row.id for row in self._rows.values() if row.request_token is not None}
         self._buried: dict[str, tuple[Sandbox, float]] = {}
         self._stale: set[str] = set()
         self.listeners: list[Listener] = []
@@ -49,6 +48,8 @@ class Roster:
         row = self._rows.get(wanted)
         if row is None and buried and wanted in self._buried:
             row = self._buried[wanted][0]
+        if row is not None and organisation_id is not None and row.organisation_id != organisation_id:
+            row = None  # its id must not even stand before a name
         if row is None and organisation_id is not None:
             row = self._rows.get(self._names.get((organisation_id, wanted), ""))
         if row is None and buried:
@@ -58,6 +59,10 @@ class Roster:
             raise not_found(f"there is no sandbox {wanted[:200]!r}")
         return row
 
+    def made_by(self, token: str, *, organisation_id: str) -> Sandbox | None:
+        """What a request with this token has made, or is making."""
+        return self._rows.get(self._tokens.get((organisation_id, token), ""))
+
     def add(self, row: Sandbox) -> None:
         """A new one; its intent is on disk when this returns. Raises: Fault 409 if the name is taken."""
         if (row.organisation_id, row.name) in self._names:
@@ -65,6 +70,8 @@ class Roster:
         row.save(self._database)
         self._rows[row.id] = row
         self._names[row.organisation_id, row.name] = row.id
+        if row.request_token is not None:
+            self._tokens[_token(row)] = row.id
         self._tell(row, None)
 
     def save(self, row: Sandbox) -> None:
@@ -83,15 +90,20 @@ class Roster:
         intent: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Into another state."""
+        """Into another state. If that can't be written down, it stays in the one it was in. Raises: as `Database`."""
         before = row.state
+        whole = (row.state, row.desired_state, row.intent, row.error_reason, row.state_at)
         row.state = state
         row.desired_state = desired or row.desired_state
         row.intent = intent
         row.error_reason = reason
         if before != state:
             row.state_at = time.time()
-        self.save(row)
+        try:
+            self.save(row)
+        except BaseException:
+            row.state, row.desired_state, row.intent, row.error_reason, row.state_at = whole
+            raise
         if before != state:
             self._tell(row, before)
 
@@ -102,12 +114,13 @@ class Roster:
 
     def flush(self) -> None:
         """Write what `touch` noted."""
-        stale, self._stale = self._stale, set()
-        rows = [self._rows[sandbox_id] for sandbox_id in stale if sandbox_id in self._rows]
+        rows = [self._rows[sandbox_id] for sandbox_id in self._stale if sandbox_id in self._rows]
         if rows:
             with self._database.transaction():
                 for row in rows:
                     row.save(self._database)
+        self._stale.clear()
+        self._database.try_again()
 
     def bury(self, row: Sandbox) -> None:
         """It is no more; for a while it can be looked at."""
@@ -124,31 +137,23 @@ class Roster:
         row.erase(self._database)
         self._rows.pop(row.id, None)
         self._stale.discard(row.id)
+        if row.request_token is not None and self._tokens.get(_token(row)) == row.id:
+            del self._tokens[_token(row)]
         if self._names.get((row.organisation_id, row.name)) == row.id:
             del self._names[row.organisation_id, row.name]
+
+    def can_write(self) -> bool:
+        """Whether what is done to a sandbox could be written down."""
+        return not self._database.failing
+
+    def is_in_place(self) -> bool:
+        """Whether what is written goes to where it will be looked for."""
+        return self._database.is_in_place()
 
     def _tell(self, row: Sandbox, before: str | None) -> None:
         for listener in self.listeners:
             listener(row, before)
 
-    def check_quota(
-        self,
-        organisation: Organisation,
-        *,
-        sandboxes: int = 0,
-        cpu: int = 0,
-        memory: int = 0,
-        disk: int = 0,
-        leaving_out: str | None = None,
-    ) -> None:
-        """Whether so much more may be had. Raises: Fault 403."""
-        rows = [row for row in self.of(organisation.id) if row.id != leaving_out]
-        running = [row for row in rows if row.state in ON]
-        for what, limit, wanted in (
-            ("sandboxes", organisation.max_sandboxes, len(rows) + sandboxes),
-            ("processors", organisation.max_cpu, sum(row.cpu for row in running) + cpu),
-            ("GiB of memory", organisation.max_memory_gib, sum(row.memory for row in running) + memory),
-            ("GiB of disk", organisation.max_disk_gib, sum(row.disk for row in rows if row.state != "archived") + disk),
-        ):
-            if limit is not None and wanted > limit:
-                raise Fault(403, f"the organisation may have {limit} {what}, and this would make {wanted}")
+
+def _token(row: Sandbox) -> tuple[str, str]:
+    return row.organisation_id, row.request_token or ""

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 if TYPE_CHECKING:
+    from corral.server.admission import Visit
     from corral.server.services import Held, Services
 
 Area = Literal["open", "control", "toolbox"]
@@ -34,6 +35,8 @@ class Identity:
 
 SANDBOX = web.RequestKey("sandbox", str)
 """On a request: the id of the sandbox it is about, for the log."""
+ADMITTED = web.RequestKey("admitted", bool)
+"""On a request: its caller has a key. Connections of those who have none make room for others."""
 NOBODY = Identity(key_id="", organisation_id="", scopes=frozenset())
 
 
@@ -48,6 +51,8 @@ class Call:
     query: Any = None
     body: Any = None
     held: Held | None = None
+    visit: Visit | None = None
+    """None for whoever needs no key."""
 
     @property
     def sandbox(self) -> Held:
@@ -79,7 +84,7 @@ class Route:
     answers: Mapping[int, Any] = field(default_factory=dict)
     websocket: bool = False
     signed: bool = False
-    """May also be reached without a key, by a signature in the query that the handler checks."""
+    """May also be reached without a key, by a signature in the query (`path`, `expires`, `signature`)."""
 
 
 class Table:

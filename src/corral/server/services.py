@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from corral.protocol import AsyncSandbox
+from corral.sandbox import SandboxBase
 
 if TYPE_CHECKING:
     from corral.server.auth import Keyring
@@ -33,11 +34,19 @@ class Held:
     workdir: str
     language: str
     """From the label that carries it: python, javascript or typescript."""
-    signing_key: bytes
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it is deleted or stopped under the caller's feet; the app answers 404 then."""
-    env: dict[str, str] = field(default_factory=dict)
-    """What `POST /env` has set for programs to come; shared by all calls about this sandbox."""
+    env: dict[str, str | None] = field(default_factory=dict)
+    """What `POST /env` has set for programs to come, and, without a value, unset; shared by all calls about this
+    sandbox."""
+
+    def __post_init__(self) -> None:
+        self.withhold()
+
+    def withhold(self) -> None:
+        """Have the sandbox keep back what was unset."""
+        if isinstance(self.box, SandboxBase):
+            self.box.withheld = frozenset(name for name, value in self.env.items() if value is None)
 
 
 class Warden(Protocol):

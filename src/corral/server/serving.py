@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import resource
+import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,64 +17,161 @@ from aiohttp.web_protocol import RequestHandler
 
 from corral.errors import SpecError
 from corral.server import log
-from corral.server.app import Server
+from corral.server.admission import cut_off
+from corral.server.app import SERVER, Server
+from corral.server.dispatch import error_response
+from corral.server.faults import Fault
+from corral.server.routing import ADMITTED
 from corral.server.settings import API, Limits, ServerSettings
 
 _KEEPALIVE_SECONDS = 75.0
+_SLOWEST_BYTES_PER_SECOND = 64 * 1024
+_SPARE_FILES = 1024
+"""Descriptors that are not for connections, if we may have that many."""
 
 
 class Connections:
-    """How many there are, and how many there may be."""
+    """Those that are open. A new one always finds room, if need be at the cost of those that do nothing with a key."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, most: int) -> None:
         self.limits = limits
-        self.count = 0
+        self._most = most
+        self._open: dict[Connection, None] = {}
+
+    def add(self, connection: Connection) -> None:
+        """One more; others may have to go for it, or, if all are in use, it has to go itself."""
+        if len(self._open) >= self._most:
+            self._make_room()
+        if len(self._open) >= self._most:
+            connection.abort()
+        else:
+            self._open[connection] = None
+
+    def discard(self, connection: Connection) -> None:
+        """One less."""
+        self._open.pop(connection, None)
+
+    def _make_room(self) -> None:
+        # Several at a time: looking through all of them for each newcomer would be a flood's best friend.
+        useless = [connection for connection in self._open if not connection.is_in_use]
+        useless.sort(key=lambda connection: (connection.has_asked, connection.quiet_since))
+        for connection in useless[: max(1, self._most // 8)]:
+            self.discard(connection)
+            cut_off(connection.transport)
+        log.event("too many connections", level=logging.WARNING, ended=min(len(useless), max(1, self._most // 8)))
 
 
 class Connection(RequestHandler):
-    """One connection. aiohttp ends those that idle between requests; we also end those that never finish asking."""
+    """One connection. aiohttp ends those that idle between requests; we also end those that never finish asking, and
+    those that never take their answer."""
 
     def __init__(self, manager: Any, *, connections: Connections, **settings: Any) -> None:
         super().__init__(manager, **settings)
         self._connections = connections
         self._patience: asyncio.TimerHandle | None = None
+        self._answered: web.BaseRequest | None = None
+        self.has_asked = False
+        """Whether a whole request has come on it."""
+        self.quiet_since = 0.0
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a request with a key is being answered."""
+        request = self._current_request or self._answered
+        return request is not None and ADMITTED in request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
-        self._connections.count += 1
         super().connection_made(transport)
-        if self._connections.count > self._connections.limits.connections:
-            log.event("too many connections", level=30)
-            self._abort()
-        else:
-            self._wait_for_request()
+        _notice_when_gone(transport)
+        self.quiet_since = time.monotonic()
+        self._wait_for_request()
+        self._connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """See asyncio."""
-        self._connections.count -= 1
+        self._connections.discard(self)
         self._forget_wait()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
         super().data_received(data)
+        self.quiet_since = time.monotonic()
         if self._messages or self._current_request is not None:
+            self.has_asked = True
             self._forget_wait()  # a whole head has come
         elif self._patience is None:
             self._wait_for_request()
 
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """See aiohttp. What was made as a whole must be taken in a time that goes with its size."""
+        size = len(resp.body) if isinstance(resp, web.Response) and isinstance(resp.body, bytes | bytearray) else 0
+        patience = self._connections.limits.request_seconds + size / _SLOWEST_BYTES_PER_SECOND
+        self._answered = request
+        try:
+            async with asyncio.timeout(patience):
+                return await super().finish_response(request, resp, start_time)
+        except TimeoutError:
+            cut_off(self.transport)
+            return resp, True
+        finally:
+            self._answered = None
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """See aiohttp. It answers so what is no HTTP; its own words would show what was sent, and who we are."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun already")
+        fault = Fault(400, "this is no HTTP request that is understood here") if status == 400 else Fault(500, "failed")
+        response = error_response(request, fault)
+        response.headers["Server"] = SERVER
+        response.force_close()
+        return response
+
     def _wait_for_request(self) -> None:
         seconds = self._connections.limits.request_seconds
-        self._patience = asyncio.get_running_loop().call_later(seconds, self._abort)
+        self._patience = asyncio.get_running_loop().call_later(seconds, self.abort)
 
     def _forget_wait(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """End it now."""
         if self.transport is not None:
             self.transport.abort()
+
+
+def _notice_when_gone(transport: asyncio.BaseTransport) -> None:
+    """A client whose machine is gone says nothing, and what it watches would run on for it: the kernel asks for it."""
+    plain = transport.get_extra_info("socket")
+    if plain is None or not hasattr(socket, "TCP_KEEPIDLE"):
+        return
+    with contextlib.suppress(OSError):
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+def _room_for_connections(limits: Limits) -> int:
+    """How many there may be: each is an open file, and sandboxes need some, too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft == resource.RLIM_INFINITY:
+        return limits.connections
+    return max(1, min(limits.connections, max(soft - _SPARE_FILES, soft // 2)))
 
 
 @contextlib.asynccontextmanager
@@ -83,13 +184,18 @@ async def listening(server: Server) -> AsyncIterator[str]:
         "keepalive_timeout": _KEEPALIVE_SECONDS,
         "max_line_size": limits.header_bytes,
         "max_field_size": limits.header_bytes,
+        "max_headers": limits.headers,
+        "auto_decompress": False,  # what unpacks to a thousand times its size is unpacked before anybody asks for a key
     }
     runner = web.AppRunner(
         server.app, handler_cancellation=True, shutdown_timeout=settings.drain_seconds, **per_connection
     )
     await runner.setup()
     loop = asyncio.get_running_loop()
-    connections = Connections(limits)
+    others_handler = loop.get_exception_handler()
+    loop.set_exception_handler(log.from_loop)
+    most = _room_for_connections(limits)
+    connections = Connections(limits, most=most)
     listener: asyncio.Server | None = None
     try:
         listener = await loop.create_server(
@@ -97,20 +203,19 @@ async def listening(server: Server) -> AsyncIterator[str]:
             settings.host,
             settings.port,
             ssl=_tls(settings),
-            backlog=1024,
+            ssl_handshake_timeout=limits.request_seconds if settings.tls else None,
+            backlog=min(1024, max(16, most // 4)),  # so many are accepted at once, before any can be refused
         )
         port = listener.sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        base = f"{'https' if settings.tls else 'http'}://{host}:{port}"
-        if settings.public_url is None:
-            server.base_url = base
-        yield base + API
+        yield f"{'https' if settings.tls else 'http'}://{host}:{port}{API}"
     finally:
         server.services.control.ready = False
         if listener is not None:
             listener.close()
         await server.events.close()  # they would hold the end up until the time is over
         await runner.cleanup()
+        loop.set_exception_handler(others_handler)
 
 
 def _tls(settings: ServerSettings) -> ssl.SSLContext | None:

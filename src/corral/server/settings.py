@@ -22,19 +22,23 @@ class Limits:
     json_bytes: int = 32 * MIB
     """The longest JSON body; uploads are streams and have no such limit."""
     json_depth: int = 64
+    json_items: int = 250_000
+    """Texts, objects and lists in one JSON body."""
     header_bytes: int = 16 * 1024
     """The longest single header, and the longest request line."""
+    headers: int = 128
     multipart_parts: int = 2000
     frame_bytes: int = 64 * 1024
     """The longest websocket frame that we send; what a client may send is `frame_in_bytes`."""
     frame_in_bytes: int = 4 * MIB
     request_seconds: float = 30.0
-    """Within so long the headers of a request must have come, and then its JSON body."""
+    """Within so long the headers of a request must have come, then its JSON body, or the next bytes of an upload."""
     rate_per_key: float = 2000.0
     """Requests in a second, on average; twice as many may come at once."""
     bad_keys_per_minute: float = 300.0
     """So many requests with a wrong key are answered for one address; then it is told to wait."""
     connections: int = 4096
+    """When there are more, those go on which no request with a key is being answered."""
     calls_per_key: int = 1024
     """Requests of one key that are being answered at the same time."""
 
@@ -48,6 +52,7 @@ class Defaults:
     disk_gib: int = 3
     auto_stop_minutes: int = 15
     auto_archive_minutes: int = 7 * 24 * 60
+    max_auto_archive_minutes: int = 30 * 24 * 60
     auto_delete_minutes: int = -1
     target: str = "local"
 

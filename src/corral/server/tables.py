@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Iterator
 
 from corral.server.router import Router
-from corral.server.routes import absent, config, ops, organisations, sandboxes, snapshots
+from corral.server.routes import absent, config, ops, organisations, sandboxes, snapshots, telemetry
 from corral.server.routes import toolbox as toolbox_routes
 from corral.server.routing import Route, Table
 from corral.server.settings import API, TOOLBOX
@@ -19,6 +19,7 @@ ALIAS = f"{API}/toolbox{SANDBOX}/toolbox"
 CONTROL_TABLES: tuple[Table, ...] = (
     config.TABLE,
     sandboxes.TABLE,
+    telemetry.TABLE,
     snapshots.TABLE,
     organisations.TABLE,
     ops.EVENTS,
@@ -48,11 +49,17 @@ def all_routes() -> Iterator[tuple[str, Route]]:
             yield TOOLBOX + SANDBOX + route.path, route
 
 
-def make_router() -> Router:
-    """All of them, with the aliases."""
-    router = Router()
+def all_places() -> Iterator[tuple[str, Route]]:
+    """Each route at each path where it is found, aliases among them."""
     for path, route in all_routes():
-        router.add(path, route)
+        yield path, route
         if route.area == "toolbox":
-            router.add(ALIAS + path.removeprefix(TOOLBOX + SANDBOX), route)
+            yield ALIAS + path.removeprefix(TOOLBOX + SANDBOX), route
+
+
+def make_router() -> Router:
+    """From the path of a request to a route."""
+    router = Router()
+    for path, route in all_places():
+        router.add(path, route)
     return router

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral import errors
+from corral.server import log
 from corral.server.faults import Fault
 
 TABLE: tuple[tuple[type[errors.CorralError], int, str | None], ...] = (
@@ -44,5 +45,5 @@ def translate(error: errors.CorralError) -> Fault | None:
     """The refusal for an error of ours; None for one that is a bug, and becomes a 500."""
     for kind, status, code in TABLE:
         if isinstance(error, kind):
-            return Fault(status, str(error), code=code)
+            return Fault(status, log.text_of(error), code=code)
     return None

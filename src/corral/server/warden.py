@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from corral.errors import CapabilityError, CorralError, SandboxGoneError
 from corral.protocol import AsyncSandbox, Backend
 from corral.server import log, steps
 from corral.server.faults import Fault, conflict
+from corral.server.orphans import end_runs
 from corral.server.powers import keeping, pausing
 from corral.server.roster import Roster
 from corral.server.services import Held
@@ -26,7 +27,8 @@ from corral.server.wishes import ResizeWish, home_of, language_of
 from corral.spec import HOME
 
 T = TypeVar("T")
-_TOKENS = 10_000
+_ADOPT_SECONDS = 1.0
+"""After a start, those who wait for the server come first."""
 _ENDED = "it has ended by itself: killed from outside, or out of memory as a whole"
 
 
@@ -43,7 +45,10 @@ class SandboxWarden:
         self._busy: Counter[str] = Counter()
         self._locks: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._tokens: OrderedDict[tuple[str, str], Sandbox] = OrderedDict()
+        self._recalled: set[str] = set()
+        self._moments: dict[str, asyncio.Event] = {}
+        self.orphaned: set[str] = set()
+        """In these an earlier server may have begun something that nobody listens to any more."""
 
     # Handing out.
 
@@ -51,9 +56,11 @@ class SandboxWarden:
     async def use(self, sandbox_id: str, *, organisation_id: str | None, activity: bool = True) -> AsyncIterator[Held]:
         """See `Warden`. Whoever works inside when it is deleted or stopped is cancelled, and gets a 404 for it."""
         row = self.roster.find(sandbox_id, organisation_id=organisation_id)
-        if row.state != "started":
+        while (moment := self._moments.get(row.id)) is not None:
+            await moment.wait()
+        if row.state != "started" and not (row.state == "resizing" and row.desired_state == "started"):
             raise Fault(400, f"the sandbox is not started, it is {row.state}")
-        held = self._live.get(row.id) or await self._connect(row)
+        held = await self.find_held(row)
         task = asyncio.current_task()
         assert task is not None
         cancelled_before = task.cancelling()
@@ -87,6 +94,24 @@ class SandboxWarden:
         """Whether a call works inside."""
         return row.id in self._busy
 
+    @contextlib.contextmanager
+    def calls_wait(self, row: Sandbox) -> Iterator[None]:
+        """For a moment, calls that come to work inside wait. Those that are there go on."""
+        moment = self._moments[row.id] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._moments[row.id]
+            moment.set()
+
+    async def find_held(self, row: Sandbox) -> Held:
+        """A started sandbox. Raises: SandboxGoneError."""
+        return self._live.get(row.id) or await self._connect(row)
+
+    def forget(self, row: Sandbox) -> None:
+        """Let go of its handle, which somebody else closes. Nobody works inside."""
+        self._live.pop(row.id, None)
+
     async def _connect(self, row: Sandbox) -> Held:
         """A handle, made once for all that wait for it."""
         task = self._connecting.get(row.id)
@@ -101,9 +126,33 @@ class SandboxWarden:
 
     async def _connect_now(self, row: Sandbox) -> Held:
         assert row.engine_id is not None, "only one that was made is started"
-        return self._hold(row, await self.backend.connect(row.engine_id))
+        box = await self.backend.connect(row.engine_id)
+        try:
+            if row.state != "paused":
+                await self._end_orphans(row, box)
+            if row.id not in self.roster or row.state in ("destroying", "stopping", "stopped"):  # meanwhile
+                raise SandboxGoneError("the sandbox is gone", sandbox_id=row.id, op="connect")
+        except BaseException:
+            await box.aclose()
+            raise
+        return self.hold(row, box)
 
-    def _hold(self, row: Sandbox, box: AsyncSandbox) -> Held:
+    async def _end_orphans(self, row: Sandbox, box: AsyncSandbox) -> None:
+        """Before anybody else works inside: what only an earlier server listened to."""
+        if row.id in self.orphaned:
+            await end_runs(box, sandbox_id=row.id)
+            self.orphaned.discard(row.id)
+
+    async def adopt(self) -> None:
+        """Take up what an earlier server has left, one by one. Whoever is asked for meanwhile is taken up at once."""
+        await asyncio.sleep(_ADOPT_SECONDS)
+        for row in self.roster:
+            if row.id in self.orphaned and row.state == "started" and row.id not in self._live:
+                with contextlib.suppress(CorralError, Fault):  # it is gone, and says so to whoever asks
+                    await self._connect(row)
+
+    def hold(self, row: Sandbox, box: AsyncSandbox) -> Held:
+        """Calls get this handle from now on."""
         held = Held(
             id=row.id,
             organisation_id=row.organisation_id,
@@ -112,17 +161,15 @@ class SandboxWarden:
             home=home_of(row.user),
             workdir=HOME,
             language=language_of(row.labels),
-            signing_key=row.signing_key,
             env=dict(row.set_env),
         )
         self._live[row.id] = held
         return held
 
     def refresh(self, row: Sandbox) -> None:
-        """Labels or keys have changed: calls to come see it."""
+        """Labels have changed: calls to come see it."""
         held = self._live.get(row.id)
         if held is not None:
-            held.signing_key = row.signing_key
             held.language = language_of(row.labels)
 
     async def _let_go(self, row: Sandbox) -> AsyncSandbox | None:
@@ -155,6 +202,8 @@ class SandboxWarden:
         state = {"running": "started", "paused": "paused", "stopped": "stopped"}.get(found or "")
         if state == "stopped" and row.state == "archived":
             state = "archived"
+        if state == row.state == row.desired_state and row.intent is None:
+            return
         if state != "started" and (box := await self._let_go(row)) is not None:
             await box.aclose()
         if state is None:
@@ -180,6 +229,11 @@ class SandboxWarden:
         """To its end, whatever becomes of the caller."""
         return await asyncio.shield(self.spawn(work))
 
+    def is_being_changed(self, row: Sandbox) -> bool:
+        """Whether somebody has its lock."""
+        lock = self._locks.get(row.id)
+        return lock is not None and lock.locked()
+
     @contextlib.asynccontextmanager
     async def lock(self, row: Sandbox) -> AsyncIterator[None]:
         """One at a time changes a sandbox. Raises: Fault 404 if it was deleted while we waited."""
@@ -190,6 +244,8 @@ class SandboxWarden:
             yield
         if row.id not in self.roster:
             self._locks.pop(row.id, None)
+            self._recalled.discard(row.id)
+            self.orphaned.discard(row.id)
 
     # Making and ending.
 
@@ -204,16 +260,11 @@ class SandboxWarden:
             self.spawn(self._unmake(making))
             raise
 
-    def remember(self, token: str, row: Sandbox) -> None:
-        """A create that its client may send again, with the same token."""
-        self._tokens[row.organisation_id, token] = row
-        while len(self._tokens) > _TOKENS:
-            self._tokens.popitem(last=False)
-
     async def recall(self, token: str, *, organisation_id: str) -> Sandbox | None:
         """What was made for a token, if it is still there; waits while it is being made."""
-        row = self._tokens.get((organisation_id, token))
-        while row is not None and row.id in self.roster and row.state == "creating":
+        row = self.roster.made_by(token, organisation_id=organisation_id)
+        while row is not None and row.id in self.roster and row.state in ("creating", "destroying"):
+            self._recalled.add(row.id)
             with contextlib.suppress(Fault):  # it failed while we waited
                 async with self.lock(row):
                     pass
@@ -232,7 +283,7 @@ class SandboxWarden:
                 with contextlib.suppress(CapabilityError):
                     await box.detach()
                 steps.reached("create:detached")
-                self._hold(row, box)
+                self.hold(row, box)
                 self.roster.turn(row, "started")
                 steps.reached("create:acknowledged")
             except BaseException:
@@ -248,6 +299,8 @@ class SandboxWarden:
         await asyncio.wait((making,))
         if making.cancelled() or making.exception() is not None:
             return  # it has undone itself, and its failure is in the log
+        if making.result().id in self._recalled:
+            return  # its client has asked again, and is told of it
         with contextlib.suppress(Fault):  # somebody else has deleted it; any other failure is logged with this task
             await self.delete(making.result())
 
@@ -302,15 +355,16 @@ class SandboxWarden:
                 return
         await self._delete(row)
 
-    async def start(self, row: Sandbox) -> None:
-        """Let it run: from stopped, archived or paused."""
-        await self.finish(self._start(row))
+    async def start(self, row: Sandbox, *, permit: Callable[[], None]) -> None:
+        """Let it run: from stopped, archived or paused. `permit` raises if it may not, asked in the last moment."""
+        await self.finish(self._start(row, permit))
 
-    async def _start(self, row: Sandbox) -> None:
+    async def _start(self, row: Sandbox, permit: Callable[[], None]) -> None:
         async with self.lock(row):
             if row.state == "started":
                 return
             self._demand(row, "stopped", "archived", "paused")
+            permit()
             if row.state == "paused":
                 await self._resume(row)
             else:
@@ -326,7 +380,8 @@ class SandboxWarden:
         async with self._settling(row):
             box = await backend.start(row.engine_id)
         steps.reached("start:done")
-        self._hold(row, box)
+        self.orphaned.discard(row.id)  # whatever runs in it now is ours
+        self.hold(row, box)
         self.roster.turn(row, "started")
         steps.reached("start:acknowledged")
 
@@ -336,6 +391,7 @@ class SandboxWarden:
         steps.reached("resume:intent-written")
         async with self._settling(row):
             await pausing(held.box, self.backend).resume()
+            await self._end_orphans(row, held.box)
         steps.reached("resume:done")
         self.roster.turn(row, "started")
         steps.reached("resume:acknowledged")
@@ -360,7 +416,7 @@ class SandboxWarden:
             steps.reached("pause:acknowledged")
 
     async def archive(self, row: Sandbox) -> None:
-        """A stopped one: it keeps its files and counts for no quota of disk."""
+        """A stopped one: it keeps its files, and so its share of the disk."""
         async with self.lock(row):
             if row.state == "archived":
                 return
@@ -369,11 +425,11 @@ class SandboxWarden:
             self.roster.turn(row, "archived", desired="archived")
             steps.reached("archive:acknowledged")
 
-    async def recover(self, row: Sandbox, *, skip_start: bool) -> None:
-        """Out of the state of error, if there is still something of it."""
-        await self.finish(self._recover(row, skip_start=skip_start))
+    async def recover(self, row: Sandbox, *, skip_start: bool, permit: Callable[[], None]) -> None:
+        """Out of the state of error, if there is still something of it; `permit` is for starting it."""
+        await self.finish(self._recover(row, skip_start=skip_start, permit=permit))
 
-    async def _recover(self, row: Sandbox, *, skip_start: bool) -> None:
+    async def _recover(self, row: Sandbox, *, skip_start: bool, permit: Callable[[], None]) -> None:
         async with self.lock(row):
             if row.state == "error":
                 found = await self.find_at_backend(row)
@@ -381,20 +437,20 @@ class SandboxWarden:
                     raise conflict("it can't be recovered: nothing of it is left. Delete it")
                 await self.settle(row, found)
         if row.state == "stopped" and not skip_start:
-            await self._start(row)
+            await self._start(row, permit)
 
-    async def resize(self, row: Sandbox, *, cpu: int | None, memory: int | None, disk: int | None) -> None:
-        """New limits; of a stopped one, from its next start on."""
-        await self.finish(self._resize(row, cpu=cpu, memory=memory, disk=disk))
+    async def resize(self, row: Sandbox, wish: ResizeWish, *, permit: Callable[[], None]) -> None:
+        """New limits; of a stopped one, from its next start on. `permit` raises if it may not have them."""
+        await self.finish(self._resize(row, wish, permit))
 
-    async def _resize(self, row: Sandbox, *, cpu: int | None, memory: int | None, disk: int | None) -> None:
+    async def _resize(self, row: Sandbox, wish: ResizeWish, permit: Callable[[], None]) -> None:
         async with self.lock(row):
             self._demand(row, "started", "stopped")
-            if disk is not None and disk < row.disk:
+            if wish.disk is not None and wish.disk < row.disk:
                 raise Fault(400, "a disk can't be made smaller")
             before = row.state
-            wish = ResizeWish(cpu=cpu, memory=memory, disk=disk)
             keeping(self.backend)
+            permit()
             self.roster.turn(row, "resizing", intent=wish.to_intent())
             steps.reached("resize:intent-written")
             async with self._settling(row):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from dataclasses import dataclass
@@ -11,13 +12,17 @@ from corral.errors import SpecError
 from corral.server.faults import Fault, bad_request, not_here
 from corral.server.settings import GIB, Defaults
 from corral.server.store.rows import Sandbox, Snapshot, new_id
-from corral.server.wire.control import CreateSandbox
+from corral.server.wire.control import BuildInfoWish, CreateSandbox
 from corral.spec import HOME, USER, Resources, Spec, check_env
 
 LANGUAGE_LABEL = "code-toolbox-language"
 LANGUAGES = ("python", "javascript", "typescript")
+WORKDIR_LABEL = "corral.workdir"
+"""The wire has no word for a folder that shall be there from the beginning, whoever owns those above it."""
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}|[0-9]{1,5}")
 _FROM = re.compile(r"\s*FROM\s+(?:--platform=\S+\s+)?(\S+)\s*", re.IGNORECASE)
+_TAKEN = frozenset({"paginated", "for-runner", "ssh-access"})
+"""What stands in paths where else a sandbox's name does."""
 MAX_LABELS, MAX_ENV = 100, 1000
 
 
@@ -37,13 +42,22 @@ def refuse_what_is_missing(wish: CreateSandbox) -> None:
         raise not_here("linking sandboxes")
 
 
-def image_of(wish: CreateSandbox) -> str | None:
+def digest_token(given: str | None) -> str | None:
+    """What a client calls its request: of one length, however long that was."""
+    return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if given else None
+
+
+def refuse_what_excludes_itself(wish: CreateSandbox) -> None:
+    """Raises: Fault 400."""
+    if wish.auto_pause_interval and wish.auto_stop_interval:
+        raise bad_request("autoStopInterval and autoPauseInterval: at most one of them is not 0")
+
+
+def image_of(build: BuildInfoWish | None) -> str | None:
     """The image that a Dockerfile of one line names. Raises: Fault 501 for any longer one."""
-    if wish.build_info is None:
+    if build is None:
         return None
-    lines = [
-        line for line in wish.build_info.dockerfile_content.splitlines() if line.strip() and line.strip()[0] != "#"
-    ]
+    lines = [line for line in build.dockerfile_content.splitlines() if line.strip() and line.strip()[0] != "#"]
     found = _FROM.fullmatch(lines[0]) if len(lines) == 1 else None
     if found is None:
         raise not_here("building images")
@@ -54,19 +68,22 @@ def make_row(wish: CreateSandbox, *, organisation_id: str, snapshot: Snapshot, d
     """The sandbox as it will be known. Raises: Fault 400."""
     sandbox_id = new_id()
     name = wish.name if wish.name is not None else sandbox_id
-    if not name.isprintable() or name != name.strip() or "/" in name:
+    if not name.isprintable() or name != name.strip() or "/" in name or name in (".", ".."):
         raise bad_request("a name has no slash, no control characters and no space around it")
+    if name in _TAKEN:
+        raise bad_request(f"{name!r} is no name for a sandbox: in its place in a path it means something else")
     user = wish.user or USER
     if not _USER.fullmatch(user):
         raise bad_request(f"{user[:100]!r} is no user")
     labels, env = wish.labels or {}, wish.env or {}
-    if len(labels) > MAX_LABELS or len(env) > MAX_ENV:
-        raise bad_request(f"at most {MAX_LABELS} labels and {MAX_ENV} variables")
+    if len(env) > MAX_ENV:
+        raise bad_request(f"at most {MAX_ENV} variables")
     try:
         check_env(env)
     except SpecError as error:
         raise bad_request(str(error)) from None
-    language_of(labels)
+    check_labels(labels)
+    auto_stop = 0 if wish.auto_pause_interval else defaults.auto_stop_minutes
     now = time.time()
     return Sandbox(
         id=sandbox_id,
@@ -85,16 +102,34 @@ def make_row(wish: CreateSandbox, *, organisation_id: str, snapshot: Snapshot, d
         desired_state="started",
         intent="create",
         network_block_all=bool(wish.network_block_all),
-        auto_stop=_or(wish.auto_stop_interval, defaults.auto_stop_minutes),
+        auto_stop=_or(wish.auto_stop_interval, auto_stop),
         auto_pause=wish.auto_pause_interval or 0,
-        auto_archive=_or(wish.auto_archive_interval, defaults.auto_archive_minutes),
-        auto_delete=_or(wish.auto_delete_interval, defaults.auto_delete_minutes),
+        auto_archive=archive_after(_or(wish.auto_archive_interval, defaults.auto_archive_minutes), defaults=defaults),
+        auto_delete=max(-1, _or(wish.auto_delete_interval, defaults.auto_delete_minutes)),
         destroy_at=now + 60 * wish.ttl_minutes if wish.ttl_minutes else None,
         created_at=now,
         updated_at=now,
         active_at=now,
         state_at=now,
     )
+
+
+def check_snapshot_name(name: str) -> None:
+    """Raises: Fault 400. Slashes and colons are well: snapshots are named like images."""
+    if not name.isprintable() or name != name.strip() or name in (".", ".."):
+        raise bad_request("a name has no control characters and no space around it")
+
+
+def archive_after(minutes: int, *, defaults: Defaults) -> int:
+    """After how long a stopped one is archived: 0 is the longest that there is, and nothing is longer."""
+    return min(minutes or defaults.max_auto_archive_minutes, defaults.max_auto_archive_minutes)
+
+
+def check_labels(labels: dict[str, str]) -> None:
+    """Raises: Fault 400 for too many, or a language that there is not."""
+    if len(labels) > MAX_LABELS:
+        raise bad_request(f"at most {MAX_LABELS} labels")
+    language_of(labels)
 
 
 def _or(value: int | None, default: int) -> int:
@@ -112,9 +147,10 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None) -> Spec:
     }
     resources = Resources(cpus=row.cpu, memory_bytes=row.memory * GIB, disk_bytes=row.disk * GIB)
     env = {**told, **row.env}
+    workdir = row.labels.get(WORKDIR_LABEL, HOME)
     if snapshot is None or snapshot.engine_id is None:
-        return Spec(resources=resources, env=env, workdir=HOME)
-    return Spec(resources=resources, env=env, workdir=HOME, snapshot=snapshot.engine_id)
+        return Spec(resources=resources, env=env, workdir=workdir)
+    return Spec(resources=resources, env=env, workdir=workdir, snapshot=snapshot.engine_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ def build(*parts: tuple[str, bytes]) -> bytes:
 async def read(
     body: bytes, *, size: int = 7, max_parts: int = 100, boundary: bytes = BOUNDARY
 ) -> list[tuple[str, bytes]]:
-    reader = MultipartReader(Pieces(body, size), boundary=boundary, max_parts=max_parts)
+    reader = MultipartReader(Pieces(body, size), boundary=boundary, max_parts=max_parts, patience_seconds=60)
     return [(part.name, b"".join([piece async for piece in part.content])) async for part in reader.parts()]
 
 
@@ -44,7 +44,9 @@ async def test_parts_are_the_same_however_the_body_is_cut(contents: list[bytes],
 
 
 async def test_a_part_that_nobody_reads_is_passed_over() -> None:
-    reader = MultipartReader(Pieces(build(("a", b"1" * 1000), ("b", b"2")), 13), boundary=BOUNDARY, max_parts=9)
+    reader = MultipartReader(
+        Pieces(build(("a", b"1" * 1000), ("b", b"2")), 13), boundary=BOUNDARY, max_parts=9, patience_seconds=60
+    )
     assert [part.name async for part in reader.parts()] == ["a", "b"]
 
 
@@ -83,7 +85,9 @@ async def test_too_many_parts_are_refused() -> None:
 
 
 async def test_a_field_that_is_too_long_is_refused() -> None:
-    reader = MultipartReader(Pieces(build(("a", b"1" * 5000)), 100), boundary=BOUNDARY, max_parts=9)
+    reader = MultipartReader(
+        Pieces(build(("a", b"1" * 5000)), 100), boundary=BOUNDARY, max_parts=9, patience_seconds=60
+    )
     part = await anext(aiter(reader.parts()))
     with pytest.raises(Fault, match="longer than 4096"):
         await part.read_text(max_bytes=4096)
@@ -111,5 +115,7 @@ async def test_what_we_write_can_be_read_again() -> None:
 
 async def test_an_answer_without_parts_is_whole() -> None:
     framing = MultipartFraming()
-    reader = MultipartReader(Pieces(framing.end(), 5), boundary=framing.boundary.encode(), max_parts=9)
+    reader = MultipartReader(
+        Pieces(framing.end(), 5), boundary=framing.boundary.encode(), max_parts=9, patience_seconds=60
+    )
     assert [part.name async for part in reader.parts()] == []

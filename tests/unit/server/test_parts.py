@@ -45,10 +45,10 @@ def test_a_path_is_decoded_once() -> None:
 
 
 def test_depth_is_counted_outside_of_texts() -> None:
-    assert parse_body(list[str], b'["' + b"[" * 1000 + b'"]', max_depth=5) == ["[" * 1000]
-    assert parse_body(list[str], b'["\\"' + b"[" * 1000 + b'"]', max_depth=5) == ['"' + "[" * 1000]
+    assert parse_body(list[str], b'["' + b"[" * 1000 + b'"]', max_depth=5, max_items=100) == ["[" * 1000]
+    assert parse_body(list[str], b'["\\"' + b"[" * 1000 + b'"]', max_depth=5, max_items=100) == ['"' + "[" * 1000]
     with pytest.raises(Fault, match="deeper than 5"):
-        parse_body(list, b"[" * 6 + b"]" * 6, max_depth=5)
+        parse_body(list, b"[" * 6 + b"]" * 6, max_depth=5, max_items=100)
 
 
 def test_rows_come_back_as_they_went(tmp_path: Path) -> None:

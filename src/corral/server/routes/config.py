@@ -23,7 +23,7 @@ async def get_config(call: Call) -> control.DaytonaConfiguration:
         proxy_toolbox_url=base + TOOLBOX,
         default_snapshot=BASE,
         dashboard_url=base + API,
-        max_auto_archive_interval=call.services.settings.defaults.auto_archive_minutes,
+        max_auto_archive_interval=call.services.settings.defaults.max_auto_archive_minutes,
         maintanance_mode=False,
         environment="corral",
     )

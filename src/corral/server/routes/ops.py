@@ -8,11 +8,12 @@ from aiohttp import web
 
 from corral.server.faults import Fault
 from corral.server.routing import Call, Table
+from corral.server.wire.organisations import Check, HealthDto
 
 ROOT = Table("open")
 """At the root, not below the API."""
 EVENTS = Table("open")
-"""Below the API. The key comes in the first packet, and is checked there."""
+"""Below the API. The key for events comes in the first packet, and is checked there."""
 
 
 @ROOT.add("GET", "/health", scope="read", answers={200: dict[str, str]})
@@ -24,7 +25,7 @@ async def get_health(call: Call) -> dict[str, str]:
 @ROOT.add("GET", "/ready", scope="read", answers={200: dict[str, str]})
 async def get_ready(call: Call) -> dict[str, str]:
     """Whether sandboxes can be made and found."""
-    if not call.services.control.ready:
+    if not (call.services.control.ready and call.services.control.roster.can_write()):
         raise Fault(503, "not ready", headers={"Retry-After": "1"})
     return {"status": "ready"}
 
@@ -37,10 +38,25 @@ async def get_metrics(call: Call) -> web.Response:
     return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
+@EVENTS.add("GET", "/health", scope="read", answers={200: dict[str, str]})
+async def get_api_health(call: Call) -> dict[str, str]:
+    """Whether the process answers, where clients of the API ask for it."""
+    return {"status": "ok"}
+
+
+@EVENTS.add("GET", "/health/ready", scope="read", answers={200: HealthDto})
+async def get_api_ready(call: Call) -> HealthDto:
+    """Whether sandboxes can be made and found, where clients of the API ask for it."""
+    await get_ready(call)
+    up = {"sandboxes": Check(status="up")}
+    return HealthDto(status="ok", info=up, error={}, details=up)
+
+
 @EVENTS.add("GET", "/socket.io", scope="read", answers={}, websocket=True)
 async def connect_events(call: Call) -> web.StreamResponse:
     """Events of an organisation's sandboxes, over socket.io."""
-    return await call.services.control.events.serve(call.request)
+    parts = call.services.control
+    return await parts.events.serve(call.request, base_url=parts.guard.base_url(call.request))
 
 
 @EVENTS.add("GET", "/openapi.json", scope="read", answers={200: dict[str, Any]})

@@ -1,22 +1,42 @@
-"""Organisations and regions, as far as clients ask for them."""
+"""Who calls, and where sandboxes are: organisations, regions, and the key itself, as far as clients ask for them."""
 
 from __future__ import annotations
 
 from corral.server.faults import not_found
 from corral.server.routing import Call, Table
 from corral.server.store.rows import Organisation
-from corral.server.wire import control
+from corral.server.wire import organisations as wire
 from corral.server.wire.base import timestamp
 
 TABLE = Table("control")
+_MANY = 1_000_000
+"""What a client is told that wants a number where there is no limit."""
+_PERMISSIONS = {
+    "write": ("write:sandboxes", "write:snapshots"),
+    "delete": ("delete:sandboxes", "delete:snapshots"),
+}
+"""The wire's words for scopes. Its keys may always read, and work inside what they see."""
 
 
 def _mine(call: Call) -> Organisation:
     return call.services.control.keyring.organisations[call.identity.organisation_id]
 
 
-def _show(call: Call, row: Organisation) -> control.OrganizationDto:
-    return control.OrganizationDto(
+def _checked(call: Call) -> Organisation:
+    """The caller's, if it is the one that the path names. Raises: Fault 404."""
+    row = _mine(call)
+    if call.params["organizationId"] != row.id:
+        raise not_found("there is no such organisation")
+    return row
+
+
+def _or_many(limit: int | None) -> int:
+    return _MANY if limit is None else limit
+
+
+def _show(call: Call, row: Organisation) -> wire.OrganizationDto:
+    never = timestamp(0)
+    return wire.OrganizationDto(
         id=row.id,
         name=row.name,
         created_by="corral",
@@ -24,32 +44,83 @@ def _show(call: Call, row: Organisation) -> control.OrganizationDto:
         created_at=timestamp(row.created_at),
         updated_at=timestamp(row.created_at),
         suspended=False,
+        suspended_at=never,
+        suspension_reason="",
+        suspended_until=never,
+        suspension_cleanup_grace_period_hours=0,
+        max_cpu_per_sandbox=_or_many(row.max_cpu),
+        max_memory_per_sandbox=_or_many(row.max_memory_gib),
+        max_disk_per_sandbox=_or_many(row.max_disk_gib),
+        secret_quota=0,
+        max_secrets_per_sandbox=0,
+        snapshot_deactivation_timeout_minutes=0,
+        default_queue_timeout=None,
+        sandbox_limited_network_egress=False,
+        preview_warning_enabled=False,
+        sso_enabled=False,
+        scim_enabled=False,
         default_region_id=call.services.settings.defaults.target,
+        experimental_config={},
+        otel_config=None,
+        authenticated_rate_limit=call.services.settings.limits.rate_per_key,
+        sandbox_create_rate_limit=None,
+        sandbox_lifecycle_rate_limit=None,
+        authenticated_rate_limit_ttl_seconds=1,
+        sandbox_create_rate_limit_ttl_seconds=None,
+        sandbox_lifecycle_rate_limit_ttl_seconds=None,
         total_cpu_quota=row.max_cpu,
         total_memory_quota=row.max_memory_gib,
         total_disk_quota=row.max_disk_gib,
     )
 
 
-@TABLE.add("GET", "/organizations", scope="read", answers={200: list[control.OrganizationDto]})
-async def list_organizations(call: Call) -> list[control.OrganizationDto]:
+@TABLE.add("GET", "/organizations", scope="read", answers={200: list[wire.OrganizationDto]})
+async def list_organizations(call: Call) -> list[wire.OrganizationDto]:
     """The one that the key belongs to."""
     return [_show(call, _mine(call))]
 
 
-@TABLE.add("GET", "/organizations/{organizationId}", scope="read", answers={200: control.OrganizationDto})
-async def get_organization(call: Call) -> control.OrganizationDto:
+@TABLE.add("GET", "/organizations/{organizationId}", scope="read", answers={200: wire.OrganizationDto})
+async def get_organization(call: Call) -> wire.OrganizationDto:
     """The one that the key belongs to, by its id."""
-    row = _mine(call)
-    if call.params["organizationId"] != row.id:
-        raise not_found("there is no such organisation")
-    return _show(call, row)
+    return _show(call, _checked(call))
 
 
-def _region(call: Call) -> control.RegionDto:
+@TABLE.add(
+    "GET",
+    "/organizations/{organizationId}/available-sandbox-classes",
+    scope="read",
+    answers={200: list[wire.SandboxClassDto]},
+)
+async def list_available_sandbox_classes(call: Call) -> list[wire.SandboxClassDto]:
+    """What kinds of sandboxes there are: one."""
+    _checked(call)
+    target = call.services.settings.defaults.target
+    return [wire.SandboxClassDto(region_id=target, sandbox_class="container", gpu_available=False)]
+
+
+@TABLE.add("GET", "/api-keys/current", scope="read", answers={200: wire.ApiKeyDto})
+async def get_current_api_key(call: Call) -> wire.ApiKeyDto:
+    """The key that this request came with: its name, what it may, and how long."""
+    for key in call.services.control.keyring.keys:
+        if key.id == call.identity.key_id:
+            return wire.ApiKeyDto(
+                name=key.name,
+                value=key.prefix,
+                created_at=timestamp(key.created_at),
+                permissions=[word for scope in key.scopes for word in _PERMISSIONS.get(scope, ())],
+                last_used_at=None,
+                expires_at=timestamp(key.expires_at) if key.expires_at is not None else None,
+                user_id="corral",
+                organization_id=key.organisation_id,
+            )
+    raise not_found("this key was just revoked")
+
+
+def _region(call: Call) -> wire.RegionDto:
     row = _mine(call)
     target = call.services.settings.defaults.target
-    return control.RegionDto(
+    return wire.RegionDto(
         id=target,
         name=target,
         organization_id=None,
@@ -59,20 +130,20 @@ def _region(call: Call) -> control.RegionDto:
     )
 
 
-@TABLE.add("GET", "/shared-regions", scope="read", answers={200: list[control.RegionDto]})
-async def list_shared_regions(call: Call) -> list[control.RegionDto]:
+@TABLE.add("GET", "/shared-regions", scope="read", answers={200: list[wire.RegionDto]})
+async def list_shared_regions(call: Call) -> list[wire.RegionDto]:
     """Where sandboxes can be: here."""
     return [_region(call)]
 
 
-@TABLE.add("GET", "/regions", scope="read", answers={200: list[control.RegionDto]})
-async def list_regions(call: Call) -> list[control.RegionDto]:
+@TABLE.add("GET", "/regions", scope="read", answers={200: list[wire.RegionDto]})
+async def list_regions(call: Call) -> list[wire.RegionDto]:
     """The same, for clients that ask for all."""
     return [_region(call)]
 
 
-@TABLE.add("GET", "/regions/{id}", scope="read", answers={200: control.RegionDto})
-async def get_region(call: Call) -> control.RegionDto:
+@TABLE.add("GET", "/regions/{id}", scope="read", answers={200: wire.RegionDto})
+async def get_region(call: Call) -> wire.RegionDto:
     """One of them."""
     region = _region(call)
     if call.params["id"] != region.id:

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
 
 from corral.powers import KeepsSandboxes
+from corral.protocol import AsyncSandbox
 from corral.server import dto, steps
-from corral.server.faults import Fault, bad_request, not_here
-from corral.server.listing import filter_rows, page_of, read_labels
+from corral.server.faults import bad_request, not_here
+from corral.server.listing import filter_rows, numbered_page_of, page_of
 from corral.server.powers import keeping
+from corral.server.quota import check_quota
 from corral.server.reconcile import backend_name
+from corral.server.resting import rested
 from corral.server.routing import SANDBOX, Call, Table
 from corral.server.shelf import BASE
-from corral.server.store.rows import Organisation, Sandbox, Snapshot, new_id, new_signing_key
+from corral.server.signing import signing_key
+from corral.server.store.rows import Sandbox, Snapshot, new_id, new_signing_key
 from corral.server.wire import control
-from corral.server.wire.base import timestamp
-from corral.server.wishes import image_of, language_of, make_row, make_spec, refuse_what_is_missing
+from corral.server.wishes import (
+    ResizeWish,
+    archive_after,
+    check_labels,
+    check_snapshot_name,
+    digest_token,
+    image_of,
+    make_row,
+    make_spec,
+    refuse_what_excludes_itself,
+    refuse_what_is_missing,
+)
 
 TABLE = Table("control")
 _ONE = "/sandbox/{sandboxIdOrName}"
 _OK = {200: control.Sandbox}
 _TOOLBOX_PORT = 2280
+_SETTLED = frozenset({"started", "stopped", "paused", "archived", "error"})
+"""States in which a sandbox stays until somebody changes it."""
+_VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})\.")
+_PAGES = (0, 180)
+"""Since this version the list of sandboxes is read page by page."""
 
 
 def _row(call: Call, *, buried: bool = False) -> Sandbox:
@@ -34,21 +55,31 @@ def _show(call: Call, row: Sandbox) -> control.Sandbox:
     return dto.sandbox(row, base_url=call.services.control.guard.base_url(call.request))
 
 
-def _organisation(call: Call) -> Organisation:
-    return call.services.control.keyring.organisations[call.identity.organisation_id]
+def _is_from_before_pages(call: Call) -> bool:
+    """By the version that the SDKs, and nobody else, tell with each request."""
+    found = _VERSION.match(call.request.headers.get("X-Daytona-SDK-Version", ""))
+    return found is not None and (int(found[1]), int(found[2])) < _PAGES
 
 
-@TABLE.add("POST", "/sandbox", scope="write", body=control.CreateSandbox, answers=_OK)
+def _demand_files(row: Sandbox) -> str:
+    """The id at the backend of one whose files can be copied. Raises: Fault 400."""
+    if row.state not in ("started", "stopped", "paused") or row.engine_id is None:
+        raise bad_request(f"the sandbox is {row.state}; it must be started, paused or stopped for this")
+    return row.engine_id
+
+
+@TABLE.add("POST", "/sandbox", scope="write", body=control.CreateSandbox, body_optional=True, answers=_OK)
 async def create_sandbox(call: Call) -> control.Sandbox:
     """Make a sandbox; it is started when this answers."""
-    wish: control.CreateSandbox = call.body
+    wish: control.CreateSandbox = call.body or control.CreateSandbox()
     parts = call.services.control
     organisation_id = call.identity.organisation_id
-    token = call.request.headers.get("Idempotency-Key")
+    token = digest_token(call.request.headers.get("Idempotency-Key"))
     if token and (known := await parts.warden.recall(token, organisation_id=organisation_id)) is not None:
         return _show(call, known)
     refuse_what_is_missing(wish)
-    image = image_of(wish)
+    refuse_what_excludes_itself(wish)
+    image = image_of(wish.build_info)
     if image is not None:
         snapshot = parts.shelf.find_image(image, organisation_id=organisation_id)
     else:
@@ -56,21 +87,29 @@ async def create_sandbox(call: Call) -> control.Sandbox:
     if snapshot.state != "active":
         raise bad_request(f"the snapshot {snapshot.name!r} is {snapshot.state}, not active")
     row = make_row(wish, organisation_id=organisation_id, snapshot=snapshot, defaults=call.services.settings.defaults)
-    parts.roster.check_quota(_organisation(call), sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
+    check_quota(parts, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
     spec = make_spec(row, snapshot=snapshot)
-    if token:
-        parts.warden.remember(token, row)
+    row.request_token = token
     await parts.warden.make(row, lambda: parts.warden.backend.create(spec))
     parts.metrics.sandboxes_made += 1
     snapshot.used_at = time.time()
     return _show(call, row)
 
 
-@TABLE.add("GET", "/sandbox", scope="read", query=control.ListQuery, answers={200: control.ListSandboxesResponse})
-async def list_sandboxes(call: Call) -> control.ListSandboxesResponse:
-    """The organisation's sandboxes, page by page."""
+@TABLE.add(
+    "GET",
+    "/sandbox",
+    scope="read",
+    query=control.ListQuery,
+    answers={200: control.ListSandboxesResponse | list[control.Sandbox]},
+)
+async def list_sandboxes(call: Call) -> control.ListSandboxesResponse | list[control.Sandbox]:
+    """The organisation's sandboxes, page by page; clients from before there were pages get all, as a bare list."""
     base_url = call.services.control.guard.base_url(call.request)
-    rows, cursor = page_of(call.services.control.roster.of(call.identity.organisation_id), call.query)
+    mine = call.services.control.roster.of(call.identity.organisation_id)
+    if _is_from_before_pages(call):
+        return [_show(call, row) for row in filter_rows(mine, call.query)]
+    rows, cursor = page_of(mine, call.query)
     return control.ListSandboxesResponse(
         items=[dto.list_item(row, base_url=base_url) for row in rows], next_cursor=cursor
     )
@@ -82,16 +121,12 @@ async def list_sandboxes(call: Call) -> control.ListSandboxesResponse:
 async def list_sandboxes_paginated(call: Call) -> control.PaginatedSandboxes:
     """The same by numbered pages, for older clients."""
     query: control.PageQuery = call.query
-    read_labels(query.labels)
-    filters = control.ListQuery(labels=query.labels, name=query.name, id=query.id, states=query.states)
-    rows = filter_rows(call.services.control.roster.of(call.identity.organisation_id), filters)
-    rows.sort(key=lambda row: (row.created_at, row.id), reverse=True)
-    begin = (query.page - 1) * query.limit
+    rows, total = numbered_page_of(call.services.control.roster.of(call.identity.organisation_id), query)
     return control.PaginatedSandboxes(
-        items=[_show(call, row) for row in rows[begin : begin + query.limit]],
-        total=len(rows),
+        items=[_show(call, row) for row in rows],
+        total=total,
         page=query.page,
-        total_pages=-(-len(rows) // query.limit),
+        total_pages=-(-total // query.limit),
     )
 
 
@@ -109,12 +144,19 @@ async def delete_sandbox(call: Call) -> control.Sandbox:
     return _show(call, row)
 
 
+def _permit_start(call: Call, row: Sandbox) -> Callable[[], None]:
+    def permit() -> None:
+        parts = call.services.control
+        check_quota(parts, row.organisation_id, cpu=row.cpu, memory=row.memory, leaving_out=row.id)
+
+    return permit
+
+
 @TABLE.add("POST", _ONE + "/start", scope="write", answers=_OK)
 async def start_sandbox(call: Call) -> control.Sandbox:
     """Let a stopped, archived or paused one run."""
     row = _row(call)
-    call.services.control.roster.check_quota(_organisation(call), cpu=row.cpu, memory=row.memory, leaving_out=row.id)
-    await call.services.control.warden.start(row)
+    await call.services.control.warden.start(row, permit=_permit_start(call, row))
     return _show(call, row)
 
 
@@ -144,9 +186,11 @@ async def archive_sandbox(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/recover", scope="write", query=control.RecoverQuery, answers=_OK)
 async def recover_sandbox(call: Call) -> control.Sandbox:
-    """Out of the state of error."""
+    """Out of the state of error, and started."""
     row = _row(call)
-    await call.services.control.warden.recover(row, skip_start=call.query.skip_start)
+    if row.state not in ("error", "stopped", "started"):  # whoever waited for it to be started would wait for long
+        raise bad_request(f"the sandbox is {row.state}; only one in the state of error is recovered")
+    await call.services.control.warden.recover(row, skip_start=call.query.skip_start, permit=_permit_start(call, row))
     return _show(call, row)
 
 
@@ -154,16 +198,20 @@ async def recover_sandbox(call: Call) -> control.Sandbox:
 async def resize_sandbox(call: Call) -> control.Sandbox:
     """Other limits."""
     row = _row(call)
-    wish: control.ResizeSandbox = call.body
-    call.services.control.roster.check_quota(
-        _organisation(call),
-        sandboxes=1,
-        cpu=wish.cpu or row.cpu,
-        memory=wish.memory or row.memory,
-        disk=wish.disk or row.disk,
-        leaving_out=row.id,
-    )
-    await call.services.control.warden.resize(row, cpu=wish.cpu, memory=wish.memory, disk=wish.disk)
+    wish = ResizeWish(cpu=call.body.cpu, memory=call.body.memory, disk=call.body.disk)
+
+    def permit() -> None:
+        check_quota(
+            call.services.control,
+            row.organisation_id,
+            sandboxes=1,
+            cpu=wish.cpu or row.cpu,
+            memory=wish.memory or row.memory,
+            disk=wish.disk or row.disk,
+            leaving_out=row.id,
+        )
+
+    await call.services.control.warden.resize(row, wish, permit=permit)
     return _show(call, row)
 
 
@@ -172,9 +220,8 @@ async def fork_sandbox(call: Call) -> control.Sandbox:
     """A second sandbox from the files of this one."""
     source = _row(call)
     parts = call.services.control
-    if source.state not in ("started", "stopped", "paused") or source.engine_id is None:
-        raise bad_request(f"the sandbox is {source.state}; it must be started or stopped for this")
-    engine_id = source.engine_id
+    if source.state in _SETTLED:
+        _demand_files(source)  # before a second one is begun
     backend = keeping(parts.warden.backend)
     defaults = call.services.settings.defaults
     wish = control.CreateSandbox(
@@ -187,9 +234,16 @@ async def fork_sandbox(call: Call) -> control.Sandbox:
     base = parts.shelf.find(BASE, organisation_id=call.identity.organisation_id)
     row = make_row(wish, organisation_id=source.organisation_id, snapshot=base, defaults=defaults)
     row.snapshot, row.set_env = source.snapshot, dict(source.set_env)
-    parts.roster.check_quota(_organisation(call), sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
+    check_quota(parts, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
     spec = make_spec(row, snapshot=None)
-    await parts.warden.make(row, lambda: backend.fork(engine_id, spec))
+
+    async def copy() -> AsyncSandbox:
+        async with parts.warden.lock(source):  # it may be about to stop, or to be resized
+            engine_id = _demand_files(source)
+            async with rested(parts.warden, source):
+                return await backend.fork(engine_id, spec)
+
+    await parts.warden.make(row, copy)
     return _show(call, row)
 
 
@@ -197,7 +251,8 @@ async def fork_sandbox(call: Call) -> control.Sandbox:
 async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
     """Keep its files as a snapshot."""
     if call.body.include_memory:
-        raise Fault(501, "snapshots with memory are not supported by this server")
+        raise not_here("snapshots with memory")
+    check_snapshot_name(call.body.name)
     row = _row(call)
     parts = call.services.control
     backend = keeping(parts.warden.backend)
@@ -219,13 +274,13 @@ async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
 async def _take_snapshot(call: Call, row: Sandbox, snapshot: Snapshot, backend: KeepsSandboxes) -> None:
     parts = call.services.control
     async with parts.warden.lock(row):
-        if row.state not in ("started", "stopped", "paused"):
-            raise bad_request(f"the sandbox is {row.state}; it must be started or stopped for this")
-        assert row.engine_id is not None, "only one that was made is in such a state"
+        engine_id = _demand_files(row)
+        check_quota(parts, row.organisation_id, disk=snapshot.disk)
         parts.shelf.put(snapshot)
         steps.reached("snapshot:intent-written")
         try:
-            snapshot.engine_id = await backend.snapshot(row.engine_id, name=backend_name(snapshot.id))
+            async with rested(parts.warden, row):
+                snapshot.engine_id = await backend.snapshot(engine_id, name=backend_name(snapshot.id))
         except BaseException:
             parts.shelf.remove(snapshot)
             raise
@@ -239,17 +294,17 @@ async def _take_snapshot(call: Call, row: Sandbox, snapshot: Snapshot, backend: 
 async def replace_labels(call: Call) -> control.SandboxLabels:
     """Other labels, instead of all that it has."""
     row = _row(call)
-    language_of(call.body.labels)
+    check_labels(call.body.labels)
     row.labels = call.body.labels
     call.services.control.roster.save(row)
     call.services.control.warden.refresh(row)
     return control.SandboxLabels(labels=row.labels)
 
 
-def _number(call: Call, name: str, *, least: int = 0) -> int:
+def _number(call: Call, name: str, *, below_zero: bool = False) -> int:
     text = call.params[name]
-    if not (text.isascii() and text.removeprefix("-").isdigit()) or len(text) > 9 or int(text) < least:
-        raise bad_request(f"{name}: {text[:50]!r} is not a number of at least {least}")
+    if not (text.isascii() and text.removeprefix("-").isdigit()) or len(text) > 9 or (int(text) < 0 and not below_zero):
+        raise bad_request(f"{name}: {text[:50]!r} is not a number{'' if below_zero else ' of at least 0'}")
     return int(text)
 
 
@@ -273,18 +328,18 @@ async def set_auto_pause_interval(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/autoarchive/{interval}", scope="write", answers=_OK)
 async def set_auto_archive_interval(call: Call) -> control.Sandbox:
-    """Archive it after it was stopped for so many minutes; 0 is never."""
+    """Archive it after it was stopped for so many minutes; 0 is the longest that there is."""
     row = _row(call)
-    row.auto_archive = _number(call, "interval")
+    row.auto_archive = archive_after(_number(call, "interval"), defaults=call.services.settings.defaults)
     call.services.control.roster.save(row)
     return _show(call, row)
 
 
 @TABLE.add("POST", _ONE + "/autodelete/{interval}", scope="write", answers=_OK)
 async def set_auto_delete_interval(call: Call) -> control.Sandbox:
-    """Delete it after it was stopped for so many minutes; 0 is with the stop, -1 is never."""
+    """Delete it after it was stopped for so many minutes; 0 is with the stop, below 0 is never."""
     row = _row(call)
-    row.auto_delete = _number(call, "interval", least=-1)
+    row.auto_delete = max(-1, _number(call, "interval", below_zero=True))
     call.services.control.roster.save(row)
     return _show(call, row)
 
@@ -310,7 +365,14 @@ async def update_public_status(call: Call) -> control.Sandbox:
     return _show(call, row)
 
 
-@TABLE.add("POST", _ONE + "/last-activity", scope="write", answers={201: None})
+@TABLE.add(
+    "POST",
+    _ONE + "/last-activity",
+    scope="write",
+    body=control.UpdateLastActivity,
+    body_optional=True,
+    answers={201: None},
+)
 async def update_last_activity(call: Call) -> None:
     """It is in use."""
     call.services.control.roster.touch(_row(call))
@@ -336,8 +398,8 @@ async def get_port_preview_url(call: Call) -> control.PortPreviewUrl:
 
 @TABLE.add("GET", _ONE + "/signing-key", scope="run", answers={200: str})
 async def get_sandbox_signing_key(call: Call) -> str:
-    """The key with which clients sign URLs of its files."""
-    return _row(call).signing_key.decode()
+    """The key with which a client signs URLs of its files; it ends with the client's own."""
+    return signing_key(_row(call).signing_key, key_id=call.identity.key_id)
 
 
 @TABLE.add("POST", _ONE + "/signing-key/rotate", scope="run", answers={200: str})
@@ -346,34 +408,4 @@ async def rotate_signing_key(call: Call) -> str:
     row = _row(call)
     row.signing_key = new_signing_key()
     call.services.control.roster.save(row)
-    call.services.control.warden.refresh(row)
-    return row.signing_key.decode()
-
-
-@TABLE.add(
-    "GET", _ONE + "/telemetry/metrics", scope="read", query=control.MetricsQuery, answers={200: control.MetricsResponse}
-)
-async def get_sandbox_metrics(call: Call) -> control.MetricsResponse:
-    """What it uses, as measured now."""
-    row = _row(call)
-    async with call.services.warden.use(row.id, organisation_id=row.organisation_id, activity=False) as held:
-        usage = await held.box.usage()
-    now = timestamp(time.time())
-    gib = 1024**3
-    measured: dict[str, float | None] = {
-        "daytona.sandbox.cpu.limit": row.cpu,
-        "daytona.sandbox.memory.limit": row.memory * gib,
-        "daytona.sandbox.memory.usage": usage.memory_bytes,
-        "daytona.sandbox.filesystem.total": row.disk * gib,
-        "daytona.sandbox.filesystem.usage": usage.disk_bytes,
-    }
-    wanted = {name for text in call.query.metric_names for name in text.split(",")}
-    return control.MetricsResponse(
-        series=[
-            control.MetricSeries(
-                metric_name=name, data_points=[control.MetricDataPoint(timestamp=now, value=float(value))]
-            )
-            for name, value in measured.items()
-            if value is not None and (not wanted or name in wanted)
-        ]
-    )
+    return signing_key(row.signing_key, key_id=call.identity.key_id)

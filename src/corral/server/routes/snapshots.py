@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from corral.server.services import Control
 from corral.server.shelf import BASE
 from corral.server.store.rows import Snapshot, new_id
 from corral.server.wire import control
+from corral.server.wishes import check_snapshot_name, image_of
 
 TABLE = Table("control")
 _OK = {200: control.SnapshotDto}
@@ -60,13 +60,17 @@ async def create_snapshot(call: Call) -> control.SnapshotDto:
     """Another name, and other resources, for a snapshot that is there; images are not pulled or built."""
     wish: control.CreateSnapshot = call.body
     shelf = call.services.control.shelf
-    if wish.build_info is not None:
-        raise not_here("building images")
+    image = image_of(wish.build_info) or wish.image_name or BASE
     if wish.gpu:
         raise not_here("a GPU")
-    if not wish.name.isprintable() or wish.name != wish.name.strip():
-        raise bad_request("a name has no control characters and no space around it")
-    source = shelf.find_image(wish.image_name or BASE, organisation_id=call.identity.organisation_id)
+    check_snapshot_name(wish.name)
+    source = shelf.look_up(image, organisation_id=call.identity.organisation_id)
+    if source is None:
+        raise Fault(
+            422,
+            f"{image[:200]!r} is no snapshot here, and images are not pulled or built by this server: name a snapshot "
+            f"that is there as the image, {BASE!r} for one",
+        )
     if source.state in ("snapshotting", "removing"):
         raise bad_request(f"the snapshot {source.name!r} is {source.state}, not active")
     row = Snapshot(
@@ -74,7 +78,7 @@ async def create_snapshot(call: Call) -> control.SnapshotDto:
         organisation_id=call.identity.organisation_id,
         name=wish.name,
         engine_id=source.engine_id,
-        image_name=wish.image_name,
+        image_name=image,
         cpu=wish.cpu or source.cpu,
         memory=wish.memory or source.memory,
         disk=wish.disk or source.disk,
@@ -114,13 +118,24 @@ async def _remove(parts: Control, row: Snapshot) -> None:
     steps.reached("forget:acknowledged")
 
 
+@TABLE.add("POST", "/snapshots/{id}/deactivate", scope="write", answers={204: None})
+async def deactivate_snapshot(call: Call) -> None:
+    """Let nothing start from it until it is activated again."""
+    row = _row(call)
+    if row.organisation_id is None:
+        raise Fault(403, "this snapshot is everybody's")
+    if row.state not in ("active", "inactive"):
+        raise conflict(f"the snapshot is {row.state}")
+    row.state = "inactive"
+    call.services.control.shelf.put(row)
+
+
 @TABLE.add("POST", "/snapshots/{id}/activate", scope="write", answers=_OK)
 async def activate_snapshot(call: Call) -> control.SnapshotDto:
-    """Make it usable again; here every snapshot always is."""
+    """Make one that was deactivated usable again."""
     row = _row(call)
     if row.state == "inactive":
         row.state = "active"
-        row.updated_at = time.time()
         call.services.control.shelf.put(row)
     return _show(call, row)
 

@@ -22,15 +22,20 @@ class Database:
     """An open database. `serving=True` also claims the folder for one server; the kernel lets go with the process."""
 
     def __init__(self, folder: Path, *, serving: bool) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Raises: BackendUnavailableError, when another server has it or what is there can't be used."""
+        _make_private(folder)
+        self._folder = folder
         self._lock = _claim(folder) if serving else None
         try:
-            self._connection = _open(folder / FILE)
+            with _telling("can't be used"):
+                self._connection = _open(folder / FILE)
         except BaseException:
             if self._lock is not None:
                 os.close(self._lock)
             raise
         self._version = -1
+        self.failing = False
+        """Whether the last write failed."""
 
     def close(self) -> None:
         """Let go of file and folder. Idempotent."""
@@ -40,23 +45,51 @@ class Database:
             self._lock = None
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        """What a query finds."""
-        return self._connection.execute(sql, values).fetchall()
+        """What a query finds. Raises: BackendUnavailableError."""
+        with _telling("can't be read"):
+            return self._connection.execute(sql, values).fetchall()
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """One change, committed; gives how many rows it touched."""
-        return self._connection.execute(sql, values).rowcount
+        """One change, committed; gives how many rows it touched. Raises: BackendUnavailableError, and did nothing."""
+        with self._writing():
+            return self._connection.execute(sql, values).rowcount
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Several changes that happen together or not at all. No await inside."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        """Several changes that happen together or not at all. No await inside. Raises: as `run`."""
+        with self._writing():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk may have ended it already
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            yield
-        except BaseException:
-            self._connection.execute("ROLLBACK")
+            with _telling("can't be written"):
+                yield
+        except BackendUnavailableError:
+            self.failing = True
             raise
-        self._connection.execute("COMMIT")
+        self.failing = False
+
+    def try_again(self) -> None:
+        """After a write that failed: whether one succeeds now. Raises: as `run`."""
+        if self.failing:
+            self.run("UPDATE migrations SET at = at")
+
+    def is_in_place(self) -> bool:
+        """Whether the folder that we claimed is still the one at its path."""
+        if self._lock is None:
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._lock), (self._folder / LOCK).stat())
+        except OSError:
+            return False
 
     def changed_by_others(self) -> bool:
         """Whether another process (`corral key …`) has written since we asked last."""
@@ -68,6 +101,33 @@ class Database:
     def sync(self) -> None:
         """Make everything so far survive a power cut, not only a killed process."""
         self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+@contextlib.contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """A full disk, or a file that is none of ours, is a matter for whoever runs the server, and no bug."""
+    try:
+        yield
+    except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+        raise
+    except sqlite3.DatabaseError as error:
+        raise BackendUnavailableError(
+            f"the server's database {what}: {error}",
+            hint="look at its disk. A damaged one must be restored, or moved away; then its sandboxes are forgotten",
+        ) from error
+
+
+def _make_private(folder: Path) -> None:
+    """Nobody else may read what is in it, or put something else in its place."""
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    folder.mkdir(exist_ok=True, mode=0o700)
+    found = folder.stat()
+    if os.geteuid() not in (found.st_uid, 0):  # root may: `sudo corral key …` for a server with a user of its own
+        raise BackendUnavailableError(
+            "the data folder belongs to another user", hint="give --data-dir another folder, or run as that user"
+        )
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)
 
 
 def _claim(folder: Path) -> int:

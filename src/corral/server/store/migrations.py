@@ -77,4 +77,8 @@ MIGRATIONS: tuple[str, ...] = (
         UNIQUE (organisation_id, name)
     ) STRICT;
     """,
+    # 2: which request made a sandbox
+    """
+    ALTER TABLE sandboxes ADD COLUMN request_token TEXT;
+    """,
 )

@@ -111,8 +111,8 @@ class Sandbox(Row, kw_only=True):
     snapshot: str | None = None
     user: str
     env: dict[str, str]
-    set_env: dict[str, str] = {}
-    """What `POST /env` of the toolbox has set."""
+    set_env: dict[str, str | None] = {}
+    """What `POST /env` of the toolbox has set, and, without a value, unset."""
     labels: dict[str, str]
     public: bool = False
     target: str
@@ -136,7 +136,9 @@ class Sandbox(Row, kw_only=True):
     state_at: float = msgspec.field(default_factory=time.time)
     """Since when it is in its state."""
     signing_key: bytes = msgspec.field(default_factory=new_signing_key)
-    """A text, as bytes: clients get it as text and sign with its bytes."""
+    """From it come the keys with which clients sign URLs."""
+    request_token: str | None = None
+    """What its maker called the request (a digest of that): sent again, it gets this sandbox."""
 
 
 class Snapshot(Row, kw_only=True):

@@ -14,7 +14,8 @@ Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Cores = Annotated[int, Meta(ge=1, le=1024)]
 Gibibytes = Annotated[int, Meta(ge=1, le=65536)]
 Minutes = Annotated[int, Meta(ge=0, le=10_000_000)]
-MinutesOrNever = Annotated[int, Meta(ge=-1, le=10_000_000)]
+MinutesOrNever = Annotated[int, Meta(ge=-10_000_000, le=10_000_000)]
+"""Anything below 0 is never."""
 ShortText = Annotated[str, Meta(max_length=4096)]
 
 SandboxState = Literal[
@@ -156,6 +157,12 @@ class CreateSandboxSnapshot(Model, kw_only=True):
     include_memory: bool | None = None
 
 
+class UpdateLastActivity(Model, kw_only=True):
+    """What kind of use it was."""
+
+    activity_type: ShortText | None = None
+
+
 class ToolboxProxyUrl(Model, kw_only=True):
     """Where the toolbox is; the sandbox's id is put behind."""
 
@@ -177,7 +184,7 @@ class Url(Model, kw_only=True):
 
 
 class SnapshotDto(Model, kw_only=True):
-    """A snapshot."""
+    """A snapshot. What has no default here is there even if it is null: some clients look for the key."""
 
     id: str
     organization_id: str | None = None
@@ -185,19 +192,19 @@ class SnapshotDto(Model, kw_only=True):
     name: str
     image_name: str | None = None
     state: str
-    size: float | None = None
-    entrypoint: list[str] | None = None
+    size: float | None
+    entrypoint: list[str] | None
     cpu: int
     gpu: int
     mem: int
     disk: int
-    error_reason: str | None = None
+    error_reason: str | None
     created_at: str
     updated_at: str
-    last_used_at: str | None = None
+    last_used_at: str | None
     region_ids: list[str]
     ref: str | None = None
-    source_sandbox_id: str | None = None
+    source_sandbox_id: str | None
     sandbox_class: str
 
 
@@ -272,33 +279,6 @@ class MetricsResponse(Model, kw_only=True):
     series: list[MetricSeries]
 
 
-class OrganizationDto(Model, kw_only=True):
-    """An organisation, as the command line of others reads it."""
-
-    id: str
-    name: str
-    created_by: str
-    personal: bool
-    created_at: str
-    updated_at: str
-    suspended: bool
-    default_region_id: str
-    total_cpu_quota: int | None
-    total_memory_quota: int | None
-    total_disk_quota: int | None
-
-
-class RegionDto(Model, kw_only=True):
-    """Where sandboxes are: here."""
-
-    id: str
-    name: str
-    organization_id: str | None
-    region_type: str
-    created_at: str
-    updated_at: str
-
-
 class ErrorResponse(Model, kw_only=True):
     """Every refusal."""
 
@@ -315,16 +295,13 @@ class ErrorResponse(Model, kw_only=True):
 # Queries.
 
 
-class ListQuery(Query, kw_only=True):
-    """The filters of a list."""
+class Filters(Query, kw_only=True):
+    """What every list of sandboxes can be narrowed to."""
 
-    cursor: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     id: str | None = None
     name: str | None = None
     labels: str | None = None
     include_errored_deleted: bool = False
-    include_warm: bool = False
     states: list[str] = field(default_factory=list)
     snapshots: list[str] = field(default_factory=list)
     region_ids: list[str] = field(default_factory=list)
@@ -339,8 +316,6 @@ class ListQuery(Query, kw_only=True):
     max_gpu: float | None = None
     is_public: bool | None = None
     is_recoverable: bool | None = None
-    sort: Literal["name", "cpu", "memoryGib", "diskGib", "lastActivityAt", "createdAt"] = "createdAt"
-    order: Literal["asc", "desc"] = "desc"
     created_at_after: datetime | None = None
     created_at_before: datetime | None = None
     last_event_after: datetime | None = None
@@ -349,15 +324,24 @@ class ListQuery(Query, kw_only=True):
     auto_destroy_at_before: datetime | None = None
 
 
-class PageQuery(Query, kw_only=True):
-    """The filters of the older list."""
+class ListQuery(Filters, kw_only=True):
+    """A list by cursor."""
+
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    include_warm: bool = False
+    sort: Literal["name", "cpu", "memoryGib", "diskGib", "lastActivityAt", "createdAt"] = "createdAt"
+    order: Literal["asc", "desc"] = "desc"
+
+
+class PageQuery(Filters, kw_only=True):
+    """A list by numbered pages, as older clients ask for it; they have another name for regions."""
 
     page: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    labels: str | None = None
-    name: str | None = None
-    id: str | None = None
-    states: list[str] = field(default_factory=list)
+    regions: list[str] = field(default_factory=list)
+    sort: Literal["id", "name", "state", "snapshot", "region", "updatedAt", "createdAt", "lastActivityAt"] = "createdAt"
+    order: Literal["asc", "desc"] = "desc"
 
 
 class SnapshotsQuery(Query, kw_only=True):

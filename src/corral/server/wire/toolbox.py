@@ -391,3 +391,5 @@ class SystemMetrics(Model):
     mem_cache: int | None = None
     disk_used: int | None = None
     disk_free: int | None = None
+    oom_kills: int | None = None
+    """How often something was ended for want of memory. The wire has no such field; clients pass over it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 
-from corral.server.faults import bad_request
+from corral.errors import CorralError
+from corral.server.faults import Fault, bad_request
 from corral.server.routes.toolbox.git_run import Git, check_revision, credentials
 from corral.server.routes.toolbox.git_status import LOG_FORMAT, parse_log, parse_remotes, parse_status
 from corral.server.routes.toolbox.given import parse_path
@@ -23,7 +25,9 @@ async def clone_repository(call: Call) -> None:
     """Clone a repository, and check a branch or a commit of it out."""
     body = call.body
     target = parse_path(call.sandbox, body.path)
-    await call.sandbox.box.files.mkdir(posixpath.dirname(target))
+    files = call.sandbox.box.files
+    existed = await files.exists(target)
+    await files.mkdir(posixpath.dirname(target))
     options: list[str] = []
     if body.branch:
         options += ["--branch", check_revision(body.branch, "branch")]
@@ -31,18 +35,25 @@ async def clone_repository(call: Call) -> None:
         options += ["--depth", str(body.depth)]
     settings = [("http.sslVerify", "false")] if body.insecure_skip_tls else []
     login = credentials(body.username, body.password)
+    commit = check_revision(body.commit_id, "commit") if body.commit_id else None
     await Git(call.sandbox, "/").run(
         "clone", "--quiet", *options, "--", body.url, target, settings=settings, login=login, url=body.url
     )
-    if body.commit_id:
-        commit = check_revision(body.commit_id, "commit")
+    if commit is not None:
         git = Git(call.sandbox, target)
-        if body.depth:
-            await git.run(
-                "fetch", "--quiet", "--depth", str(body.depth), "origin", commit,
-                settings=settings, login=login, url=body.url,
-            )  # fmt: skip
-        await git.run("checkout", "--quiet", "--detach", commit, "--")
+        try:
+            if body.depth:
+                await git.run(
+                    "fetch", "--quiet", "--depth", str(body.depth), "origin", commit,
+                    settings=settings, login=login, url=body.url,
+                )  # fmt: skip
+            await git.run("checkout", "--quiet", "--detach", commit, "--")
+        except Fault:
+            # What git has just made is not what was asked for, and would be in the way of another attempt.
+            if not existed:
+                with contextlib.suppress(CorralError):
+                    await files.remove(target, recursive=True, missing_ok=True)
+            raise
 
 
 @TABLE.add("GET", "/git/status", scope="run", query=wire.GitPathQuery, answers={200: wire.GitStatus})

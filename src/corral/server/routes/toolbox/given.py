@@ -61,7 +61,7 @@ def environment(held: Held, variables: Mapping[str, str] | None = None) -> dict[
         Fault: 400, as `check_variables`.
     """
     check_variables(variables or {})
-    return {**held.env, **(variables or {})}
+    return {**{name: value for name, value in held.env.items() if value is not None}, **(variables or {})}
 
 
 def program_user(held: Held) -> str | None:

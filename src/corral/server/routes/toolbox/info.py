@@ -43,19 +43,19 @@ async def get_project_dir(call: Call) -> wire.DirResponse:
 @TABLE.add("POST", "/env", scope="run", body=wire.UpdateEnvRequest, answers={200: dict[str, str]})
 async def update_env(call: Call) -> dict[str, str]:
     """Set and unset variables for programs to come; gives all that are set this way."""
-    env, body = call.sandbox.env, call.body
-    new = dict(env)
-    for name in body.unset or ():
-        new.pop(name, None)
-    if body.unset_value_prefix:
-        new = {name: value for name, value in new.items() if not value.startswith(body.unset_value_prefix)}
+    held, body = call.sandbox, call.body
     check_variables(body.set or {})
-    new |= body.set or {}
-    if sum(len(name.encode()) + len(value.encode()) + 2 for name, value in new.items()) > _MAX_ENV_BYTES:
+    gone = set(body.unset or ())
+    if prefix := body.unset_value_prefix:
+        now = {**held.box.spec.env, **held.env}
+        gone |= {name for name, value in now.items() if value is not None and value.startswith(prefix)}
+    new = {**held.env, **dict.fromkeys(gone), **(body.set or {})}
+    if sum(len(name.encode()) + len((value or "").encode()) + 2 for name, value in new.items()) > _MAX_ENV_BYTES:
         raise bad_request(f"the variables together have more than {_MAX_ENV_BYTES} bytes")
-    env.clear()
-    env.update(new)
-    return new
+    held.env.clear()
+    held.env.update(new)
+    held.withhold()
+    return {name: value for name, value in new.items() if value is not None}
 
 
 @TABLE.add("GET", "/version", scope="run", answers={200: dict[str, str]})
@@ -132,4 +132,5 @@ async def get_system_metrics(call: Call) -> wire.SystemMetrics:
         disk_total=resources.disk,
         disk_used=now.disk_bytes,
         disk_free=max(0, resources.disk - now.disk_bytes) if now.disk_bytes is not None else None,
+        oom_kills=now.oom_kills,
     )

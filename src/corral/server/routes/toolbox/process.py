@@ -22,8 +22,12 @@ _TOLD_CHARACTERS = 4000
 """How much of what a program had printed goes into the message of its timeout; `result` beside it has more."""
 _TOLD_RESULT_CHARACTERS = 1024 * 1024
 
-# A long text comes by standard input, since the kernel bounds an argument, and is read whole before any of it runs: what
-# the command itself reads is then at its end, instead of the rest of the text.
+# A text is no argument: `pkill -f server.py; ...` would find the shell that runs it, and end that too. A short one
+# comes by a variable, which is gone before it runs. A long one comes by standard input, since the kernel bounds a
+# variable, and is read whole before any of it runs: what the command itself reads is then at its end, instead of the
+# rest of the text.
+_VARIABLE = "CORRAL_COMMAND_TEXT"
+_READ_SHORT = f'eval "unset {_VARIABLE}; ${_VARIABLE}"'
 _READ_LONG = 'eval "$(/bin/cat)"'
 _SHORT_BYTES = 64 * 1024
 _FIND_SHELL = "command -v zsh || command -v bash || echo /bin/sh"
@@ -43,11 +47,12 @@ async def _choose_shell(held: Held) -> str:
     return shell
 
 
-def _shell_call(shell: str, text: str) -> tuple[list[str], str | None]:
-    """The argv for a text, and what the program gets as its input."""
-    if len(text.encode()) <= _SHORT_BYTES:
-        return [shell, "-c", text], None
-    return [shell, "-c", _READ_LONG, posixpath.basename(shell)], text
+def _shell_call(shell: str, text: str) -> tuple[list[str], dict[str, str], str | None]:
+    """The argv for a text, variables beside the caller's, and what the program gets as its input."""
+    name = posixpath.basename(shell)
+    if len(text.encode("utf-8", "surrogateescape")) <= _SHORT_BYTES:
+        return [shell, "-c", _READ_SHORT, name], {_VARIABLE: text}, None
+    return [shell, "-c", _READ_LONG, name], {}, text
 
 
 @TABLE.add("POST", "/process/execute", scope="run", body=ExecuteRequest, answers={200: ExecuteResponse})
@@ -59,12 +64,12 @@ async def execute_command(call: Call) -> ExecuteResponse:
     if "\0" in body.command:
         raise bad_request("the command has a NUL character")
     folder = parse_folder(held, body.cwd)
-    argv, stdin = _shell_call(await _choose_shell(held), body.command)
+    argv, beside, stdin = _shell_call(await _choose_shell(held), body.command)
     try:
         result = await held.box.exec(
             argv,
             cwd=folder,
-            env=environment(held, body.envs),
+            env={**environment(held, body.envs), **beside},
             stdin=stdin,
             user=program_user(held),
             timeout=seconds(body.timeout),

@@ -70,6 +70,8 @@ async def create_session(call: Call) -> None:
     held, name = call.sandbox, call.body.session_id
     if name == ENTRYPOINT:
         raise bad_request(f"the name {ENTRYPOINT!r} is taken by the sandbox itself")
+    if name in (".", ".."):
+        raise bad_request(f"{name!r} can't be part of a URL, in which a session is found again")
     if len(await _names(held)) >= _MAX_SESSIONS:
         raise bad_request(f"there are {_MAX_SESSIONS} sessions; delete some")
     session = await ShellSession.open(
@@ -87,12 +89,13 @@ async def _names(held: Held) -> list[str]:
 async def list_sessions(call: Call) -> list[wire.Session]:
     """All sessions."""
     sessions = []
+    known = _known.setdefault(call.sandbox.box, {})
     for name in await _names(call.sandbox):
         try:
-            session = await ShellSession.attach(_box(call.sandbox), name)
+            session = known.get(name) or known.setdefault(name, await ShellSession.attach(_box(call.sandbox), name))
             sessions.append(wire.Session(session_id=name, commands=[_tell(c) for c in await session.commands()]))
         except NotRecordedError:
-            continue  # deleted meanwhile
+            _forget(call.sandbox, name)  # deleted meanwhile
     return sessions
 
 

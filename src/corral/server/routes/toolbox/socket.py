@@ -90,7 +90,12 @@ class Socket:
             raise Fault(404, "the sandbox has ended")
         except asyncio.CancelledError:
             # The connection broke, most likely. What came over it before that has been sent, and is meant.
-            if hear is not None and not self._call.sandbox.gone.is_set():
+            visit = self._call.visit
+            if (
+                hear is not None
+                and not self._call.sandbox.gone.is_set()
+                and not (visit is not None and visit.key_ended)
+            ):
                 await asyncio.wait((heard,), timeout=_LAST_WORDS_SECONDS)
             raise
         finally:

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SandboxGoneError
 from corral.protocol import AsyncSandbox
+from corral.record import RecordInfo
 from corral.server.faults import bad_request, conflict, not_found
 from corral.server.routes.toolbox.given import environment, parse_folder, program_user
 from corral.server.routes.toolbox.socket import FAILED, NORMAL, ClientLeftError, Socket
@@ -67,7 +68,7 @@ async def list_pty_sessions(call: Call) -> wire.PtyListResponse:
         if info.name.startswith(terminal_prefix):
             with contextlib.suppress(NotRecordedError):  # deleted meanwhile
                 terminal = await Terminal.attach(_box(call.sandbox), info.name.removeprefix(terminal_prefix))
-                sessions.append(await _tell(call.sandbox, terminal))
+                sessions.append(await _tell(call.sandbox, terminal, info))
     return wire.PtyListResponse(sessions=sessions)
 
 
@@ -117,9 +118,9 @@ async def resize_pty_session(call: Call) -> wire.PtySessionInfo:
     return await _tell(call.sandbox, terminal)
 
 
-async def _tell(held: Held, terminal: Terminal) -> wire.PtySessionInfo:
+async def _tell(held: Held, terminal: Terminal, found: RecordInfo | None = None) -> wire.PtySessionInfo:
     try:
-        info = await terminal.info()
+        info = await terminal.info(found)
     except NotRecordedError as error:
         raise not_found(f"there is no terminal {terminal.name!r}", code="PROCESS_NOT_FOUND") from error
     return wire.PtySessionInfo(
@@ -139,6 +140,8 @@ async def _open(
 ) -> Terminal:
     box = _box(held)
     name = name or secrets.token_hex(8)
+    if name in (".", ".."):
+        raise bad_request(f"{name!r} can't be part of a URL, in which a terminal is found again")
     taken = [info for info in await box.list_recorded() if info.name.startswith(terminal_prefix)]
     ended = {info.name.removeprefix(terminal_prefix): info.started for info in taken if not info.running}
     if len(taken) >= _MAX_TERMINALS and not ended:
@@ -193,13 +196,19 @@ async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamRe
     watched = _watched.setdefault(call.sandbox.box, set())
     since = 0
     if terminal.name in watched:
-        # Before the client is told that it is connected: nothing that comes of what it types may be missed.
+        # Before the client is told that it is connected: nothing that comes of what it types may be missed. Of a shell
+        # that has ended already, there is the end to tell.
         since = next((info.next_offset for info in await box.list_recorded() if info.name == record_name), 0)
+        since = min([since, *(entry.offset for entry in await recorded.notes() if entry.kind == "end")])
     watched.add(terminal.name)
     await socket.open()
+    try:
+        # In one go with the answer to the upgrade: the sync client waits a tenth of a second for it, and no longer.
+        await socket.send_json({"type": "control", "status": "connected"})
+    except ClientLeftError:
+        return socket.response
 
     async def tell() -> dict[str, Any]:
-        await socket.send_json({"type": "control", "status": "connected"})
         entries = recorded.entries(since=since)
         async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
             async for entry in entries:

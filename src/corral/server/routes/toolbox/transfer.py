@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
-import hmac
 import posixpath
 import re
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
@@ -102,8 +98,13 @@ def _refuse_folder_name(path: str) -> None:
 def _parts(call: Call) -> AsyncIterator[Part]:
     request = call.request
     boundary = boundary_of(request.headers.get("Content-Type", ""))
-    limit = call.services.settings.limits.multipart_parts
-    return MultipartReader(request.content, boundary=boundary, max_parts=limit).parts()
+    limits = call.services.settings.limits
+    return MultipartReader(
+        request.content,
+        boundary=boundary,
+        max_parts=limits.multipart_parts,
+        patience_seconds=limits.request_seconds,
+    ).parts()
 
 
 @TABLE.add("POST", "/files/upload", scope="run", query=wire.PathQuery, raw_body=True, answers={200: wire.UploadedFile})
@@ -123,7 +124,6 @@ async def upload_file_legacy(call: Call) -> wire.UploadedFile:
 )
 async def upload_file(call: Call) -> wire.UploadedFile:
     """Take one file, also by a signed URL."""
-    check_signature(call, "POST")
     return await _store_single(call)
 
 
@@ -179,7 +179,6 @@ async def download_files(call: Call) -> web.StreamResponse:
 @TABLE.add("GET", "/files/download", scope="run", query=wire.SignedQuery, signed=True, answers={200: bytes})
 async def download_file(call: Call) -> web.StreamResponse:
     """Send one file as it is, also by a signed URL."""
-    check_signature(call, "GET")
     path = call.query.path
     async with await _open(call.sandbox, path) as (size, content):
         name = quote(posixpath.basename(path.rstrip("/")), safe="", errors="surrogateescape")
@@ -262,27 +261,3 @@ def _error_body(error: Fault | SandboxFileError) -> bytes:
             "source": fault.source or DAEMON,
         }
     )
-
-
-# ------------------------------------------------------------------------------------------------------------- signed
-
-
-def sign(key: bytes, *, method: str, path: str, expires: str) -> str:
-    """The signature of a URL for one file."""
-    digest = hmac.new(key, f"v1:files:{method}:{path}:{expires}".encode("utf-8", "surrogateescape"), hashlib.sha256)
-    return "v1_" + base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
-
-
-def check_signature(call: Call, method: str) -> None:
-    """A caller without a key must have a signature. Raises: Fault, 401, if it is wrong or too old."""
-    if call.identity.key_id:
-        return
-    query = call.query
-    expires = query.expires or ""
-    wanted = sign(call.sandbox.signing_key, method=method, path=query.path, expires=expires)
-    given = (query.signature or "").encode("utf-8", "replace")
-    right = hmac.compare_digest(wanted.encode(), given) and re.fullmatch(r"\d{1,12}", expires, re.ASCII)
-    if not right:
-        raise Fault(401, "the signature of this URL is not right", code="UNAUTHORIZED")
-    if int(expires) != 0 and int(expires) < time.time():
-        raise Fault(401, "this URL has expired", code="UNAUTHORIZED")

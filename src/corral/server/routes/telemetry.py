@@ -1,0 +1,70 @@
+"""What a sandbox uses, asked for over a span of time: measured when it is asked for, because nothing is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+from corral.server.routing import SANDBOX, Call, Table
+from corral.server.settings import GIB
+from corral.server.wire import control
+from corral.server.wire.base import timestamp
+
+TABLE = Table("control")
+_SAMPLE_SECONDS = 0.1
+_CLOCKS_SECONDS = 60.0
+"""So far the clock of a client may be from ours: it asks for a span up to its own now."""
+
+
+@TABLE.add(
+    "GET",
+    "/sandbox/{sandboxIdOrName}/telemetry/metrics",
+    scope="read",
+    query=control.MetricsQuery,
+    answers={200: control.MetricsResponse},
+)
+async def get_sandbox_metrics(call: Call) -> control.MetricsResponse:
+    """What it uses, as measured now; nothing for a span of the past, and of one that does not run."""
+    parts = call.services.control
+    row = parts.roster.find(call.params["sandboxIdOrName"], organisation_id=call.identity.organisation_id)
+    call.request[SANDBOX] = row.id
+    if row.state != "started" or not _is_about_now(call.query):
+        return control.MetricsResponse(series=[])
+    async with call.services.warden.use(row.id, organisation_id=row.organisation_id, activity=False) as held:
+        began, before = time.monotonic(), await held.box.usage()
+        await asyncio.sleep(_SAMPLE_SECONDS)
+        usage, wall = await held.box.usage(), time.monotonic() - began
+    busy = None
+    if before.cpu_seconds is not None and usage.cpu_seconds is not None:
+        busy = round(100 * max(0.0, usage.cpu_seconds - before.cpu_seconds) / wall / row.cpu, 2)
+    measured: dict[str, float | None] = {
+        "daytona.sandbox.cpu.utilization": busy,
+        "daytona.sandbox.cpu.limit": row.cpu,
+        "daytona.sandbox.memory.limit": row.memory * GIB,
+        "daytona.sandbox.memory.usage": usage.memory_bytes,
+        "daytona.sandbox.filesystem.total": row.disk * GIB,
+        "daytona.sandbox.filesystem.usage": usage.disk_bytes,
+    }
+    now = timestamp(time.time())
+    wanted = {name for text in call.query.metric_names for name in text.split(",")}
+    return control.MetricsResponse(
+        series=[
+            control.MetricSeries(
+                metric_name=name, data_points=[control.MetricDataPoint(timestamp=now, value=float(value))]
+            )
+            for name, value in measured.items()
+            if value is not None and (not wanted or name in wanted)
+        ]
+    )
+
+
+def _is_about_now(query: control.MetricsQuery) -> bool:
+    now = time.time()
+    begins_later = query.since is not None and _seconds(query.since) > now + _CLOCKS_SECONDS
+    ended_before = query.until is not None and _seconds(query.until) < now - _CLOCKS_SECONDS
+    return not (begins_later or ended_before)
+
+
+def _seconds(moment: datetime) -> float:
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
