@@ -1,0 +1,323 @@
+"""The sandboxes of one environment, by key: one is made for each, however many ask at once, and each is ended once.
+
+It stands apart from the environment so that what a forgotten environment made can still be ended. Making and ending run
+on the portal, whose event loop outlives those of the callers: a caller that is cancelled, or whose loop ends, disturbs
+nobody. The lock is held to look and to note, never while something is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from corral.environment import lifetime
+from corral.errors import EnvironmentFullError, SandboxError, SandboxGoneError, SandboxStoppedError
+from corral.portal import Portal, get_portal
+from corral.protocol import Backend
+from corral.sandbox import SandboxBase
+
+_REMEMBERED_LOSSES = 1000
+_LONGEST_REST_SECONDS = 30.0
+
+T = TypeVar("T")
+
+log = logging.getLogger("corral.environment")
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One sandbox: being made, or made."""
+
+    key: str
+    backend: Backend
+    held: tuple[object, ...] = ()
+    making: concurrent.futures.Future[SandboxBase] = field(default_factory=concurrent.futures.Future)
+    users: int = 0
+    used: float = 0.0
+
+    @property
+    def box(self) -> SandboxBase | None:
+        """The sandbox, once it is made."""
+        made = self.making.done() and not self.making.cancelled() and self.making.exception() is None
+        return self.making.result() if made else None
+
+
+async def wait_for(future: concurrent.futures.Future[T]) -> T:
+    """Wait in this event loop for what happens on the portal. Being cancelled ends the waiting, never the work."""
+    inner = asyncio.wrap_future(future)
+    # A waiter that was cancelled never looks: else asyncio would log a failure that others are told.
+    inner.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(inner)
+
+
+class Cache:
+    """See the module."""
+
+    def __init__(self, *, max_sandboxes: int | None, idle_seconds: float | None) -> None:
+        self._max = max_sandboxes
+        self._idle_seconds = idle_seconds
+        self._begin()
+        lifetime.remember(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._ending: dict[Entry, concurrent.futures.Future[None]] = {}
+        self._undeleted: dict[str, tuple[Entry, Exception]] = {}
+        self._losses: OrderedDict[str, str] = OrderedDict()
+        self._backends: dict[str, Backend] = {}
+        self._retired: list[Backend] = []
+        self._resting = False
+        self._portal: Portal | None = None
+        self.pid = os.getpid()
+
+    # Taking and giving back.
+
+    def take(
+        self,
+        key: str,
+        make: Callable[[], Coroutine[Any, Any, SandboxBase]],
+        *,
+        backend: Backend,
+        held: tuple[object, ...] = (),
+    ) -> Entry:
+        """The entry of a key, in use from now on; a new one begins to be made.
+
+        Raises:
+            EnvironmentFullError: there are as many as may be, and all are in use.
+        """
+        with self._lock:
+            known = self._entries.get(key)
+            if known is not None and known.box is not None and known.box.closed:
+                del self._entries[key]  # by whoever opened it: it was theirs to close
+                known = None
+            if known is not None:
+                known.users += 1
+                return known
+            victim = self._make_room()
+            entry = Entry(key, backend, held, users=1, used=time.monotonic())
+            # From here on it can't be cancelled, by however many wait for it.
+            entry.making.set_running_or_notify_cancel()
+            self._entries[key] = entry
+            lost = self._losses.pop(key, None)
+        if victim is not None:
+            self.end(victim)
+        if lost is not None:
+            log.warning("a new sandbox takes the place of one that %s", lost)
+        self._submit(entry, make)
+        self._watch_idle()
+        return entry
+
+    def _make_room(self) -> Entry | None:
+        """The least recently used one that is free, where the cache is full."""
+        if self._max is None or len(self._entries) < self._max:
+            return None
+        free = [entry for entry in self._entries.values() if not entry.users and entry.box is not None]
+        if not free:
+            raise EnvironmentFullError(
+                f"the environment has {self._max} sandboxes, and all are in use",
+                op="open",
+                hint="leave an open block, or raise max_sandboxes",
+            )
+        victim = min(free, key=lambda entry: entry.used)
+        self._lose(victim, "made room for another")
+        return victim
+
+    def _lose(self, entry: Entry, why: str) -> None:
+        """With the lock held. Who comes back for it is told that it is not the one they had."""
+        del self._entries[entry.key]
+        self._losses[entry.key] = f"{why} ({entry.box.id if entry.box else 'never made'})"
+        while len(self._losses) > _REMEMBERED_LOSSES:
+            self._losses.popitem(last=False)
+
+    def _submit(self, entry: Entry, make: Callable[[], Coroutine[Any, Any, SandboxBase]]) -> None:
+        try:
+            self._portal = get_portal()
+            self._portal.submit(self._fulfil(entry, make))
+        except RuntimeError as error:  # the program is at its end: there is no thread any more
+            self._drop(entry)
+            entry.making.set_exception(error)
+
+    async def _fulfil(self, entry: Entry, make: Callable[[], Coroutine[Any, Any, SandboxBase]]) -> None:
+        try:
+            box = await make()
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it; nobody else could
+            # First out of the cache, then told: who tries again at once must not find it.
+            self._drop(entry)
+            told = error if isinstance(error, Exception) else SandboxError("the sandbox was not made to its end")
+            entry.making.set_exception(told)
+        else:
+            entry.making.set_result(box)
+
+    def release(self, entry: Entry) -> None:
+        """Not in use any more, by one."""
+        with self._lock:
+            entry.users -= 1
+            entry.used = time.monotonic()
+
+    def _drop(self, entry: Entry) -> bool:
+        with self._lock:
+            if self._entries.get(entry.key) is not entry:
+                return False
+            del self._entries[entry.key]
+            return True
+
+    def notice_gone(self, entry: Entry, error: Exception) -> None:
+        """Somebody found it gone: nobody shall be given it again."""
+        with self._lock:
+            if self._entries.get(entry.key) is not entry:
+                return
+            self._lose(entry, "is gone" if isinstance(error, SandboxGoneError) else "was closed")
+        if isinstance(error, SandboxStoppedError):
+            log.warning("sandbox %s was stopped, and is left as it is", error.sandbox_id)
+            return
+        self.end(entry)
+
+    def take_out(self, key: str) -> Entry | None:
+        """The entry of a key, which the cache has no more."""
+        with self._lock:
+            return self._entries.pop(key, None)
+
+    def failure_of(self, sandbox_id: str) -> Exception | None:
+        """Why a sandbox could not be deleted, if so."""
+        with self._lock:
+            return self._undeleted[sandbox_id][1] if sandbox_id in self._undeleted else None
+
+    @property
+    def boxes(self) -> list[SandboxBase]:
+        """The sandboxes that are made and not closed."""
+        with self._lock:
+            entries = list(self._entries.values())
+        return [box for entry in entries if (box := entry.box) is not None and not box.closed]
+
+    # Backends that only this environment uses.
+
+    def keep_backend(self, key: str, make: Callable[[], Backend]) -> Backend:
+        """A backend made from options: one for each set of them."""
+        with self._lock:
+            known = self._backends.get(key)
+        if known is not None:
+            return known
+        made = make()
+        with self._lock:
+            return self._backends.setdefault(key, made)
+
+    # Ending.
+
+    def end(self, entry: Entry) -> concurrent.futures.Future[None]:
+        """Delete it, on the portal. What can't be deleted is remembered for `end_all`."""
+        with self._lock:
+            known = self._ending.get(entry)
+            if known is not None:
+                return known
+            ending: concurrent.futures.Future[None] = concurrent.futures.Future()
+            ending.set_running_or_notify_cancel()
+            self._ending[entry] = ending
+        try:
+            get_portal().submit(self._end(entry, ending))
+        except RuntimeError:  # the program is at its end: what happens then is in `lifetime`
+            ending.set_result(None)
+        return ending
+
+    async def _end(self, entry: Entry, ending: concurrent.futures.Future[None]) -> None:
+        box: SandboxBase | None = None
+        failure: Exception | None = None
+        try:
+            box = await asyncio.wrap_future(entry.making)
+            # A first close that failed has closed the handle all the same: after that its maker must do it.
+            await (entry.backend.delete(box.id) if self.failure_of(box.id) is not None else box.aclose())
+        except SandboxGoneError:
+            log.debug("a sandbox was gone before it was deleted")
+        except Exception as error:  # noqa: BLE001 - reported by `end_all`, with the sandbox's id
+            failure = error
+        finally:
+            with self._lock:
+                if box is not None:
+                    self._undeleted.pop(box.id, None)
+                    if failure is not None:
+                        self._undeleted[box.id] = (entry, failure)
+                self._ending.pop(entry, None)
+            if box is not None and failure is not None:
+                log.warning("sandbox %s could not be deleted: %s", box.id, type(failure).__name__)
+            ending.set_result(None)
+
+    async def end_all(self) -> dict[str, Exception]:
+        """Delete everything, side by side, also what is being made and what could not be deleted before.
+
+        Gives the failures, by id of the sandbox.
+        """
+        with self._lock:
+            entries = [*self._entries.values(), *(entry for entry, _ in self._undeleted.values())]
+            self._entries.clear()
+            self._losses.clear()
+            # Who opens it from now on gets backends of its own: these are closed with their last sandbox.
+            self._retired += self._backends.values()
+            self._backends.clear()
+        for entry in entries:
+            self.end(entry)
+        with self._lock:
+            waited = list(self._ending.values())
+        await asyncio.gather(*(asyncio.wrap_future(ending) for ending in waited))
+        with self._lock:
+            failures = {sandbox_id: error for sandbox_id, (_, error) in self._undeleted.items()}
+            retired, self._retired = ([], self._retired) if failures else (self._retired, [])
+        for backend in retired:
+            await backend.aclose()
+        return failures
+
+    def list_living(self) -> list[Entry]:
+        """Everything that may still live, for the end of the program. What a user has closed is not among it."""
+        with self._lock:
+            kept = [entry for entry in self._entries.values() if entry.box is None or not entry.box.closed]
+            return [*kept, *self._ending, *(entry for entry, _ in self._undeleted.values())]
+
+    def abandon(self) -> None:
+        """End everything without waiting. The garbage collector calls this, anywhere: so no lock may be taken."""
+        if self._portal is not None and self.pid == os.getpid():
+            self._portal.run_soon(self.end_all())
+
+    def forget(self) -> None:
+        """In a forked child: all of it is the parent's. Kept in memory, so that nothing is finalised here."""
+        self._parents = (self._entries, self._ending, self._undeleted, self._backends, self._retired)
+        self._begin()
+
+    # Idleness.
+
+    def _watch_idle(self) -> None:
+        if self._idle_seconds is None:
+            return
+        with self._lock:
+            if self._resting:
+                return
+            self._resting = True
+        rest = min(self._idle_seconds / 2, _LONGEST_REST_SECONDS)
+        get_portal().call_later(rest, _look_idle, weakref.ref(self))
+
+    def end_idle(self) -> None:
+        """Delete what nobody has used for so long."""
+        with self._lock:
+            self._resting = False
+            before = time.monotonic() - (self._idle_seconds or 0)
+            idle = [e for e in self._entries.values() if not e.users and e.box is not None and e.used < before]
+            for entry in idle:
+                self._lose(entry, "was idle for too long")
+            left = bool(self._entries)
+        for entry in idle:
+            self.end(entry)
+        if left:
+            self._watch_idle()
+
+
+def _look_idle(cache: weakref.ref[Cache]) -> None:
+    found = cache()
+    if found is not None and found.pid == os.getpid():
+        found.end_idle()

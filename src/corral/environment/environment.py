@@ -1,0 +1,278 @@
+"""`Environment`: gives out sandboxes by wish, keeps them, and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, cast
+
+from corral.backends.registry import backend_names, get_backend, make_backend
+from corral.door import Wishes, create_on, make_spec
+from corral.environment.cache import Cache, Entry, wait_for
+from corral.environment.conversation import Conversation, conversation_of
+from corral.environment.key import make_key
+from corral.environment.variable import Resolver, Variable, has_variable
+from corral.errors import LeftBehindError, SandboxClosedError, SandboxGoneError, SpecError
+from corral.portal import get_portal
+from corral.protocol import Backend
+from corral.results import Capabilities, Event
+from corral.sandbox import SandboxBase
+from corral.spec import HOME, Spec, check_timeout
+from corral.sync import Sandbox
+
+DEFAULT_MAX_SANDBOXES = 100
+
+Prepare = Callable[[SandboxBase], Awaitable[object]]
+BackendWish = str | Backend | Callable[..., Backend] | Variable
+
+
+class Environment:
+    """A giver of sandboxes with a memory: equal wishes get the same sandbox, until the environment is closed.
+
+    Every keyword of `Sandbox` may be a `Variable`, and so may values in `env` and `labels` and items of `packages`;
+    they are looked up in the context of each `open`. `backend` is a name, a `Backend`, or a function that makes one;
+    `options` go to that function, or to the maker of a backend of that name.
+
+    - `max_sandboxes`: how many are kept. When there are as many, the least recently used that nobody has open is
+      deleted for the next.
+    - `idle_seconds`: one that nobody has opened for so long is deleted.
+    - `per_conversation`: a sandbox for each conversation. True finds its id in the context; a function gives it.
+    - `prepare`: awaited once with each new sandbox, before anybody gets it.
+
+    Use it with `async with` or `with`, or call `aclose` or `close`. What is forgotten is cleared up as well.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: BackendWish = "embedded",
+        options: Mapping[str, Any] | Variable | None = None,
+        max_sandboxes: int | None = DEFAULT_MAX_SANDBOXES,
+        idle_seconds: float | None = None,
+        per_conversation: bool | Conversation = False,
+        prepare: Prepare | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        **wishes: Any,
+    ) -> None:
+        if max_sandboxes is not None and (isinstance(max_sandboxes, bool) or max_sandboxes < 1):
+            raise SpecError(
+                f"max_sandboxes={max_sandboxes!r} is not a number of sandboxes", hint="give 1 or more, or None"
+            )
+        check_timeout(idle_seconds, what="idle_seconds", error=SpecError)
+        self._wishes = dict(wishes)
+        self._backend = backend
+        self._options = options
+        self._per_conversation = per_conversation
+        self._prepare = prepare
+        self._on_event = on_event
+        self._check_wishes()
+        self._cache = Cache(max_sandboxes=max_sandboxes, idle_seconds=idle_seconds)
+        self._finalizer = weakref.finalize(self, Cache.abandon, self._cache)
+        self._finalizer.atexit = False  # at the exit there may be no event loop; `lifetime` has another way
+
+    def _check_wishes(self) -> None:
+        """What can be known to be wrong before there is a context is told at once."""
+        later = {name for name, value in self._wishes.items() if has_variable(value)}
+        unknown = later - set(Wishes.__annotations__)
+        make_spec(**cast("Any", {name: value for name, value in self._wishes.items() if name not in later - unknown}))
+        if self._options is not None and not has_variable(self._backend) and _is_backend(self._backend):
+            raise SpecError("options are for a backend that is yet to be made", hint="give its name or its class")
+        if isinstance(self._backend, str) and self._backend not in backend_names():
+            get_backend(self._backend)  # raises, and says which there are
+
+    # About it.
+
+    @property
+    def workdir(self) -> str | None:
+        """The folder in which programs start; None where only a context knows."""
+        found = self._wishes.get("workdir", HOME)
+        return None if isinstance(found, Variable) else str(found)
+
+    @property
+    def backend_name(self) -> str:
+        """The backend's name; empty where only a context knows."""
+        if isinstance(self._backend, Variable):
+            return ""
+        return self._backend if isinstance(self._backend, str) else str(getattr(self._backend, "name", ""))
+
+    @property
+    def sandbox_ids(self) -> tuple[str, ...]:
+        """The sandboxes that it holds now."""
+        return tuple(box.id for box in self._cache.boxes)
+
+    def resolve(self, context: Any = None) -> Spec:
+        """The wish, with the context's values in the place of variables.
+
+        Raises:
+            VariableError: one error, for all variables without a value.
+            SpecError: a value that can't be.
+        """
+        return self._resolve(context)[0]
+
+    async def capabilities(self, context: Any = None) -> Capabilities:
+        """What holds on its backend. Raises: as `resolve`."""
+        return await self._resolve(context)[1].capabilities()
+
+    def _resolve(self, context: Any) -> tuple[Spec, Backend, tuple[object, ...]]:
+        """The spec, the backend, and what tells that backend from others."""
+        resolver = Resolver(context)
+        wishes = {name: resolver.resolve(value, name=name) for name, value in self._wishes.items()}
+        wanted = resolver.resolve(self._backend, name="backend")
+        options = resolver.resolve(self._options, name="options")
+        resolver.check()
+        spec = make_spec(**cast("Any", wishes))
+        if options is not None and not isinstance(options, Mapping):
+            raise SpecError(f"options are a {type(options).__name__}", hint="give a mapping of names and values")
+        if _is_backend(wanted):
+            return spec, wanted, (wanted, None)
+        if isinstance(wanted, str) and options is None:
+            return spec, get_backend(wanted), (wanted, None)
+        if not isinstance(wanted, str) and not callable(wanted):
+            raise SpecError(f"{wanted!r} is no backend", hint="give a name, a Backend, or what makes one")
+        given = dict(options or {})
+        key, _ = make_key(wanted, given)
+        make = (lambda: make_backend(wanted, **given)) if isinstance(wanted, str) else (lambda: wanted(**given))
+        return spec, self._cache.keep_backend(key, make), (wanted, given)
+
+    # Opening.
+
+    @contextlib.asynccontextmanager
+    async def open(self, context: Any = None, *, key: str | None = None) -> AsyncIterator[SandboxBase]:
+        """The sandbox for a context; made if there is none yet. Leaving the block does not end it.
+
+        A `key` of one's own has a sandbox of its own. If the sandbox turns out to be gone, the block raises
+        `SandboxGoneError`, and the next `open` makes a new one and logs that it did.
+
+        Raises:
+            VariableError, SpecError: as `resolve`.
+            EnvironmentFullError: there are as many as may be, and all are in use.
+            CapabilityError, BackendUnavailableError: as `Backend.create`.
+        """
+        entry = self._take(context, key)
+        try:
+            # If this is cancelled the making goes on: others may wait for it, and the environment owns it either way.
+            box = await wait_for(entry.making)
+            with self._noticing(entry, box):
+                yield box
+        finally:
+            self._cache.release(entry)
+
+    @contextlib.contextmanager
+    def open_sync(self, context: Any = None, *, key: str | None = None) -> Iterator[Sandbox]:
+        """The same for plain code: gives a `Sandbox`. Raises: as `open`."""
+        entry = self._take(context, key)
+        try:
+            box = get_portal().run(wait_for(entry.making))
+            with self._noticing(entry, box):
+                yield Sandbox.over(box)
+        finally:
+            self._cache.release(entry)
+
+    def _take(self, context: Any, key: str | None) -> Entry:
+        spec, backend, told_apart = self._resolve(context)
+        name, held = self._name(spec, told_apart, context, key)
+        return self._cache.take(name, lambda: self._make(backend, spec), backend=backend, held=held)
+
+    def _name(
+        self, spec: Spec, told_apart: tuple[object, ...], context: Any, key: str | None
+    ) -> tuple[str, tuple[object, ...]]:
+        conversation = None
+        if self._per_conversation is not False:
+            conversation = conversation_of(context, key=key, ask=self._per_conversation)
+        return make_key(spec, told_apart, conversation, key)
+
+    async def _make(self, backend: Backend, spec: Spec) -> SandboxBase:
+        box = await create_on(backend, spec, self._on_event)
+        if self._prepare is not None:
+            try:
+                await self._prepare(box)
+            except BaseException:
+                await box.aclose()
+                raise
+        return box
+
+    @contextlib.contextmanager
+    def _noticing(self, entry: Entry, box: SandboxBase) -> Iterator[None]:
+        try:
+            yield
+        except (SandboxGoneError, SandboxClosedError) as error:
+            if error.sandbox_id in (None, box.id):
+                self._cache.notice_gone(entry, error)
+            raise
+
+    # Ending.
+
+    async def discard(self, context: Any = None, *, key: str | None = None) -> bool:
+        """Delete the sandbox of a context now, for example when its conversation ends; whether there was one.
+
+        Raises:
+            LeftBehindError: it could not be deleted; `aclose` will try again.
+            VariableError, SpecError: as `resolve`.
+        """
+        spec, _, told_apart = self._resolve(context)
+        entry = self._cache.take_out(self._name(spec, told_apart, context, key)[0])
+        if entry is None:
+            return False
+        await wait_for(self._cache.end(entry))
+        if entry.box is not None and (failure := self._cache.failure_of(entry.box.id)) is not None:
+            raise _left_behind({entry.box.id: failure})
+        return True
+
+    async def aclose(self) -> None:
+        """Delete every sandbox, side by side. May be called again, also from another event loop; an environment that is
+        opened after it makes new ones. A cancelled close goes on.
+
+        Raises:
+            LeftBehindError: some could not be deleted: `failures` says which and why. Closing again tries again.
+        """
+        failures = await wait_for(get_portal().submit(self._cache.end_all()))
+        if failures:
+            raise _left_behind(failures)
+
+    def close(self) -> None:
+        """The same for plain code."""
+        get_portal().run(self.aclose())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Frameworks copy what they are given: a copy would hold the same sandboxes, and end them too.
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        # No parameter but the backend's name: a secret may be among them.
+        return f"Environment(backend={self.backend_name!r}, sandboxes={len(self.sandbox_ids)})"
+
+
+def _is_backend(value: Any) -> bool:
+    return not isinstance(value, str | type) and hasattr(value, "create") and hasattr(value, "capabilities")
+
+
+def _left_behind(failures: dict[str, Exception]) -> LeftBehindError:
+    listed = ", ".join(f"{sandbox_id} ({type(failure).__name__})" for sandbox_id, failure in sorted(failures.items()))
+    many = "sandbox" if len(failures) == 1 else f"{len(failures)} sandboxes"
+    error = LeftBehindError(
+        f"could not delete {many}: {listed}", failures=failures, op="aclose", hint="close again to try again"
+    )
+    error.__cause__ = next(iter(failures.values()))
+    return error

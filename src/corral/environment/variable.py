@@ -1,0 +1,117 @@
+"""Variables: values that are looked up in a context each time an environment is opened."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from corral.errors import SpecError, VariableError
+
+
+class Missing(enum.Enum):
+    """The type of `MISSING`: None may be a value."""
+
+    MISSING = "missing"
+
+
+MISSING = Missing.MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A value that a context brings: `Environment(env={"TOKEN": Variable("token")})`.
+
+    Without a `name` it has the name of the parameter, or of the entry of a mapping, in whose place it stands. What the
+    context has under that name is the value, None included; else `default`, else what `default_factory` gives.
+    """
+
+    name: str | None = None
+    default: Any = field(default=MISSING, kw_only=True, repr=False)  # it may be a secret
+    default_factory: Callable[[], Any] | None = field(default=None, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            raise SpecError(f"{self.name!r} is not a name for a variable", hint="give a text, or None")
+        if self.default is not MISSING and self.default_factory is not None:
+            raise SpecError(f"the variable {self.name!r} has two defaults", hint="give default or default_factory")
+
+
+def variables_of(context: Any) -> Mapping[str, Any]:
+    """The variables that a context brings: its `.variables`, or itself where it is a mapping.
+
+    Raises:
+        SpecError: it has neither.
+    """
+    if context is None:
+        return {}
+    found = getattr(context, "variables", None)
+    if isinstance(found, Mapping):
+        return found
+    if isinstance(context, Mapping):
+        return context
+    raise SpecError(
+        f"a {type(context).__name__} is not a context", hint="give a mapping, or an object with a mapping .variables"
+    )
+
+
+class Resolver:
+    """Puts values in the place of variables, and remembers which had none, so that one error can name them all."""
+
+    def __init__(self, context: Any) -> None:
+        self._without_context = context is None
+        self._variables = variables_of(context)
+        self._missing: list[str] = []
+        self._failures: list[Exception] = []
+
+    def resolve(self, value: Any, *, name: str | None) -> Any:
+        """A value with no variable in it, at any depth of mappings and sequences. What is missing becomes None."""
+        if isinstance(value, Variable):
+            return self._look_up(value, name)
+        if isinstance(value, Mapping) and has_variable(value):
+            return {key: self.resolve(item, name=str(key)) for key, item in value.items()}
+        if isinstance(value, list | tuple) and has_variable(value):
+            return type(value)(self.resolve(item, name=None) for item in value)
+        return value
+
+    def _look_up(self, variable: Variable, name: str | None) -> Any:
+        key = variable.name or name
+        if key is not None and key in self._variables:
+            return self._variables[key]
+        if variable.default is not MISSING:
+            return self.resolve(variable.default, name=name)
+        if variable.default_factory is not None:
+            try:
+                return variable.default_factory()
+            except Exception as error:  # noqa: BLE001 - it is the caller's function: the error below says whose
+                self._failures.append(error)
+        self._missing.append(key if key is not None else "(a variable without a name in a list)")
+        return None
+
+    def check(self) -> None:
+        """Raise one error for all that had no value.
+
+        Raises:
+            VariableError: `names` are all of them.
+        """
+        if not self._missing:
+            return
+        names = tuple(dict.fromkeys(self._missing))
+        listed = ", ".join(repr(name) for name in names)
+        text = f"there is no value for the variable{'s' if len(names) > 1 else ''} {listed}"
+        if self._failures:
+            kinds = ", ".join(sorted({type(error).__name__ for error in self._failures}))
+            text += f"; a default_factory failed with {kinds}"
+        hint = "open the environment with a context" if self._without_context else "put them into context.variables"
+        error = VariableError(text, names=names, op="open", hint=f"{hint}, or give each a default")
+        raise error from (self._failures[0] if self._failures else None)
+
+
+def has_variable(value: Any) -> bool:
+    """Whether a variable stands somewhere in it."""
+    if isinstance(value, Variable):
+        return True
+    if isinstance(value, Mapping):
+        return any(has_variable(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(has_variable(item) for item in value)

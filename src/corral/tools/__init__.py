@@ -1,0 +1,24 @@
+"""What a model sees: tools with bounded text in and bounded text out, free of any framework."""
+
+from __future__ import annotations
+
+from corral.tools.code import CodeTool
+from corral.tools.files import FileTools
+from corral.tools.permission import OperationRules, Permissions, Rule
+from corral.tools.policy import ShellPolicy
+from corral.tools.render import ToolText
+from corral.tools.shell import ShellCapabilities, ShellTool
+from corral.tools.tool import Tool
+
+__all__ = [
+    "CodeTool",
+    "FileTools",
+    "OperationRules",
+    "Permissions",
+    "Rule",
+    "ShellCapabilities",
+    "ShellPolicy",
+    "ShellTool",
+    "Tool",
+    "ToolText",
+]

@@ -1,0 +1,393 @@
+"""File tools: ls, read_file, write_file, edit_file, hashline_edit, glob, grep; with rules that hold for every path.
+
+A rule is asked for the path as the model wrote it and for where it really leads, and then that real path is used. What
+may not be read is not found by a search either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from corral.errors import EditConflictError, EditError, PolicyError, SandboxFileError
+from corral.files import FilesBase
+from corral.results import GlobResult, GrepMatch, GrepResult
+from corral.sandbox import SandboxBase
+from corral.tools.hashline import DEFAULT_HASH_LENGTH, edit_lines, line_hash, split_lines
+from corral.tools.permission import Operation, Permissions, normal_path, real_path
+from corral.tools.reading import MAX_EDIT_BYTES, SNIFFED_BYTES, read_window
+from corral.tools.render import (
+    DEFAULT_MAX_CHARS,
+    ToolText,
+    quote,
+    render_binary,
+    render_error,
+    render_glob,
+    render_grep,
+    render_lines,
+    render_listing,
+)
+from corral.tools.schema import ArgumentsError, Parameter
+from corral.tools.tool import Source, Tool
+
+OnAsk = Callable[[str, str, str], bool | Awaitable[bool]]
+"""Asked for an operation, a path and the rule's note: whether it may be done."""
+
+DEFAULT_LINES = 2000
+GLOB_LIMIT = 1000
+GREP_LIMIT = 500
+_MODES = ("content", "files_with_matches", "count")
+
+_PATH = "a path inside the sandbox; relative ones are under the working directory"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The rules of a set of tools, and whom to ask."""
+
+    permissions: Permissions | None = None
+    on_ask: OnAsk | None = None
+
+    async def enter(self, box: SandboxBase, operation: Operation, path: str) -> str:
+        """The real path, if it may be used.
+
+        Raises:
+            PolicyError: it may not.
+            SandboxFileError: nobody knows where it leads.
+        """
+        workdir = box.spec.workdir
+        real = await real_path(box.files, path, workdir=workdir)
+        for name in dict.fromkeys((normal_path(path, workdir=workdir), real)):
+            await self._judge(operation, name, path)
+        return real
+
+    async def _judge(self, operation: Operation, name: str, given: str) -> None:
+        if self.permissions is None:
+            return
+        decision = self.permissions.decide(operation, name)
+        if decision.action == "allow":
+            return
+        note = decision.rule.note if decision.rule is not None else ""
+        if decision.action == "ask" and self.on_ask is not None:
+            answer = self.on_ask(operation, name, note)
+            if await answer if inspect.isawaitable(answer) else answer:
+                return
+        why = f": {note}" if note else ""
+        raise PolicyError(f"{operation} of {quote(given)} is not allowed{why}", op=operation)
+
+    async def shows(self, box: SandboxBase, operations: Sequence[Operation], path: str) -> bool:
+        """Whether a search that was allowed may show this path. Nobody is asked again.
+
+        Left out is what is denied, and what a rule of its own says to ask for.
+        """
+        if self.permissions is None:
+            return True
+        try:
+            real = await real_path(box.files, path, workdir=box.spec.workdir)
+        except SandboxFileError:
+            return False
+        names = dict.fromkeys((path, real))
+        return all(self._leaves(operation, name) for operation in operations for name in names)
+
+    def _leaves(self, operation: Operation, name: str) -> bool:
+        decision = self.permissions.decide(operation, name) if self.permissions is not None else None
+        if decision is None or decision.action == "allow":
+            return True
+        return decision.action == "ask" and decision.rule is None
+
+
+class FileTool(Tool):
+    """One of the tools of `FileTools`."""
+
+    def __init__(
+        self,
+        environment: Source,
+        *,
+        gate: Gate,
+        name: str,
+        description: str,
+        parameters: Sequence[Parameter],
+        max_chars: int,
+        act: Callable[[FileTool, SandboxBase, Mapping[str, Any]], Awaitable[ToolText]],
+    ) -> None:
+        super().__init__(environment, name=name, description=description, parameters=parameters, max_chars=max_chars)
+        self.gate = gate
+        self._act = act
+
+    async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+        """See `Tool`."""
+        return await self._act(self, box, values)
+
+
+class FileTools:
+    """All file tools on one environment: iterate over them, or take one by its name.
+
+    `permissions` are rules for every path; without them, the sandbox alone decides. What a rule says to ask for is put
+    to `on_ask`, and refused where there is none. An operation that could never be allowed has no tool. `hashline` gives
+    `hashline_edit` in the place of `edit_file`, and tags on the lines of `read_file`.
+    """
+
+    def __init__(
+        self,
+        environment: Source,
+        *,
+        permissions: Permissions | None = None,
+        on_ask: OnAsk | None = None,
+        hashline: bool = False,
+        max_chars: int = DEFAULT_MAX_CHARS,
+    ) -> None:
+        gate = Gate(permissions, on_ask)
+        table = dict(_TABLE)
+        del table["edit_file" if hashline else "hashline_edit"]
+        if hashline:
+            table["read_file"] = replace(table["read_file"], act=_read_tagged)
+        self._tools = {
+            name: FileTool(
+                environment,
+                gate=gate,
+                name=name,
+                description=row.description,
+                parameters=row.parameters,
+                max_chars=max_chars,
+                act=row.act,
+            )
+            for name, row in table.items()
+            if permissions is None or not permissions.never(row.operation)
+        }
+
+    def __iter__(self) -> Iterator[FileTool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __getitem__(self, name: str) -> FileTool:
+        return self._tools[name]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tools that there are."""
+        return tuple(self._tools)
+
+
+# What each does.
+
+
+async def _list(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    path = await tool.gate.enter(box, "ls", values["path"])
+    entries = await box.files.list(path)
+    shown = [info for info in entries if await tool.gate.shows(box, ("ls",), info.path)]
+    return render_listing(values["path"], shown, max_chars=tool.max_chars)
+
+
+async def _read(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    path = await tool.gate.enter(box, "read", values["path"])
+    window = await read_window(
+        box.files, path, offset=values["offset"], limit=values["limit"], max_chars=tool.max_chars
+    )
+    if window.binary:
+        size = (await box.files.stat(path)).size
+        return render_binary(values["path"], size=size, beginning=window.beginning)
+    if not window.lines and values["offset"] and window.total is not None:
+        return render_error(f"{quote(values['path'])} has only {window.total} lines", code="arguments")
+    return render_lines(window.lines, first=values["offset"] + 1, total=window.total, max_chars=tool.max_chars)
+
+
+async def _read_tagged(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    """As `_read`; but a hash is of a whole line, to the byte, so the whole file is needed."""
+    path = await tool.gate.enter(box, "read", values["path"])
+    data = await box.files.read(path, max_bytes=MAX_EDIT_BYTES)
+    if b"\0" in data[:SNIFFED_BYTES]:
+        return render_binary(values["path"], size=len(data), beginning=data)
+    lines, _ = split_lines(data.decode("utf-8", "surrogateescape"))
+    offset = values["offset"]
+    if offset >= len(lines):
+        return render_error(f"{quote(values['path'])} has only {len(lines)} lines", code="arguments")
+    shown = lines[offset : offset + values["limit"]]
+    tags = [
+        f"{number}:{line_hash(line, length=DEFAULT_HASH_LENGTH)}|"
+        for number, line in enumerate(shown, start=offset + 1)
+    ]
+    bare = [line.removesuffix("\r") for line in shown]
+    return render_lines(bare, first=offset + 1, total=len(lines), max_chars=tool.max_chars, tags=tags)
+
+
+async def _write(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    path = await tool.gate.enter(box, "write", values["path"])
+    size = await box.files.write(path, values["content"])
+    lines = values["content"].count("\n") + (not values["content"].endswith("\n") and bool(values["content"]))
+    return ToolText(f"Wrote {lines} lines ({size} bytes) to {quote(values['path'])}")
+
+
+async def _edit(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    path = await tool.gate.enter(box, "edit", values["path"])
+    old, new, every = values["old_string"], values["new_string"], values["replace_all"]
+    if old == new:
+        raise ArgumentsError("'old_string' and 'new_string' are the same")
+    try:
+        done = await box.files.edit(path, old, new, replace_all=every)
+    except EditError as error:
+        # A model sees lines; which of the two ends they have it can't see.
+        if error.count or "\n" not in old or "\r" in old:
+            raise
+        done = await box.files.edit(path, old.replace("\n", "\r\n"), new.replace("\n", "\r\n"), replace_all=every)
+    return ToolText(f"Edited {quote(values['path'])}: replaced {done.replacements} occurrence(s)", result=done)
+
+
+async def _edit_lines(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    path = await tool.gate.enter(box, "edit", values["path"])
+    before = await box.files.read(path, max_bytes=MAX_EDIT_BYTES)
+    done = edit_lines(
+        before.decode("utf-8", "surrogateescape"),
+        values["start_line"],
+        values["start_hash"],
+        values["new_content"],
+        end_line=values["end_line"],
+        end_hash=values["end_hash"],
+        insert_after=values["insert_after"],
+        hash_length=DEFAULT_HASH_LENGTH,
+    )
+    if done.error is not None:
+        return render_error(done.error, code="edit")
+    await _swap(box.files, path, before, done.content.encode("utf-8", "surrogateescape"))
+    return ToolText(f"{done.summary} in {quote(values['path'])}")
+
+
+async def _swap(files: FilesBase, path: str, before: bytes, after: bytes) -> None:
+    """Put one content in the place of another, if it is still there. Raises: EditConflictError."""
+    if before == after:
+        return
+    if before:
+        await files.edit(path, before, after, expected_sha256=hashlib.sha256(before).hexdigest())
+        return
+    if (await files.stat(path)).size:
+        raise EditConflictError(f"{path}: the file has changed since it was read", path=path, op="edit")
+    await files.write(path, after)
+
+
+async def _glob(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    pattern, path = values["pattern"], values["path"]
+    if pattern.startswith("/"):
+        # A search from the root is judged as one: the folder in the pattern is the one that is meant.
+        fixed = pattern.split("*")[0].rpartition("/")[0] or "/"
+        path, pattern = fixed, pattern[len(fixed) :].lstrip("/")
+    root = await tool.gate.enter(box, "glob", path)
+    found = await box.files.glob(pattern, path=root, limit=GLOB_LIMIT)
+    shown = tuple([info for info in found.files if await tool.gate.shows(box, ("glob",), info.path)])
+    result = GlobResult(shown, truncated=found.truncated, unreadable=found.unreadable)
+    return replace_result(render_glob(values["pattern"], result, max_chars=tool.max_chars), result)
+
+
+async def _grep(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    root = await tool.gate.enter(box, "grep", values["path"])
+    if values["output_mode"] not in _MODES:
+        raise ArgumentsError(f"'output_mode' must be one of {', '.join(_MODES)}")
+    found = await box.files.grep(
+        values["pattern"],
+        path=root,
+        include=values["glob"],
+        ignore_case=values["ignore_case"],
+        fixed=values["fixed"],
+        hidden=not values["ignore_hidden"],
+        limit=GREP_LIMIT,
+    )
+    shown = await _filter_matches(tool, box, found.matches)
+    result = GrepResult(shown, truncated=found.truncated, unreadable=found.unreadable)
+    text = render_grep(values["pattern"], result, mode=values["output_mode"], max_chars=tool.max_chars)
+    return replace_result(text, result)
+
+
+async def _filter_matches(tool: FileTool, box: SandboxBase, matches: Sequence[GrepMatch]) -> tuple[GrepMatch, ...]:
+    """Content is content: what may not be read may not be searched."""
+    may = {
+        path: await tool.gate.shows(box, ("grep", "read"), path)
+        for path in dict.fromkeys(match.path for match in matches)
+    }
+    return tuple(match for match in matches if may[match.path])
+
+
+def replace_result(text: ToolText, result: object) -> ToolText:
+    """The same text, with what stands behind it."""
+    return ToolText(text, ok=text.ok, error=text.error, truncated=text.truncated, result=result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    operation: Operation
+    description: str
+    act: Callable[[FileTool, SandboxBase, Mapping[str, Any]], Awaitable[ToolText]]
+    parameters: tuple[Parameter, ...]
+
+
+_FOLDER = Parameter("path", "string", f"the folder: {_PATH}", default=".")
+_FILE = Parameter("path", "string", f"the file: {_PATH}", required=True)
+_TABLE: dict[str, _Row] = {
+    "ls": _Row("ls", "List a folder: names, sizes, and what is a folder.", _list, (_FOLDER,)),
+    "read_file": _Row(
+        "read",
+        "Read a text file, with line numbers. Long files come in pieces: the last line says how to read on.",
+        _read,
+        (
+            _FILE,
+            Parameter("offset", "integer", "how many lines to skip", default=0, least=0),
+            Parameter("limit", "integer", "how many lines at most", default=DEFAULT_LINES, least=1),
+        ),
+    ),
+    "write_file": _Row(
+        "write",
+        "Write a text file, whole; folders on the way are made, and what was in the file before is replaced.",
+        _write,
+        (_FILE, Parameter("content", "string", "the whole content", required=True)),
+    ),
+    "edit_file": _Row(
+        "edit",
+        "Replace a text in a file. It must be there exactly once, unless replace_all is true.",
+        _edit,
+        (
+            _FILE,
+            Parameter("old_string", "string", "the text to replace, to the letter, no line numbers", required=True),
+            Parameter("new_string", "string", "what to put in its place", required=True),
+            Parameter("replace_all", "boolean", "replace every occurrence", default=False),
+        ),
+    ),
+    "hashline_edit": _Row(
+        "edit",
+        "Replace, delete or insert lines by number and hash, as read_file shows them: number:hash|content.",
+        _edit_lines,
+        (
+            _FILE,
+            Parameter("start_line", "integer", "the first line", required=True, least=1),
+            Parameter("start_hash", "string", "its hash", required=True),
+            Parameter("new_content", "string", "the new lines; empty to delete", required=True),
+            Parameter("end_line", "integer", "the last line to replace; left out: only the first", least=1),
+            Parameter("end_hash", "string", "its hash"),
+            Parameter("insert_after", "boolean", "insert after the first line, and replace nothing", default=False),
+        ),
+    ),
+    "glob": _Row(
+        "glob",
+        "Find files by a pattern such as **/*.py, where ** crosses folders.",
+        _glob,
+        (Parameter("pattern", "string", "the pattern", required=True), _FOLDER),
+    ),
+    "grep": _Row(
+        "grep",
+        "Find lines that match a regular expression, in text files.",
+        _grep,
+        (
+            Parameter("pattern", "string", "the regular expression", required=True),
+            Parameter("path", "string", f"a folder or a file: {_PATH}", default="."),
+            Parameter("glob", "string", "only in files that match this pattern, such as *.py"),
+            Parameter("output_mode", "string", "lines, files, or counts", default="content", choices=_MODES),
+            Parameter("ignore_case", "boolean", "whether case does not matter", default=False),
+            Parameter("fixed", "boolean", "take the pattern as plain text", default=False),
+            Parameter("ignore_hidden", "boolean", "leave out names that begin with a dot", default=True),
+        ),
+    ),
+}

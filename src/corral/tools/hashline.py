@@ -1,0 +1,158 @@
+"""Editing by line number and hash: a model names the lines it has seen, and a line that has changed is refused.
+
+A line is shown as `{number}:{hash}|{content}`. The hash is the beginning of the line's MD5, which finds accidents and
+is no defence. Two digits are the known format; with them one change in 256 is not seen, so ours are longer.
+
+Texts may hold surrogates for bytes that are not UTF-8, and lines may end in CRLF: both survive an edit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+KNOWN_HASH_LENGTH = 2
+DEFAULT_HASH_LENGTH = 6
+"""What our own tools show: one undetected change in sixteen million."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineEdit:
+    """What an edit by lines gives: the new content, or why there is none, and one line that says what was done."""
+
+    content: str
+    error: str | None = None
+    summary: str = ""
+
+
+def line_hash(line: str, *, length: int = KNOWN_HASH_LENGTH) -> str:
+    """The first digits of the MD5 of a line, without its ending."""
+    digest = hashlib.md5(_bare(line).encode("utf-8", "surrogateescape"), usedforsecurity=False)
+    return digest.hexdigest()[:length]
+
+
+def format_hashline(
+    content: str, offset: int = 0, limit: int = 2000, *, hash_length: int = KNOWN_HASH_LENGTH
+) -> str:  # fmt: skip
+    """The lines from `offset` (0 is the first) on, at most `limit`, tagged with their numbers and hashes."""
+    lines, _ = split_lines(content)
+    if offset >= len(lines) and offset > 0:
+        return f"Error: Offset {offset} exceeds file length ({len(lines)} lines)"
+    shown = lines[offset : offset + limit]
+    text = "\n".join(
+        f"{number}:{line_hash(line, length=hash_length)}|{_bare(line)}"
+        for number, line in enumerate(shown, start=offset + 1)
+    )
+    left = len(lines) - offset - len(shown)
+    return f"{text}\n\n... ({left} more lines)" if left > 0 else text
+
+
+def apply_hashline_edit(
+    content: str,
+    start_line: int,
+    start_hash: str,
+    new_content: str,
+    end_line: int | None = None,
+    end_hash: str | None = None,
+    insert_after: bool = False,  # noqa: FBT001, FBT002 - the known signature
+) -> tuple[str, str | None]:
+    """The new content and None, or the old content and what was wrong."""
+    done = edit_lines(
+        content,
+        start_line,
+        start_hash,
+        new_content,
+        end_line=end_line,
+        end_hash=end_hash,
+        insert_after=insert_after,
+    )
+    return done.content, done.error
+
+
+def edit_lines(
+    content: str,
+    start_line: int,
+    start_hash: str,
+    new_content: str,
+    *,
+    end_line: int | None = None,
+    end_hash: str | None = None,
+    insert_after: bool = False,
+    hash_length: int = KNOWN_HASH_LENGTH,
+) -> LineEdit:
+    """Replace, delete (`new_content` is empty) or insert lines, if the lines named are still what they were.
+
+    A hash shorter than `hash_length` is no proof and is refused as a mismatch.
+    """
+    lines, trailing = split_lines(content)
+    error = _find_fault(
+        lines, start_line, start_hash, end_line, end_hash, insert_after=insert_after, hash_length=hash_length
+    )
+    if error is not None:
+        return LineEdit(content, error)
+    first = start_line - 1
+    last = end_line - 1 if end_line is not None else first
+    ending = "\r" if lines[first].endswith("\r") else ""
+    fresh = [f"{_bare(line)}{ending}" for line in split_lines(new_content)[0]] if new_content else []
+    if insert_after:
+        changed = [*lines[: first + 1], *fresh, *lines[first + 1 :]]
+        summary = f"Inserted {len(fresh)} line(s) after line {start_line}"
+    else:
+        changed = [*lines[:first], *fresh, *lines[last + 1 :]]
+        summary = _summarise(last - first + 1, len(fresh), start_line)
+    text = "\n".join(changed)
+    return LineEdit(f"{text}\n" if trailing and changed else text, summary=summary)
+
+
+def split_lines(content: str) -> tuple[list[str], bool]:
+    """The lines, and whether the last one ends in a newline. An empty text is one empty line."""
+    trailing = content.endswith("\n")
+    return (content[:-1] if trailing else content).split("\n"), trailing
+
+
+def _find_fault(
+    lines: list[str],
+    start_line: int,
+    start_hash: str,
+    end_line: int | None,
+    end_hash: str | None,
+    *,
+    insert_after: bool,
+    hash_length: int,
+) -> str | None:
+    if insert_after and (end_line is not None or end_hash is not None):
+        return "end_line/end_hash cannot be combined with insert_after"
+    if not 1 <= start_line <= len(lines):
+        return f"Line {start_line} out of range (file has {len(lines)} lines)"
+    if (fault := _compare(lines, start_line, start_hash, hash_length)) is not None:
+        return fault
+    if end_line is None:
+        return None
+    if end_line < start_line:
+        return f"end_line ({end_line}) must be >= start_line ({start_line})"
+    if end_line > len(lines):
+        return f"End line {end_line} out of range (file has {len(lines)} lines)"
+    return _compare(lines, end_line, end_hash, hash_length) if end_hash is not None else None
+
+
+def _compare(lines: list[str], number: int, given: str, hash_length: int) -> str | None:
+    length = max(len(given), hash_length)
+    actual = line_hash(lines[number - 1], length=length)
+    if given.lower() == actual:
+        return None
+    return (
+        f"Hash mismatch at line {number}: expected '{given}', got '{actual}'. "
+        "File may have changed — re-read it first."
+    )  # fmt: skip
+
+
+def _summarise(removed: int, added: int, line: int) -> str:
+    if not added:
+        return f"Deleted {removed} line(s) at line {line}"
+    if added == removed:
+        return f"Replaced {removed} line(s) at line {line}"
+    return f"Replaced {removed} line(s) with {added} line(s) at line {line}"
+
+
+def _bare(line: str) -> str:
+    return line.removesuffix("\r")

@@ -1,0 +1,286 @@
+"""Permission rules: what a tool may do to which path or command, as data; and the real path behind a name.
+
+Rules are patterns, the first that matches decides. For paths `*` stays within a name, `**` crosses folders, `[!x]` and
+`{a,b}` are known. Commands are texts, in which `*` matches anything. Rules for commands are a courtesy to whoever reads
+what a model wants; the wall is the sandbox.
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+import re
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxNotFolderError
+from corral.paths import inside
+from corral.protocol import PathLike
+from corral.results import FileInfo
+
+Action = Literal["allow", "deny", "ask"]
+Operation = Literal["read", "write", "edit", "execute", "glob", "grep", "ls"]
+OPERATIONS: tuple[Operation, ...] = ("read", "write", "edit", "execute", "glob", "grep", "ls")
+
+SECRETS = (
+    "**/.env",
+    "**/.env.*",
+    "**/*.pem",
+    "**/*.key",
+    "**/*.crt",
+    "**/credentials*",
+    "**/secrets*",
+    "**/*secret*",
+    "**/*password*",
+    "**/.aws/**",
+    "**/.ssh/**",
+    "**/.gnupg/**",
+)
+SYSTEM = ("/etc/**", "/var/**", "/usr/**", "/bin/**", "/sbin/**", "/boot/**", "/sys/**", "/proc/**")
+DANGEROUS = (
+    "rm -rf /*",
+    "rm -rf /",
+    ":(){:|:&};:",
+    "dd if=*of=/dev/*",
+    "mkfs*",
+    "> /dev/sda",
+    "chmod -R 777 /",
+)
+
+_MAX_LINKS = 40  # as the kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One pattern and what it decides; `note` says why, to whoever is refused."""
+
+    pattern: str
+    action: Action
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRules:
+    """The rules of one operation, and what holds if none matches."""
+
+    default: Action = "allow"
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided, and by which rule, if by one."""
+
+    action: Action
+    rule: Rule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """The rules of every operation. `rules` hold for all of them, after an operation's own; `default` comes last."""
+
+    default: Action = "allow"
+    rules: tuple[Rule, ...] = ()
+    read: OperationRules | None = None
+    write: OperationRules | None = None
+    edit: OperationRules | None = None
+    execute: OperationRules | None = None
+    glob: OperationRules | None = None
+    grep: OperationRules | None = None
+    ls: OperationRules | None = None
+
+    def decide(self, operation: Operation, target: str) -> Decision:
+        """The first rule that matches, or the default. A path is absolute and normal."""
+        own = self.rules_of(operation)
+        for rule in (*(own.rules if own is not None else ()), *self.rules):
+            if compile_pattern(rule.pattern, command=operation == "execute").fullmatch(target):
+                return Decision(rule.action, rule)
+        return Decision(own.default if own is not None else self.default)
+
+    def rules_of(self, operation: Operation) -> OperationRules | None:
+        """The operation's own rules."""
+        found: OperationRules | None = getattr(self, operation)
+        return found
+
+    def never(self, operation: Operation) -> bool:
+        """Whether nothing could ever be allowed: the tool need not be shown."""
+        own = self.rules_of(operation)
+        default = own.default if own is not None else self.default
+        rules = (*(own.rules if own is not None else ()), *self.rules)
+        return default == "deny" and all(rule.action == "deny" for rule in rules)
+
+
+def _deny(patterns: tuple[str, ...], note: str) -> tuple[Rule, ...]:
+    return tuple(Rule(pattern, "deny", note) for pattern in patterns)
+
+
+_NO_SECRETS = _deny(SECRETS, "Protect sensitive files")
+_NO_SECRETS_NOR_SYSTEM = _deny((*SECRETS, *SYSTEM), "Protect sensitive and system files")
+_NO_DANGER = _deny(DANGEROUS, "Block dangerous commands")
+
+DEFAULT = Permissions(
+    default="ask",
+    read=OperationRules("allow", _NO_SECRETS),
+    write=OperationRules("ask", _NO_SECRETS),
+    edit=OperationRules("ask", _NO_SECRETS),
+    execute=OperationRules("ask", _NO_DANGER),
+    glob=OperationRules("allow"),
+    grep=OperationRules("allow"),
+    ls=OperationRules("allow"),
+)
+PERMISSIVE = Permissions(
+    default="allow",
+    read=OperationRules("allow", _NO_SECRETS),
+    write=OperationRules("allow", _NO_SECRETS_NOR_SYSTEM),
+    edit=OperationRules("allow", _NO_SECRETS_NOR_SYSTEM),
+    execute=OperationRules("allow", _NO_DANGER),
+    glob=OperationRules("allow"),
+    grep=OperationRules("allow"),
+    ls=OperationRules("allow"),
+)
+READONLY = Permissions(
+    default="deny",
+    read=OperationRules("allow", _NO_SECRETS),
+    write=OperationRules("deny"),
+    edit=OperationRules("deny"),
+    execute=OperationRules("deny"),
+    glob=OperationRules("allow"),
+    grep=OperationRules("allow"),
+    ls=OperationRules("allow"),
+)
+STRICT = Permissions(
+    default="ask",
+    read=OperationRules("ask", _NO_SECRETS),
+    write=OperationRules("ask", _NO_SECRETS),
+    edit=OperationRules("ask", _NO_SECRETS),
+    execute=OperationRules("ask", _NO_DANGER),
+    glob=OperationRules("ask"),
+    grep=OperationRules("ask"),
+    ls=OperationRules("ask"),
+)
+
+
+@functools.lru_cache(maxsize=1024)
+def compile_pattern(pattern: str, *, command: bool = False) -> re.Pattern[str]:
+    """A pattern as a regular expression that matches a whole path, or a whole command."""
+    return re.compile(
+        "|".join(f"(?:{_translate(part, command=command)})" for part in expand_braces(pattern)), re.DOTALL
+    )
+
+
+def _translate(pattern: str, *, command: bool) -> str:
+    parts: list[str] = []
+    position = 0
+    while position < len(pattern):
+        rest = pattern[position:]
+        if command and rest[0] == "*":
+            parts.append(".*")
+            position += 1
+        elif rest.startswith("**/"):
+            parts.append("(?:.*/)?")
+            position += 3
+        elif rest.startswith("/**") and len(rest) == 3:
+            parts.append("(?:/.*)?")  # the folder itself is meant too
+            position += 3
+        elif rest.startswith("**"):
+            parts.append(".*")
+            position += 2
+        elif rest[0] == "*":
+            parts.append("[^/]*")
+            position += 1
+        elif rest[0] == "?":
+            parts.append("." if command else "[^/]")
+            position += 1
+        elif rest[0] == "[" and (found := re.match(r"\[([!^]?)(\]?[^\]]*)\]", rest)):
+            inner = re.sub(r"([\\\[&~|])", r"\\\1", found[2])
+            parts.append(f"[{'^' if found[1] else ''}{inner.replace(']', chr(92) + ']')}]")
+            position += found.end()
+        else:
+            parts.append(re.escape(rest[0]))
+            position += 1
+    return "".join(parts)
+
+
+def expand_braces(pattern: str, *, limit: int = 64) -> tuple[str, ...]:
+    """`*.{js,ts}` as `*.js` and `*.ts`; at most `limit` of them, beyond which the braces stand for themselves."""
+    done: list[str] = []
+    waiting = [pattern]
+    while waiting:
+        current = waiting.pop(0)
+        found = re.search(r"\{([^{}]*,[^{}]*)\}", current)
+        if found is None:
+            done.append(current)
+            continue
+        waiting = [
+            f"{current[: found.start()]}{word}{current[found.end() :]}" for word in found[1].split(",")
+        ] + waiting
+        if len(waiting) + len(done) > limit:
+            return (pattern,)
+    return tuple(done)
+
+
+class Stats(Protocol):
+    """What `real_path` needs of a sandbox's files."""
+
+    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
+        """See `corral.protocol.AsyncFiles`."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    """A path on its way: what is resolved, what is left to do, and how many links were followed."""
+
+    resolved: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    links: int = 0
+
+
+async def real_path(files: Stats, path: PathLike, *, workdir: str) -> str:
+    """Where a path leads, every link followed inside the sandbox; `..` climbs from a link's target.
+
+    Names that are not there are kept as written. Rules that are asked only for the name a model gave can be gone round
+    with a link; so they are asked for this as well.
+
+    Raises:
+        SandboxPermissionError: a folder on the way can't be looked into, so nobody knows where it leads.
+        SandboxFileNotFoundError: links that lead round in a circle.
+    """
+    walk = _Walk(left=_parts(inside(path, workdir=workdir)))
+    while walk.left:
+        part = walk.left.pop(0)
+        if part == "..":
+            walk.resolved = walk.resolved[:-1]
+            continue
+        here = "/" + "/".join([*walk.resolved, part])
+        target = await _read_link(files, here)
+        if target is None:
+            walk.resolved.append(part)
+            continue
+        walk.links += 1
+        if walk.links > _MAX_LINKS:
+            raise SandboxFileNotFoundError(f"{path} leads round in a circle of links", path=str(path), op="real_path")
+        if target.startswith("/"):
+            walk.resolved = []
+        walk.left = [*_parts(target), *walk.left]
+    return "/" + "/".join(walk.resolved)
+
+
+async def _read_link(files: Stats, path: str) -> str | None:
+    try:
+        info = await files.stat(path, follow=False)
+    except (SandboxFileNotFoundError, SandboxNotFolderError):
+        return None
+    if info.kind != "link":
+        return None
+    if info.target is None:
+        raise SandboxFileError(f"nobody knows where the link {path} leads", path=path, op="real_path")
+    return info.target
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def normal_path(path: PathLike, *, workdir: str) -> str:
+    """An absolute path whose `..` are taken as text, for rules and for people."""
+    return posixpath.normpath(inside(path, workdir=workdir))

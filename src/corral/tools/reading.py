@@ -1,0 +1,105 @@
+"""A window of lines of a file, however large it is: only what is shown is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from corral.files import FilesBase
+from corral.tools.render import MAX_LINE_CHARS
+
+MAX_EDIT_BYTES = 16 * 1024 * 1024
+"""Larger files are not edited by line: whole contents are held for it."""
+_COUNTED_BYTES = 64 * 1024 * 1024
+"""So far into a file lines are counted."""
+SNIFFED_BYTES = 8192
+"""A NUL among the first so many bytes tells that a file is no text."""
+_KEPT_LINE_BYTES = MAX_LINE_CHARS * 8
+
+
+@dataclass(slots=True)
+class Window:
+    """What was read. `total` is None where the file is too long to be counted.
+
+    Bytes that are not UTF-8 are surrogates in `lines`, so that a line's hash is that of the line.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    total: int | None = None
+    cut: bool = False
+    """Whether a line is not whole."""
+    binary: bool = False
+    beginning: bytes = b""
+
+
+async def read_window(files: FilesBase, path: str, *, offset: int, limit: int, max_chars: int) -> Window:
+    """The lines after `offset`, at most `limit`, and no more than fit into `max_chars`.
+
+    Lines have their end taken off, and are cut where they are longer than anybody is shown. Raises: as `read_stream`.
+    """
+    reader = _Reader(offset, offset + limit, max_chars)
+    async for piece in files.read_stream(path):
+        if not reader.window.beginning:
+            reader.window.beginning = piece[:SNIFFED_BYTES]
+            if b"\0" in reader.window.beginning:
+                reader.window.binary = True
+                return reader.window
+        reader.take(piece)
+        if reader.seen > _COUNTED_BYTES and reader.full:
+            return reader.window
+    reader.finish()
+    return reader.window
+
+
+class _Reader:
+    def __init__(self, first: int, end: int, max_chars: int) -> None:
+        self.window = Window()
+        self.seen = 0
+        self._first = first
+        self._end = end
+        self._room = max_chars
+        self._number = 0
+        self._line = bytearray()
+        self._open = False
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is to be kept."""
+        return self._number >= self._end or self._room < 0
+
+    def take(self, piece: bytes) -> None:
+        """The next bytes of the file."""
+        self.seen += len(piece)
+        if self.full:
+            # Only counting from here on.
+            self._number += piece.count(b"\n")
+            self._open = not piece.endswith(b"\n")
+            return
+        start = 0
+        while (end := piece.find(b"\n", start)) >= 0:
+            self._add(piece[start:end])
+            self._close()
+            start = end + 1
+        if start < len(piece):
+            self._add(piece[start:])
+
+    def _add(self, data: bytes) -> None:
+        self._open = True
+        if self._first <= self._number < self._end:
+            room = _KEPT_LINE_BYTES - len(self._line)
+            self._line += data[:room]
+            self.window.cut = self.window.cut or len(data) > room
+
+    def _close(self) -> None:
+        if self._first <= self._number < self._end and self._room >= 0:
+            text = self._line.decode("utf-8", "surrogateescape").removesuffix("\r")
+            self._room -= len(text)
+            self.window.lines.append(text)
+        self._line.clear()
+        self._number += 1
+        self._open = False
+
+    def finish(self) -> None:
+        """The file is at its end."""
+        if self._open:
+            self._close()
+        self.window.total = self._number

@@ -1,0 +1,281 @@
+"""The text that a model sees, made in this one place: bounded, harmless, and honest about what was left out.
+
+What comes out of a sandbox may be written to deceive: escape sequences that repaint a terminal, directions that turn
+text round, characters nobody sees. They are shown as what they are. The last line of a result is always ours, so that a
+program can't print an end of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from corral.results import ExecResult, FileInfo, GlobResult, GrepResult
+
+DEFAULT_MAX_CHARS = 30_000
+"""How long a text for a model may be."""
+LEAST_MAX_CHARS = 500
+MAX_LINE_CHARS = 2_000
+_GREP_LINE_CHARS = 300
+
+GrepMode = Literal["content", "files_with_matches", "count"]
+
+
+class ToolText(str):
+    """What a model is told. `ok` is false where something was refused or failed; `error` says what kind it was.
+
+    `result` is what stands behind it, for the program around the model: an `ExecResult`, an `EditResult` …
+    """
+
+    ok: bool
+    error: str | None
+    truncated: bool
+    result: object
+
+    def __new__(
+        cls, text: str, *, ok: bool = True, error: str | None = None, truncated: bool = False, result: object = None
+    ) -> ToolText:
+        """A text; without an `error` it is fine, unless `ok` says otherwise."""
+        self = super().__new__(cls, text)
+        self.ok = ok and error is None
+        self.error = error
+        self.truncated = truncated
+        self.result = result
+        return self
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, object]]:
+        """For copies and pickles, which frameworks make."""
+        state = {"ok": self.ok, "error": self.error, "truncated": self.truncated, "result": self.result}
+        return (str(self),), state
+
+
+# Harmless.
+
+# Colours and the like say nothing to a model, and are dropped. Any other escape sequence loses only its escape.
+_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
+_LINE_END = re.compile(r"\r+\n")
+
+
+def _build_table() -> dict[int, str]:
+    table = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
+    table[0x7F] = "\u2421"
+    unseen = [
+        *range(0x80, 0xA0),  # C1 controls: 0x9b is an escape sequence's beginning, too
+        0x061C,
+        0x180E,
+        *range(0x200B, 0x2010),  # no width, and marks of direction
+        *range(0x2028, 0x202F),  # line ends of another kind, embeddings and overrides of direction
+        *range(0x2060, 0x2070),  # isolates, and invisible operators
+        0xFEFF,
+        *range(0xFFF9, 0xFFFC),
+        *range(0xE0000, 0xE0080),  # tags: a whole invisible alphabet
+    ]
+    table |= {code: f"<U+{code:04X}>" for code in unseen}
+    table[0x200D] = "\u200d"  # joins emoji, and hides nothing
+    table[0x200C] = "\u200c"  # Persian needs it
+    table |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # a lone surrogate breaks the JSON it is sent in
+    return table
+
+
+_TABLE = _build_table()
+
+
+def make_harmless(text: str) -> str:
+    """The text with nothing in it that acts: control characters become visible, colours go."""
+    return _COLOUR.sub("", _LINE_END.sub("\n", text)).translate(_TABLE)
+
+
+def quote(text: str, *, max_chars: int = 200) -> str:
+    """A short piece of foreign text within a line of ours."""
+    shown = make_harmless(text).replace("\n", "\u240a")
+    return shown if len(shown) <= max_chars else f"{shown[: max_chars - 1]}…"
+
+
+# Bounded.
+
+
+def bound(text: str, *, max_chars: int, hint: str) -> tuple[str, bool]:
+    """At most so many characters: the beginning and the end, and between them how much is missing and how to get it."""
+    max_chars = max(max_chars, LEAST_MAX_CHARS)
+    if len(text) <= max_chars:
+        return text, False
+    room = max_chars - len(_gap(len(text), text.count("\n"), hint))
+    head = _cut_back(text[: room // 2])
+    tail = _cut_front(text[len(text) - (room - len(head)) :])
+    missing = text[len(head) : len(text) - len(tail)]
+    return f"{head}{_gap(len(missing), missing.count(chr(10)), hint)}{tail}", True
+
+
+def _gap(characters: int, lines: int, hint: str) -> str:
+    return f"\n[… {characters} characters ({lines} lines) left out; {hint} …]\n"
+
+
+def _cut_back(text: str) -> str:
+    """To the end of a line, if that costs little."""
+    end = text.rfind("\n")
+    return text[:end] if end > len(text) * 3 // 4 else text
+
+
+def _cut_front(text: str) -> str:
+    start = text.find("\n")
+    return text[start + 1 :] if 0 <= start < len(text) // 4 else text
+
+
+# Results of programs.
+
+_OUTPUT_HINT = "write the output to a file and read it piece by piece, or print less"
+
+
+def render_result(result: ExecResult, *, max_chars: int = DEFAULT_MAX_CHARS, hint: str = _OUTPUT_HINT) -> ToolText:
+    """What a program printed, in order, and how it ended."""
+    footer = f"[{describe_end(result)}]"
+    body, cut = bound(make_harmless(result.output), max_chars=max_chars - len(footer) - 1, hint=hint)
+    body = body.rstrip("\n") or "(no output)"
+    return ToolText(f"{body}\n{footer}", ok=result.ok, truncated=cut or result.truncated, result=result)
+
+
+def describe_end(result: ExecResult) -> str:
+    """The exit code, why it ended, how long it took, and what is missing, in one line."""
+    seconds = result.usage.wall_seconds
+    parts = [f"exit code: {result.exit_code}"]
+    if result.reason == "timeout":
+        parts.append(f"timed out after {seconds:.1f} s and was ended with all it had started")
+    elif result.reason == "oom":
+        parts.append("ended by the sandbox's memory limit")
+    elif result.reason == "cancelled":
+        parts.append("cancelled")
+    elif result.signal is not None:
+        parts.append(f"ended by signal {result.signal} ({_name_signal(result.signal)})")
+    if result.limit is not None:
+        parts.append(f"ended by the sandbox's {result.limit} limit")
+    if result.reason != "timeout":
+        parts.append(f"{seconds:.2f} s")
+    if result.truncated:
+        total = result.stdout_total_bytes + result.stderr_total_bytes
+        parts.append(f"of {total} bytes of output the middle was not kept")
+    if replaced := result.replaced_bytes:
+        parts.append(f"{replaced} bytes were not UTF-8 and are shown as \ufffd")
+    return "; ".join(parts)
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+# Files.
+
+
+def render_error(message: str, *, code: str) -> ToolText:
+    """Something a model can mend."""
+    text, cut = bound(make_harmless(message), max_chars=LEAST_MAX_CHARS * 4, hint="the message was longer")
+    return ToolText(f"Error: {text}", error=code, truncated=cut)
+
+
+def render_lines(
+    lines: Sequence[str],
+    *,
+    first: int,
+    total: int | None,
+    max_chars: int = DEFAULT_MAX_CHARS,
+    tags: Sequence[str] | None = None,
+) -> ToolText:
+    """Numbered lines of a file, from line `first` (1 is the first) on; `tags` are shown instead of plain numbers.
+
+    As many as fit; the last line says where to go on. `total` is None where nobody has counted to the end.
+    """
+    shown: list[str] = []
+    room = max(max_chars, LEAST_MAX_CHARS) - 150
+    for index, line in enumerate(lines):
+        text = make_harmless(line)
+        if len(text) > MAX_LINE_CHARS:
+            text = f"{text[:MAX_LINE_CHARS]} [… {len(text) - MAX_LINE_CHARS} more characters in this line]"
+        text = f"{tags[index]}{text}" if tags is not None else f"{first + index:6d}\t{text}"
+        room -= len(text) + 1
+        if room < 0:
+            break
+        shown.append(text)
+    last = first + len(shown) - 1
+    if total is not None and last >= total:
+        return ToolText("\n".join(shown) or "(the file is empty)")
+    of = f" of {total}" if total is not None else ""
+    if not shown:
+        return ToolText(f"[line {first}{of} is too long to be shown]", truncated=True)
+    return ToolText("\n".join([*shown, f"[lines {first}–{last}{of}; read on with offset={last}]"]), truncated=True)
+
+
+def render_binary(path: str, *, size: int, beginning: bytes) -> ToolText:
+    """A file that is no text."""
+    start = " ".join(f"{byte:02x}" for byte in beginning[:16])
+    text = f"{quote(path)} is not a text: {size} bytes, beginning with {start}. Look at it with code."
+    return ToolText(text, error="not_text")
+
+
+def render_listing(path: str, entries: Sequence[FileInfo], *, max_chars: int = DEFAULT_MAX_CHARS) -> ToolText:
+    """A folder: folders first, then files with their sizes."""
+    if not entries:
+        return ToolText(f"{quote(path)} is empty")
+    ordered = sorted(entries, key=lambda info: (not info.is_folder, info.name))
+    lines = [f"Contents of {quote(path)}:", *(f"  {_describe_file(info)}" for info in ordered)]
+    return _join(lines, max_chars=max_chars, hint="list a folder below, or use glob")
+
+
+def _describe_file(info: FileInfo) -> str:
+    name = quote(info.name, max_chars=300)
+    if info.is_folder:
+        return f"{name}/"
+    if info.kind == "link":
+        return f"{name} -> {quote(info.target or '?', max_chars=300)}"
+    return f"{name} ({info.size} bytes)" if info.kind == "file" else f"{name} ({info.kind})"
+
+
+def render_glob(pattern: str, result: GlobResult, *, max_chars: int = DEFAULT_MAX_CHARS) -> ToolText:
+    """Paths that match."""
+    notes = _render_unreadable(result.unreadable)
+    if not result.files:
+        return ToolText("\n".join([f"No files match {quote(pattern)!r}", *notes]))
+    more = " at least" if result.truncated else ""
+    lines = [f"Found{more} {len(result.files)} that match {quote(pattern)!r}:"]
+    lines += [f"  {quote(info.path, max_chars=1000)}{'/' if info.is_folder else ''}" for info in result.files]
+    if result.truncated:
+        notes.append("[there are more; give a narrower pattern]")
+    return _join([*lines, *notes], max_chars=max_chars, hint="give a narrower pattern", cut=result.truncated)
+
+
+def render_grep(
+    pattern: str, result: GrepResult, *, mode: GrepMode = "content", max_chars: int = DEFAULT_MAX_CHARS
+) -> ToolText:
+    """Lines that match, or the files they are in, or how many there are in each."""
+    notes = _render_unreadable(result.unreadable)
+    if not result.matches:
+        return ToolText("\n".join([f"No matches for {quote(pattern)!r}", *notes]))
+    if mode == "content":
+        lines = [
+            f"{quote(match.path, max_chars=1000)}:{match.line}: {quote(match.text, max_chars=_GREP_LINE_CHARS)}"
+            for match in result.matches
+        ]
+    else:
+        counts = Counter(match.path for match in result.matches)
+        lines = [
+            f"{quote(path, max_chars=1000)}{f': {count}' if mode == 'count' else ''}" for path, count in counts.items()
+        ]
+    if result.truncated:
+        notes.append("[there are more; give a narrower pattern or path]")
+    return _join([*lines, *notes], max_chars=max_chars, hint="give a narrower pattern or path", cut=result.truncated)
+
+
+def _render_unreadable(paths: Sequence[str]) -> list[str]:
+    if not paths:
+        return []
+    shown = ", ".join(quote(path, max_chars=100) for path in paths[:5])
+    return [f"[{len(paths)} could not be looked into: {shown}]"]
+
+
+def _join(lines: Sequence[str], *, max_chars: int, hint: str, cut: bool = False) -> ToolText:
+    text, shortened = bound("\n".join(lines), max_chars=max_chars, hint=hint)
+    return ToolText(text, truncated=shortened or cut)

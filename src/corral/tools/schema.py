@@ -1,0 +1,158 @@
+"""Parameters of a tool: as a JSON schema for the model, and as checks of what the model then gives."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["string", "integer", "number", "boolean"]
+
+_PYTHON: dict[Kind, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+}
+_WORDS = {"true": True, "false": False}
+
+
+class ArgumentsError(ValueError):
+    """What a model gave does not fit; the text says how it would. It never leaves a tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter. Without a default it is required; a default of None may be left out of the call."""
+
+    name: str
+    kind: Kind
+    description: str
+    required: bool = False
+    default: str | int | float | bool | None = None
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+
+
+def make_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """The JSON schema of an object with these parameters."""
+    return {
+        "type": "object",
+        "properties": {parameter.name: _describe(parameter) for parameter in parameters},
+        "required": [parameter.name for parameter in parameters if parameter.required],
+        "additionalProperties": False,
+    }
+
+
+def _describe(parameter: Parameter) -> dict[str, Any]:
+    described: dict[str, Any] = {"type": parameter.kind, "description": parameter.description}
+    if parameter.choices:
+        described["enum"] = list(parameter.choices)
+    if parameter.least is not None:
+        described["minimum"] = parameter.least
+    if parameter.most is not None:
+        described["maximum"] = parameter.most
+    if not parameter.required and parameter.default is not None:
+        described["default"] = parameter.default
+    return described
+
+
+def parse_arguments(parameters: Sequence[Parameter], arguments: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """Values for all parameters. `choices` are not judged here: their tool knows more names for them.
+
+    Raises:
+        ArgumentsError: with all that is wrong, so that one answer can mend it.
+    """
+    given = _as_mapping(arguments)
+    known = {parameter.name: parameter for parameter in parameters}
+    faults = [_refuse_unknown(name, known) for name in given if name not in known]
+    values: dict[str, Any] = {}
+    for name, parameter in known.items():
+        if given.get(name) is None:
+            if parameter.required:
+                faults.append(f"{name!r} is missing: {parameter.description}")
+            values[name] = parameter.default
+            continue
+        value, fault = _check(parameter, given[name])
+        values[name] = value
+        if fault:
+            faults.append(fault)
+    if faults:
+        raise ArgumentsError("; ".join(faults))
+    return values
+
+
+def _as_mapping(arguments: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise ArgumentsError(f"the arguments are not JSON: {error}") from error
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, Mapping):
+        raise ArgumentsError(f"the arguments are {_name_kind(arguments)}, and must be an object")
+    return arguments
+
+
+def _refuse_unknown(name: object, known: Mapping[str, Parameter]) -> str:
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f"there is no {str(name)[:80]!r}" + (
+        f", did you mean {near[0]!r}?" if near else f", only {', '.join(known)}"
+    )
+
+
+def _check(parameter: Parameter, value: Any) -> tuple[Any, str | None]:
+    value = _convert(parameter.kind, value)
+    fits = isinstance(value, _PYTHON[parameter.kind]) and (parameter.kind == "boolean" or not isinstance(value, bool))
+    if not fits:
+        return value, f"{parameter.name!r} must be {_article(parameter.kind)}, not {_name_kind(value)}"
+    if isinstance(value, str) and not _is_unicode(value):
+        return value, f"{parameter.name!r} has half a character in it (a lone surrogate)"
+    if parameter.kind in ("integer", "number"):
+        if parameter.least is not None and not value >= parameter.least:
+            return value, f"{parameter.name!r} must be at least {parameter.least:g}"
+        if parameter.most is not None and not value <= parameter.most:
+            return value, f"{parameter.name!r} must be at most {parameter.most:g}"
+    return value, None
+
+
+def _convert(kind: Kind, value: Any) -> Any:
+    """Models write numbers and truth values as texts, and whole numbers with a point: that is near enough."""
+    if kind == "boolean" and isinstance(value, str):
+        return _WORDS.get(value.strip().lower(), value)
+    if kind in ("integer", "number") and isinstance(value, str) and len(value) < 40:
+        try:
+            value = float(value) if kind == "number" else int(value)
+        except ValueError:
+            return value
+    if kind == "integer" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _article(kind: Kind) -> str:
+    return f"an {kind}" if kind == "integer" else f"a {kind}"
+
+
+def _name_kind(value: object) -> str:
+    names = {
+        str: "a string",
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number",
+        list: "an array",
+        dict: "an object",
+    }
+    return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")

@@ -1,0 +1,187 @@
+"""`ShellTool`: a model gives a command, and is told what it printed; as far as the rules let it."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from corral.errors import CapabilityError, InvalidCommandError, SandboxFileError
+from corral.paths import inside
+from corral.results import Capabilities, ExecResult
+from corral.sandbox import SandboxBase
+from corral.tools.code import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
+from corral.tools.permission import real_path
+from corral.tools.policy import ShellPolicy
+from corral.tools.render import DEFAULT_MAX_CHARS, ToolText, render_result
+from corral.tools.schema import Parameter
+from corral.tools.tool import Source, Tool, open_source, timeout_parameter
+from corral.tools.view import Viewer
+
+Enforcement = Literal["both", "kernel"]
+_ATTEMPTS = 3
+_PROBE_SECONDS = 30.0
+
+log = logging.getLogger("corral.tools")
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCapabilities:
+    """How the rules of a shell tool are enforced where it runs."""
+
+    restricted: bool
+    argv: bool
+    """Words are checked, and run without a shell."""
+    kernel: bool
+    """The kernel keeps the rules too, whatever the command starts."""
+    notes: tuple[str, ...] = ()
+
+
+class ShellTool(Tool):
+    """Runs shell commands, each in a fresh shell; files stay between them.
+
+    With `allowed`, `blocked`, `ignore` or `readonly` it is restricted: see `ShellPolicy`. A restricted command is run
+    without a shell, and on backends that have views the kernel keeps the rules as well. `enforcement="kernel"` leaves
+    the words alone, so that a model has a whole shell, and rests on the kernel; a backend that can't then raises.
+    """
+
+    def __init__(
+        self,
+        environment: Source,
+        *,
+        allowed: Sequence[str] | None = None,
+        blocked: Sequence[str] | None = None,
+        ignore: Sequence[str] | None = None,
+        readonly: bool = False,
+        enforcement: Enforcement = "both",
+        name: str = "run_shell_command",
+        description: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        max_timeout: float = MAX_TIMEOUT_SECONDS,
+        max_chars: int = DEFAULT_MAX_CHARS,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> None:
+        self.policy = ShellPolicy.of(allowed=allowed, blocked=blocked, ignore=ignore, readonly=readonly)
+        if enforcement == "kernel" and any(len(p.split()) > 1 for p in (*(allowed or ()), *(blocked or ()))):
+            raise ValueError(
+                "the kernel knows programs, not their words: give rules of one word, or enforcement='both'"
+            )
+        self.enforcement: Enforcement = enforcement
+        self._viewer = Viewer(self.policy, env=env, shell=enforcement == "kernel")
+        self._timeout = min(timeout, max_timeout)
+        self._env = dict(env or {})
+        self._cwd = cwd
+        self._views: weakref.WeakKeyDictionary[SandboxBase, bool] = weakref.WeakKeyDictionary()
+        workdir = cwd or getattr(environment, "workdir", None) or "the sandbox's own"
+        super().__init__(
+            environment,
+            name=name,
+            description=description or f"Execute a shell command in the working directory: {workdir}{self._explain()}",
+            parameters=[
+                Parameter("command", "string", "the command", required=True),
+                timeout_parameter(self._timeout, max_timeout),
+            ],
+            max_chars=max_chars,
+        )
+
+    def _explain(self) -> str:
+        if not self.policy.restricted:
+            return ""
+        parts = []
+        if self.enforcement == "both":
+            parts.append("there is no shell: no pipes, redirections, variables or patterns")
+        commands = self.policy.commands if self.enforcement == "both" else self.policy.allowed
+        if commands is not None:
+            parts.append(f"allowed commands: {', '.join(commands)}")
+        if self.policy.blocked:
+            parts.append(f"not allowed: {', '.join(self.policy.blocked)}")
+        if self.policy.readonly:
+            parts.append("nothing can be written")
+        return f". {'; '.join(parts)}." if parts else ""
+
+    async def capabilities(self, context: Any = None) -> ShellCapabilities:
+        """How the rules hold on the backend behind this tool. Raises: as opening its environment."""
+        if not self.policy.restricted:
+            return ShellCapabilities(restricted=False, argv=False, kernel=False)
+        kernel = await self._has_views(context)
+        notes = []
+        if not kernel:
+            notes.append("argv only: a program that starts others can go round the rules on this backend")
+        elif any(len(p.split()) > 1 for p in (*(self.policy.commands or ()), *self.policy.blocked)):
+            notes.append("rules of several words are kept by argv only; the kernel hides whole programs")
+        return ShellCapabilities(restricted=True, argv=self.enforcement == "both", kernel=kernel, notes=tuple(notes))
+
+    async def _has_views(self, context: Any) -> bool:
+        ask = getattr(self.environment, "capabilities", None)
+        if ask is not None:
+            found: Capabilities = await ask(context)
+            return "views" in found.powers
+        async with open_source(self.environment, context) as box:
+            return await self._can_view(box)
+
+    async def _can_view(self, box: SandboxBase) -> bool:
+        """Whether this sandbox has views: found out by asking for one, once."""
+        if box not in self._views:
+            try:
+                await box.exec(["/bin/sh", "-c", ":"], read_only=["/"], timeout=_PROBE_SECONDS)
+            except CapabilityError:
+                if self.enforcement == "kernel":
+                    raise
+                log.warning("the backend %s has no views: the rules of %s hold by argv only", box.backend, self.name)
+                self._views[box] = False
+            else:
+                self._views[box] = True
+        return self._views[box]
+
+    async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+        """See `Tool`."""
+        result = await self.execute(box, values["command"], timeout=values["timeout_seconds"] or self._timeout)
+        return render_result(result, max_chars=self.max_chars)
+
+    async def execute(self, box: SandboxBase, command: str, *, timeout: float) -> ExecResult:
+        """Run a command as far as the rules let it; for those who render the result themselves.
+
+        Raises:
+            PolicyError: the rules forbid it.
+        """
+        if not self.policy.restricted:
+            return await box.exec(command, cwd=self._cwd, env=self._env, timeout=timeout)
+        return await self._run_restricted(box, command, timeout)
+
+    async def _run_restricted(self, box: SandboxBase, command: str, timeout: float) -> ExecResult:
+        words: str | list[str] = command
+        workdir = inside(self._cwd or ".", workdir=box.spec.workdir)
+        if self.enforcement == "both":
+            words = self.policy.check(command, workdir=workdir)
+            for path in self.policy.name_paths(words, workdir=workdir):
+                self.policy.check_path(await self._find_real(box, path), workdir=await self._find_real(box, workdir))
+        if not await self._can_view(box):
+            return await box.exec(words, cwd=self._cwd, env=self._env, timeout=timeout)
+        for attempt in range(_ATTEMPTS):
+            view = await self._viewer.make(box, workdir=workdir)
+            try:
+                return await box.exec(
+                    words,
+                    cwd=self._cwd,
+                    env=self._env,
+                    timeout=timeout,
+                    read_only=view.read_only,
+                    hidden=view.hidden,
+                )
+            except InvalidCommandError as error:
+                # A path of the view has vanished between looking and running. Nothing was run.
+                if "view path" not in str(error) or attempt == _ATTEMPTS - 1:
+                    raise
+                self._viewer.forget(box)
+        raise AssertionError("the loop ends by itself")
+
+    @staticmethod
+    async def _find_real(box: SandboxBase, path: str) -> str:
+        """Where a path leads; one that nobody can follow is judged as it is named."""
+        try:
+            return await real_path(box.files, path, workdir="/")
+        except SandboxFileError:
+            return path

@@ -1,0 +1,140 @@
+"""What all tools have: a name, a schema, and one way from a model's arguments to a text.
+
+A model's mistake becomes a text that it can mend. The sandbox's failure stays an error, for the program around the
+model: a text would make the model believe that its command had failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from corral.errors import (
+    ExecError,
+    PolicyError,
+    SandboxFileError,
+    SandboxFileInterruptedError,
+    UnknownLanguageError,
+)
+from corral.portal import get_portal
+from corral.sandbox import SandboxBase
+from corral.tools.render import DEFAULT_MAX_CHARS, LEAST_MAX_CHARS, ToolText, render_error
+from corral.tools.schema import ArgumentsError, Parameter, make_schema, parse_arguments
+
+MENDABLE = (PolicyError, SandboxFileError, ExecError, UnknownLanguageError)
+"""What a model can do something about. All else is raised."""
+
+
+class Opener(Protocol):
+    """Gives a sandbox for a context: `corral.Environment`, or one of your own."""
+
+    def open(self, context: Any = None) -> AbstractAsyncContextManager[SandboxBase]:
+        """The sandbox, for as long as the block lasts."""
+
+
+Source = Opener | SandboxBase
+"""Where a tool gets its sandbox from: an environment, or a sandbox that its caller keeps alive."""
+
+
+@contextlib.asynccontextmanager
+async def open_source(source: Source, context: Any) -> AsyncIterator[SandboxBase]:
+    """The sandbox of a source."""
+    if isinstance(source, SandboxBase):
+        yield source
+        return
+    async with source.open(context) as box:
+        yield box
+
+
+class Tool(ABC):
+    """A tool: `await tool.call({"code": "print(1)"})` gives what the model is told.
+
+    `schema` is the JSON schema of its arguments; `definition()` has all that most model APIs ask for.
+    """
+
+    def __init__(
+        self,
+        environment: Source,
+        *,
+        name: str,
+        description: str,
+        parameters: Sequence[Parameter],
+        max_chars: int = DEFAULT_MAX_CHARS,
+    ) -> None:
+        if not isinstance(environment, SandboxBase) and not hasattr(environment, "open"):
+            raise TypeError(
+                f"environment must be an Environment or a sandbox of the async API, not {type(environment).__name__}"
+            )
+        if max_chars < LEAST_MAX_CHARS:
+            raise ValueError(f"max_chars={max_chars} leaves no room for a text; give at least {LEAST_MAX_CHARS}")
+        self.environment = environment
+        self.name = name
+        self.description = description
+        self.parameters = tuple(parameters)
+        self.max_chars = max_chars
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the arguments."""
+        return make_schema(self.parameters)
+
+    def definition(self) -> dict[str, Any]:
+        """Name, description and parameters, as model APIs want them."""
+        return {"name": self.name, "description": self.description, "parameters": self.schema}
+
+    async def call(self, arguments: Mapping[str, Any] | str | None = None, context: Any = None) -> ToolText:
+        """Run it with what a model gave, as an object or as JSON.
+
+        Raises:
+            SandboxGoneError: the sandbox has ended. The next call gets a new one from an environment.
+            CorralError: whatever else is not the model's fault, such as a backend that can't make a sandbox.
+        """
+        try:
+            values = self.judge(parse_arguments(self.parameters, arguments))
+            async with open_source(self.environment, context) as box:
+                try:
+                    return await self.run(box, values)
+                except SandboxFileInterruptedError as error:
+                    # Something inside has killed the file agent, which comes back by itself: worth another try.
+                    return render_error(f"{error}; try again", code=error.code)
+                except MENDABLE as error:
+                    return render_error(str(error), code=error.code)
+        except ArgumentsError as error:
+            return render_error(f"{error}. Call {self.name} again with what its schema says.", code="arguments")
+        except PolicyError as error:
+            return render_error(str(error), code=error.code)
+        except UnknownLanguageError as error:
+            return render_error(str(error), code=error.code)
+
+    async def __call__(self, arguments: Mapping[str, Any] | str | None = None, context: Any = None) -> ToolText:
+        """See `call`."""
+        return await self.call(arguments, context)
+
+    def call_sync(self, arguments: Mapping[str, Any] | str | None = None, context: Any = None) -> ToolText:
+        """See `call`; for plain code."""
+        return get_portal().run(self.call(arguments, context))
+
+    def judge(self, values: dict[str, Any]) -> dict[str, Any]:
+        """What can be refused before there is a sandbox. Raises: ArgumentsError, PolicyError, UnknownLanguageError."""
+        return values
+
+    @abstractmethod
+    async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+        """Do it, with checked values."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+def timeout_parameter(default: float, most: float) -> Parameter:
+    """For tools that run programs."""
+    return Parameter(
+        "timeout_seconds",
+        "number",
+        f"end it after so many seconds (default {default:g}, at most {most:g})",
+        least=0.001,
+        most=most,
+    )

@@ -1,0 +1,275 @@
+"""The kernel's half of a shell policy: what one call may write and see.
+
+`readonly` makes the whole sandbox read-only for the call. `ignore` hides the files and folders that it means. `allowed`
+and `blocked` hide programs: an empty file that can't be executed lies in the place of each program on PATH that may not
+run. So it does not matter who starts it: a shell, `env`, `find -exec`, or a program that the model has written.
+
+Not hidden are programs outside PATH, and rules of more than one word hide nothing: which words a program gets is
+nothing that the kernel sees.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxNotFolderError, SpecError
+from corral.results import FileInfo
+from corral.sandbox import SandboxBase
+from corral.tools.permission import real_path
+from corral.tools.policy import ShellPolicy
+
+MAX_HIDDEN = 10_000
+_PATH_SECONDS = 30.0
+_LISTED = ("/etc/alternatives",)
+"""Folders outside PATH to which many programs are links: listed at once, instead of asking for each."""
+_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SHEBANG_BYTES = 256
+_MAX_LINKS = 40
+_LOADER = re.compile(r"ld(-[^/]*)?\.so(\.\d+)*")
+"""Starts every program that is linked dynamically, and has a name on PATH in some distributions. Alone it runs nothing
+that is hidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What `exec` is given for one call."""
+
+    read_only: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Inventory:
+    """The programs of one sandbox: where each name on PATH leads."""
+
+    folders: tuple[str, ...]
+    stamp: tuple[tuple[str, float], ...] = ()
+    reals: dict[str, str] = field(default_factory=dict)
+    """Path on PATH → the real file."""
+    kept: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
+    """Patterns of allowed commands → the real files that they need."""
+
+
+_inventories: weakref.WeakKeyDictionary[SandboxBase, dict[str, _Inventory]] = weakref.WeakKeyDictionary()
+"""By sandbox and PATH. Tools with different rules on one sandbox share them."""
+
+
+class Viewer:
+    """Makes views for one policy. Programs are looked up once per sandbox, and again when a folder on PATH changes."""
+
+    def __init__(self, policy: ShellPolicy, *, env: Mapping[str, str] | None = None, shell: bool = False) -> None:
+        self._policy = policy
+        self._env = dict(env or {})
+        self._shell = shell
+
+    def forget(self, box: SandboxBase) -> None:
+        """Look everything up again: something that was to be hidden is not there any more."""
+        _inventories.pop(box, None)
+
+    async def make(self, box: SandboxBase, *, workdir: str) -> View:
+        """The view of the next call, in that folder. Raises: SpecError when `ignore` means more than can be hidden."""
+        hidden = await self._hide_programs(box)
+        hidden += await self._hide_ignored(box, workdir)
+        return View(("/",) if self._policy.readonly else (), tuple(dict.fromkeys(hidden)))
+
+    # Programs.
+
+    async def _hide_programs(self, box: SandboxBase) -> list[str]:
+        # Not `commands`: what `readonly` allows by itself starts nothing else, and nothing can be written anyway.
+        commands, blocked = self._policy.allowed, self._single_words(self._policy.blocked)
+        if commands is None and not blocked:
+            return []
+        inventory = await self._take_inventory(box)
+        kept = await self._find_kept(box, inventory, commands) if commands is not None else frozenset()
+        named: dict[str, list[str]] = {}
+        for path, real in inventory.reals.items():
+            named.setdefault(real, []).append(posixpath.basename(path))
+        hidden: list[str] = []
+        for real, names in named.items():
+            # A file with many names (busybox) is hidden only if all of them are meant.
+            is_blocked = all(any(fnmatchcase(name, pattern) for pattern in blocked) for name in names)
+            if is_blocked or (commands is not None and real not in kept):
+                hidden.append(real)
+        return hidden
+
+    @staticmethod
+    def _single_words(patterns: Iterable[str]) -> tuple[str, ...]:
+        return tuple(posixpath.basename(pattern) for pattern in patterns if len(pattern.split()) == 1)
+
+    async def _take_inventory(self, box: SandboxBase) -> _Inventory:
+        path = self._env.get("PATH", "")
+        known = _inventories.setdefault(box, {}).get(path)
+        folders = known.folders if known is not None else await self._find_folders(box)
+        walk = _Walk(box)
+        stamp = tuple([(folder, await walk.look_at(folder)) for folder in folders])
+        if known is not None and known.stamp == stamp:
+            return known
+        inventory = _Inventory(folders, stamp)
+        for folder in (*folders, *_LISTED):
+            await walk.list_folder(folder)
+        for folder in folders:
+            for name in walk.listed[folder]:
+                real = await walk.follow(f"{folder}/{name}")
+                if real is not None and not _LOADER.fullmatch(posixpath.basename(real)):
+                    inventory.reals[f"{folder}/{name}"] = real
+        _inventories.setdefault(box, {})[path] = inventory
+        return inventory
+
+    async def _find_folders(self, box: SandboxBase) -> tuple[str, ...]:
+        """The folders of PATH, as they really are."""
+        script = 'printf %s "$PATH"'
+        found = await box.exec(["/bin/sh", "-c", script], env=self._env, timeout=_PATH_SECONDS)
+        path = found.stdout if found.ok and found.stdout else _USUAL_PATH
+        walk = _Walk(box)
+        named = [folder for folder in path.split(":") if folder.startswith("/")]
+        return tuple(dict.fromkeys([await walk.find_folder(folder) for folder in named]))
+
+    async def _find_kept(self, box: SandboxBase, inventory: _Inventory, commands: tuple[str, ...]) -> frozenset[str]:
+        """The real files of allowed programs, and the interpreters of those that are scripts."""
+        if commands in inventory.kept:
+            return inventory.kept[commands]
+        programs = {pattern.split()[0] for pattern in commands if pattern.split()}
+        waiting = [
+            real
+            for path, real in inventory.reals.items()
+            if any(fnmatchcase(posixpath.basename(path), program) or path == program for program in programs)
+        ]
+        walk = _Walk(box)
+        if self._shell and (shell := await walk.follow("/bin/sh")) is not None:
+            waiting.append(shell)
+        kept: set[str] = set()
+        while waiting:
+            real = waiting.pop()
+            if real not in kept:
+                kept.add(real)
+                waiting += await self._find_interpreters(box, inventory, real)
+        inventory.kept[commands] = frozenset(kept)
+        return inventory.kept[commands]
+
+    async def _find_interpreters(self, box: SandboxBase, inventory: _Inventory, path: str) -> list[str]:
+        head = b""
+        try:
+            async for piece in box.files.read_stream(path, chunk_bytes=_SHEBANG_BYTES):
+                head = piece
+                break
+        except SandboxFileError:
+            return []  # what can't be read can't be a script of this user's
+        if not head.startswith(b"#!"):
+            return []
+        words = head[2:].split(b"\n")[0].decode("utf-8", "surrogateescape").split()
+        walk = _Walk(box)
+        found = [await walk.follow(words[0])] if words else []
+        if words and posixpath.basename(words[0]) == "env":
+            names = [word for word in words[1:] if not word.startswith("-")][:1]
+            found += [real for at, real in inventory.reals.items() if posixpath.basename(at) in names]
+        return [real for real in found if real is not None]
+
+    # Files.
+
+    async def _hide_ignored(self, box: SandboxBase, workdir: str) -> list[str]:
+        found: set[str] = set()
+        for pattern in self._policy.ignore:
+            root, glob = _split_pattern(pattern, workdir)
+            try:
+                result = await box.files.glob(glob, path=root, hidden=True, limit=MAX_HIDDEN)
+            except (SandboxFileNotFoundError, SandboxNotFolderError):
+                continue
+            if result.truncated:
+                raise SpecError(f"ignore={pattern!r} means too many files", hint="name the folder they are in")
+            for info in result.files:
+                found.add(info.path if info.kind != "link" else await self._find_target(box, info.path, workdir))
+        found.discard("")
+        # What lies in a hidden folder is hidden with it, and has no path any more by the time its turn would come.
+        return [path for path in sorted(found) if not any(above in found for above in _folders_above(path))]
+
+    @staticmethod
+    async def _find_target(box: SandboxBase, link: str, workdir: str) -> str:
+        """Where a link leads, if that is something below the working folder; else nothing.
+
+        A link to the root, which anybody inside can make, must not hide everything.
+        """
+        try:
+            target = await real_path(box.files, link, workdir=workdir)
+            exists = await box.files.exists(target)
+        except SandboxFileError:
+            return ""
+        return target if exists and target.startswith(f"{workdir.rstrip('/')}/") else ""
+
+
+def _split_pattern(pattern: str, workdir: str) -> tuple[str, str]:
+    """A folder to start from, and a glob below it. A whole folder's content is meant by the folder itself."""
+    pattern = pattern.removesuffix("/**") if pattern.strip("/*") else pattern
+    if not pattern.startswith("/"):
+        bare = pattern.strip("/").removeprefix("./")
+        return workdir, bare if "/" in bare else f"**/{bare}"
+    parts = [part for part in pattern.split("/") if part]
+    fixed: list[str] = []
+    while len(parts) > 1 and not set(parts[0]) & set("*?[{"):
+        fixed.append(parts.pop(0))
+    return "/" + "/".join(fixed), "/".join(parts)
+
+
+def _folders_above(path: str) -> list[str]:
+    parts = path.split("/")[1:-1]
+    return ["/" + "/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+class _Walk:
+    """Follows links to programs, with as few questions to the sandbox as possible."""
+
+    def __init__(self, box: SandboxBase) -> None:
+        self._box = box
+        self._folders: dict[str, str] = {}
+        self.listed: dict[str, dict[str, FileInfo]] = {}
+
+    async def find_folder(self, path: str) -> str:
+        """Where a folder really is."""
+        if path not in self._folders:
+            try:
+                self._folders[path] = await real_path(self._box.files, path, workdir="/")
+            except SandboxFileError:
+                self._folders[path] = path
+        return self._folders[path]
+
+    async def look_at(self, folder: str) -> float:
+        """When a folder was changed last."""
+        try:
+            return (await self._box.files.stat(folder)).modified
+        except SandboxFileError:
+            return -1.0
+
+    async def list_folder(self, folder: str) -> None:
+        """Its entries, for `follow`."""
+        try:
+            entries = await self._box.files.list(folder)
+        except SandboxFileError:
+            entries = []
+        self.listed[folder] = {info.name: info for info in entries}
+
+    async def follow(self, path: str) -> str | None:
+        """The real file behind a path."""
+        for _ in range(_MAX_LINKS):
+            folder = await self.find_folder(posixpath.dirname(path) or "/")
+            name = posixpath.basename(path)
+            here = f"{folder.rstrip('/')}/{name}"
+            info = await self._describe(folder, name, here)
+            if info is None:
+                return None
+            if info.kind != "link":
+                # Whether it can be executed is not asked: the next moment it may be.
+                return here if info.kind == "file" else None
+            path = posixpath.join(folder, info.target or "")
+        return None
+
+    async def _describe(self, folder: str, name: str, path: str) -> FileInfo | None:
+        if folder in self.listed:
+            return self.listed[folder].get(name)
+        try:
+            return await self._box.files.stat(path, follow=False)
+        except SandboxFileError:
+            return None

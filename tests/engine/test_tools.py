@@ -1,0 +1,300 @@
+"""Tools on real sandboxes: the rules of a shell tool hold whatever a command starts, because the kernel keeps them.
+
+Each way round is also tried where only words are checked, and works there: so it is the kernel that stops it.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from corral import Environment, SandboxGoneError
+from corral.backends.embedded import EmbeddedBackend
+from corral.sandbox import SandboxBase
+from corral.tools import CodeTool, FileTools, ShellTool, ToolText
+from corral.tools.view import View, Viewer
+from support.leftovers import list_descendants
+from support.user import OrdinaryUser
+
+HOME = "/home/daytona"
+FILE = f"{HOME}/precious"
+SECRET = "hunter2"
+
+
+@pytest.fixture(scope="module")
+async def backend(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBackend]:
+    backend = EmbeddedBackend(tmp_path_factory.mktemp("data"))
+    yield backend
+    await backend.aclose()
+
+
+@pytest.fixture(scope="module")
+async def env(backend: EmbeddedBackend) -> AsyncIterator[Environment]:
+    async with Environment(backend=backend, exec_timeout=60) as env:
+        yield env
+
+
+@pytest.fixture
+async def box(env: Environment) -> AsyncIterator[SandboxBase]:
+    """The sandbox that the tools get, with its files as they were."""
+    async with env.open() as box:
+        await box.exec(["find", HOME, "/tmp", "-mindepth", "1", "-delete"], check=True)
+        await box.files.write(FILE, b"old\n")
+        await box.files.write(f"{HOME}/vault/key", f"{SECRET}\n")
+        await box.files.write(f"{HOME}/.env", f"TOKEN={SECRET}\n")
+        await box.files.write(f"{HOME}/list", FILE)
+        await box.files.write(f"{HOME}/script.py", f"import os; os.unlink({FILE!r})")
+        yield box
+
+
+async def call(tool: ShellTool, command: str) -> ToolText:
+    return await tool.call({"command": command})
+
+
+@pytest.fixture
+def by_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's half switched off."""
+
+    async def make(self: Viewer, box: SandboxBase, *, workdir: str) -> View:
+        return View()
+
+    monkeypatch.setattr(Viewer, "make", make)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way round the words: rules that let it through, and a command that removes FILE all the same."""
+
+    rules: dict[str, Any]
+    command: str
+
+
+# What must not happen: FILE is gone.
+WAYS_TO_REMOVE = {
+    "sh -c, where sh is allowed": Way({"allowed": ["sh", "cat"]}, f"sh -c 'rm -f {FILE}'"),
+    "env, where env is allowed": Way({"allowed": ["env", "cat"]}, f"env rm -f {FILE}"),
+    "env by path": Way({"allowed": ["env"]}, f"env /bin/rm -f {FILE}"),
+    "find -exec": Way({"allowed": ["find"]}, f"find {FILE} -exec rm -f {{}} ';'"),
+    "find -execdir": Way({"allowed": ["find"]}, f"find {FILE} -execdir /usr/bin/unlink {{}} ';'"),
+    "xargs": Way({"allowed": ["xargs"]}, f"xargs -a {HOME}/list rm -f"),
+    "timeout": Way({"allowed": ["timeout"]}, f"timeout 5 rm -f {FILE}"),
+    "a shell's exec": Way({"allowed": ["sh"]}, f"sh -c 'exec /usr/bin/rm -f {FILE}'"),
+    "another program that removes": Way({"allowed": ["sh"]}, f"sh -c 'mv {FILE} /tmp/taken'"),
+    "an interpreter": Way({"allowed": ["sh"]}, f"sh -c 'python3 {HOME}/script.py'"),
+    "blocked in a text that is put together": Way({"blocked": ["rm"]}, f"sh -c 'a=r; b=m; $a$b -f {FILE}'"),
+    "blocked through a link": Way({"blocked": ["rm"]}, f"sh -c 'ln -s /bin/r? /tmp/other; /tmp/other -f {FILE}'"),
+    "blocked through a copy": Way({"blocked": ["rm"]}, f"sh -c 'cp /bin/r? /tmp/copied && /tmp/copied -f {FILE}'"),
+    "blocked by the loader": Way({"blocked": ["rm"]}, f"sh -c '/lib*/ld-*.so* /bin/r? -f {FILE}'"),
+    "readonly, and a command that was allowed": Way({"readonly": True, "allowed": ["rm"]}, f"rm -f {FILE}"),
+    "readonly, and an interpreter": Way(
+        {"readonly": True, "allowed": ["python3"]}, f"python3 -c 'import os; os.unlink(\"{FILE}\")'"
+    ),
+    "readonly, and find -delete": Way({"readonly": True, "allowed": ["find"]}, f"find {FILE} -delete"),
+    "readonly, and a shell": Way({"readonly": True, "allowed": ["sh", "rm"]}, f"sh -c 'rm -f {FILE}'"),
+    "readonly, and git": Way({"readonly": True, "allowed": ["git"]}, f"git -c alias.x='!rm -f {FILE}' x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS_TO_REMOVE)
+async def test_rule_can_not_be_gone_round_by(env: Environment, box: SandboxBase, way: str) -> None:
+    await call(ShellTool(env, **WAYS_TO_REMOVE[way].rules), WAYS_TO_REMOVE[way].command)
+    assert await box.files.read(FILE) == b"old\n"
+
+
+# git need not be there; the loader is called otherwise on some machines.
+UNSURE = {"readonly, and git", "blocked by the loader"}
+
+
+@pytest.mark.usefixtures("by_words_only")
+@pytest.mark.parametrize("way", [way for way in WAYS_TO_REMOVE if way not in UNSURE])
+async def test_it_is_the_kernel_that_stops(env: Environment, box: SandboxBase, way: str) -> None:
+    text = await call(ShellTool(env, **WAYS_TO_REMOVE[way].rules), WAYS_TO_REMOVE[way].command)
+    assert not await box.files.exists(FILE), f"this way leads nowhere, and so proves nothing: {text}"
+
+
+# What must not happen: SECRET is seen.
+WAYS_TO_SEE = {
+    "grep that goes into folders": "grep -r . .",
+    "a shell": "sh -c 'cat v*/k* .e*'",
+    "find -exec": "find . -type f -exec cat {} +",
+    "a link made on the way": "sh -c 'ln -s $PWD/vault /tmp/door; cat /tmp/door/key'",
+    "its own root": "sh -c 'cat /proc/self/root/home/daytona/v*/k* /proc/self/cwd/.e*'",
+    "tar": "sh -c 'tar c . | cat'",
+    "python": "python3 -c 'print(open(chr(46) + \"env\").read())'",
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_SEE)
+async def test_ignored_file_can_not_be_seen_by(env: Environment, box: SandboxBase, way: str) -> None:
+    text = await call(ShellTool(env, ignore=["vault/**", ".env"]), WAYS_TO_SEE[way])
+    assert SECRET not in text
+    assert (await box.files.read(f"{HOME}/vault/key")).decode() == f"{SECRET}\n"
+
+
+@pytest.mark.usefixtures("by_words_only")
+@pytest.mark.parametrize("way", WAYS_TO_SEE)
+async def test_it_is_the_kernel_that_hides(env: Environment, box: SandboxBase, way: str) -> None:
+    assert SECRET in await call(ShellTool(env, ignore=["vault/**", ".env"]), WAYS_TO_SEE[way])
+
+
+async def test_ignored_things_may_be_missing_many_or_links(env: Environment, box: SandboxBase) -> None:
+    await box.exec(f"for x in $(seq 3000); do echo {SECRET} > many$x.dat; done", check=True, timeout=60)
+    await box.files.symlink("door.link", f"{HOME}/vault")
+    await box.files.symlink("all.link", "/")
+    await box.files.symlink("nowhere.link", "nowhere")
+    rules = ["not-there/**", "*/not-there/**", "/not/there", "*.dat", "*.link", ".env"]
+    text = await call(ShellTool(env, ignore=rules), "grep -r . .")
+    assert SECRET not in text
+    assert "old" in text
+
+
+async def test_rules_are_about_the_folder_that_the_tool_works_in(env: Environment, box: SandboxBase) -> None:
+    await box.files.write("inner/vault/key", SECRET)
+    tool = ShellTool(env, ignore=["vault/**"], cwd="inner")
+    assert await call(tool, "cat vault/key") == f"Error: Access denied: {HOME}/inner/vault/key"
+    assert await call(tool, "cat ../precious") == f"Error: Access denied: {HOME}/precious"
+    assert SECRET not in await call(tool, "grep -r . .")
+
+
+@pytest.mark.usefixtures("box")
+async def test_what_is_allowed_works(env: Environment) -> None:
+    tool = ShellTool(env, readonly=True)
+    assert await tool.capabilities() == await tool.capabilities()
+    assert (await tool.capabilities()).kernel
+    for command, begins in {
+        "cat precious": "old\n[exit code: 0",
+        "egrep o.d precious": "old\n",
+        "which cat": "/",
+        "wc -l precious": "1 precious\n",
+        f"ls {HOME}": "list\nprecious\nscript.py\nvault\n",
+        "cat nothing": "cat: nothing: No such file",
+    }.items():
+        assert (await call(tool, command)).startswith(begins), command
+
+
+@pytest.mark.usefixtures("box")
+async def test_allowed_script_keeps_its_interpreter(env: Environment) -> None:
+    """`which` is a shell script on many systems, and a venv's programs are Python."""
+    async with env.open() as box:
+        await box.files.write(f"{HOME}/.local/bin/mine", b"#!/usr/bin/env python3\nprint('mine')\n", mode=0o755)
+    tool = ShellTool(env, allowed=["mine"])
+    assert (await call(tool, "mine")).startswith("mine\n[exit code: 0")
+    assert (await call(tool, "python3 -c 1")).error == "policy"
+
+
+@pytest.mark.usefixtures("box")
+async def test_program_that_was_installed_meanwhile_is_hidden_too(env: Environment) -> None:
+    tool = ShellTool(env, allowed=["env"])
+    assert (await call(tool, "env new")).startswith("env: ")
+    async with env.open() as box:
+        await box.files.write(f"{HOME}/.local/bin/new", b"#!/bin/sh\necho new\n", mode=0o755)
+    assert "Permission denied" in await call(tool, "env new")
+    assert (await call(ShellTool(env), "new")).startswith("new\n")
+
+
+async def test_whole_shell_with_the_kernel_alone(env: Environment, box: SandboxBase) -> None:
+    tool = ShellTool(env, readonly=True, ignore=["vault/**"], enforcement="kernel")
+    assert (await call(tool, "cat precious | wc -l; for x in 1 2; do echo $x; done")).startswith("1\n1\n2\n")
+    await call(tool, f"rm -f {FILE}; echo new > {FILE}; cat vault/key")
+    assert await box.files.read(FILE) == b"old\n"
+    assert SECRET not in await call(tool, "cat vault/key; tar c vault | cat")
+
+
+async def test_restricted_and_unrestricted_tools_share_a_sandbox(env: Environment, box: SandboxBase) -> None:
+    assert (await call(ShellTool(env, readonly=True), "cat precious")).ok
+    assert (await CodeTool(env).call({"code": f"open('{FILE}', 'w').write('new')", "language": "python"})).ok
+    assert (await call(ShellTool(env, readonly=True), "cat precious")).startswith("new\n")
+
+
+async def test_flood_is_bounded_and_said(env: Environment, box: SandboxBase) -> None:
+    code = "import os\nfor _ in range(3000): os.write(1, b'x' * 99_999 + b'\\n')"
+    text = await CodeTool(env, max_timeout=100).call({"code": code, "language": "python", "timeout_seconds": 100})
+    assert len(text) <= 30_000
+    assert text.truncated
+    assert "of 300000000 bytes of output the middle was not kept" in text
+
+
+async def test_snippet_of_five_megabytes_runs(env: Environment, box: SandboxBase) -> None:
+    code = f"text = '{'x' * 5_000_000}'\nprint(len(text))"
+    assert (await CodeTool(env).call({"code": code, "language": "python"})).startswith("5000000\n")
+
+
+async def test_state_stays_in_files_and_not_in_globals(env: Environment, box: SandboxBase) -> None:
+    tool = CodeTool(env)
+    await tool.call({"code": "open('kept', 'w').write('yes'); x = 1", "language": "python"})
+    assert (await tool.call({"code": "cat kept", "language": "bash"})).startswith("yes\n")
+    assert "NameError" in await tool.call({"code": "print(x)", "language": "python"})
+
+
+@pytest.mark.parametrize("name", ["a b", "quote'd", 'double"d', "new\nline", "-rf", "*", "$HOME", "ünï"])
+async def test_odd_names_are_ordinary(env: Environment, box: SandboxBase, name: str) -> None:
+    tools = FileTools(env)
+    path = f"{HOME}/odd {name}/{name}"
+    assert (await tools["write_file"].call({"path": path, "content": "needle\n"})).ok
+    assert await tools["read_file"].call({"path": path}) == "     1\tneedle"
+    assert (await tools["grep"].call({"pattern": "needle", "output_mode": "count"})).endswith(": 1")
+    assert (await tools["ls"].call({"path": f"{HOME}/odd {name}"})).count("(7 bytes)") == 1
+    assert (await tools["edit_file"].call({"path": path, "old_string": "needle", "new_string": "x"})).ok
+    assert await box.files.read(path) == b"x\n"
+
+
+async def test_dead_sandbox_is_an_error_and_then_there_is_a_new_one(
+    env: Environment, backend: EmbeddedBackend, box: SandboxBase
+) -> None:
+    tool = CodeTool(env)
+    arguments = {"code": "print(1)", "language": "python"}
+    assert (await tool.call(arguments)).ok
+    launcher = backend._launcher.ask({"op": "hello"})["pid"]
+    for pid, name in list_descendants(launcher).items():
+        if name == "corral-init":
+            with contextlib.suppress(ProcessLookupError):  # a spare of it, which has gone with it
+                os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SandboxGoneError):
+        await tool.call(arguments)
+    assert (await tool.call(arguments)).ok
+    async with env.open() as fresh:
+        assert fresh.id != box.id
+        assert not await fresh.files.exists(FILE)
+
+
+AS_A_USER = """
+import asyncio
+from corral import Environment
+from corral.tools import ShellTool
+
+async def main():
+    async with Environment(exec_timeout=60) as env:
+        async with env.open() as box:
+            await box.files.write("precious", b"old")
+            await box.files.write("vault/key", b"hunter2")
+        for rules, command in [
+            ({"readonly": True, "allowed": ["sh", "rm"]}, "sh -c 'rm -f precious; echo new > precious'"),
+            ({"allowed": ["find"]}, "find precious -exec rm {} ';'"),
+            ({"allowed": ["env"]}, "env rm precious"),
+            ({"blocked": ["rm"]}, "sh -c 'a=r; b=m; $a$b -f precious'"),
+            ({"ignore": ["vault/**"]}, "grep -r hunter ."),
+            ({"readonly": True}, "cat precious"),
+        ]:
+            tool = ShellTool(env, **rules)
+            assert (await tool.capabilities()).kernel
+            said = await tool.call({"command": command})
+            assert "hunter2" not in said, said
+        assert said.startswith("old\\n[exit code: 0"), said
+        async with env.open() as box:
+            assert await box.files.read("precious") == b"old"
+    print("held")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.needs_root
+@pytest.mark.needs_user
+@pytest.mark.needs_userns
+def test_rules_hold_for_an_ordinary_user_as_well(ordinary_user: OrdinaryUser) -> None:
+    done = ordinary_user.run(AS_A_USER, timeout=100)
+    assert done.stdout == "held\n", done.stderr

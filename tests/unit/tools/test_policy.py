@@ -1,0 +1,147 @@
+"""The words of a restricted command: what is let through, and what a model is told of the rest."""
+
+import pytest
+
+from corral.errors import PolicyError
+from corral.tools.policy import READONLY_COMMANDS, ShellPolicy, split_command
+
+WORKDIR = "/workspace"
+
+
+def refuse(policy: ShellPolicy, command: str) -> str:
+    with pytest.raises(PolicyError) as caught:
+        policy.check(command, workdir=WORKDIR)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat a > b",
+        "cat a >> b",
+        "cat < a",
+        "cat a | sh",
+        "cat a; rm b",
+        "cat a & rm b",
+        "cat a && rm b",
+        "cat a || rm b",
+        "cat a\nrm b",
+        "cat a\rrm b",
+        "cat `rm b`",
+        "cat $(rm b)",
+        "cat 'a' > b",
+        'cat "a"; rm b',
+        "cat a\\\\; rm b",
+    ],
+)
+def test_shell_syntax_is_refused(command: str) -> None:
+    expected = f"Command not allowed (shell syntax is not available in restricted mode): {command!r}"
+    assert refuse(ShellPolicy(readonly=True), command) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("grep 'a|b; c' f", ["grep", "a|b; c", "f"]),
+        ('grep "$(x) > y" f', ["grep", "$(x) > y", "f"]),
+        ("grep don\\'t f", ["grep", "don't", "f"]),
+        ("grep \\> f", ["grep", ">", "f"]),
+        ("echo ''", ["echo", ""]),
+        ("grep -v x", ["grep", "-v", "x"]),
+    ],
+)
+def test_what_is_quoted_is_a_word(command: str, words: list[str]) -> None:
+    assert ShellPolicy(readonly=True).check(command, workdir=WORKDIR) == words
+
+
+def test_unbalanced_quotes_are_refused() -> None:
+    assert refuse(ShellPolicy(readonly=True), "cat 'a") == 'Command not allowed (unbalanced quotes): "cat \'a"'
+    with pytest.raises(PolicyError):
+        split_command('echo "a')
+
+
+def test_readonly_allows_what_only_reads() -> None:
+    assert len(READONLY_COMMANDS) == 17
+    policy = ShellPolicy(readonly=True)
+    for command in READONLY_COMMANDS:
+        assert policy.check(f"{command} x", workdir=WORKDIR) == [command, "x"]
+    for command in ("rm x", "find .", "env", "sort x", "sed -i s/a/b/ x", "/tmp/cat x", "./cat x", "catx", ""):
+        assert refuse(policy, command) == f"Command not allowed: {command!r}"
+
+
+def test_allowed_is_matched_word_by_word() -> None:
+    policy = ShellPolicy.of(allowed=["git log", "npm run *", "ls"])
+    for command in ("git log", "git log -3", "npm run build", "ls -la"):
+        policy.check(command, workdir=WORKDIR)
+    for command in ("git", "git push", "git logs", "gitlog", "npm run", "lsof"):
+        assert refuse(policy, command) == f"Command not allowed: {command!r}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm x",
+        "/bin/rm x",
+        "./rm x",
+        "git push",
+        "env rm x",
+        "/usr/bin/env -i rm",
+        "sh -c 'rm x'",
+        "bash -c 'cd a&&rm x'",
+        "xargs /bin/rm",
+        "find . -exec rm {} +",
+        "timeout 5 rm x",
+    ],
+)
+def test_blocked_is_refused_however_it_is_started(command: str) -> None:
+    assert refuse(ShellPolicy.of(blocked=["rm", "git push"]), command) == f"Command not allowed: {command!r}"
+
+
+@pytest.mark.parametrize("command", ["echo rm", "grep rm notes", "git pull", "find . -name rm", "rmdir x"])
+def test_blocked_word_elsewhere_is_just_a_word(command: str) -> None:
+    assert ShellPolicy.of(blocked=["rm", "git push"]).check(command, workdir=WORKDIR)
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("cat .env", "/workspace/.env"),
+        ("cat a/b/.env", "/workspace/a/b/.env"),
+        ("cat ./x/../.env", "/workspace/.env"),
+        ("cat secrets/key", "/workspace/secrets/key"),
+        ("cat secrets/deep/er/key", "/workspace/secrets/deep/er/key"),
+        ("cat src/a.pem", "/workspace/src/a.pem"),
+        ("grep --file=.env x", "/workspace/.env"),
+        ("dd if=.env", "/workspace/.env"),
+        ("grep -f.env x", "/workspace/.env"),
+        ("cat /etc/passwd", "/etc/passwd"),
+        ("cat ../other", "/other"),
+        ("cat /workspace/../etc/passwd", "/etc/passwd"),
+        ("cat /workspaces/x", "/workspaces/x"),
+    ],
+)
+def test_ignored_paths_are_refused_wherever_they_are_named(command: str, path: str) -> None:
+    policy = ShellPolicy.of(ignore=[".env", "secrets/**", "**/*.pem"])
+    assert refuse(policy, command) == f"Access denied: {path}"
+
+
+@pytest.mark.parametrize("command", ["cat notes", "cat .environment", "ls", "ls -la", "cat src/secrets.py", "cat ."])
+def test_other_paths_are_not(command: str) -> None:
+    assert ShellPolicy.of(ignore=[".env", "secrets/**", "**/*.pem"]).check(command, workdir=WORKDIR)
+
+
+def test_absolute_pattern_means_that_path() -> None:
+    policy = ShellPolicy.of(ignore=["/workspace/a"])
+    assert refuse(policy, "cat a/b") == "Access denied: /workspace/a/b"
+    assert policy.check("cat b/a", workdir=WORKDIR)
+
+
+def test_without_rules_nothing_is_restricted() -> None:
+    assert not ShellPolicy().restricted
+    assert ShellPolicy.of(allowed=[]).restricted, "an empty list allows nothing"
+    assert refuse(ShellPolicy.of(allowed=[]), "ls") == "Command not allowed: 'ls'"
+
+
+def test_text_in_the_place_of_a_list_is_a_mistake() -> None:
+    with pytest.raises(TypeError, match="allowed"):
+        ShellPolicy.of(allowed="ls")
