@@ -1,0 +1,107 @@
+"""Pydantic AI: the sandbox protocol, a toolset, and a workspace, on any backend.
+
+The sandbox classes need nothing of Pydantic AI; the toolset and the workspace do (`pip install 'corral[pydantic-ai]'`).
+Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from corral.adapters.pydantic_ai.capability import ConsoleCapability, CorralWorkspaces
+    from corral.adapters.pydantic_ai.daytona import AsyncDaytonaSandbox, DaytonaSandbox
+    from corral.adapters.pydantic_ai.permissions import (
+        DANGEROUS_COMMANDS,
+        DEFAULT_RULESET,
+        PERMISSIVE_RULESET,
+        READONLY_RULESET,
+        SECRETS_PATTERNS,
+        STRICT_RULESET,
+        SYSTEM_PATTERNS,
+        OperationPermissions,
+        PermissionRule,
+        PermissionRuleset,
+        create_ruleset,
+    )
+    from corral.adapters.pydantic_ai.results import EditResult, ExecuteResponse, FileInfo, GrepMatch, WriteResult
+    from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
+    from corral.adapters.pydantic_ai.sync import CorralSandbox
+    from corral.adapters.pydantic_ai.toolset import ConsoleDeps, CorralToolset, create_console_toolset
+    from corral.adapters.pydantic_ai.workspace import CorralWorkspace
+
+_HOME_OF = {
+    "AsyncCorralSandbox": "sandbox",
+    "AsyncDaytonaSandbox": "daytona",
+    "ConsoleCapability": "capability",
+    "ConsoleDeps": "toolset",
+    "CorralSandbox": "sync",
+    "CorralToolset": "toolset",
+    "CorralWorkspace": "workspace",
+    "CorralWorkspaces": "capability",
+    "DANGEROUS_COMMANDS": "permissions",
+    "DEFAULT_RULESET": "permissions",
+    "DaytonaSandbox": "daytona",
+    "EditResult": "results",
+    "ExecuteResponse": "results",
+    "FileInfo": "results",
+    "GrepMatch": "results",
+    "OperationPermissions": "permissions",
+    "PERMISSIVE_RULESET": "permissions",
+    "PermissionRule": "permissions",
+    "PermissionRuleset": "permissions",
+    "READONLY_RULESET": "permissions",
+    "SECRETS_PATTERNS": "permissions",
+    "STRICT_RULESET": "permissions",
+    "SYSTEM_PATTERNS": "permissions",
+    "WriteResult": "results",
+    "create_console_toolset": "toolset",
+    "create_ruleset": "permissions",
+}
+
+__all__ = [
+    "DANGEROUS_COMMANDS",
+    "DEFAULT_RULESET",
+    "PERMISSIVE_RULESET",
+    "READONLY_RULESET",
+    "SECRETS_PATTERNS",
+    "STRICT_RULESET",
+    "SYSTEM_PATTERNS",
+    "AsyncCorralSandbox",
+    "AsyncDaytonaSandbox",
+    "ConsoleCapability",
+    "ConsoleDeps",
+    "CorralSandbox",
+    "CorralToolset",
+    "CorralWorkspace",
+    "CorralWorkspaces",
+    "DaytonaSandbox",
+    "EditResult",
+    "ExecuteResponse",
+    "FileInfo",
+    "GrepMatch",
+    "OperationPermissions",
+    "PermissionRule",
+    "PermissionRuleset",
+    "WriteResult",
+    "create_console_toolset",
+    "create_ruleset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "pydantic_ai":
+            raise
+        raise ImportError(f"{name} needs Pydantic AI: pip install 'corral[pydantic-ai]'", name=error.name) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

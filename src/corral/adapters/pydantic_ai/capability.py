@@ -1,0 +1,63 @@
+"""Capabilities: the console tools, and workspaces, as one line in an agent's list."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from pydantic_ai import RunContext
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.toolsets import AbstractToolset
+from pydantic_ai.workspaces import WorkspaceBackend, WorkspaceRef
+
+from corral.adapters.pydantic_ai.permissions import AskCallback, PermissionRuleset
+from corral.adapters.pydantic_ai.toolset import AnySandbox, CorralToolset, EditFormat
+from corral.adapters.pydantic_ai.workspace import LIFETIME_SECONDS, CorralWorkspace, parse_ref
+from corral.protocol import Backend
+from corral.spec import Spec
+from corral.tools.permission import Permissions
+
+
+@dataclass
+class ConsoleCapability(AbstractCapability[Any]):
+    """The console tools for an agent; everything given here holds for each of them."""
+
+    include_execute: bool = True
+    edit_format: EditFormat = "str_replace"
+    permissions: Permissions | PermissionRuleset | None = None
+    _: KW_ONLY
+    sandbox: AnySandbox | None = None
+    image_support: bool = True
+    ask_callback: AskCallback | None = None
+
+    def get_toolset(self) -> AbstractToolset[Any]:
+        """See `AbstractCapability`."""
+        return CorralToolset(
+            self.sandbox,
+            include_execute=self.include_execute,
+            edit_format=self.edit_format,
+            permissions=self.permissions,
+            image_support=self.image_support,
+            ask_callback=self.ask_callback,
+        )
+
+
+@dataclass
+class CorralWorkspaces(AbstractCapability[Any]):
+    """Gives every run a `CorralWorkspace`: a new one, or the one that its history or `workspace=` names."""
+
+    _: KW_ONLY
+    backend: str | Backend = "embedded"
+    spec: Spec = field(default_factory=Spec)
+    lifetime_seconds: float | None = LIFETIME_SECONDS
+
+    def get_workspace(self, ctx: RunContext[Any], *, ref: WorkspaceRef | None) -> WorkspaceBackend | None:
+        """See `AbstractCapability`. A ref of somebody else's is left to somebody else."""
+        name = self.backend if isinstance(self.backend, str) else self.backend.name
+        if ref is not None:
+            try:
+                if parse_ref(ref)[0] != name:
+                    return None
+            except ValueError:
+                return None
+        return CorralWorkspace(ref, backend=self.backend, spec=self.spec, lifetime_seconds=self.lifetime_seconds)

@@ -1,0 +1,103 @@
+"""What the sandbox classes give back: the known names and fields, and everything more in further attributes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NotRequired, TypedDict
+
+from corral.errors import SandboxClosedError, SandboxGoneError
+from corral.results import EndReason, ExecResult
+
+MAX_OUTPUT_CHARS = 100_000
+
+
+class FileInfo(TypedDict):
+    """One entry of a folder. A link is told by what it leads to."""
+
+    name: str
+    path: str
+    is_dir: bool
+    size: int | None
+    modified_at: NotRequired[str]
+
+
+class GrepMatch(TypedDict):
+    """One line that matches."""
+
+    path: str
+    line_number: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteResponse:
+    """How a command ended. `output` has both streams in order, at most 100 000 characters of them.
+
+    What is beyond the three known fields does not count when two responses are compared.
+    """
+
+    output: str
+    exit_code: int | None = None
+    truncated: bool = False
+    stdout: str = field(default="", compare=False)
+    stderr: str = field(default="", compare=False)
+    reason: EndReason | None = field(default=None, compare=False)
+    """Why the program ended; None if none was run."""
+    duration_seconds: float = field(default=0.0, compare=False)
+    error: Exception | None = field(default=None, compare=False)
+    """Why no program was run, or its end is not known: then `output` is not a program's."""
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether time ran out."""
+        return self.reason == "timeout"
+
+    @property
+    def gone(self) -> bool:
+        """Whether there is no sandbox any more, so that no further command can be run either."""
+        return is_gone(self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """What became of a write: `error` says why not."""
+
+    path: str | None = None
+    error: str | None = None
+    cause: Exception | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EditResult:
+    """What became of an edit: `error` says why not, `occurrences` how often the text was replaced."""
+
+    path: str | None = None
+    error: str | None = None
+    occurrences: int | None = None
+    cause: Exception | None = field(default=None, compare=False)
+    sha256: str | None = field(default=None, compare=False)
+    """Of the new content."""
+
+
+def is_gone(error: Exception | None) -> bool:
+    """Whether an error means that the sandbox has ended."""
+    return isinstance(error, SandboxGoneError | SandboxClosedError)
+
+
+def narrow_result(result: ExecResult, *, timeout: float) -> ExecuteResponse:
+    """The known type from all that is known of a program's end. Out of time is 124, with what was printed till then."""
+    output = result.output
+    cut = len(output) > MAX_OUTPUT_CHARS
+    output = output[:MAX_OUTPUT_CHARS]
+    if result.timed_out:
+        gap = "\n" if output and not output.endswith("\n") else ""
+        output = f"{output}{gap}Error: Command timed out after {timeout:g} seconds"
+    return ExecuteResponse(
+        output,
+        result.exit_code,
+        cut or result.truncated,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        reason=result.reason,
+        duration_seconds=result.usage.wall_seconds,
+    )

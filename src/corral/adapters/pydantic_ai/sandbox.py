@@ -1,0 +1,475 @@
+"""AsyncCorralSandbox: a sandbox in the terms of Pydantic AI's sandbox protocol, on any backend.
+
+What a command or a file operation does wrong is returned, as the protocol wants it: `ExecuteResponse`, `.error`, a text
+that begins with "Error: ". A sandbox that is gone is raised, because a model must not take it for a program's output.
+Each error that is returned is also kept in `last_error` and logged with the sandbox's id.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import posixpath
+import time
+import weakref
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self, Unpack
+
+from corral.adapters.pydantic_ai.opening import Birth, Opening, let_go
+from corral.adapters.pydantic_ai.results import (
+    MAX_OUTPUT_CHARS,
+    EditResult,
+    ExecuteResponse,
+    FileInfo,
+    GrepMatch,
+    WriteResult,
+    narrow_result,
+)
+from corral.adapters.pydantic_ai.search import find_files, search_lines
+from corral.door import Wishes, make_spec
+from corral.errors import (
+    BackendError,
+    CorralError,
+    EditConflictError,
+    EditError,
+    EngineFaultError,
+    SandboxClosedError,
+    SandboxError,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+    SandboxGoneError,
+)
+from corral.files import encode
+from corral.protocol import Backend
+from corral.results import FileInfo as CoreFileInfo
+from corral.sandbox import SandboxBase
+from corral.spec import HOME, Spec
+from corral.sync import Sandbox
+from corral.tools.hashline import edit_lines
+from corral.tools.permission import normal_path, real_path
+from corral.tools.reading import Window, read_window
+
+log = logging.getLogger("corral.adapters.pydantic_ai")
+
+DEFAULT_TIMEOUT_SECONDS = 1800.0
+ALIVE_SECONDS = 10.0
+_EDIT_ATTEMPTS = 5
+
+
+class AsyncCorralSandbox:
+    """The protocol for async callers. The sandbox is made at the first use, or by `start`.
+
+    With a `sandbox_id` it is found again under that id, by any process, until `stop`; without one it belongs to this
+    process and ends with it at the latest. Keywords are those of `corral.Sandbox`; `over(box)` takes one that is there.
+    """
+
+    returns_failures = False
+    """Whether even a sandbox that is gone is returned, as the classes of the known names do."""
+
+    def __init__(
+        self,
+        sandbox_id: str | None = None,
+        work_dir: str = HOME,
+        startup_timeout: float | None = 180,
+        *,
+        backend: str | Backend = "embedded",
+        spec: Spec | None = None,
+        lifetime_seconds: float | None = None,
+        **wishes: Unpack[Wishes],
+    ) -> None:
+        if spec is not None and wishes:
+            raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
+        if "workdir" in wishes:
+            raise TypeError("the folder to work in is work_dir= here")
+        wishes["workdir"] = work_dir
+        wish = spec if spec is not None else make_spec(**wishes)
+        self._be_born(
+            Birth(backend, wish, sandbox_id, lifetime_seconds, startup_timeout, too_late=self._make_late_error)
+        )
+
+    def _be_born(self, birth: Birth) -> None:
+        self._begin(Opening(birth.make, birth.finish), work_dir=birth.spec.workdir, sandbox_id=birth.sandbox_id)
+
+    @classmethod
+    def over(cls, box: SandboxBase | Sandbox, *, work_dir: str | None = None) -> Self:
+        """The protocol for a sandbox that belongs to somebody else: it is not ended with this object."""
+        self = cls.__new__(cls)
+        living = box.async_sandbox if isinstance(box, Sandbox) else box
+        self._begin(Opening.of(living), work_dir=work_dir or living.spec.workdir, sandbox_id=living.id)
+        self._origin = box
+        self._finalizer.detach()
+        return self
+
+    def _begin(self, opening: Opening, *, work_dir: str, sandbox_id: str | None) -> None:
+        self._opening = opening
+        self._origin: object = None
+        self._sandbox_id = sandbox_id
+        self._stopped = False
+        self._ended = False
+        self.work_dir = work_dir
+        self.last_error: Exception | None = None
+        self.last_activity = time.time()
+        self._finalizer = weakref.finalize(self, let_go, opening)
+        self._finalizer.atexit = False  # at exit the backend ends what this process owns, and needs no loop for it
+
+    @staticmethod
+    def _make_late_error(seconds: float) -> Exception:
+        return TimeoutError(f"the sandbox failed to start within {seconds:g} seconds")
+
+    @property
+    def id(self) -> str:
+        """The id it was asked for by, or the one it got; empty before there is one."""
+        box = self._opening.box
+        return self._sandbox_id or (box.id if box is not None else "")
+
+    @property
+    def box(self) -> SandboxBase | None:
+        """The sandbox itself, if it is there, for everything that the protocol has no word for."""
+        return self._opening.box
+
+    # Life.
+
+    async def start(self) -> None:
+        """Make it, or find it, unless that was done. Raises: what making a sandbox raises."""
+        await self._open()
+
+    async def stop(self, purge: bool = False) -> None:  # noqa: FBT001, FBT002 - the known signature
+        """End it for good; idempotent. A failure is raised, or, by the classes that return failures, logged."""
+        self._stopped = True
+        box = await self._opening.settle()
+        if self._ended or box is None:
+            return
+        try:
+            await box.kill()
+        except SandboxGoneError:
+            pass  # it ended by itself
+        except CorralError as error:
+            self._note(error, "stop")  # the next `stop` tries again
+            return
+        self._ended = True
+        self._finalizer.detach()
+        await self._opening.close()
+
+    async def is_alive(self) -> bool:
+        """Whether a command answers within ten seconds. Never raises, and makes nothing."""
+        if not self._opening.begun:
+            return False
+        try:
+            box = await self._open()
+            return (await box.exec("echo ok", timeout=ALIVE_SECONDS)).ok
+        except CorralError as error:
+            self.last_error = error
+            return False
+
+    def raising(self) -> Self:
+        """The same sandbox, seen so that one that is gone raises; for those who show results to a model."""
+        if not self.returns_failures:
+            return self
+        view = copy.copy(self)
+        # As long as somebody uses the view, its origin is not forgotten, and so the sandbox is not ended.
+        vars(view).update(returns_failures=False, _origin=self)
+        return view
+
+    def touch(self) -> None:
+        """It was used just now."""
+        self.last_activity = time.time()
+
+    async def aclose(self) -> None:
+        """End it if it is this process's own; let go of it if it was asked for by an id. Idempotent."""
+        if self._finalizer.detach() is not None:
+            await self._opening.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # Commands.
+
+    async def execute(self, command: str, timeout: float | None = None) -> ExecuteResponse:
+        """Run a command with `/bin/sh` in `work_dir`. Without a timeout, here or in the spec, it has half an hour."""
+        seconds = timeout or DEFAULT_TIMEOUT_SECONDS
+        try:
+            box = await self._open()
+            seconds = timeout or box.spec.exec_timeout or DEFAULT_TIMEOUT_SECONDS
+            result = await box.exec(command, cwd=self.work_dir, timeout=seconds)
+        except CorralError as error:
+            self._note(error, "execute")
+            return ExecuteResponse(f"Error: {error}", 1, error=error)
+        return narrow_result(result, timeout=seconds)
+
+    # Files.
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is a file; a folder is none."""
+        try:
+            box = await self._open()
+            return not (await box.files.stat(self.at(path))).is_folder
+        except (SandboxFileNotFoundError, NotADirectoryError):
+            return False
+        except CorralError as error:
+            self._note(error, "exists")
+            return False
+
+    async def read_bytes(self, path: str) -> bytes:
+        """The whole content, byte for byte; nothing if it can't be read (`last_error` says why)."""
+        try:
+            box = await self._open()
+            return await box.files.read(self.at(path))
+        except CorralError as error:
+            self._note(error, "read_bytes")
+            return b""
+
+    async def read(self, path: str, offset: int = 0, limit: int = 2000) -> str:
+        """Some lines with their numbers, as a text; one that begins with "Error: " if there are none to show."""
+        try:
+            window = await self.read_window(path, offset=offset, limit=limit)
+        except SandboxFileNotFoundError as error:
+            self.last_error = error
+            return f"Error: File '{path}' not found"
+        except CorralError as error:
+            self._note(error, "read")
+            return f"Error: {error}"
+        if window.binary:
+            return f"Error: File '{path}' is not a text"
+        if not window.lines and offset > 0:
+            return f"Error: Offset {offset} exceeds file length ({window.total} lines)"
+        numbered = enumerate(window.lines, max(0, offset) + 1)
+        text = "\n".join(f"{number:6d}\t{_as_text(line)}" for number, line in numbered)
+        shown = max(0, offset) + len(window.lines)
+        if window.total is not None and shown >= window.total and not window.cut:
+            return text
+        return f"{text}\n\n{self._say_what_is_left(shown, window.total)}"
+
+    def _say_what_is_left(self, shown: int, total: int | None) -> str:
+        if total is not None and shown >= total:
+            return "... (output truncated)"  # a line was too long
+        more = "" if total is None else f"{total - shown} "
+        return f"[... {more}more lines. Use offset={shown} to read more.]"
+
+    async def write(self, path: str, content: str | bytes) -> WriteResult:
+        """Write a whole file, byte for byte; folders on the way are made, and readers never see a part."""
+        try:
+            box = await self._open()
+            await box.files.write(self.at(path), encode(content))
+        except CorralError as error:
+            self._note(error, "write")
+            return WriteResult(error=f"Failed to write file: {error}", cause=error)
+        return WriteResult(path=path)
+
+    async def edit(
+        self,
+        path: str,
+        old_string: str,
+        new_string: str,
+        replace_all: bool = False,  # noqa: FBT001, FBT002 - the known signature
+    ) -> EditResult:
+        """Replace a text that is there once, or everywhere; done inside, so that nothing else in the file changes.
+
+        In a file with CRLF line ends, a text with LF is found and replaced as CRLF.
+        """
+        try:
+            box = await self._open()
+            target = self.at(path)
+            try:
+                done = await box.files.edit(target, old_string, new_string, replace_all=replace_all)
+            except EditError as error:
+                if error.count or "\n" not in old_string or "\r" in old_string:
+                    raise
+                old, new = (text.replace("\n", "\r\n") for text in (old_string, new_string.replace("\r\n", "\n")))
+                done = await box.files.edit(target, old, new, replace_all=replace_all)
+        except SandboxFileNotFoundError as error:
+            self.last_error = error
+            return EditResult(error=f"File not found: {path}", cause=error)
+        except EditError as error:
+            self.last_error = error
+            return EditResult(error=_describe_edit_error(error, old_string), cause=error)
+        except CorralError as error:
+            self._note(error, "edit")
+            return EditResult(error=f"Failed to edit file: {error}", cause=error)
+        return EditResult(path=path, occurrences=done.replacements, sha256=done.sha256)
+
+    async def edit_lines(
+        self,
+        path: str,
+        start_line: int,
+        start_hash: str,
+        new_content: str,
+        end_line: int | None = None,
+        end_hash: str | None = None,
+        *,
+        insert_after: bool = False,
+        hash_length: int = 2,
+    ) -> tuple[EditResult, str]:
+        """Replace, insert or delete lines that are still what their hashes say; gives a summary as well.
+
+        By compare-and-swap: if somebody changes the file meanwhile, it is read again and the hashes decide.
+        """
+        try:
+            box = await self._open()
+            target = self.at(path)
+            for _ in range(_EDIT_ATTEMPTS):
+                before = await box.files.read(target)
+                done = edit_lines(
+                    before.decode("utf-8", "surrogateescape"),
+                    start_line,
+                    start_hash,
+                    new_content,
+                    end_line=end_line,
+                    end_hash=end_hash,
+                    insert_after=insert_after,
+                    hash_length=hash_length,
+                )
+                if done.error is not None:
+                    return EditResult(error=done.error), ""
+                if await _swap(box, target, before, encode(done.content)):
+                    return EditResult(path=path, occurrences=1), done.summary
+        except SandboxFileNotFoundError as error:
+            self.last_error = error
+            return EditResult(error=f"File not found: {path}", cause=error), ""
+        except CorralError as error:
+            self._note(error, "edit_lines")
+            return EditResult(error=f"Failed to edit file: {error}", cause=error), ""
+        return EditResult(error="Failed to edit file: it kept changing while it was edited"), ""
+
+    async def ls_info(self, path: str) -> list[FileInfo]:
+        """A folder's entries, folders first, then by name; none if it can't be listed."""
+        try:
+            box = await self._open()
+            found = await box.files.list(self.at(path or "."))
+            entries = [_describe(info, await _follow(box, info)) for info in found]
+        except CorralError as error:
+            self._note(error, "ls_info")
+            return []
+        return sorted(entries, key=lambda entry: (not entry["is_dir"], entry["name"]))
+
+    async def glob_info(self, pattern: str, path: str = "/") -> list[FileInfo]:
+        """Files that match, below `work_dir` or another folder. `**` crosses folders; a pattern without a slash
+        matches at any depth; an absolute one says itself where to look."""
+        try:
+            box = await self._open()
+            found = await find_files(box.files, pattern, root=self._root(path))
+        except CorralError as error:
+            self._note(error, "glob_info")
+            return []
+        return [_describe(info, info) for info in found]
+
+    async def grep_raw(
+        self,
+        pattern: str,
+        path: str | None = None,
+        glob: str | None = None,
+        ignore_hidden: bool = True,  # noqa: FBT001, FBT002 - the known signature
+    ) -> list[GrepMatch] | str:
+        """Lines that match a regular expression, or a text that says why there are none.
+
+        What is no regular expression, such as `print(`, is looked for as it stands.
+        """
+        try:
+            box = await self._open()
+            found = await search_lines(
+                box.files, pattern, root=self._root(path), include=glob, hidden=not ignore_hidden
+            )
+        except CorralError as error:
+            self._note(error, "grep_raw")
+            return f"Error: {error}"
+        return [GrepMatch(path=match.path, line_number=match.line, line=match.text) for match in found]
+
+    async def read_image(self, path: str, *, max_bytes: int) -> bytes:
+        """The whole content. Raises: as `corral.protocol.AsyncFiles.read`."""
+        box = await self._open()
+        return await box.files.read(self.at(path), max_bytes=max_bytes)
+
+    async def read_window(self, path: str, *, offset: int, limit: int) -> Window:
+        """Some lines. Raises: as `corral.protocol.AsyncFiles.read_stream`."""
+        box = await self._open()
+        at = self.at(path)
+        return await read_window(box.files, at, offset=max(0, offset), limit=max(0, limit), max_chars=MAX_OUTPUT_CHARS)
+
+    async def real_path(self, path: str) -> str:
+        """Where a path leads, links followed inside. Raises: as `corral.tools.permission.real_path`."""
+        box = await self._open()
+        return await real_path(box.files, self.at(path), workdir=self.work_dir)
+
+    def at(self, path: str) -> str:
+        """An absolute path: relative ones are below `work_dir`, as for commands."""
+        return posixpath.join(self.work_dir, path)
+
+    def normal(self, path: str) -> str:
+        """The same, with `..` taken as text."""
+        return normal_path(path, workdir=self.work_dir)
+
+    # Underneath.
+
+    async def _open(self) -> SandboxBase:
+        if self._stopped:
+            raise SandboxClosedError("the sandbox was stopped", sandbox_id=self.id or None, hint="make a new one")
+        self.touch()
+        return await self._opening.get()
+
+    def _root(self, path: str | None) -> str:
+        """Where a search begins. "/" is what the protocol calls the root: the folder to work in, not the machine's."""
+        return self.work_dir if path in (None, "", "/", ".", "./") else self.at(path or "")
+
+    def _note(self, error: CorralError, operation: str) -> None:
+        """Keep and log an error that is going to be returned; raise it if it is the sandbox's own."""
+        self.last_error = error
+        ours = isinstance(error, SandboxError | BackendError | EngineFaultError)
+        if ours and not self.returns_failures:
+            raise error
+        level = logging.WARNING if ours else logging.DEBUG
+        log.log(level, "%s failed in sandbox %s: %s", operation, self.id or "(none)", error)
+
+
+async def _swap(box: SandboxBase, path: str, before: bytes, after: bytes) -> bool:
+    """Put new content in the place of the old, if it is still there."""
+    if before == after:
+        return True
+    if not before:
+        await box.files.write(path, after)  # nothing to compare with; an empty file loses nothing
+        return True
+    try:
+        await box.files.edit(path, before, after, replace_all=True)
+    except (EditConflictError, EditError):
+        return False
+    return True
+
+
+async def _follow(box: SandboxBase, info: CoreFileInfo) -> CoreFileInfo:
+    """What a link leads to; itself, if nowhere."""
+    if info.kind != "link":
+        return info
+    try:
+        return await box.files.stat(info.path)
+    except SandboxFileError:
+        return info
+
+
+def _describe(info: CoreFileInfo, real: CoreFileInfo) -> FileInfo:
+    return FileInfo(
+        name=info.name,
+        path=info.path,
+        is_dir=real.is_folder,
+        size=None if real.is_folder else real.size,
+        modified_at=datetime.fromtimestamp(real.modified, UTC).isoformat(),
+    )
+
+
+def _as_text(line: str) -> str:
+    """What is not UTF-8 becomes U+FFFD."""
+    return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _describe_edit_error(error: EditError, old: str) -> str:
+    if not old:
+        return "Failed to edit file: the text to replace is empty"
+    if not error.count:
+        return "String not found in file"
+    return (
+        f"String found {error.count} times. Use replace_all=True to replace all, or provide more context."
+    )  # fmt: skip

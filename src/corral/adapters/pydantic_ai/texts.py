@@ -1,0 +1,90 @@
+"""The texts of the console tools, to the letter as models know them; what comes from inside is made harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from corral.adapters.pydantic_ai.results import ExecuteResponse, FileInfo, GrepMatch
+from corral.tools.hashline import line_hash
+from corral.tools.reading import Window
+from corral.tools.render import make_harmless, quote
+
+GrepMode = Literal["content", "files_with_matches", "count"]
+
+MAX_FILES = 100
+MAX_MATCHES = 50
+MAX_LINE_CHARS = 100
+
+
+def render_listing(path: str, entries: Sequence[FileInfo]) -> str:
+    """A folder."""
+    if not entries:
+        return f"Directory '{quote(path)}' is empty or does not exist"
+    lines = [
+        f"  {quote(entry['name'])}/" if entry["is_dir"] else f"  {quote(entry['name'])} ({entry['size']} bytes)"
+        for entry in entries
+    ]
+    return "\n".join([f"Contents of {quote(path)}:", *lines])
+
+
+def render_written(path: str, content: str) -> str:
+    """A file that was written."""
+    lines = content.count("\n") + (1 if content and not content.endswith("\n") else 0)
+    return f"Wrote {lines} lines to {quote(path)}"
+
+
+def render_found(pattern: str, path: str, found: Sequence[FileInfo]) -> str:
+    """Files that match a pattern."""
+    if not found:
+        return f"No files matching '{quote(pattern)}' in {quote(path)}"
+    lines = [f"  {quote(info['path'], max_chars=1000)}" for info in found[:MAX_FILES]]
+    if len(found) > MAX_FILES:
+        lines.append(f"  ... and {len(found) - MAX_FILES} more")
+    return "\n".join([f"Found {len(found)} file(s) matching '{quote(pattern)}':", *lines])
+
+
+def render_matches(pattern: str, matches: Sequence[GrepMatch], *, mode: GrepMode) -> str:
+    """Lines that match, the files they are in, or how many there are."""
+    if not matches:
+        return f"No matches for '{quote(pattern)}'"
+    if mode == "count":
+        return f"Found {len(matches)} match(es) for '{quote(pattern)}'"
+    if mode == "files_with_matches":
+        paths = list(dict.fromkeys(match["path"] for match in matches))
+        lines = [f"  {quote(path, max_chars=1000)}" for path in paths[:MAX_MATCHES]]
+        if len(paths) > MAX_MATCHES:
+            lines.append(f"  ... and {len(paths) - MAX_MATCHES} more files")
+        return "\n".join([f"Files containing '{quote(pattern)}':", *lines])
+    lines = [
+        f"  {quote(match['path'], max_chars=1000)}:{match['line_number']}: "
+        f"{make_harmless(match['line'][:MAX_LINE_CHARS])}"
+        for match in matches[:MAX_MATCHES]
+    ]
+    if len(matches) > MAX_MATCHES:
+        lines.append(f"  ... and {len(matches) - MAX_MATCHES} more matches")
+    return "\n".join([f"Matches for '{quote(pattern)}':", *lines])
+
+
+def render_execution(response: ExecuteResponse) -> str:
+    """What a command printed, and that it failed if it did."""
+    text = make_harmless(response.output)
+    if response.truncated:
+        text = f"{text}\n\n... (output truncated)"
+    if response.exit_code:
+        return f"Command failed (exit code {response.exit_code}):\n{text}"
+    return text
+
+
+def render_tagged(window: Window, *, offset: int, hash_length: int) -> str:
+    """Lines with their numbers and hashes."""
+    text = "\n".join(
+        f"{number}:{line_hash(line, length=hash_length)}|{make_harmless(line)}"
+        for number, line in enumerate(window.lines, offset + 1)
+    )
+    shown = offset + len(window.lines)
+    if window.total is None:
+        return f"{text}\n\n... (more lines)"
+    if shown < window.total:
+        return f"{text}\n\n... ({window.total - shown} more lines)"
+    return f"{text}\n\n... (output truncated)" if window.cut else text

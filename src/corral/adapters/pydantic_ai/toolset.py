@@ -1,0 +1,393 @@
+"""The console tools for an agent: ls, read_file, write_file, edit_file or hashline_edit, glob, grep and execute.
+
+What a model can mend comes back to it as `ModelRetry`, until its attempts are used up, and then as a failed call; what
+it may not do is a failed call. A sandbox that is gone is raised, and ends the run: it must not look like output.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Never, Protocol, TypeVar, runtime_checkable
+
+from pydantic_ai import BinaryContent, FunctionToolset, ModelRetry, RunContext
+from pydantic_ai.exceptions import ToolFailed, UserError
+
+from corral.adapters.pydantic_ai import texts
+from corral.adapters.pydantic_ai.descriptions import DESCRIPTIONS
+from corral.adapters.pydantic_ai.permissions import (
+    AskCallback,
+    AskFallback,
+    Gate,
+    PermissionRuleset,
+    as_permissions,
+)
+from corral.adapters.pydantic_ai.results import EditResult
+from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
+from corral.adapters.pydantic_ai.sync import CorralSandbox
+from corral.adapters.pydantic_ai.workspace import CorralWorkspace
+from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
+from corral.sandbox import SandboxBase
+from corral.sync import Sandbox
+from corral.tools.hashline import DEFAULT_HASH_LENGTH, KNOWN_HASH_LENGTH
+from corral.tools.permission import Operation, Permissions
+from corral.tools.render import make_harmless, quote
+
+AnySandbox = AsyncCorralSandbox | CorralSandbox | SandboxBase | Sandbox
+EditFormat = Literal["str_replace", "hashline"]
+D = TypeVar("D")
+
+IMAGE_TYPES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+}
+MAX_IMAGE_BYTES = 50 * 1024 * 1024
+EXECUTE_SECONDS = 120
+
+
+@runtime_checkable
+class ConsoleDeps(Protocol):
+    """What an agent's deps have if its tools shall find the sandbox there."""
+
+    @property
+    def backend(self) -> Any:
+        """The sandbox."""
+
+
+class CorralToolset(FunctionToolset[D]):
+    """The tools as a toolset: `Agent(…, toolsets=[CorralToolset(sandbox)])`.
+
+    Without a `sandbox` it is `deps.backend`, or the run's own workspace if that is a `CorralWorkspace`.
+
+    `permissions` are rules for every path and command, `ask_callback` is asked where they say so (without it, an
+    approval of Pydantic AI's is required). `edit_format="hashline"` edits by line and hash instead of by text.
+    """
+
+    def __init__(
+        self,
+        sandbox: AnySandbox | None = None,
+        *,
+        id: str | None = None,  # noqa: A002 - as toolsets name it
+        include_execute: bool = True,
+        require_write_approval: bool = False,
+        require_execute_approval: bool = False,
+        default_ignore_hidden: bool = True,
+        permissions: Permissions | PermissionRuleset | None = None,
+        ask_callback: AskCallback | None = None,
+        ask_fallback: AskFallback = "error",
+        max_retries: int = 3,
+        image_support: bool = True,
+        max_image_bytes: int = MAX_IMAGE_BYTES,
+        edit_format: EditFormat = "str_replace",
+        hash_length: int = DEFAULT_HASH_LENGTH,
+        descriptions: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(max_retries=max_retries, id=id)
+        if edit_format not in ("str_replace", "hashline"):
+            raise ValueError(f"edit_format={edit_format!r} is neither 'str_replace' nor 'hashline'")
+        self._sandbox = _as_console(sandbox) if sandbox is not None else None
+        rules = as_permissions(permissions) if permissions is not None else None
+        self._gate = Gate(rules, ask_callback, ask_fallback)
+        self._ignore_hidden = default_ignore_hidden
+        self._max_image_bytes = max_image_bytes if image_support else 0
+        self._hash_length = hash_length
+        self._hashline = edit_format == "hashline"
+        own = descriptions or {}
+        write, execute = (
+            flag and rules is None for flag in (require_write_approval, require_execute_approval)
+        )  # rules say themselves when to ask
+
+        def add(operation: Operation, tool: Callable[..., Any], *, approval: bool = False) -> None:
+            name = tool.__name__
+            if self._gate.shows(operation):
+                text = own.get(name, DESCRIPTIONS["read_file:hashline" if self._tags(name) else name])
+                self.add_function(tool, takes_ctx=True, description=text, requires_approval=approval or None)
+
+        add("ls", self.ls)
+        add("read", self.read_file)
+        add("write", self.write_file, approval=write)
+        add("edit", self.hashline_edit if self._hashline else self.edit_file, approval=write)
+        add("glob", self.glob)
+        add("grep", self.grep)
+        if include_execute:
+            add("execute", self.execute, approval=execute)
+
+    def _tags(self, name: str) -> bool:
+        return self._hashline and name == "read_file"
+
+    async def find_sandbox(self, ctx: RunContext[D]) -> AsyncCorralSandbox:
+        """The sandbox of a call. Raises: UserError if there is none."""
+        if self._sandbox is not None:
+            return self._sandbox
+        if isinstance(ctx.deps, ConsoleDeps):
+            return _as_console(ctx.deps.backend)
+        workspace = ctx.workspace.backend if ctx.workspace is not None else None
+        if isinstance(workspace, CorralWorkspace):
+            return AsyncCorralSandbox.over(await workspace.sandbox(), work_dir=await workspace.working_dir())
+        raise UserError("no sandbox: give CorralToolset one, or deps with a `backend`, or the run a CorralWorkspace")
+
+    # The tools. Their docstrings describe the parameters to a model.
+
+    async def ls(self, ctx: RunContext[D], path: str = ".") -> str:
+        """List a folder.
+
+        Args:
+            path: The folder to list; the working folder if not given.
+        """
+        sandbox = await self.find_sandbox(ctx)
+        sight = await self._gate.check_path(ctx, sandbox, "ls", path)
+        entries = await sandbox.ls_info(path)
+        return texts.render_listing(path, [entry for entry in entries if sight.shows(entry["path"], "ls")])
+
+    async def read_file(
+        self, ctx: RunContext[D], path: str, offset: int = 0, limit: int = 2000
+    ) -> str | BinaryContent:  # fmt: skip
+        """Read a file.
+
+        Args:
+            path: The file to read, absolute or below the working folder.
+            offset: How many lines to skip.
+            limit: How many lines to read at most.
+        """
+        sandbox = await self.find_sandbox(ctx)
+        await self._gate.check_path(ctx, sandbox, "read", path)
+        kind = IMAGE_TYPES.get(posixpath.splitext(path)[1].lower())
+        if kind is not None and self._max_image_bytes:
+            return await self._read_image(ctx, sandbox, path, kind)
+        if self._hashline:
+            return await self._read_tagged(ctx, sandbox, path, offset, limit)
+        text = await sandbox.read(path, offset, limit)
+        if text.startswith("Error: "):
+            _let_mend(ctx, text)
+        return make_harmless(text)
+
+    async def write_file(self, ctx: RunContext[D], path: str, content: str) -> str:
+        """Write a file.
+
+        Args:
+            path: The file to write, absolute or below the working folder.
+            content: Everything that shall be in it.
+        """
+        sandbox = await self.find_sandbox(ctx)
+        await self._gate.check_path(ctx, sandbox, "write", path)
+        result = await sandbox.write(path, content)
+        if result.error is not None:
+            _let_mend(ctx, f"Error: {result.error}")
+        return texts.render_written(path, content)
+
+    async def edit_file(
+        self,
+        ctx: RunContext[D],
+        path: str,
+        old_string: str,
+        new_string: str,
+        replace_all: bool = False,  # noqa: FBT001, FBT002 - a tool's parameter
+    ) -> str:
+        """Replace a text in a file.
+
+        Args:
+            path: The file to edit, absolute or below the working folder.
+            old_string: The text to replace, exactly as it stands there.
+            new_string: The text to put in its place.
+            replace_all: Replace it wherever it stands; otherwise it must stand there exactly once.
+        """
+        sandbox = await self.find_sandbox(ctx)
+        await self._gate.check_path(ctx, sandbox, "edit", path)
+        result = await sandbox.edit(path, old_string, new_string, replace_all)
+        return f"Edited {quote(path)}: replaced {self._check_edit(ctx, result).occurrences} occurrence(s)"
+
+    async def hashline_edit(
+        self,
+        ctx: RunContext[D],
+        path: str,
+        start_line: int,
+        start_hash: str,
+        new_content: str,
+        end_line: int | None = None,
+        end_hash: str | None = None,
+        insert_after: bool = False,  # noqa: FBT001, FBT002 - a tool's parameter
+    ) -> str:
+        """Replace, insert or delete lines.
+
+        Args:
+            path: The file to edit, absolute or below the working folder.
+            start_line: The number of the first line, as read_file shows it.
+            start_hash: The hash of that line, as read_file shows it.
+            new_content: The new lines; nothing deletes.
+            end_line: The number of the last line, if there are several.
+            end_hash: The hash of the last line.
+            insert_after: Insert after the line instead of replacing it.
+        """
+        sandbox = await self.find_sandbox(ctx)
+        await self._gate.check_path(ctx, sandbox, "edit", path)
+        result, summary = await sandbox.edit_lines(
+            path,
+            start_line,
+            start_hash,
+            new_content,
+            end_line,
+            end_hash,
+            insert_after=insert_after,
+            hash_length=self._hash_length,
+        )
+        self._check_edit(ctx, result)
+        return f"Edited {quote(path)}: {summary}"
+
+    async def glob(self, ctx: RunContext[D], pattern: str, path: str = ".") -> str:
+        """Find files.
+
+        Args:
+            pattern: What their paths look like, such as `**/*.py`.
+            path: The folder to look in; the working folder if not given.
+        """
+        sandbox = await self.find_sandbox(ctx)
+        root = pattern if pattern.startswith("/") else path
+        sight = await self._gate.check_path(ctx, sandbox, "glob", _search_root(root, sandbox))
+        found = await sandbox.glob_info(pattern, path)
+        return texts.render_found(pattern, path, [info for info in found if sight.shows(info["path"], "glob")])
+
+    async def grep(
+        self,
+        ctx: RunContext[D],
+        pattern: str,
+        path: str | None = None,
+        glob_pattern: str | None = None,
+        output_mode: texts.GrepMode = "files_with_matches",
+        ignore_hidden: bool | None = None,  # noqa: FBT001 - a tool's parameter
+    ) -> str:
+        """Search files.
+
+        Args:
+            pattern: A regular expression.
+            path: The file or folder to search; the working folder if not given.
+            glob_pattern: Only files whose names look like this, such as `*.py`.
+            output_mode: The lines, the files they are in, or how many there are.
+            ignore_hidden: Leave out files and folders whose names begin with a dot.
+        """
+        sandbox = await self.find_sandbox(ctx)
+        sight = await self._gate.check_path(ctx, sandbox, "grep", _search_root(path, sandbox))
+        hidden = self._ignore_hidden if ignore_hidden is None else ignore_hidden
+        matches = await sandbox.grep_raw(pattern, path, glob_pattern, hidden)
+        if isinstance(matches, str):
+            _let_mend(ctx, matches)
+        shown = [match for match in matches if sight.shows(match["path"], "grep", "read")]
+        return texts.render_matches(pattern, shown, mode=output_mode)
+
+    async def execute(self, ctx: RunContext[D], command: str, timeout: float | None = EXECUTE_SECONDS) -> str:
+        """Run a command.
+
+        Args:
+            command: The command, for a shell.
+            timeout: How many seconds it may take.
+        """
+        sandbox = await self.find_sandbox(ctx)
+        await self._gate.check_command(ctx, command)
+        response = await sandbox.execute(command, timeout)
+        if response.error is not None:
+            _let_mend(ctx, response.output)
+        return texts.render_execution(response)
+
+    # Underneath.
+
+    async def _read_image(
+        self, ctx: RunContext[D], sandbox: AsyncCorralSandbox, path: str, kind: str
+    ) -> BinaryContent:  # fmt: skip
+        try:
+            data = await sandbox.read_image(path, max_bytes=self._max_image_bytes)
+        except SandboxFileTooLargeError:
+            limit = self._max_image_bytes / 1024 / 1024
+            raise ToolFailed(f"Error: Image '{quote(path)}' too large (max {limit:.1f}MB)") from None
+        except SandboxFileError:
+            data = b""
+        if not data:
+            _let_mend(ctx, f"Error: Image file '{quote(path)}' not found or empty")
+        return BinaryContent(data=data, media_type=kind)
+
+    async def _read_tagged(
+        self, ctx: RunContext[D], sandbox: AsyncCorralSandbox, path: str, offset: int, limit: int
+    ) -> str:  # fmt: skip
+        try:
+            window = await sandbox.read_window(path, offset=offset, limit=limit)
+        except SandboxFileNotFoundError:
+            _let_mend(ctx, f"Error: File '{quote(path)}' not found")
+        except SandboxFileError as error:
+            _let_mend(ctx, f"Error: {quote(str(error))}")
+        if window.binary:
+            _let_mend(ctx, f"Error: File '{quote(path)}' is not a text")
+        if not window.lines and offset > 0:
+            _let_mend(ctx, f"Error: Offset {offset} exceeds file length ({window.total} lines)")
+        return texts.render_tagged(window, offset=max(0, offset), hash_length=self._hash_length)
+
+    def _check_edit(self, ctx: RunContext[D], result: EditResult) -> EditResult:
+        if result.error is not None:
+            _let_mend(ctx, f"Error: {quote(result.error, max_chars=1000)}")
+        return result
+
+
+def create_console_toolset(
+    id: str | None = None,  # noqa: A002 - as toolsets name it
+    include_execute: bool = True,  # noqa: FBT001, FBT002 - the known signature
+    require_write_approval: bool = False,  # noqa: FBT001, FBT002
+    require_execute_approval: bool = True,  # noqa: FBT001, FBT002
+    default_ignore_hidden: bool = True,  # noqa: FBT001, FBT002
+    permissions: Permissions | PermissionRuleset | None = None,
+    max_retries: int = 1,
+    image_support: bool = False,  # noqa: FBT001, FBT002
+    max_image_bytes: int = MAX_IMAGE_BYTES,
+    edit_format: EditFormat = "str_replace",
+    descriptions: Mapping[str, str] | None = None,
+    *,
+    sandbox: AnySandbox | None = None,
+    ask_callback: AskCallback | None = None,
+    ask_fallback: AskFallback = "error",
+    hash_length: int = KNOWN_HASH_LENGTH,
+) -> CorralToolset[Any]:
+    """The known function with the known defaults, for deps that have a `backend`. `CorralToolset` has our own."""
+    return CorralToolset(
+        sandbox,
+        id=id,
+        include_execute=include_execute,
+        require_write_approval=require_write_approval,
+        require_execute_approval=require_execute_approval,
+        default_ignore_hidden=default_ignore_hidden,
+        permissions=permissions,
+        ask_callback=ask_callback,
+        ask_fallback=ask_fallback,
+        max_retries=max_retries,
+        image_support=image_support,
+        max_image_bytes=max_image_bytes,
+        edit_format=edit_format,
+        hash_length=hash_length,
+        descriptions=descriptions,
+    )
+
+
+def _as_console(sandbox: object) -> AsyncCorralSandbox:
+    """Any sandbox of ours as the async class that raises when it is gone."""
+    if isinstance(sandbox, AsyncCorralSandbox):
+        return sandbox.raising()
+    if isinstance(sandbox, CorralSandbox):
+        return sandbox.async_sandbox.raising()
+    if isinstance(sandbox, Sandbox | SandboxBase):
+        return AsyncCorralSandbox.over(sandbox)
+    raise UserError(f"{type(sandbox).__name__} is not a sandbox of Corral's")
+
+
+def _search_root(path: str | None, sandbox: AsyncCorralSandbox) -> str:
+    """What a search looks through; of an absolute pattern, the part before its first special character."""
+    if path in (None, "", "/", ".", "./"):
+        return sandbox.work_dir
+    parts = (path or "").split("/")
+    fixed = [part for index, part in enumerate(parts) if not any(set("*?[{") & set(p) for p in parts[: index + 1])]
+    return "/".join(fixed) or "/"
+
+
+def _let_mend(ctx: RunContext[Any], text: str) -> Never:
+    """Let the model try again; when it has no attempt left, let it know, and let the run go on."""
+    text = make_harmless(text)
+    if ctx.last_attempt:
+        raise ToolFailed(text)
+    raise ModelRetry(text)

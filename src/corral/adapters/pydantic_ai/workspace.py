@@ -1,0 +1,358 @@
+"""CorralWorkspace: a sandbox as the workspace of a Pydantic AI run, commands and files alike.
+
+The contract is `pydantic_ai.workspaces`: nothing happens before the first operation; that makes one environment,
+however many ask at once, or finds the one that the ref names; a run's end does not end it; whoever holds the ref does,
+with `destroy`, or its lifetime does. A sandbox that is gone raises `WorkspaceUnavailableError` and is never replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import posixpath
+import weakref
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, Unpack, cast
+
+from pydantic_ai.workspaces import (
+    CommandResult,
+    FileEntry,
+    WorkspaceCommand,
+    WorkspaceOutputLimitError,
+    WorkspaceRef,
+    WorkspaceTimeoutError,
+    WorkspaceUnavailableError,
+)
+
+from corral.adapters.pydantic_ai.opening import Opening, find_sandbox, let_go
+from corral.backends.registry import get_backend
+from corral.door import Wishes, make_spec
+from corral.errors import (
+    SandboxClosedError,
+    SandboxFileError,
+    SandboxFileExistsError,
+    SandboxGoneError,
+    SandboxNotFolderError,
+    WorkdirError,
+)
+from corral.protocol import Backend
+from corral.results import FileInfo, OutputChunk
+from corral.sandbox import SandboxBase
+from corral.spec import Spec
+from corral.tools.permission import real_path
+
+PROVIDER = "corral"
+OUTPUT_LIMIT_BYTES = 10 * 1024 * 1024
+"""How much a command may print on both streams together before it is ended."""
+PREVIEW_BYTES = 64 * 1024
+LIFETIME_SECONDS = 24 * 3600.0
+"""How long an environment lives that nobody destroys."""
+
+
+class _TooMuchOutputError(Exception):
+    """Raised out of the output callback, which ends the program."""
+
+
+class CorralWorkspace:
+    """A `WorkspaceBackend` with commands, files and realpath, on any of Corral's backends.
+
+    Give a `ref` to go on in an environment that is there, or the keywords of `corral.Sandbox` for a new one.
+    `lifetime_seconds` is when an environment ends that nobody destroys (None: never by itself).
+    """
+
+    def __init__(
+        self,
+        ref: WorkspaceRef | None = None,
+        *,
+        backend: str | Backend = "embedded",
+        spec: Spec | None = None,
+        lifetime_seconds: float | None = LIFETIME_SECONDS,
+        **wishes: Unpack[Wishes],
+    ) -> None:
+        if spec is not None and wishes:
+            raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
+        wish = spec if spec is not None else make_spec(**wishes)
+        self._place = _Place(backend, wish, lifetime_seconds, ref)
+        self._opening = Opening(self._place.open)
+        self._working_dir: str | None = None
+        self._finalizer = weakref.finalize(self, let_go, self._opening)
+        self._finalizer.atexit = False  # a handle ends with the process
+
+    @property
+    def ref(self) -> WorkspaceRef | None:
+        """Which environment this is: None before there is one."""
+        return self._place.ref
+
+    async def sandbox(self) -> SandboxBase:
+        """The sandbox itself, for everything that a workspace has no word for.
+
+        Raises: WorkspaceUnavailableError, and whatever making a sandbox raises.
+        """
+        with _unavailable():
+            return await self._open()
+
+    async def working_dir(self) -> str:
+        """See `WorkspaceBackend`."""
+        with _unavailable():
+            box = await self._open()
+            path = await self._find_working_dir()
+            if not (await box.files.stat(path)).is_folder:
+                raise WorkspaceUnavailableError(f"the working directory {path} is not a folder")
+            return path
+
+    async def run(
+        self,
+        command: WorkspaceCommand,
+        *,
+        shell: bool = False,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> CommandResult:
+        """See `SupportsCommands`."""
+        argv = _check_command(command, shell=shell)
+        _check_timeout(timeout)
+        kept = _Kept()
+        with _unavailable():
+            box = await self._open()
+            workdir = await self._find_working_dir()
+            try:
+                result = await box.exec(
+                    argv,
+                    cwd=workdir,
+                    env=env,
+                    timeout=timeout,
+                    on_output=kept.take,
+                    output_limit_bytes=OUTPUT_LIMIT_BYTES,
+                )
+            except WorkdirError as error:
+                raise WorkspaceUnavailableError(f"the working directory {workdir} is gone") from error
+            except _TooMuchOutputError:
+                raise WorkspaceOutputLimitError(
+                    f"the command printed more than {OUTPUT_LIMIT_BYTES} bytes and was ended; "
+                    "redirect its output to a file and read part of that",
+                    limit=OUTPUT_LIMIT_BYTES,
+                    stdout=kept.text("stdout"),
+                    stderr=kept.text("stderr"),
+                ) from None
+        if result.timed_out:
+            raise WorkspaceTimeoutError(
+                f"the command was out of time after {result.usage.wall_seconds:.1f} s and was ended",
+                stdout=result.stdout,
+                stderr=result.stderr,
+            )
+        return CommandResult(exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr)
+
+    async def read_bytes(self, path: str) -> bytes:
+        """See `SupportsFilesystem`."""
+        with _unavailable():
+            return await (await self._open()).files.read(_absolute(path))
+
+    async def write_bytes(self, path: str, data: bytes) -> None:
+        """See `SupportsFilesystem`. Readers see the old content or the new, never a part."""
+        with _unavailable():
+            files = (await self._open()).files
+            try:
+                await files.write(_absolute(path), data)
+            except SandboxFileExistsError as error:
+                # mkdir says so of a file that stands where a folder of the path should be.
+                raise SandboxNotFolderError(f"a part of {path} is not a folder", path=path, op="write") from error
+
+    async def stat(self, path: str) -> FileEntry:
+        """See `SupportsFilesystem`."""
+        with _unavailable():
+            info = await (await self._open()).files.stat(_absolute(path))
+        return _entry(path, info)
+
+    async def list_dir(self, path: str) -> Sequence[FileEntry]:
+        """See `SupportsFilesystem`."""
+        with _unavailable():
+            files = (await self._open()).files
+            found = await files.list(_absolute(path))
+            return [
+                _entry(info.path, info if info.kind != "link" else await _follow(files.stat(info.path), info))
+                for info in found
+            ]
+
+    async def make_dir(self, path: str) -> None:
+        """See `SupportsFilesystem`."""
+        with _unavailable():
+            files = (await self._open()).files
+            try:
+                await files.mkdir(_absolute(path))
+            except SandboxNotFolderError:
+                with contextlib.suppress(SandboxFileError):
+                    if not (await files.stat(path)).is_folder:
+                        raise SandboxFileExistsError(f"{path} is a file", path=path, op="mkdir") from None
+                raise
+            except SandboxFileExistsError as error:
+                if await files.exists(path):
+                    raise
+                # The same word from deeper down: a file where a folder of the path should be.
+                raise SandboxNotFolderError(f"a part of {path} is not a folder", path=path, op="mkdir") from error
+
+    async def remove(self, path: str) -> None:
+        """See `SupportsFilesystem`."""
+        with _unavailable():
+            files = (await self._open()).files
+            target = _absolute(path)
+            folder = await real_path(files, posixpath.dirname(target), workdir="/")
+            real = posixpath.join(folder, posixpath.basename(target))
+            workdir = await self._find_working_dir()
+            if workdir == real or workdir.startswith(real.rstrip("/") + "/"):
+                raise ValueError("cannot remove the working directory or a folder above it")
+            await files.remove(real, recursive=True)
+
+    async def exists(self, path: str) -> bool:
+        """See `SupportsFilesystem`."""
+        with _unavailable():
+            return await (await self._open()).files.exists(_absolute(path))
+
+    async def realpath(self, path: str) -> str:
+        """See `SupportsRealpath`."""
+        with _unavailable():
+            return await real_path((await self._open()).files, _absolute(path), workdir="/")
+
+    async def destroy(self) -> None:
+        """End the environment for good; idempotent. Whatever is asked of it then raises `WorkspaceUnavailableError`."""
+        if self.ref is None and await self._opening.settle() is None:
+            return
+        with contextlib.suppress(WorkspaceUnavailableError), _unavailable():
+            await (await self._open()).kill()
+
+    async def aclose(self) -> None:
+        """Let go of the handle. The environment lives on, and `ref` finds it again. Idempotent."""
+        box = await self._opening.settle()
+        self._opening.forget()
+        if box is not None:
+            await box.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # Making and finding it.
+
+    async def _open(self) -> SandboxBase:
+        return await self._opening.get()
+
+    async def _find_working_dir(self) -> str:
+        box = await self._open()
+        if self._working_dir is None:
+            self._working_dir = await real_path(box.files, box.spec.workdir, workdir="/")
+        return self._working_dir
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the environment is, or is going to be. Apart from the workspace, so that a forgotten one can be let go."""
+
+    backend: str | Backend
+    spec: Spec
+    lifetime_seconds: float | None
+    ref: WorkspaceRef | None
+
+    def __post_init__(self) -> None:
+        if self.ref is not None and parse_ref(self.ref)[0] != self.backend_name:
+            raise ValueError(f"{self.ref!r} is not an environment of the backend {self.backend_name!r}")
+
+    @property
+    def backend_name(self) -> str:
+        """The name of the maker."""
+        return self.backend if isinstance(self.backend, str) else self.backend.name
+
+    async def open(self) -> SandboxBase:
+        """Find it, or make it."""
+        maker = get_backend(self.backend)
+        if self.ref is not None:
+            return await find_sandbox(maker, parse_ref(self.ref)[1])
+        box = cast("SandboxBase", await maker.create(self.spec))
+        try:
+            # Until this is done it is owned by this process, and ends with it; there is nothing to refer to yet.
+            await box.detach(lifetime_seconds=self.lifetime_seconds)
+        except BaseException:
+            await box.aclose()
+            raise
+        self.ref = WorkspaceRef(provider=PROVIDER, id=f"{self.backend_name}:{box.id}")
+        return box
+
+
+class _Kept:
+    """The beginnings of a command's output, for when there is too much of it."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._beginnings = {"stdout": bytearray(), "stderr": bytearray()}
+
+    def take(self, chunk: OutputChunk) -> None:
+        beginning = self._beginnings[chunk.stream]
+        beginning += chunk.data[: PREVIEW_BYTES - len(beginning)]
+        self._total += len(chunk.data)
+        if self._total > OUTPUT_LIMIT_BYTES:
+            raise _TooMuchOutputError
+
+    def text(self, stream: str) -> str:
+        return self._beginnings[stream].decode("utf-8", "replace")
+
+
+def parse_ref(ref: WorkspaceRef) -> tuple[str, str]:
+    """The backend's name and the sandbox's id. Raises: ValueError for a ref that is not ours."""
+    name, colon, sandbox_id = ref.id.partition(":")
+    if ref.provider != PROVIDER or not colon or not name or not sandbox_id:
+        raise ValueError(f"{ref!r} is not an environment of Corral's")
+    return name, sandbox_id
+
+
+@contextlib.contextmanager
+def _unavailable() -> Iterator[None]:
+    """Gone, stopped and closed are one word there."""
+    try:
+        yield
+    except (SandboxGoneError, SandboxClosedError) as error:
+        raise WorkspaceUnavailableError(str(error)) from error
+
+
+def _check_command(command: WorkspaceCommand, *, shell: bool) -> str | list[str]:
+    if isinstance(command, str):
+        if not shell:
+            raise TypeError("a text needs shell=True; give a list of words otherwise")
+        return command
+    if shell:
+        raise TypeError("shell=True needs a text, not a list of words")
+    argv = list(command)
+    if not all(isinstance(word, str) for word in argv):
+        raise TypeError("a command is a list of texts")
+    if not argv:
+        raise ValueError("the command is empty")
+    return argv
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
+        raise ValueError(f"timeout={timeout!r} is not a number of seconds above 0, nor None")
+
+
+def _absolute(path: str) -> str:
+    if not posixpath.isabs(path):
+        raise ValueError(f"the path {path!r} is not absolute")
+    return path
+
+
+def _entry(path: str, info: FileInfo) -> FileEntry:
+    name = posixpath.basename(posixpath.normpath(path)) or "/"
+    return FileEntry(name=name, path=path, is_dir=info.is_folder, size=None if info.is_folder else info.size)
+
+
+async def _follow(stat: Coroutine[Any, Any, FileInfo], link: FileInfo) -> FileInfo:
+    """What a link leads to; the link itself if it leads nowhere."""
+    try:
+        return await stat
+    except SandboxFileError:
+        return link

@@ -1,0 +1,127 @@
+"""DaytonaSandbox as its users make it: by key and URL, against a Daytona service, which here is `corral serve`."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.pydantic_ai import DaytonaSandbox
+from support.serving import ServedProcess
+
+pytestmark = [pytest.mark.needs_userns]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
+    served = ServedProcess(tmp_path_factory.mktemp("served") / Path("data"))
+    served.start()
+    try:
+        yield served
+    finally:
+        served.stop()
+
+
+@pytest.fixture
+def sandbox(service: ServedProcess) -> Iterator[DaytonaSandbox]:
+    sandbox = DaytonaSandbox(service.key, api_url=service.url)
+    try:
+        yield sandbox
+    finally:
+        sandbox.stop()
+
+
+def test_the_first_steps_of_its_users(sandbox: DaytonaSandbox) -> None:
+    assert sandbox.id
+    assert sandbox.is_alive()
+    response = sandbox.execute("echo out; echo err >&2; exit 3")
+    assert (response.exit_code, response.truncated) == (3, False)
+    assert sorted(response.output.split()) == ["err", "out"]
+    assert sandbox.write("rel dir/rel.txt", "hello\n").error is None
+    assert sandbox.execute("cat 'rel dir/rel.txt'").output == "hello\n"
+    assert sandbox.read("rel dir/rel.txt") == "     1\thello"
+    assert sandbox.edit("rel dir/rel.txt", "hello", "bye").occurrences == 1
+    assert sandbox.read_bytes("rel dir/rel.txt") == b"bye\n"
+    assert sandbox.read_bytes("missing") == b""
+    assert [entry["name"] for entry in sandbox.ls_info("rel dir")] == ["rel.txt"]
+    assert [info["name"] for info in sandbox.glob_info("**/*.txt")] == ["rel.txt"]
+    assert [match["line"] for match in sandbox.grep_raw("bye")] == ["bye"]  # type: ignore[index]
+    assert sandbox.exists("rel dir/rel.txt")
+    assert not sandbox.exists("rel dir")
+
+
+def test_bytes_survive_the_wire(sandbox: DaytonaSandbox) -> None:
+    content = bytes(range(256)) * 1200
+    sandbox.write("a b/big.bin", content)
+    assert sandbox.read_bytes("a b/big.bin") == content
+
+
+def test_out_of_time_is_124_with_what_was_printed(sandbox: DaytonaSandbox) -> None:
+    response = sandbox.execute("echo begun; sleep 60", timeout=1)
+    assert response.exit_code == 124
+    assert response.output.startswith("begun\n")
+
+
+def test_the_key_and_the_address_may_come_from_the_environment(
+    service: ServedProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAYTONA_API_KEY", service.key)
+    monkeypatch.setenv("DAYTONA_API_URL", service.url)
+    sandbox = DaytonaSandbox(env_vars={"GREETING": "hi there"})
+    try:
+        assert sandbox.execute("echo $GREETING; pwd").output == "hi there\n/home/daytona\n"
+    finally:
+        sandbox.stop()
+
+
+def test_the_same_id_finds_the_same_sandbox(service: ServedProcess) -> None:
+    first = DaytonaSandbox(service.key, "conversation 7", api_url=service.url)
+    try:
+        first.write("kept.txt", "here")
+        first.close()
+        again = DaytonaSandbox(service.key, "conversation 7", api_url=service.url)
+        assert again.id == "conversation 7"
+        assert again.read_bytes("kept.txt") == b"here"
+        again.stop()
+        assert again.execute("echo hi").gone
+    finally:
+        first.stop()
+
+
+def test_a_sandbox_that_somebody_deleted_is_gone_and_says_so(service: ServedProcess) -> None:
+    first = DaytonaSandbox(service.key, "shared", api_url=service.url)
+    second = DaytonaSandbox(service.key, "shared", api_url=service.url)
+    first.stop()
+    response = second.execute("echo hi")
+    assert response.output.startswith("Error: ")
+    assert response.exit_code == 1
+    assert response.gone
+    assert not second.is_alive()
+    second.close()
+
+
+def test_a_wrong_key_is_told_at_once(service: ServedProcess) -> None:
+    with pytest.raises(Exception, match=r"(?i)key|unauth|credential|401"):
+        DaytonaSandbox("not-the-key", api_url=service.url)
+
+
+def test_a_program_that_forgets_its_sandbox_leaves_none(service: ServedProcess) -> None:
+    script = """
+from corral.adapters.pydantic_ai import DaytonaSandbox
+sandbox = DaytonaSandbox()
+print(sandbox.async_sandbox.box.id)
+raise RuntimeError("on the way out")
+"""
+    environment = os.environ | {"DAYTONA_API_KEY": service.key, "DAYTONA_API_URL": service.url}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert "on the way out" in done.stderr
+    sandbox_id = done.stdout.strip()
+    assert sandbox_id
+    other = DaytonaSandbox(service.key, sandbox_id, api_url=service.url)
+    try:
+        assert other.async_sandbox.box is not None
+        assert other.async_sandbox.box.id != sandbox_id, "it was still there"
+    finally:
+        other.stop()
