@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack, cast
 
 from corral.backends.registry import get_backend
 from corral.errors import SpecError
+from corral.image import Image
 from corral.protocol import Backend
 from corral.results import Event, SandboxInfo
 from corral.sandbox import SandboxBase
@@ -24,7 +25,7 @@ class Wishes(TypedDict, total=False):
     """The keywords that `Sandbox` and `AsyncSandbox` take. Each is a field of `Spec`, with these conveniences:
     `network` may be a text, `lifetime` plain seconds, and `keep_on_failure` stands beside it."""
 
-    image: str | None
+    image: str | Image | None
     resources: Resources | None
     network: NetworkPolicy | str | None
     env: Mapping[str, str] | None

@@ -2,17 +2,21 @@
 
 CorralError
 ├── SpecError (ValueError)                    the wish is wrong: a value, a combination, a name
-│   └── UnknownLanguageError                  no such language
+│   ├── UnknownLanguageError                  no such language
+│   └── VariableError (LookupError)           variables of an environment that the context does not have
 ├── BackendError                              the maker can't
 │   ├── BackendUnavailableError               this machine or service can't; the hint says how to get it
+│   │   └── RateLimitedError                  the service takes no more calls for now
 │   ├── UnknownBackendError (ValueError)      no such backend
-│   └── CapabilityError (NotImplementedError) this backend has not got that power
+│   ├── CapabilityError (NotImplementedError) this backend has not got that power
+│   └── EnvironmentFullError                  an environment holds as many sandboxes as it may, and all are in use
 ├── SandboxError                              the sandbox as a whole
 │   ├── SandboxGoneError                      it has ended, or never was; nothing replaces it in silence
 │   │   └── SandboxStoppedError               it was stopped, and its files are there: start it
 │   ├── SandboxPausedError                    it stands still: resume it
 │   ├── SnapshotNotFoundError (LookupError)   there is no snapshot of that id or name
-│   └── SandboxClosedError                    you closed it
+│   ├── SandboxClosedError                    you closed it
+│   └── LeftBehindError                       sandboxes that could not be deleted, with the reason for each
 ├── ExecError                                 starting or ending a program
 │   ├── InvalidCommandError (ValueError)      empty, NUL-carrying or oversized argument, bad env, bad timeout
 │   ├── WorkdirError (FileNotFoundError)      the folder to run in is not there
@@ -43,6 +47,7 @@ do, and carry no secret and no path of the host.
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -78,6 +83,24 @@ class UnknownLanguageError(SpecError):
     code = "unknown_language"
 
 
+class VariableError(SpecError, LookupError):
+    """Variables that nobody gave a value; `names` are all of them."""
+
+    code = "variable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        names: tuple[str, ...] = (),
+        sandbox_id: str | None = None,
+        op: str | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, sandbox_id=sandbox_id, op=op, hint=hint)
+        self.names = names
+
+
 class BackendError(CorralError):
     """The maker of sandboxes can't."""
 
@@ -90,6 +113,13 @@ class BackendUnavailableError(BackendError):
     code = "backend_unavailable"
 
 
+class RateLimitedError(BackendUnavailableError):
+    """The service takes no more calls for now, however often they were tried again."""
+
+    code = "rate_limited"
+    retryable = True
+
+
 class UnknownBackendError(BackendError, ValueError):
     """No backend of that name."""
 
@@ -100,6 +130,13 @@ class CapabilityError(BackendError, NotImplementedError):
     """This backend has not got that power."""
 
     code = "capability"
+
+
+class EnvironmentFullError(BackendError):
+    """An environment holds as many sandboxes as it may, and none of them is free."""
+
+    code = "environment_full"
+    retryable = True
 
 
 class SandboxError(CorralError):
@@ -136,6 +173,25 @@ class SandboxClosedError(SandboxError):
     """You closed it."""
 
     code = "sandbox_closed"
+
+
+class LeftBehindError(SandboxError):
+    """Sandboxes that could not be deleted: `failures` says which, and why. Closing again tries again."""
+
+    code = "left_behind"
+    retryable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        failures: Mapping[str, Exception] | None = None,
+        sandbox_id: str | None = None,
+        op: str | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, sandbox_id=sandbox_id, op=op, hint=hint)
+        self.failures = dict(failures or {})
 
 
 class ExecError(CorralError):

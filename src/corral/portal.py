@@ -9,11 +9,12 @@ import asyncio
 import concurrent.futures
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from corral.perprocess import PerProcess
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -38,6 +39,14 @@ class Portal:
                 future.cancel()
                 concurrent.futures.wait([asyncio.run_coroutine_threadsafe(_settle(), self._loop)], timeout=10)
             raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run it here, from any thread, this one included; whoever wants to may wait, in whichever event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call_later(self, seconds: float, function: Callable[[A], object], argument: A) -> None:
+        """Call a plain function here, after a while. At the end of the program it may not come to it."""
+        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, function, argument)
 
     def run_soon(self, work: Coroutine[Any, Any, object]) -> None:
         """Run without waiting, from any thread, this one included. At the end of the program it may not come to it."""

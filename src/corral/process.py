@@ -119,6 +119,9 @@ class ProcessBase(ABC):
     def end_tree(self, reason: EndReason) -> None:
         """Ask for the end of the program and all that it started. Must not block; may be called again."""
 
+    async def end_rest(self) -> None:  # noqa: B027 - where a program's tree ends with it, there is nothing to do
+        """End what a program that has ended left running."""
+
     def resume_reading(self) -> None:  # noqa: B027 - most backends can't make a program wait, and have nothing to do
         """A reader that lagged behind has caught up. Only of use to backends that can make a program wait."""
 

@@ -93,14 +93,20 @@ class Recorded(Protocol):
             SandboxGoneError: the sandbox ended meanwhile.
         """
 
+    async def notes(self) -> tuple[Entry, ...]:
+        """The notes until now, and the end if it has come, without going over the output. Raises: SandboxGoneError."""
+
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
         """Wait for the end; the output is in the record alone. Raises: TimeoutError, SandboxGoneError."""
 
     async def kill(self) -> None:
         """End it with all that it started. Idempotent."""
 
+    async def end_rest(self) -> None:
+        """End what a program that has ended left running, in whatever session. One that runs is left alone."""
+
     async def forget(self) -> None:
-        """End it, and delete its record."""
+        """End it, and delete its record. What it left running before, when it ended, runs on."""
 
 
 @runtime_checkable

@@ -118,6 +118,11 @@ class MemoryLog:
         self._tell()
         return entry.offset
 
+    def notes(self) -> tuple[Entry, ...]:
+        """The notes, and the end."""
+        with self._lock:
+            return tuple(self._notes)
+
     def finish(self, ending: Ending | BaseException) -> None:
         """The program has ended, or the sandbox with it. Only the first call counts."""
         with self._lock:
@@ -232,6 +237,10 @@ class MemoryRecorded:
         """See `Recorded`."""
         return self._log.entries(since=since, follow=follow)
 
+    async def notes(self) -> tuple[Entry, ...]:
+        """See `Recorded`."""
+        return self._log.notes()
+
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
         """See `Recorded`."""
         result = await self._process.wait(timeout=timeout)
@@ -243,6 +252,10 @@ class MemoryRecorded:
     async def kill(self) -> None:
         """See `Recorded`."""
         await self._process.aclose()
+
+    async def end_rest(self) -> None:
+        """See `Recorded`."""
+        await self._process.end_rest()
 
     async def forget(self) -> None:
         """See `Recorded`."""

@@ -77,6 +77,8 @@ class SandboxBase(SessionsBase, ABC):
         self._runtimes: dict[str, tuple[str, ...]] = {}
         self._records = RecordBook()
         self._interpreter: Interpreter | None = None
+        self.withheld: frozenset[str] = frozenset()
+        """Variables that programs to come find in neither the spec's environment nor the backend's."""
 
     # The primitives.
 
@@ -423,9 +425,10 @@ class SandboxBase(SessionsBase, ABC):
         extra = check_env(env or {}, error=InvalidCommandError)
         for name, value in extra.items():
             check_size(f"{name}={value}", f"the environment variable {name!r}")
+        usual = {**self._base_env(user or USER), **self._spec.env}
         return SpawnRequest(
             argv=check_argv(command),
-            env={**self._base_env(user or USER), **self._spec.env, **extra},
+            env={**{name: value for name, value in usual.items() if name not in self.withheld}, **extra},
             cwd=inside(cwd, workdir=workdir) if cwd is not None else workdir,
             user=user if user is not None else USER,
             timeout=timeout if timeout is not None or not default_timeout else self._spec.exec_timeout,

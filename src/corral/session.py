@@ -250,6 +250,9 @@ class ShellSession:
     async def feed(self, command_id: str, data: bytes | str) -> None:
         """Give input to a command that was started without `wait`. Waits as long as the program does not read.
 
+        Its input stays open until the command ends, as a keyboard's does: whoever reads to the end of it is to be ended
+        by `interrupt`, or run with the input in the command's text.
+
         Raises:
             NotRecordedError: there is no such command.
             ExecError: it takes no input, or has ended.
@@ -318,6 +321,7 @@ class ShellSession:
             await self._signal_programs("TERM", whom, grace=_TERMINATE_TENTHS)
             if whom == "left":
                 await self._signal_programs("KILL", whom)
+                await self._recorded.end_rest()  # and what has left the shell's session, where the backend knows it
         except CorralError:
             folder = ""  # forgotten already, or nothing inside answers: then it is ended without being asked
         await self._recorded.forget()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from corral.errors import CorralError, SpecError
+from corral.image import Image
 
 HOME = "/home/daytona"
 USER = "daytona"
@@ -119,7 +120,8 @@ class Lifetime:
 class Spec:
     """A sandbox, as wished for."""
 
-    image: str | None = None
+    image: str | Image | None = None
+    """What it starts from: a name in a registry, a recipe, or (for `daytona`) the vendor's own object."""
     resources: Resources = field(default_factory=Resources)
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     env: Mapping[str, str] = field(default_factory=dict)

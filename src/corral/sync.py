@@ -170,8 +170,10 @@ class Recorded(_Derived):
     signal = _run(MemoryRecorded.signal)
     resize = _run(MemoryRecorded.resize)
     note = _run(MemoryRecorded.note)
+    notes = _run(MemoryRecorded.notes)
     wait = _run(MemoryRecorded.wait)
     kill = _run(MemoryRecorded.kill)
+    end_rest = _run(MemoryRecorded.end_rest)
     forget = _run(MemoryRecorded.forget)
 
 
@@ -260,6 +262,13 @@ class Sandbox(_Derived):
         self._adopt(box)
         return self
 
+    @classmethod
+    def over(cls, box: SandboxBase) -> Self:
+        """The sync door to a sandbox that belongs to somebody else: letting go of this handle does not end it."""
+        self = cls._of(box)
+        self._finalizer.detach()
+        return self
+
     def _adopt(self, box: SandboxBase) -> None:
         self._target = box
         self.files = Files(box)
@@ -304,6 +313,11 @@ class Sandbox(_Derived):
     def closed(self) -> bool:
         """Whether it was closed."""
         return self._box.closed
+
+    @property
+    def async_sandbox(self) -> SandboxBase:
+        """The same sandbox for async callers. It belongs to this handle, and ends with it."""
+        return self._box
 
     @property
     def _box(self) -> SandboxBase:

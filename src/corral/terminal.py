@@ -122,16 +122,21 @@ class Terminal:
         with contextlib.suppress(ExecError):  # the size is set; that it can't be noted down any more does no harm
             await self._recorded.note(json.dumps({"terminal": {"rows": rows, "columns": columns}}).encode())
 
-    async def info(self) -> TerminalInfo:
-        """Its size, how it was opened, and whether and how it has ended. Raises: NotRecordedError after `delete`."""
+    async def info(self, found: RecordInfo | None = None) -> TerminalInfo:
+        """Its size, how it was opened, and whether and how it has ended. With what a list just said of it, no other is
+        asked for.
+
+        Raises:
+            NotRecordedError: after `delete`.
+        """
         about: dict[str, Any] = {"rows": 24, "columns": 80, "cwd": None, "env": {}}
         end: dict[str, Any] = {}
-        async for entry in self._recorded.entries(follow=False):
+        for entry in await self._recorded.notes():
             if entry.kind == "note":
                 about.update(json.loads(entry.data).get("terminal", {}))
             elif entry.kind == "end":
                 end = json.loads(entry.data)
-        found = await self._describe()
+        found = found or await self._describe()
         return TerminalInfo(
             name=self.name,
             rows=about["rows"],

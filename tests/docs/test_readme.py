@@ -2,8 +2,8 @@
 
 A ```python block is a whole program. If an ```output block follows it, that is what it prints. Each is run twice: by
 whoever runs the tests, and as an ordinary user. A comment `<!-- needs: network -->` right above a block is the marker
-needs_network; one that `needs: a server` is run by tests/server. In ```console blocks the commands of `corral` are run,
-and what stands below them is compared.
+needs_network; one that `needs: a server` is run by tests/server, one that `needs: a framework` by tests/adapters. In
+```console blocks the commands of `corral` are run, and what stands below them is compared.
 """
 
 import os
@@ -21,6 +21,7 @@ from support.user import OrdinaryUser
 
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+ELSEWHERE = {"a server", "a framework"}
 BLOCKS = [block for page in PAGES if page.exists() for block in read_blocks(page)]
 
 
@@ -32,7 +33,7 @@ def find_needs(block: Block) -> list[str]:
 
 
 def choose_blocks(*languages: str) -> list[object]:
-    chosen = [block for block in BLOCKS if block.language in languages and "a server" not in find_needs(block)]
+    chosen = [block for block in BLOCKS if block.language in languages and not ELSEWHERE & set(find_needs(block))]
     marks = {block: [getattr(pytest.mark, f"needs_{name}") for name in find_needs(block)] for block in chosen}
     return [pytest.param(block, marks=marks[block], id=str(block)) for block in chosen]
 

@@ -425,6 +425,24 @@ async def test_figures_are_shown_with_their_data(plotting: SandboxBase) -> None:
     assert set(again.result or {}) >= {"image/png", "text/plain"}
 
 
+SHOWN_ONE_BY_ONE = """
+import matplotlib.pyplot as plt
+plt.plot([1, 2]); plt.title("first"); plt.show()
+plt.bar(["a"], [1]); plt.show()
+plt.scatter([1], [2]); plt.show(block=False); plt.title("third"); plt.show()
+plt.savefig("late.png")
+"""
+
+
+@pytest.mark.needs_network
+async def test_a_plot_that_was_shown_is_over(plotting: SandboxBase) -> None:
+    wanted = [("line", "first"), ("bar", ""), ("scatter", ""), ("scatter", "third")]
+    _, charts = await run_with_charts(plotting, SHOWN_ONE_BY_ONE)
+    assert [(chart["type"], chart["title"]) for chart in charts] == wanted
+    result = await plotting.interpreter.execute(SHOWN_ONE_BY_ONE)
+    assert [(chart["type"], chart["title"]) for chart in result.charts] == wanted
+
+
 @pytest.mark.needs_network
 async def test_snippet_gives_its_charts_apart_from_what_it_prints(plotting: SandboxBase) -> None:
     code = PLOTS + "print('dtn_artifact_k39fd2:{}')\nimport sys\nprint(sys.argv[1:], __name__)\n1 / 0"

@@ -234,6 +234,17 @@ async def test_start_that_fails_leaves_the_name_free(box: EmbeddedSandbox) -> No
     assert (await recorded.wait()).exit_code == 2
 
 
+async def test_reading_on_behind_the_end_ends(box: EmbeddedSandbox) -> None:
+    recorded = await box.start_recorded("echo x", name="short", note=b"first")
+    await recorded.wait()
+    entries = [entry async for entry in recorded.entries()]
+    async with asyncio.timeout(HANG_GUARD_SECONDS):
+        assert [entry async for entry in recorded.entries(since=entries[-1].next_offset)] == []
+        assert [entry async for entry in recorded.entries(since=entries[-1].next_offset + 999)] == []
+    notes = await recorded.notes()
+    assert [(note.kind, note.offset) for note in notes] == [("note", 0), ("end", entries[-1].offset)]
+
+
 async def test_many_records_are_listed(box: EmbeddedSandbox) -> None:
     names = [f"record {number} {'ü' * 100}" for number in range(60)]
     for name in names:

@@ -11,6 +11,7 @@ from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.errors import SessionEndedError
 from corral.session import ShellSession
 from corral.spec import Spec
+from support.user import OrdinaryUser
 
 TOOLS = "cat sleep mkdir rm mkfifo head sh kill"
 
@@ -61,6 +62,59 @@ async def test_deleting_ends_what_a_dead_shell_left(box: EmbeddedSandbox) -> Non
     await session.delete()
     assert await count_sleepers(box) == 0
     assert (await box.exec("ls -A /tmp")).stdout == ""
+
+
+@pytest.mark.parametrize("detached", [False, True])
+async def test_deleting_finds_what_left_the_session_of_a_dead_shell(box: EmbeddedSandbox, detached: bool) -> None:
+    if detached:
+        await box.detach()
+    session = await box.open_session("s")
+    other = await box.open_session("other")
+    await other.run("setsid sleep 4321 &")
+    await session.run("(trap '' TERM; exec setsid sleep 4321) & (setsid sleep 4322 &); exit 2")
+    assert await count_sleepers(box) == 3
+    await session.delete()
+    assert await count_sleepers(box) == 1
+    assert await output(other, "echo there") == "there\n"
+    await box.kill()
+
+
+LEFT_BEHIND = r"""
+import asyncio
+from corral import AsyncSandbox
+
+async def main():
+    async with AsyncSandbox() as box:
+        session, other = await box.open_session("s"), await box.open_session("other")
+        await other.run("setsid sleep 4321 &")
+        await session.run("(setsid sleep 4321 &); exit 2")
+        count = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c '^4321$'"
+        await box.exec(f'while [ "$({count})" != 2 ]; do sleep 0.05; done', timeout=30, check=True)
+        await session.delete()
+        assert (await box.exec(count)).stdout == "1\n"
+        print("FINE")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.needs_user
+@pytest.mark.needs_userns
+def test_ordinary_user_finds_what_left_the_session_of_a_dead_shell(ordinary_user: OrdinaryUser) -> None:
+    done = ordinary_user.run(LEFT_BEHIND, timeout=60)
+    assert done.stdout == "FINE\n", done.stderr
+
+
+async def test_forgetting_a_record_spares_what_its_program_left(box: EmbeddedSandbox) -> None:
+    recorded = await box.start_recorded("setsid sleep 4321 & echo", name="it")
+    await recorded.wait()
+    await recorded.forget()
+    assert await count_sleepers(box) == 1
+    again = await box.start_recorded("setsid sleep 4322 & echo; exec cat", name="it")
+    async for _ in again.entries():
+        break
+    await again.end_rest()  # it runs
+    assert await count_sleepers(box) == 2
 
 
 async def test_deleting_ends_a_stubborn_tree(box: EmbeddedSandbox) -> None:

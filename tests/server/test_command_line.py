@@ -1,44 +1,63 @@
 """`corral sandbox … --url` against a server, as a person types it."""
 
+import io
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from corral.cli import main
 from support.serving import ServedProcess
 
 pytestmark = pytest.mark.needs_root
 
-Ended = subprocess.CompletedProcess[str]
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command line ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 Corral = Callable[..., Ended]
 
 
 @pytest.fixture
-def corral(server: ServedProcess, tmp_path: Path) -> Corral:
-    """A command line of its own process, with the server's address and key."""
+def corral(
+    server: ServedProcess, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Corral]:
+    """A command line with the server's address and key. In this process: the SDK is loaded once."""
+    for name in [name for name in os.environ if name.startswith(("CORRAL_", "DAYTONA_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CORRAL_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    saved = os.dup(0)
 
     def call(*words: str, key: str | None = server.key, url: str | None = server.url, stdin: str = "") -> Ended:
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("CORRAL_", "DAYTONA_"))}
-        env |= {"HOME": str(tmp_path), "CORRAL_DATA_DIR": str(tmp_path / "data")}
-        if key is not None:
-            env["CORRAL_API_KEY"] = key
         at = ["--url", url] if url is not None else []
+        if key is not None:
+            monkeypatch.setenv("CORRAL_API_KEY", key)
+        else:
+            monkeypatch.delenv("CORRAL_API_KEY", raising=False)
         group, *rest = words
         argv = [group, rest[0], *at, *rest[1:]] if group == "sandbox" else [group, *at, *rest]
-        return subprocess.run(
-            [sys.executable, "-m", "corral.cli", *argv],
-            env=env,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        reader, writer = os.pipe()
+        with io.FileIO(writer, "w") as file:
+            file.write(stdin.encode())
+        os.dup2(reader, 0)
+        os.close(reader)
+        code = main(argv)
+        captured = capfd.readouterr()
+        return Ended(code, captured.out, captured.err)
 
-    return call
+    yield call
+    os.dup2(saved, 0)
+    os.close(saved)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from support import user
+from support import dockerd, user
 
 CLONE_NEWUSER = 0x10000000
 
@@ -77,12 +77,6 @@ def _probe_network() -> str | None:
         return None if _succeeds(argv, timeout=60) else "pip could not fetch a small package"
 
 
-def _probe_docker() -> str | None:
-    if shutil.which("docker") is None:
-        return "docker is not on PATH"
-    return None if _succeeds(["docker", "info"], timeout=20) else "no Docker daemon answers"
-
-
 def _succeeds(argv: list[str], *, timeout: float) -> bool:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
@@ -99,7 +93,7 @@ NEEDS: dict[str, Need] = {
     "node": Need("Node.js is installed", _find_program("node")),
     "npm": Need("npm is installed", _find_program("npm")),
     "network": Need("packages can be fetched", _probe_network),
-    "docker": Need("a Docker daemon answers", _probe_docker),
+    "docker": Need("a Docker daemon can be started", dockerd.find_lack),
 }
 
 

@@ -28,6 +28,7 @@ async def test_oldest_output_is_dropped_and_notes_stay() -> None:
     assert (entries[0].data, entries[-1].data, entries[-2].data.strip()) == (b"first", b"last", b"999")
     assert sum(len(entry.data) for entry in entries) < 100_000
     assert log.bounds() == (0, entries[-1].next_offset)
+    assert [note.data for note in log.notes()] == [b"first", b"last"]
     offsets = [entry.offset for entry in entries]
     assert offsets == sorted(offsets)
 

@@ -33,7 +33,7 @@ def public(cls: type) -> set[str]:
     ("sync", "base", "different"),
     [
         (Files, FilesBase, {"at"}),
-        (Process, ProcessBase, {"aclose", "end_tree", "feed", "finish", "record", "resume_reading"}),
+        (Process, ProcessBase, {"aclose", "end_rest", "end_tree", "feed", "finish", "record", "resume_reading"}),
         (Recorded, MemoryRecorded, {"describe"}),
         (ShellSession, session.ShellSession, {"attach", "open"}),
         (Terminal, terminal.Terminal, {"attach", "open"}),

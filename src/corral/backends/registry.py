@@ -8,11 +8,13 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import cast
 
-from corral.errors import BackendUnavailableError, UnknownBackendError
+from corral.errors import BackendUnavailableError, SpecError, UnknownBackendError
 from corral.protocol import Backend
 
 GROUP = "corral.backends"
 _BUILT_IN = {
+    "daytona": "corral.backends.daytona:open_backend",
+    "docker": "corral.backends.docker:open_backend",
     "embedded": "corral.backends.embedded:open_backend",
     "memory": "corral.backends.memory:open_backend",
 }
@@ -41,14 +43,31 @@ def get_backend(name: str | Backend = "embedded") -> Backend:
         return _opened[name]
 
 
-def _load(name: str) -> Callable[[], Backend]:
+def make_backend(name: str, **options: object) -> Backend:
+    """A backend of one's own, with options that are its maker's business; whoever asked closes it.
+
+    Raises:
+        SpecError: it does not take these options.
+        UnknownBackendError, BackendUnavailableError: as `get_backend`.
+    """
+    try:
+        return _load(name)(**options)
+    except TypeError as error:
+        # Values are never shown: a key may be among them.
+        raise SpecError(
+            f"the backend {name!r} can't be made with {', '.join(sorted(options))}",
+            hint="its maker says why, in the cause",
+        ) from error
+
+
+def _load(name: str) -> Callable[..., Backend]:
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
-        return cast("Callable[[], Backend]", getattr(importlib.import_module(module), attribute))
+        return cast("Callable[..., Backend]", getattr(importlib.import_module(module), attribute))
     for point in entry_points(group=GROUP):
         if point.name == name:
             try:
-                return cast("Callable[[], Backend]", point.load())
+                return cast("Callable[..., Backend]", point.load())
             except ImportError as error:
                 raise BackendUnavailableError(
                     f"the backend {name!r} can't be loaded: {error}", hint=f"install what it needs: {point.value}"

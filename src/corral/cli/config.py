@@ -45,6 +45,7 @@ SETTINGS: dict[str, Setting] = {
     setting.key: setting
     for setting in (
         Setting("backend", "--backend", "text", "embedded", "who makes sandboxes"),
+        Setting("url", "--url", "text", "none", "a server that makes them instead, such as http://127.0.0.1:3986/api"),
         Setting(
             "data_dir", "--data-dir", "text", "/var/lib/corral as root, else ~/.local/share/corral",
             "where the embedded engine keeps sandboxes, packages and runtimes",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from corral.backends.embedded import EmbeddedBackend, keepers
 from corral.backends.embedded.keepers import KeptProgram
@@ -17,11 +18,28 @@ _LOOK_SECONDS = 0.1
 _CHUNK_BYTES = 64 * 1024
 
 
-def find_embedded(name: str, *, what: str) -> EmbeddedBackend:
+@runtime_checkable
+class KeepsPrograms(Protocol):
+    """A backend whose service keeps the logs of programs that run on."""
+
+    async def start_kept(
+        self, sandbox_id: str, command: Command, *, cwd: str | None, env: Mapping[str, str], user: str | None,
+        timeout: float | None,
+    ) -> int:  # fmt: skip
+        """Start one; its number."""
+
+    async def list_kept(self, sandbox_id: str) -> Sequence[Any]:
+        """Oldest first."""
+
+    def follow_kept(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
+        """What one has printed, and with `follow` what it prints until its end."""
+
+
+def find_embedded(name: str | Backend, *, what: str) -> EmbeddedBackend:
     """The embedded backend. Raises: CapabilityError for another one."""
     backend: Backend = get_backend(name)
     if not isinstance(backend, EmbeddedBackend):
-        raise CapabilityError(f"the {name} backend has no {what}", hint="--backend embedded has")
+        raise CapabilityError(f"the {backend.name} backend has no {what}", hint="--backend embedded has")
     return backend
 
 

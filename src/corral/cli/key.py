@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from corral.server.auth import Keyring
 
 
+_SCOPES = ("read", "write", "delete", "run")
+
+
 @contextlib.contextmanager
 def _keyring(data_dir: Path | None) -> Iterator[Keyring]:
     need_server()
@@ -57,7 +60,7 @@ def key() -> None:
     "--scope",
     "scopes",
     multiple=True,
-    type=click.Choice(["read", "write", "delete", "run"]),
+    type=click.Choice(_SCOPES),
     help="What it may; without this, everything.",
 )
 @click.option("--expires", type=TIME, metavar="TIME", help="It ends by itself after so long.")
@@ -110,11 +113,15 @@ def list_keys(data_dir: Path | None, as_json: bool) -> None:
         click.echo(to_json(shown))
         return
     rows = [
-        [each["id"][:8], each["name"], each["organisation"], each["begins"], ",".join(each["scopes"]), each["state"]]
+        [each["id"][:8], each["name"], each["organisation"], each["begins"], _scopes(each["scopes"]), each["state"]]
         for each in shown
     ]
     headers = ("id", "name", "organisation", "begins", "scopes", "state")
     click.echo("\n".join(table(rows, headers=headers)))
+
+
+def _scopes(scopes: list[str]) -> str:
+    return "all" if set(scopes) == set(_SCOPES) else ",".join(scopes)
 
 
 def _state(revoked_at: float | None, expires_at: float | None) -> str:

@@ -17,6 +17,7 @@ from corral.errors import CorralError, SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+KEY_VARIABLES = ("CORRAL_API_KEY", "DAYTONA_API_KEY")
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -62,8 +63,8 @@ def complete_sandbox(context: click.Context, parameter: click.Parameter, incompl
 
     from corral.backends.registry import get_backend
 
-    backend = context.params.get("backend") or "embedded"
     try:
+        backend = context.params.get("backend") or "embedded"
         infos = asyncio.run(_list(get_backend(backend)))
     except (CorralError, OSError):
         return []  # a completion that fails is no completion
@@ -77,10 +78,51 @@ async def _list(backend: Any) -> Any:
 
 
 def backend_option(function: F) -> F:
-    """--backend."""
-    return setting_option("backend", "-b", default="embedded", metavar="NAME", shell_complete=_complete_backend)(
-        function
-    )
+    """--backend; and --url with --key, which together are a backend as well: a server somewhere else."""
+    for option in reversed((
+        setting_option("backend", "-b", default="embedded", metavar="NAME", shell_complete=_complete_backend,
+                       callback=_choose_backend),
+        setting_option("url", metavar="URL", is_eager=True, expose_value=False, callback=_remember),
+        click.option("--key", metavar="KEY", envvar=KEY_VARIABLES, is_eager=True, expose_value=False,
+                     callback=_remember, show_envvar=False,
+                     help=f"The key for --url; better in {' or '.join(KEY_VARIABLES)}."),
+    )):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """For the backend's own callback, which comes later."""
+    context.meta[f"corral.{parameter.name}"] = value
+
+
+def _choose_backend(context: click.Context, parameter: click.Parameter, value: str) -> Any:
+    """The name; or, with --url, the backend that talks to that server."""
+    from click.core import ParameterSource
+
+    url = context.meta.get("corral.url")
+    if not url:
+        return value
+    given = context.get_parameter_source("backend")
+    if value != "daytona" and given in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+        raise click.UsageError(f"--url is for a server, and --backend {value} needs none: give one of the two", context)
+    return open_server(url, context.meta.get("corral.key"))
+
+
+def open_server(url: str, key: str | None) -> Any:
+    """The backend for a server that speaks Daytona's wire. Raises: SpecError."""
+    from urllib.parse import urlsplit
+
+    from corral.backends.registry import make_backend
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise SpecError(f"--url {url}: not an address", hint="write http://127.0.0.1:3986/api")
+    if not key:
+        raise SpecError(
+            "--url needs a key", hint=f"give --key, or set {KEY_VARIABLES[0]}; `corral key create` makes one"
+        )
+    return make_backend("daytona", api_url=url if parts.path.strip("/") else f"{url.rstrip('/')}/api", api_key=key)
 
 
 def language_option(function: F) -> F:

@@ -16,6 +16,7 @@ from corral.cli.language import DEFAULT, guess_language
 from corral.cli.loop import run_async
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
 from corral.errors import SpecError
+from corral.protocol import Backend
 from corral.results import CodeResult, ExecResult
 from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, Spec, parse_size
 
@@ -55,7 +56,7 @@ class Job:
 @options.setting_option("output_limit", metavar="SIZE")
 @options.json_option
 def run(
-    words: tuple[str, ...], code: str | None, language: str | None, backend: str, timeout: float | None,
+    words: tuple[str, ...], code: str | None, language: str | None, backend: str | Backend, timeout: float | None,
     copy_in: tuple[Path, ...], copy_out: Path | None, interactive: bool, no_input: bool, keep_on_failure: bool,
     output_limit: str | None, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
@@ -115,7 +116,7 @@ def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, 
     return path.read_bytes(), name, args
 
 
-async def _run(job: Job, spec: Spec, backend: str) -> int:
+async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
     from corral.door import AsyncSandbox
 
     outlet = None if job.as_json else Outlet()

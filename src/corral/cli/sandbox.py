@@ -18,7 +18,7 @@ from corral.cli.run import describe, explain, note, to_json
 from corral.cli.stdio import Outlet, read_input
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
 from corral.powers import KeepsSandboxes
-from corral.protocol import Command
+from corral.protocol import Backend, Command
 from corral.results import SandboxInfo, SnapshotInfo
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def sandbox() -> None:
 @options.json_option
 def create(
     name: str | None, lifetime: float | None, idle: float | None, labels: tuple[str, ...], timeout: float | None,
-    backend: str, as_json: bool, **given: Any,
+    backend: str | Backend, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Make a sandbox that lives on, and print its id."""
     from corral.door import make_spec
@@ -84,7 +84,7 @@ def create(
 @options.backend_option
 @click.option("--quiet", "-q", is_flag=True, help="Only the ids.")
 @options.json_option
-def list_sandboxes(backend: str, quiet: bool, as_json: bool) -> int:
+def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
     """Show the sandboxes that live on by themselves."""
     from corral.door import AsyncSandbox
 
@@ -121,7 +121,8 @@ def list_sandboxes(backend: str, quiet: bool, as_json: bool) -> int:
 @options.json_option
 def exec_(
     sandbox_id: str, command: tuple[str, ...], detach: bool, interactive: bool, tty: bool, timeout: float | None,
-    cwd: str | None, env: tuple[str, ...], env_file: tuple[Any, ...], user: str | None, backend: str, as_json: bool,
+    cwd: str | None, env: tuple[str, ...], env_file: tuple[Any, ...], user: str | None, backend: str | Backend,
+    as_json: bool,
 ) -> int:  # fmt: skip
     """Run a program in a sandbox that is there. One word is a text for the shell, several are an argv.
 
@@ -146,7 +147,7 @@ def exec_(
 
 
 async def _exec(
-    sandbox_id: str, command: Command, backend: str, call: dict[str, Any], *, interactive: bool, as_json: bool
+    sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, interactive: bool, as_json: bool
 ) -> int:
     from corral.door import AsyncSandbox
 
@@ -165,7 +166,7 @@ async def _exec(
     return result.exit_code & 0xFF
 
 
-async def _lend(sandbox_id: str, command: Command, backend: str, call: dict[str, Any]) -> int:
+async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any]) -> int:
     from corral.cli.terminal import is_terminal, lend
     from corral.door import AsyncSandbox
 
@@ -180,10 +181,17 @@ async def _lend(sandbox_id: str, command: Command, backend: str, call: dict[str,
     return result.exit_code & 0xFF
 
 
-async def _start(sandbox_id: str, command: Command, backend: str, call: dict[str, Any], *, as_json: bool) -> int:
+async def _start(
+    sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, as_json: bool
+) -> int:
+    from corral.backends.registry import get_backend
     from corral.cli import kept
 
-    number = await kept.start_kept(kept.find_embedded(backend, what="exec --detach"), sandbox_id, command, **call)
+    maker = get_backend(backend)
+    if isinstance(maker, kept.KeepsPrograms):
+        number = await maker.start_kept(sandbox_id, command, **call)
+    else:
+        number = await kept.start_kept(kept.find_embedded(maker, what="exec --detach"), sandbox_id, command, **call)
     click.echo(to_json({"number": number}) if as_json else number)
     return 0
 
@@ -192,7 +200,7 @@ async def _start(sandbox_id: str, command: Command, backend: str, call: dict[str
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @options.backend_option
-def cp(source: str, target: str, backend: str) -> int:
+def cp(source: str, target: str, backend: str | Backend) -> int:
     """Copy a file or folder into a sandbox or out of it. The end inside is written ID:PATH; `-` is stdin or stdout.
 
     \b
@@ -228,51 +236,13 @@ def cp(source: str, target: str, backend: str) -> int:
 @click.option("--list", "-l", "as_list", is_flag=True, help="Show which programs there are.")
 @options.backend_option
 @options.json_option
-def logs(sandbox_id: str, number: int | None, follow: bool, as_list: bool, backend: str, as_json: bool) -> int:
+def logs(
+    sandbox_id: str, number: int | None, follow: bool, as_list: bool, backend: str | Backend, as_json: bool
+) -> int:
     """Show what a program started with `exec --detach` has printed; without NUMBER the latest one."""
-    from corral.cli import kept
+    from corral.cli import logs as show
 
-    embedded = kept.find_embedded(backend, what="logs")
-    if as_list or (as_json and number is None):
-        programs = kept.list_kept(embedded, sandbox_id)
-        if as_json:
-            click.echo(to_json([_describe_kept(program) for program in programs]))
-            return 0
-        rows = [
-            [str(program.number), program.state, "-" if program.exit_code is None else str(program.exit_code),
-             plain(kept.show_command(program.argv))]
-            for program in programs
-        ]  # fmt: skip
-        click.echo(
-            "\n".join(table(rows, headers=["NUMBER", "STATE", "CODE", "COMMAND"], align=["right"])) or "no programs"
-        )
-        return 0
-    program = kept.find_kept(embedded, sandbox_id, number)
-    if as_json:
-        output = b"".join(kept.read_log(program)).decode("utf-8", "replace")
-        click.echo(to_json({**_describe_kept(program), "output": output}))
-        return 0
-    outlet = Outlet()
-
-    async def work() -> None:
-        async for data in kept.follow_log(embedded, sandbox_id, program):
-            outlet.write("stdout", data)
-
-    if follow:
-        run_async(work())
-    else:
-        for data in kept.read_log(program):
-            outlet.write("stdout", data)
-    outlet.finish()
-    return 0
-
-
-def _describe_kept(program: Any) -> dict[str, Any]:
-    size = program.log.stat().st_size if program.log.exists() else 0
-    return {
-        "number": program.number, "argv": list(program.argv), "state": program.state, "exit_code": program.exit_code,
-        "log_bytes": size,
-    }  # fmt: skip
+    return show.show_logs(backend, sandbox_id, number, follow=follow, as_list=as_list, as_json=as_json)
 
 
 @sandbox.command()
@@ -280,7 +250,7 @@ def _describe_kept(program: Any) -> dict[str, Any]:
 @click.option("--all", "-a", "everything", is_flag=True, help="All of them.")
 @click.option("--force", "-f", is_flag=True, help="Say nothing of those that are gone already.")
 @options.backend_option
-def rm(sandbox_ids: tuple[str, ...], everything: bool, force: bool, backend: str) -> int:
+def rm(sandbox_ids: tuple[str, ...], everything: bool, force: bool, backend: str | Backend) -> int:
     """End sandboxes, with all that runs and lies in them."""
     from corral.backends.registry import get_backend
 
@@ -312,7 +282,7 @@ def rm(sandbox_ids: tuple[str, ...], everything: bool, force: bool, backend: str
 @sandbox.command()
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
 @options.backend_option
-def stop(sandbox_id: str, backend: str) -> int:
+def stop(sandbox_id: str, backend: str | Backend) -> int:
     """End the processes of a sandbox and keep its files, until `start` or `rm`."""
     run_async(_keeper_of(backend, "stop").stop(sandbox_id))
     click.echo(sandbox_id)
@@ -322,7 +292,7 @@ def stop(sandbox_id: str, backend: str) -> int:
 @sandbox.command()
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
 @options.backend_option
-def start(sandbox_id: str, backend: str) -> int:
+def start(sandbox_id: str, backend: str | Backend) -> int:
     """Bring a stopped sandbox up again, on the files it left. Its lifetime begins anew."""
 
     async def work() -> str:
@@ -338,7 +308,7 @@ def start(sandbox_id: str, backend: str) -> int:
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
 @click.option("--name", "-n", metavar="NAME", help="A name for the snapshot.")
 @options.backend_option
-def snapshot(sandbox_id: str, name: str | None, backend: str) -> int:
+def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     """Keep the files of this moment, and print the snapshot's id. `snapshots` lists them."""
     click.echo(run_async(_keeper_of(backend, "snapshot").snapshot(sandbox_id, name)))
     return 0
@@ -348,7 +318,7 @@ def snapshot(sandbox_id: str, name: str | None, backend: str) -> int:
 @click.option("--delete", "-d", "unwanted", multiple=True, metavar="ID", help="Delete this one; may be repeated.")
 @options.backend_option
 @options.json_option
-def snapshots(unwanted: tuple[str, ...], backend: str, as_json: bool) -> int:
+def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) -> int:
     """Show the snapshots, or delete some. Sandboxes that stand on a deleted one live on."""
     maker = _keeper_of(backend, "snapshot")
 
@@ -379,7 +349,7 @@ def snapshots(unwanted: tuple[str, ...], backend: str, as_json: bool) -> int:
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
 @click.option("--name", "-n", metavar="NAME", help="A name for the new one.")
 @options.backend_option
-def fork(sandbox_id: str, name: str | None, backend: str) -> int:
+def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     """Make a second sandbox that begins with the files of this one, lives on as well, and print its id."""
 
     async def work() -> str:
@@ -396,7 +366,7 @@ def fork(sandbox_id: str, name: str | None, backend: str) -> int:
     return 0
 
 
-def _keeper_of(backend: str, power: str) -> KeepsSandboxes:
+def _keeper_of(backend: str | Backend, power: str) -> KeepsSandboxes:
     """A backend that has stopped sandboxes and snapshots. Raises: CapabilityError."""
     from corral.backends.registry import get_backend
 
@@ -409,7 +379,7 @@ def _keeper_of(backend: str, power: str) -> KeepsSandboxes:
 @sandbox.command()
 @options.backend_option
 @options.json_option
-def gc(backend: str, as_json: bool) -> int:
+def gc(backend: str | Backend, as_json: bool) -> int:
     """Clear up what killed processes have left, and say what it was. Living sandboxes are never touched."""
     from corral.backends.embedded import keepers, report
     from corral.cli import kept

@@ -13,6 +13,7 @@ from corral.cli.run import explain
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.terminal import is_terminal, lend
 from corral.errors import SpecError
+from corral.protocol import Backend
 from corral.sandbox import SandboxBase
 from corral.spec import Spec
 
@@ -26,7 +27,7 @@ _PROMPT = r"\[\e[32m\]\u@\h\[\e[0m\]:\[\e[36m\]\w\[\e[0m\]\$ "
 @click.option("--user", "-u", metavar="NAME", help="As this user: daytona, root, nobody or a number.")
 @options.backend_option
 @options.wish_options
-def shell(sandbox_id: str | None, command: str | None, user: str | None, backend: str, **given: Any) -> int:
+def shell(sandbox_id: str | None, command: str | None, user: str | None, backend: str | Backend, **given: Any) -> int:
     """Open a terminal in a sandbox: a fresh one, or the one with this ID or name.
 
     A fresh sandbox ends with its shell. The exit code is the shell's; 125 if the sandbox failed.
@@ -56,7 +57,12 @@ def _refuse_wishes(context: click.Context) -> None:
 
 
 async def _shell(
-    sandbox_id: str | None, command: str | None, user: str | None, backend: str, spec: Spec, env: dict[str, str]
+    sandbox_id: str | None,
+    command: str | None,
+    user: str | None,
+    backend: str | Backend,
+    spec: Spec,
+    env: dict[str, str],
 ) -> int:
     from corral.door import AsyncSandbox
 

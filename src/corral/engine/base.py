@@ -22,6 +22,7 @@ _FORMAT = 4
 _FOLDERS = {
     "dev": 0o755,
     "etc": 0o755,
+    "etc/fonts": 0o755,
     "home": 0o755,
     "mnt": 0o755,
     "opt": 0o755,
@@ -42,6 +43,12 @@ _FOLDERS = {
 }
 _OWN_FOLDERS = ("home/daytona", "workspace")
 _ETC = {
+    # Without it, whatever draws text complains on its standard error.
+    "fonts/fonts.conf": (
+        '<?xml version="1.0"?>\n<!DOCTYPE fontconfig SYSTEM "fonts.dtd">\n<fontconfig>\n'
+        "  <dir>/usr/share/fonts</dir>\n  <dir>/usr/local/share/fonts</dir>\n"
+        '  <dir prefix="xdg">fonts</dir>\n  <cachedir prefix="xdg">fontconfig</cachedir>\n</fontconfig>\n'
+    ),
     "group": "root:x:0:\ntty:x:5:\nstaff:x:50:\nusers:x:100:\ndaytona:x:1000:\nnogroup:x:65534:\n",
     "gshadow": "",
     "hostname": "corral\n",

@@ -94,7 +94,7 @@ class Call:
             with contextlib.suppress(OSError):  # a client gone by now is noticed on the channel
                 wire.send(
                     self.channel,
-                    {"started": self.program_pid},
+                    {"started": self.program_pid, "tree": self.number},
                     (self.master_fd,) if self.master_fd is not None else (),
                 )
         if self.master_fd is not None:

@@ -188,6 +188,11 @@ class Init:
             elif message.get("op") == "usage":
                 wire.send(channel, self._usage())
                 channel.close()
+            elif message.get("op") == "end_rest":
+                if message.get("tree") in self._unfinished:
+                    self._trees.kill(message["tree"])
+                wire.send(channel, {"ok": True})
+                channel.close()
             else:
                 wire.send(channel, {"error": "unknown", "text": str(message.get("op"))})
                 channel.close()

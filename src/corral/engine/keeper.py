@@ -26,10 +26,9 @@ from corral.engine.errors import EngineError, ProtocolError
 from corral.engine.keptlog import KeptLog
 from corral.engine.keptrecords import KeptRecords
 from corral.engine.powers import OPERATIONS, Powers
-from corral.engine.state import DataFolder, read_state, write_state
+from corral.engine.state import SOCKET_NAME, DataFolder, read_state, write_state
 
 VERSION = 1
-SOCKET_NAME = "keeper.sock"
 _LOOK_SECONDS = 0.5
 _INIT_SECONDS = 5.0
 _BREATH_SECONDS = 0.05

@@ -60,6 +60,7 @@ class KeptProgram:
         self.pty = pty
         self.started = time.time()
         self.pid = 0
+        self.tree = 0
         self.running = True
         self.writer = writer
         self.stdin_fd: int | None = None
@@ -194,6 +195,7 @@ class KeptProgram:
             self._give_up()  # an init that announces a program in a way it never should
             return
         self.pid = pid
+        self.tree = int(message["tree"]) if isinstance(message.get("tree"), int) else 0
         if terminal is not None:
             os.set_blocking(terminal, False)
             self.stdin_fd = terminal
@@ -262,7 +264,7 @@ class KeptProgram:
     def _tell(self, message: wire.Message) -> None:
         listeners, self._listeners = self._listeners, []
         for reply in listeners:
-            _send_or_not(reply, message)
+            _send_or_not(reply, {**message, "running": self.running})
 
     def tell_init(self, message: wire.Message) -> None:
         """A word about the program, if it runs. Raises: OSError when init does not listen."""
@@ -338,6 +340,10 @@ class KeptRecords:
             program.wait(reply)
         elif do == "stdin":
             _send(reply, {"ok": True}, () if program.stdin_fd is None else (program.stdin_fd,))
+        elif do == "end_rest":
+            # Init answers the client itself: the keeper waits for nobody inside.
+            wire.send(self._control, {"op": "end_rest", "tree": program.tree}, (reply.fileno(),))
+            reply.close()
         elif do == "note":
             self._note(program, str(message["data"]).encode("latin-1"), reply)
         else:

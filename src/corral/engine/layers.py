@@ -41,6 +41,8 @@ class Snapshot:
     sandbox_id: str
     created: float
     layers: tuple[str, ...]
+    passing: str | None = None
+    """The mark of the process for whose fork it was made: it goes with that process. None: it stays."""
 
 
 class LayerStore:
@@ -58,7 +60,8 @@ class LayerStore:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 about = json.loads(path.read_text())
                 layers = tuple(str(name) for name in about["layers"])
-                found.append(Snapshot(path.stem, about["name"], about["sandbox_id"], float(about["created"]), layers))
+                created, passing = float(about["created"]), about.get("passing")
+                found.append(Snapshot(path.stem, about["name"], about["sandbox_id"], created, layers, passing))
         return sorted(found, key=lambda snapshot: snapshot.created)
 
     def find(self, wanted: str) -> Snapshot:
@@ -107,7 +110,15 @@ class LayerStore:
         (folder / "layer.json").write_text(json.dumps({"kind": kind, "first_uid": first_uid, "trees": trees}))
         return folder
 
-    def publish(self, draft: Path | None, *, below: tuple[str, ...], name: str | None, sandbox_id: str) -> Snapshot:
+    def publish(
+        self,
+        draft: Path | None,
+        *,
+        below: tuple[str, ...],
+        name: str | None,
+        sandbox_id: str,
+        passing: str | None = None,
+    ) -> Snapshot:
         """Make a draft a layer, and a snapshot of it and those below. Without a draft, of those alone.
 
         Raises:
@@ -120,7 +131,7 @@ class LayerStore:
                 layer = uuid.uuid4().hex
                 draft.rename(self._data.layers / layer)
                 layers = (layer, *below)
-            snapshot = Snapshot(str(uuid.uuid4()), name, sandbox_id, time.time(), layers)
+            snapshot = Snapshot(str(uuid.uuid4()), name, sandbox_id, time.time(), layers, passing)
             unfinished = self._data.snapshots / f".new-{os.getpid()}-{os.urandom(4).hex()}"
             unfinished.write_text(json.dumps(asdict(snapshot)))
             unfinished.rename(self._data.snapshots / f"{snapshot.snapshot_id}.json")
@@ -139,13 +150,18 @@ class LayerStore:
             self._collect()
 
     def collect(self) -> None:
-        """Discard the layers that nobody uses."""
-        if any(self._data.layers.iterdir()):
+        """Discard the layers that nobody uses, and what a fork that was killed has left."""
+        if any(self._data.layers.iterdir()) or any(self._data.snapshots.iterdir()):
             with self.locked():
                 self._collect()
 
     def _collect(self) -> None:
-        used = {name for snapshot in self.snapshots() for name in snapshot.layers}
+        used: set[str] = set()
+        for snapshot in self.snapshots():
+            if snapshot.passing is not None and not _is_alive(snapshot.passing):
+                (self._data.snapshots / f"{snapshot.snapshot_id}.json").unlink(missing_ok=True)
+            else:
+                used.update(snapshot.layers)
         for folder in self._data.sandboxes.iterdir():  # those being founded included
             state = read_state(folder) or {}
             used.update(str(name) for name in state.get("layers") or ())
@@ -197,6 +213,19 @@ class LayerStore:
             write_state(folder, state)
             self.settle(folder, state)
             self._collect()
+
+
+def process_mark(pid: int) -> str:
+    """A process, told apart from a later one with its number: by the moment of its start."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return f"{pid}:{file.read().rpartition(b')')[2].split()[19].decode()}"  # field 22 of proc(5)
+
+
+def _is_alive(mark: str) -> bool:
+    try:
+        return process_mark(int(mark.partition(":")[0])) == mark
+    except (OSError, ValueError, IndexError):
+        return False
 
 
 def ensure_not_too_deep(layers: int) -> None:

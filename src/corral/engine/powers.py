@@ -22,7 +22,7 @@ from corral.engine.box import Box
 from corral.engine.errors import EngineError, GoneError, RefusedError
 from corral.engine.layers import LayerStore, ensure_not_too_deep
 from corral.engine.recipe import Limits
-from corral.engine.state import DataFolder, read_state, write_state
+from corral.engine.state import DataFolder, note_limits, read_state
 from corral.engine.storage import loop
 from corral.engine.storage.copying import TreeCopy, copy_sparse
 
@@ -85,7 +85,7 @@ class Powers:
         if held:
             box.ask_init({"op": "hold"})  # no file system of its own that could be frozen
         try:
-            reader = _fork_copier(lambda writer: _copy(box, self._data, message.get("name"), writer))
+            reader = _fork_copier(lambda writer: _copy(box, self._data, message, writer))
         except OSError:
             if held:
                 box.ask_init({"op": "release"})
@@ -126,14 +126,6 @@ def resize(box: Box, given: dict[str, Any]) -> None:
     box.ask_init({"op": "limits", "limits": dataclasses.asdict(limits)})
     box.recipe = dataclasses.replace(box.recipe, limits=limits)
     note_limits(box.folder, read_state(box.folder) or {}, given)
-
-
-def note_limits(folder: Path, state: dict[str, Any], given: dict[str, Any]) -> None:
-    """Write other limits down, for the next start and for whoever connects."""
-    state["recipe"]["limits"].update(given)
-    if "info" in state:  # an owned one has no description yet
-        state["info"]["spec"]["resources"].update(given)
-    write_state(folder, state)
 
 
 def _resize_disk(box: Box, limits: Limits) -> None:
@@ -189,7 +181,7 @@ def _fork_copier(work: Callable[[int], NoReturn]) -> int:
     return reader
 
 
-def _copy(box: Box, data: DataFolder, name: str | None, writer: int) -> NoReturn:
+def _copy(box: Box, data: DataFolder, wish: wire.Message, writer: int) -> NoReturn:
     """The child: copies, publishes, says how it went, and never comes back."""
     answer: wire.Message
     draft: Path | None = None
@@ -205,7 +197,8 @@ def _copy(box: Box, data: DataFolder, name: str | None, writer: int) -> NoReturn
         else:
             _copy_folders(box, draft / "disk")
         below = tuple(layer.name for layer in box.recipe.layers)
-        snapshot = store.publish(draft, below=below, name=name, sandbox_id=box.recipe.sandbox_id)
+        name, passing = wish.get("name"), wish.get("passing")
+        snapshot = store.publish(draft, below=below, name=name, sandbox_id=box.recipe.sandbox_id, passing=passing)
         answer = {"ok": True, "snapshot": snapshot.snapshot_id}
     except (OSError, EngineError) as error:
         answer = _refusal(error)

@@ -152,10 +152,17 @@ class RecordReader:
                 return []
             # On to the next segment. Of what was dropped before it, the notes are left.
             self.close()
-            notes = [note for note in self._notes() if self.offset <= note.offset < later[0]] if later[0] else []
+            notes = [note for note in self.notes() if self.offset <= note.offset < later[0]] if later[0] else []
             self.offset = max(self.offset, later[0])
             if notes:
                 return notes
+
+    def notes(self) -> list[Frame]:
+        """All notes there are, wherever one reads, and the end. None if the record is deleted."""
+        try:
+            return parse((self._folder / _NOTES).read_bytes())
+        except FileNotFoundError:
+            return []
 
     def close(self) -> None:
         """Let go."""
@@ -182,12 +189,6 @@ class RecordReader:
             whole = parse(os.pread(file, os.fstat(file).st_size, 0))
             return [frame for frame in whole if frame.offset >= self.offset]
         return parse(os.pread(file, max(_BATCH_BYTES, _frame_size(header)), position))
-
-    def _notes(self) -> list[Frame]:
-        try:
-            return parse((self._folder / _NOTES).read_bytes())
-        except FileNotFoundError:
-            return []
 
 
 def _frame_size(header: bytes) -> int:

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 1
+SOCKET_NAME = "keeper.sock"
+"""Where a keeper listens, in its sandbox's folder."""
 
 
 class DataFolder:
@@ -128,6 +130,14 @@ def write_state(folder: Path, state: dict[str, Any]) -> None:
     temporary = folder / f".state.{os.getpid()}"
     temporary.write_text(json.dumps({"format": FORMAT, **state}, indent=1))
     temporary.rename(folder / "state.json")
+
+
+def note_limits(folder: Path, state: dict[str, Any], given: dict[str, Any]) -> None:
+    """Write other limits down, for the next start and for whoever connects."""
+    state["recipe"]["limits"].update(given)
+    if "info" in state:  # an owned one has no description yet
+        state["info"]["spec"]["resources"].update(given)
+    write_state(folder, state)
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:

@@ -249,6 +249,7 @@ class ReaperTrees:
             del self._reapers[number]
             self._programs.pop(number, None)
             return True
+        self._programs.pop(number, None)  # it has ended, and its number may be anybody's
         return False
 
 

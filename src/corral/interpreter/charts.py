@@ -73,8 +73,11 @@ def hook(pyplot: Any) -> None:
     Axes, Figure = library("axes").Axes, library("figure").Figure  # noqa: N806 - classes, named as they are
 
     def show(*args: Any, **kwargs: Any) -> None:
-        """Show all figures that have not been shown as they are now."""
+        """Show all figures that have not been shown as they are now, and close them: the next plot begins anew, as it
+        does where a window has been shown and closed."""
         show_open()
+        if kwargs.get("block", args[0] if args else None) is not False:
+            pyplot.close("all")
 
     def show_one(self: Any, *args: Any, **kwargs: Any) -> None:
         """Show this figure."""
@@ -105,7 +108,8 @@ def show_open() -> None:
         return
     for number in pyplot.get_fignums():
         figure = pyplot.figure(number)
-        if figure not in STATE["shown"] or figure.stale:
+        # One that has nothing but its background was made by accident: by a savefig() after show(), most often.
+        if len(figure.get_children()) > 1 and (figure not in STATE["shown"] or figure.stale):
             emit(figure)
 
 

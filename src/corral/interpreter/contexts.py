@@ -136,7 +136,7 @@ class Context:
             return
         process, found = await InterpreterProcess.attach(self._box, self.process.record.name)
         wanted = run or found.run
-        if wanted is None:
+        if not wanted:
             return
         if run is not None and run != found.run:
             process.rewind()

@@ -27,6 +27,8 @@ PRIVATE = "/tmp/.corral-"
 START_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 """How long code may take to end after it was interrupted; half-way it is interrupted once more."""
+UNNAMED = ""
+"""A run that has printed so much that its beginning is lost, and its name with it."""
 _INLINE_BYTES = 3000
 _PING_SECONDS = 1.0
 _STDERR_BYTES = 2000
@@ -45,7 +47,7 @@ class Found:
 
     cwd: str | None
     run: str | None
-    """The last run that began."""
+    """The last run that began; `UNNAMED` if its beginning is not kept any more."""
     began: int
     """Where it began."""
     active: bool
@@ -134,12 +136,15 @@ class InterpreterProcess:
         )
 
     async def look(self) -> Found:
-        """Read the record as far as it goes."""
+        """Read the record as far as it goes now: a run that floods writes it as fast as we read."""
+        known = [info.next_offset for info in await self._box.list_recorded() if info.name == self.record.name]
         reader = FrameReader(self._token)
         cwd: str | None = None
         run: str | None = None
         began, active, expected = 0, False, 0
         async for entry in self.record.entries(follow=False):
+            if run is None and entry.offset > expected and entry.kind in ("stdout", "stderr"):
+                run, began, active = UNNAMED, entry.offset, True  # between two runs nothing prints, as a rule
             if entry.kind == "note":
                 told = parse_json(entry.data)
                 cwd = told.get("cwd") if isinstance(told, dict) else cwd
@@ -154,6 +159,8 @@ class InterpreterProcess:
                     elif isinstance(item, dict) and item["event"] == "end":
                         run, active = run or str(item.get("run")), False
             expected = entry.next_offset
+            if known and expected >= known[0]:
+                break
         return Found(cwd=cwd if isinstance(cwd, str) else None, run=run, began=began, active=active)
 
     async def send(self, run: str, code: str, envs: Mapping[str, str]) -> None:
@@ -244,13 +251,16 @@ class InterpreterProcess:
                 await self.record.signal(signal.SIGINT)
                 await asyncio.wait({ending}, timeout=GRACE_SECONDS / 2)
                 if ending.done():
+                    if not ending.cancelled() and ending.exception() is None:
+                        self._since = max(self._since, ending.result())  # the next run begins after this one
                     return
             log.debug("run %s does not obey: its process is ended", run)
             await self.kill()
         finally:
             ending.cancel()
 
-    async def _wait_end(self, run: str, since: int) -> None:
+    async def _wait_end(self, run: str, since: int) -> int:
+        """Gives where it ended."""
         reader = FrameReader(self._token)
         expected = since
         async with contextlib.aclosing(_closable(self.record.entries(since=since))) as entries:
@@ -260,8 +270,9 @@ class InterpreterProcess:
                 expected = entry.next_offset
                 items = reader.feed(entry.data) if entry.kind == "stdout" else []
                 for item in items:
-                    if isinstance(item, dict) and item["event"] == "end" and item.get("run") == run:
-                        return
+                    if isinstance(item, dict) and item["event"] == "end" and run in (UNNAMED, item.get("run")):
+                        return entry.next_offset
+        return expected
 
     async def kill(self) -> None:
         """End it, with all that it started."""
@@ -362,7 +373,7 @@ class _Reading:
         return []
 
 
-def _look_away(task: asyncio.Task[None]) -> None:
+def _look_away(task: asyncio.Task[Any]) -> None:
     """The sandbox is gone, which whoever reads the run is told."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.debug("stopping a run: %s", error)

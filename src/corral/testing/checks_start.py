@@ -175,7 +175,7 @@ async def start_needs_a_living_sandbox(context: Context) -> None:
     box = await context.open()
     await box.aclose()
     await raises(SandboxClosedError, box.start("true"))
-    gone = await context.open(lifetime=0.3)
+    gone = await context.open(lifetime=1.5)
     process = await gone.start(["sleep", "1000"])
     await raises(SandboxGoneError, process.wait())
     await raises(SandboxGoneError, gone.start("true"))

@@ -4,7 +4,19 @@ import asyncio
 import inspect
 from importlib.metadata import version
 
-from daytona import CodeRunParams, Daytona, DaytonaError, FileUpload, SessionExecuteRequest
+from daytona import (
+    CodeRunParams,
+    CreateSnapshotParams,
+    Daytona,
+    DaytonaError,
+    FileUpload,
+    SessionExecuteRequest,
+)
+
+try:
+    from daytona import ListSandboxesQuery  # since 0.180 or so
+except ImportError:
+    ListSandboxesQuery = None
 
 VERSION = tuple(int(part) for part in version("daytona").split("."))
 
@@ -97,6 +109,31 @@ def use_git(sandbox) -> None:
     fails(lambda: sandbox.git.status("nope"))
 
 
+def items_of(answer) -> list:
+    """A list once, then a page, then something to go through."""
+    return list(getattr(answer, "items", answer))
+
+
+def use_control_plane(daytona, sandbox) -> None:
+    assert sandbox.set_labels({"tried": "lists"}) == {"tried": "lists"}
+    assert sandbox.id in [each.id for each in items_of(daytona.list())]
+    labels = {"tried": "lists"}
+    query = ListSandboxesQuery(labels=labels) if ListSandboxesQuery is not None else labels
+    assert [each.id for each in items_of(daytona.list(query))] == [sandbox.id]
+    assert daytona.get(sandbox.id).id == sandbox.id
+    sandbox.set_autostop_interval(20)
+    sandbox.set_auto_archive_interval(30)
+    sandbox.refresh_data()
+    assert (sandbox.auto_stop_interval, sandbox.auto_archive_interval) == (20, 30), sandbox
+    assert "default" in [each.name for each in items_of(daytona.snapshot.list())]
+    name = f"tried-{sandbox.id}"
+    made = daytona.snapshot.create(CreateSnapshotParams(name=name, image="default"))
+    assert daytona.snapshot.get(name).id == made.id
+    daytona.snapshot.delete(made)
+    fails(lambda: daytona.snapshot.get(name))
+    fails(lambda: daytona.get("nothing"))
+
+
 daytona = Daytona()
 sandbox = daytona.create()
 try:
@@ -111,6 +148,7 @@ try:
     if VERSION >= (0, 130):
         assert sandbox.code_interpreter.run_code("print(6 * 7)").stdout == "42\n"
     use_git(sandbox)
+    use_control_plane(daytona, sandbox)
     home = sandbox.get_user_home_dir() if hasattr(sandbox, "get_user_home_dir") else sandbox.get_user_root_dir()
     assert home == "/home/daytona", home
     sandbox.stop()

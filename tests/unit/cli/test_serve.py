@@ -64,3 +64,13 @@ def test_a_chosen_key_must_be_long(
     monkeypatch.setenv("CORRAL_API_KEY", "short")
     assert main(["serve", "--port", "0", "--backend", "memory"]) == 1
     assert "16 or more" in capsys.readouterr().err
+
+
+def test_a_damaged_database_is_no_bug(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (Path(folder) / "server").mkdir()
+    (Path(folder) / "server" / "corral.db").write_bytes(b"no database at all" * 1000)
+    for command in (["serve", "--port", "0", "--backend", "memory"], ["key", "list"]):
+        assert main(command) == 1
+        said = capsys.readouterr().err
+        assert "the server's database can't be used" in said
+        assert "bug" not in said

@@ -1,5 +1,7 @@
 """Layers and snapshots as files: who may go when, and what a killed process leaves for the next."""
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 
 from corral.engine import sweep
 from corral.engine.errors import RefusedError
-from corral.engine.layers import MAX_LAYERS, LayerStore, Snapshot, ensure_not_too_deep
+from corral.engine.layers import MAX_LAYERS, LayerStore, Snapshot, ensure_not_too_deep, process_mark
 from corral.engine.recipe import Limits, Recipe, Tree
 from corral.engine.state import DataFolder, read_state, write_state
 
@@ -27,6 +29,12 @@ def make_snapshot(data: DataFolder, *, below: tuple[str, ...] = (), name: str | 
     draft = store.draft(RECIPE, kind="folder", first_uid=None)
     (draft / "disk").mkdir()
     return store.publish(draft, below=below, name=name, sandbox_id="box")
+
+
+def make_passing(data: DataFolder, mark: str) -> Snapshot:
+    store = LayerStore(data)
+    draft = store.draft(RECIPE, kind="folder", first_uid=None)
+    return store.publish(draft, below=(), name=None, sandbox_id="box", passing=mark)
 
 
 def make_stopped(data: DataFolder, content: str = "written", **more: Any) -> tuple[Path, dict[str, Any]]:
@@ -152,3 +160,24 @@ def test_layers_have_an_end() -> None:
     ensure_not_too_deep(MAX_LAYERS - 1)
     with pytest.raises(RefusedError):
         ensure_not_too_deep(MAX_LAYERS)
+
+
+def test_what_a_fork_needs_goes_with_the_process_that_forks(data: DataFolder) -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    kept = make_snapshot(data)
+    ours, theirs = make_passing(data, process_mark(os.getpid())), make_passing(data, process_mark(child.pid))
+    LayerStore(data).collect()
+    assert names(data.layers) == {*kept.layers, *ours.layers, *theirs.layers}
+    child.kill()
+    child.wait()
+    LayerStore(data).collect()
+    assert [snapshot.snapshot_id for snapshot in LayerStore(data).snapshots()] == [kept.snapshot_id, ours.snapshot_id]
+    assert names(data.layers) == {*kept.layers, *ours.layers}
+
+
+def test_another_process_with_the_same_number_is_another(data: DataFolder) -> None:
+    pid, _, started = process_mark(os.getpid()).partition(":")
+    make_passing(data, f"{pid}:{int(started) - 1}")
+    make_passing(data, "not a mark")
+    LayerStore(data).collect()
+    assert names(data.layers) == set()

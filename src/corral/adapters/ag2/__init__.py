@@ -4,7 +4,7 @@
   `SandboxCodeExecutor` on any backend.
 - `CodeEnvironment` of ag2 0.12 and 0.13: `DaytonaCodeEnvironment`, `DockerCodeEnvironment`.
 - `SandboxFactory` of ag2 0.13 and later: `DaytonaEnvironment`, `DockerEnvironment`, `LocalEnvironment`, and
-  `CorralEnvironment` on any backend.
+  `CorralEnvironment` on any backend; and the sandboxes `DaytonaSandbox`, `DockerSandbox`, `LocalSandbox`.
 - for agents: `SandboxCodeTool`, `SandboxShellTool`.
 
 Nothing of AG2 is imported before one of the names that need it is used.
@@ -30,6 +30,9 @@ _HOME_OF = {
     "DaytonaResources": "environments",
     "DockerEnvironment": "environments",
     "LocalEnvironment": "environments",
+    "DaytonaSandbox": "owned",
+    "DockerSandbox": "owned",
+    "LocalSandbox": "owned",
     "CodeRunner": "code",
     "DaytonaCodeEnvironment": "code",
     "DockerCodeEnvironment": "code",

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.environments import DaytonaEnvironment, DockerEnvironment, EnvironmentBase
-from corral.adapters.ag2.sandbox import cut, join
+from corral.adapters.ag2.sandbox import ClosedError, cut, told_late
 from corral.errors import BackendUnavailableError, CorralError, SandboxError
 from corral.languages import find_language
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
@@ -44,19 +44,20 @@ class CodeRunner:
         async with environment.open_box(context) as box:
             try:
                 result = await box.run_code(code, language, timeout=environment.timeout)
-            except BackendUnavailableError as error:
-                return make_run_result(str(error), NOT_FOUND_EXIT_CODE)  # nothing inside runs that language
             except SandboxError:
                 raise
             except CorralError as error:
+                if isinstance(error, BackendUnavailableError) and error.op == "run_code":
+                    return make_run_result(str(error), NOT_FOUND_EXIT_CODE)  # nothing inside runs that language
                 told = environment.words.failed(error)
                 if told is None:
                     raise
                 return make_run_result(told, 1)
         self.result = result
+        output = cut(result.output, environment.max_output)
         if result.timed_out:
-            return make_run_result(join(result.output, environment.words.timed_out(environment.timeout)), 124)
-        return make_run_result(cut(result.output, environment.max_output), result.exit_code)
+            output = told_late(environment.words.timed_out(environment.timeout), output)
+        return make_run_result(output, result.exit_code)
 
 
 class CodeEnvironmentBase(CodeRunner):
@@ -67,9 +68,9 @@ class CodeEnvironmentBase(CodeRunner):
         self._closed = False
 
     async def run(self, code: str, language: str, *, context: Any = None) -> Any:
-        """See `CodeRunner`. Raises: RuntimeError after `aclose`."""
+        """See `CodeRunner`. Raises: ClosedError, a RuntimeError, after `aclose`."""
         if self._closed:
-            raise RuntimeError(f"{type(self).__name__} has been closed.")
+            raise ClosedError(f"{type(self).__name__} has been closed.")
         return await super().run(code, language, context=context)
 
     async def aclose(self) -> None:

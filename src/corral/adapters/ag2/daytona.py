@@ -14,13 +14,15 @@ from typing import Any
 
 from corral.adapters.ag2.coding import BlockResult, DaytonaCodeResult, SandboxCodeResult, with_blocks
 from corral.adapters.ag2.executor import CodeExecutorBase
+from corral.adapters.ag2.sandbox import told_late
+from corral.adapters.ag2.service import ServiceBackend, resources_of
 from corral.door import Wishes
-from corral.errors import CorralError, RateLimitedError, SpecError
+from corral.errors import BackendUnavailableError, CorralError, RateLimitedError, SpecError
+from corral.portal import get_portal
 from corral.protocol import Backend
-from corral.spec import Resources
+from corral.results import NOT_FOUND_EXIT_CODE
 from corral.sync import Sandbox
 
-_GIB = 1024**3
 _NAME_SECONDS = 30.0
 """A service deletes in its own time, and so long the name of what is deleted may still be taken."""
 
@@ -66,31 +68,41 @@ class DaytonaCodeExecutor(CodeExecutorBase):
                 "for a custom Docker image."
             )
         self._timeout = timeout
-        self._credentials: dict[str, Any] = {"api_key": api_key, "api_url": api_url, "target": target}
+        self._options: dict[str, Any] = {
+            "api_key": api_key,
+            "api_url": api_url,
+            "target": target,
+            "limits": resources,
+            # Not as a wish: names of the service may be longer and freer than ours.
+            "fields": {"name": name or f"ag2-{uuid.uuid4().hex[:8]}"},
+        }
         self._backend: Backend | None = None
-        wishes: Wishes = {"name": name or f"ag2-{uuid.uuid4().hex[:8]}", "env": dict(env_vars or {})}
+        wishes: Wishes = {"env": dict(env_vars or {})}
         if snapshot is not None:
             wishes["snapshot"] = snapshot
         elif image is not None:
             wishes["image"] = image
-            if (wanted := _resources(resources)) is not None:
-                wishes["resources"] = wanted
+            wishes["resources"] = resources_of(resources)
         self._wishes = wishes
         self._make()
 
     def _open(self) -> Sandbox:
-        from corral.backends.daytona import DaytonaBackend
-
         try:
             if self._backend is None:
-                self._backend = DaytonaBackend(**self._credentials)
+                self._backend = ServiceBackend(**self._options)
             return Sandbox(backend=self._backend, **self._wishes)
         except RateLimitedError as error:
             raise RuntimeError(f"Daytona rate limit exceeded during sandbox creation: {error}") from error
-        except TimeoutError as error:
-            raise RuntimeError(f"Daytona sandbox creation timed out: {error}") from error
         except Exception as error:
+            if _is_late(error):
+                raise RuntimeError(f"Daytona sandbox creation timed out: {error}") from error
             raise RuntimeError(f"Failed to create Daytona sandbox: {error}") from error
+
+    def delete(self) -> None:
+        """End the sandbox, and the connection. Idempotent; one that can't be deleted is named in the log."""
+        super().delete()
+        if self._backend is not None:
+            get_portal().run(self._backend.aclose())
 
     def restart(self) -> None:
         """A fresh sandbox of the same name, also after `delete`."""
@@ -108,10 +120,12 @@ class DaytonaCodeExecutor(CodeExecutorBase):
                     return
 
     def _failed(self, language: str, error: Exception) -> BlockResult:
+        if isinstance(error, BackendUnavailableError) and error.op == "run_code":
+            return BlockResult(language, NOT_FOUND_EXIT_CODE, str(error), error=error)  # nothing inside runs it
         prefix = "Error executing code block"
         if isinstance(error, RateLimitedError):
             prefix = "Daytona rate limit exceeded"
-        elif isinstance(error, TimeoutError):
+        elif _is_late(error):
             prefix = "Execution timed out"
         elif isinstance(error, CorralError):
             prefix = "Daytona error"
@@ -120,9 +134,8 @@ class DaytonaCodeExecutor(CodeExecutorBase):
     def _ran(self, block: BlockResult) -> BlockResult:
         if not block.timed_out:
             return block
-        return BlockResult(
-            block.language, 1, f"Execution timed out: no end after {self._timeout:g} seconds", block.result
-        )
+        said = told_late(f"Execution timed out: no end after {self._timeout:g} seconds", block.output)
+        return BlockResult(block.language, 1, said, block.result)
 
     def _end(self, done: Sequence[BlockResult]) -> SandboxCodeResult:
         failed = done[-1] if done and not done[-1].ok else None
@@ -134,18 +147,15 @@ class DaytonaCodeExecutor(CodeExecutorBase):
         return with_blocks(result, done)
 
 
-def _resources(wanted: DaytonaSandboxResources | None) -> Resources | None:
-    """None if nothing was wished for: then the service chooses."""
-    if wanted is None or (wanted.cpu, wanted.memory, wanted.disk) == (None, None, None):
-        return None
-    given: dict[str, Any] = {}
-    if wanted.cpu is not None:
-        given["cpus"] = wanted.cpu
-    if wanted.memory is not None:
-        given["memory_bytes"] = wanted.memory * _GIB
-    if wanted.disk is not None:
-        given["disk_bytes"] = wanted.disk * _GIB
-    return Resources(**given)
+def _is_late(error: BaseException | None) -> bool:
+    """Whether it says, or comes of one that says, that the service did not answer in time."""
+    from daytona import DaytonaTimeoutError
+
+    while error is not None:
+        if isinstance(error, TimeoutError | DaytonaTimeoutError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _is_taken(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,13 +16,14 @@ from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.sandbox import SandboxView, Words
+from corral.adapters.ag2.service import ServiceBackend, resources_of
 from corral.environment.environment import Environment
 from corral.environment.variable import Variable, has_variable, variables_of
 from corral.errors import CorralError, RateLimitedError, VariableError
 from corral.sandbox import SandboxBase
 from corral.spec import Lifetime, NetworkPolicy, Resources, parse_size
 
-_GIB = 1024**3
+_CREDENTIALS = ("api_key", "api_url", "target")
 _WORKSPACE = "/workspace"
 _PERIOD = 100_000
 """Docker's `cpu_quota` is microseconds in each of so many."""
@@ -29,6 +31,8 @@ _PERIOD = 100_000
 
 class PlainWords:
     """For environments that have no service of their own to speak about."""
+
+    sandbox = "The sandbox"
 
     def timed_out(self, seconds: float | None) -> str:
         """See `Words`."""
@@ -39,8 +43,16 @@ class PlainWords:
         return None
 
 
+class LocalWords(PlainWords):
+    """As AG2's `LocalSandbox` says it."""
+
+    sandbox = "LocalSandbox"
+
+
 class DaytonaWords:
     """As AG2's `DaytonaSandbox` says it."""
+
+    sandbox = "DaytonaSandbox"
 
     def timed_out(self, seconds: float | None) -> str:
         """See `Words`."""
@@ -55,6 +67,8 @@ class DaytonaWords:
 
 class DockerWords(PlainWords):
     """As AG2's `DockerSandbox` says it."""
+
+    sandbox = "DockerSandbox"
 
     def timed_out(self, seconds: float | None) -> str:
         """See `Words`."""
@@ -89,6 +103,7 @@ class EnvironmentBase:
             wishes["prepare"] = self._copy_in
         self.environment = Environment(**{name: as_variable(value) for name, value in wishes.items()})
         """The `corral.Environment` behind it, with everything that it can do."""
+        self._views: weakref.WeakValueDictionary[str, SandboxView] = weakref.WeakValueDictionary()
 
     @property
     def timeout(self) -> float:
@@ -104,7 +119,11 @@ class EnvironmentBase:
     async def open(self, context: Any = None) -> AsyncIterator[SandboxView]:
         """The sandbox for a context, as AG2 wants it. Leaving the block does not end it. Raises: as `open_box`."""
         async with self.open_box(context) as box:
-            yield SandboxView(box, timeout=self._timeout, words=self.words, max_output=self.max_output)
+            view = self._views.get(box.id)
+            if view is None:
+                view = SandboxView(box, timeout=self._timeout, words=self.words, max_output=self.max_output)
+                self._views[box.id] = view
+            yield view
 
     @contextlib.asynccontextmanager
     async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
@@ -179,15 +198,18 @@ class DaytonaEnvironment(EnvironmentBase):
             raise ValueError("Specify either `snapshot` or `image`, not both.")
         if timeout < 1:
             raise ValueError("`timeout` must be >= 1 second.")
+        self._later = _later(
+            api_key=api_key, api_url=api_url, target=target, snapshot=snapshot, image=image, env_vars=env_vars
+        )
         given = {"api_key": api_key, "api_url": api_url, "target": target}
         wishes: dict[str, Any] = {"snapshot": snapshot, "image": image, "env": env_vars}
-        if image is not None and resources is not None:
-            wishes["resources"] = _resources(resources)
+        if image is not None:
+            wishes["resources"] = resources_of(resources)
         super().__init__(
             timeout=timeout,
             workdir=workdir,
-            backend="daytona",
-            options={name: as_variable(value, name) for name, value in given.items() if value is not None},
+            backend=ServiceBackend,
+            options={name: as_variable(value, name) for name, value in given.items()} | {"limits": resources},
             **{name: as_variable(value, _names.get(name, name)) for name, value in wishes.items() if value is not None},
         )
 
@@ -197,7 +219,7 @@ class DaytonaEnvironment(EnvironmentBase):
         try:
             spec = self.environment.resolve(context)
         except VariableError as error:
-            raise unresolved(error, context, what="Daytona credentials") from error
+            raise unresolved(error, context, self._later, what="Daytona") from error
         if spec.snapshot is not None and spec.image is not None:
             raise ValueError("Specify either `snapshot` or `image`, not both.")
         async with super().open_box(context) as box:
@@ -225,6 +247,7 @@ class DockerEnvironment(EnvironmentBase):
     ) -> None:
         if timeout < 1:
             raise ValueError("`timeout` must be >= 1 second.")
+        self._later = _later(image=image, env_vars=env_vars, network_mode=network_mode)
         self._network = as_variable(network_mode, "network_mode")
         limits: dict[str, Any] = {}
         if mem_limit is not None:
@@ -252,7 +275,7 @@ class DockerEnvironment(EnvironmentBase):
         try:
             self.environment.resolve(context)
         except VariableError as error:
-            raise unresolved(error, context, what=f"Docker `{error.names[0]}`") from error
+            raise unresolved(error, context, self._later, what="Docker") from error
         async with super().open_box(context) as box:
             yield box
 
@@ -263,6 +286,8 @@ class LocalEnvironment(EnvironmentBase):
     With a `path`, that folder is copied in when the sandbox is made, and back when the environment is closed (unless
     `cleanup=True`); `save()` copies back at any time. AG2's own runs on the host itself, without isolation.
     """
+
+    words = LocalWords()
 
     def __init__(
         self,
@@ -308,15 +333,25 @@ def as_variable(value: Any, name: str | None = None) -> Any:
     return Variable(value.name or name, **given)
 
 
-def unresolved(error: VariableError, context: Any, *, what: str) -> Exception:
-    """What AG2 raises for a variable that has no value."""
-    if context is None:
-        return RuntimeError(
-            f"{what} given as Variable but no Context available to resolve "
-            f"{'them' if what.endswith('s') else 'it'}. Variables are only resolvable when SandboxCodeTool is invoked "
-            f"through an Agent. ({error})"
-        )
-    return KeyError(f"Context variable {error.names[0]!r} not found and no default provided")
+def unresolved(error: VariableError, context: Any, later: Mapping[str, str], *, what: str) -> Exception:
+    """What AG2 raises for a variable that has no value. `later` are its parameters, and their variables' names."""
+    if context is not None:
+        return KeyError(f"Context variable {error.names[0]!r} not found and no default provided")
+    named = [parameter for parameter, name in later.items() if name in error.names]
+    if any(parameter in _CREDENTIALS for parameter in named):
+        subject, them = f"{what} credentials", "them"
+    else:
+        subject, them = f"{what} {', '.join(f'`{name}`' for name in named)}", "it" if len(named) == 1 else "them"
+    return RuntimeError(
+        f"{subject} given as Variable but no Context available to resolve {them}. "
+        "Variables are only resolvable when SandboxCodeTool is invoked through an Agent."
+    )
+
+
+def _later(**parameters: Any) -> dict[str, str]:
+    """Those that are variables, and the names of these."""
+    found = {name: as_variable(value, name) for name, value in parameters.items()}
+    return {name: str(value.name) for name, value in found.items() if isinstance(value, Variable)}
 
 
 def _is_later(value: Any) -> bool:
@@ -341,14 +376,3 @@ class _Translated:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
-
-
-def _resources(wanted: DaytonaResources) -> Resources | None:
-    given: dict[str, Any] = {}
-    if wanted.cpu is not None:
-        given["cpus"] = wanted.cpu
-    if wanted.memory is not None:
-        given["memory_bytes"] = wanted.memory * _GIB
-    if wanted.disk is not None:
-        given["disk_bytes"] = wanted.disk * _GIB
-    return Resources(**given) if given else None

@@ -245,9 +245,9 @@ class EmbeddedBackend(BackendPowers):
 def _refuse_what_is_missing(spec: Spec) -> None:
     if spec.image is not None:
         raise CapabilityError(
-            f"image={spec.image!r}: the embedded backend has no images yet",
+            "the embedded backend has no images yet: image= is for others",
             op="create",
-            hint="packages=[…] or venv= bring Python packages; the host's own /usr is the base",
+            hint="packages=[…] or venv= bring Python packages to the host's own /usr; backend='docker' runs images",
         )
     if spec.network.mode != "none":
         raise CapabilityError(

@@ -21,14 +21,15 @@ from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
 from corral.engine.client import ask, check, receive_within
 from corral.engine.errors import EngineError, GoneError
-from corral.engine.keeper import SOCKET_NAME
 from corral.engine.layers import LayerStore
-from corral.engine.state import DataFolder, is_held, read_state
+from corral.engine.state import SOCKET_NAME, DataFolder, is_held, read_state
 from corral.errors import SandboxGoneError, SandboxStoppedError, SpecError
 from corral.results import SandboxInfo, SandboxState
 from corral.spec import Lifetime, Resources, Spec
 
 _KEEPER_SECONDS = 10.0
+_AT_ONCE = 100
+"""So many keepers are asked at the same time; each takes three descriptors meanwhile."""
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -219,15 +220,31 @@ async def list_all(data_folder: Path) -> list[SandboxInfo]:
 
 
 def _list_all(data_folder: Path) -> list[SandboxInfo]:
+    everything = find_all(data_folder)
     infos = []
-    for found in find_all(data_folder):
-        if found.is_stopped:
-            infos.append(_describe(found.sandbox_id, found.state["info"], "stopped", None))
-            continue
-        with contextlib.suppress(EngineError, OSError):
-            answer = _ask(data_folder, found.sandbox_id, {"op": "info"})
-            state: SandboxState = "paused" if answer.get("paused") else "running"
-            infos.append(_describe(found.sandbox_id, answer["info"], state, answer["seconds_left"]))
+    for start in range(0, len(everything), _AT_ONCE):
+        infos += _list_some(data_folder, everything[start : start + _AT_ONCE])
+    return infos
+
+
+def _list_some(data_folder: Path, some: list[Found]) -> list[SandboxInfo]:
+    """All are asked before any is listened to: they answer beside each other, and a slow one costs its time once."""
+    infos: list[SandboxInfo] = []
+    with contextlib.ExitStack() as stack:
+        replies: list[tuple[Found, socket.socket]] = []
+        for found in some:
+            if found.is_stopped:
+                infos.append(_describe(found.sandbox_id, found.state["info"], "stopped", None))
+                continue
+            with contextlib.suppress(EngineError, OSError):
+                connection = stack.enter_context(_dial(data_folder, found.sandbox_id))
+                replies.append((found, stack.enter_context(ask(connection, {"op": "info"}, ()))))
+        deadline = time.monotonic() + _KEEPER_SECONDS
+        for found, reply in replies:
+            with contextlib.suppress(EngineError, OSError):
+                answer = check(receive_within(reply, max(0.0, deadline - time.monotonic())))
+                state: SandboxState = "paused" if answer.get("paused") else "running"
+                infos.append(_describe(found.sandbox_id, answer["info"], state, answer["seconds_left"]))
     return infos
 
 
@@ -243,19 +260,11 @@ def _describe(sandbox_id: str, info: dict[str, Any], state: SandboxState, second
     )
 
 
-def _ask(data_folder: Path, sandbox_id: str, message: wire.Message) -> wire.Message:
-    connection = _dial(data_folder, sandbox_id)
-    try:
-        with ask(connection, message, ()) as reply:
-            return check(receive_within(reply, _KEEPER_SECONDS))
-    finally:
-        connection.close()
-
-
 def _dial(data_folder: Path, sandbox_id: str) -> socket.socket:
     folder = os.open(DataFolder(data_folder).folder(sandbox_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
+        connection.settimeout(_KEEPER_SECONDS)  # a keeper that was stopped by a signal takes no more after a while
         # Through the descriptor: the path of a data folder may be longer than a socket's name can be.
         connection.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
     except OSError as error:
@@ -263,6 +272,7 @@ def _dial(data_folder: Path, sandbox_id: str) -> socket.socket:
         raise GoneError("its keeper does not answer") from error
     finally:
         os.close(folder)
+    connection.settimeout(None)
     return connection
 
 

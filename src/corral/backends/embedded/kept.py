@@ -24,6 +24,7 @@ from corral.record import Entry, EntryKind, RecordInfo
 from corral.results import EndReason, ExecResult, Usage
 
 _START_SECONDS = 60.0
+_REST_SECONDS = 5.0
 _REASONS: tuple[EndReason, ...] = ("exited", "signalled", "timeout", "oom", "cancelled")
 
 Ask = Callable[[wire.Message], Awaitable[tuple[wire.Message, list[int]]]]
@@ -96,6 +97,7 @@ class KeptRecorded:
     async def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
         """See `Recorded`."""
         reader = RecordReader(self._folder, since)
+        running = True
         try:
             while True:
                 try:
@@ -109,12 +111,20 @@ class KeptRecorded:
                         return
                 if frames:
                     await asyncio.sleep(0)  # much to read must not keep others of this event loop from their turn
-                elif follow:
-                    await self._do("listen", since=reader.offset)
+                elif follow and running:
+                    running = bool((await self._do("listen", since=reader.offset)).get("running", True))
                 else:
-                    return
+                    return  # also where `since` lies behind the end: nothing more will come
         finally:
             reader.close()
+
+    async def notes(self) -> tuple[Entry, ...]:
+        """See `Recorded`."""
+        frames = RecordReader(self._folder, 0).notes()
+        return tuple(
+            Entry(frame.offset, cast("EntryKind", frame.kind), frame.data, frame.at, frame.next_offset)
+            for frame in frames
+        )
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
         """See `Recorded`."""
@@ -128,6 +138,12 @@ class KeptRecorded:
             await self.wait()
         except (NotRecordedError, SandboxGoneError):
             return  # it is no more
+
+    async def end_rest(self) -> None:
+        """See `Recorded`."""
+        with contextlib.suppress(NotRecordedError, SandboxGoneError, TimeoutError):
+            async with asyncio.timeout(_REST_SECONDS):  # an init that does not answer does not keep us waiting
+                await self._do("end_rest")
 
     async def forget(self) -> None:
         """See `Recorded`."""

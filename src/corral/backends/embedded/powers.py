@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,7 +14,7 @@ from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
 from corral.engine.client import check
 from corral.engine.errors import GoneError, RefusedError
-from corral.engine.layers import LayerStore
+from corral.engine.layers import LayerStore, process_mark
 from corral.engine.state import DataFolder, read_state
 from corral.errors import SandboxStoppedError
 from corral.spec import Resources, Spec, check_name
@@ -41,8 +42,12 @@ class SandboxPowers:
     async def fork(self, spec: Spec | None = None) -> EmbeddedSandbox:
         """See `CanFork`."""
         assert self.maker is not None  # given by the backend that made this handle
-        snapshot_id = await self.snapshot()
+        snapshot_id = await self.snapshot_for_fork()
         return await make_from(self._data_folder, self.maker, spec or as_another(self._spec), snapshot_id)
+
+    async def snapshot_for_fork(self) -> str:
+        """One that nobody lists, and that goes with this process if we don't come to delete it."""
+        return str((await self._ask_holder("snapshot", name=None, passing=process_mark(os.getpid())))["snapshot"])
 
     async def stop(self) -> None:
         """See `CanStop`."""

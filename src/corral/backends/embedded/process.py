@@ -29,6 +29,7 @@ from corral.results import EndReason, StreamName, Usage
 _GRACE_SECONDS = 5.0
 """Init ends a program in time by itself. If it has not said so by then, the sandbox as a whole is given up."""
 _START_SECONDS = 60.0
+_REST_SECONDS = 5.0
 _TERMINAL_SECONDS = 0.25
 """How long a terminal that a background program holds open is listened to after the end."""
 _REASONS: tuple[EndReason, ...] = ("exited", "signalled", "timeout", "oom", "cancelled")
@@ -57,6 +58,8 @@ class EmbeddedProcess(ProcessBase):
         self._terminal_fd: int | None = None
         self._give_up = give_up
         self._pid = 0
+        self._control: socket.socket | None = None
+        self._tree = 0
         self._printed = 0
         self._large = False
         self._paused: set[int] = set()
@@ -74,7 +77,9 @@ class EmbeddedProcess(ProcessBase):
 
     # Life, on the pump's thread.
 
-    def begin(self, channel: socket.socket, message: wire.Message, descriptors: list[int]) -> None:
+    def begin(
+        self, channel: socket.socket, message: wire.Message, descriptors: list[int], *, control: socket.socket
+    ) -> None:
         """Init has started it."""
         pid = message["started"]
         if not isinstance(pid, int) or pid < 1 or len(descriptors) != int(self._request.pty):
@@ -90,6 +95,8 @@ class EmbeddedProcess(ProcessBase):
             self._outputs = {terminal: "stdout"}
             self._pump.add(terminal, self)
         self._channel = channel
+        tree = message.get("tree")
+        self._control, self._tree = control, tree if isinstance(tree, int) else 0
         self._pid = pid
         if self._request.timeout is not None:
             self._pump.call_at(self, self._begun + self._request.timeout + _GRACE_SECONDS, self._not_in_time)
@@ -295,6 +302,14 @@ class EmbeddedProcess(ProcessBase):
             self._tell({"op": "kill", "reason": reason})
             self._pump.call_at(self, time.monotonic() + _GRACE_SECONDS, self._not_in_time)
 
+    async def end_rest(self) -> None:
+        """See `ProcessBase`."""
+        if self._control is None or not self.ended:
+            return
+        with contextlib.suppress(GoneError, TimeoutError):
+            async with asyncio.timeout(_REST_SECONDS):  # an init that does not answer does not keep us waiting
+                await exchange.answer(ask(self._control, {"op": "end_rest", "tree": self._tree}, ()))
+
     def _tell(self, message: wire.Message) -> None:
         if self._channel is not None:
             with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -327,7 +342,7 @@ async def spawn(
         if "started" not in started:
             wire.close_all(descriptors)
             raise exec_error(started, cwd=request.cwd, sandbox_id=sandbox_id)
-        process.begin(channel, started, descriptors)
+        process.begin(channel, started, descriptors, control=control)
     except BaseException as error:
         wire.close_all(theirs)
         if not process.pid:

@@ -20,10 +20,9 @@ from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
 from corral.engine.client import LauncherClient, check
 from corral.engine.errors import GoneError, RefusedError
-from corral.engine.layers import LayerStore
-from corral.engine.powers import note_limits
+from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import Layer
-from corral.engine.state import DataFolder, lock, read_state
+from corral.engine.state import DataFolder, lock, note_limits, read_state
 from corral.errors import SandboxGoneError, SandboxStoppedError
 from corral.results import SnapshotInfo
 from corral.spec import Spec, check_name
@@ -87,11 +86,14 @@ class BackendPowers:
         box = await self._connect_unless_stopped(sandbox_id)
         if box is not None:
             return await _and_close(box, box.snapshot(name))
+        return await self._snapshot_stopped(sandbox_id, name=name, passing=None)
 
+    async def _snapshot_stopped(self, sandbox_id: str, *, name: str | None, passing: str | None) -> str:
         def push_down(store: LayerStore, folder: Path, state: dict[str, Any]) -> str:
             store.ensure_name_free(name)
             layers = tuple(store.push_down(folder, state).get("layers") or ())
-            return store.publish(None, below=layers, name=name, sandbox_id=folder.name).snapshot_id
+            snapshot = store.publish(None, below=layers, name=name, sandbox_id=folder.name, passing=passing)
+            return snapshot.snapshot_id
 
         return await self._work_on_stopped(sandbox_id, push_down, op="snapshot")
 
@@ -99,7 +101,11 @@ class BackendPowers:
         """See `KeepsSandboxes`."""
         found = keepers.find(self.data_folder, sandbox_id, op="fork")
         wanted = spec if spec is not None else as_another(keepers.spec_from(found.state["info"]))
-        snapshot_id = await self.snapshot(found.sandbox_id)
+        box = await self._connect_unless_stopped(found.sandbox_id)
+        if box is not None:
+            snapshot_id = await _and_close(box, box.snapshot_for_fork())
+        else:
+            snapshot_id = await self._snapshot_stopped(found.sandbox_id, name=None, passing=process_mark(os.getpid()))
         return await make_from(self.data_folder, self.create, wanted, snapshot_id)
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
@@ -149,6 +155,7 @@ class BackendPowers:
         return [
             SnapshotInfo(item.snapshot_id, "embedded", item.name, item.sandbox_id, item.created, store.size_bytes(item))
             for item in snapshots
+            if item.passing is None
         ]
 
     async def delete_snapshot(self, snapshot_id: str) -> None:

@@ -40,7 +40,7 @@ class OwnServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**environment(), "CORRAL_API_KEY": self.key},
+                env={**self._environment(), "CORRAL_API_KEY": self.key},
                 start_new_session=True,  # a Ctrl-C is for us; we tell it then
             )
         assert self._process.stdout is not None, "asked for"
@@ -54,6 +54,12 @@ class OwnServer:
             pass
         last = (self.data_folder / "stderr.log").read_text(encoding="utf-8", errors="replace").strip()[-300:]
         raise BackendUnavailableError("`corral serve` did not come up", op="bench", hint=last or "run `corral doctor`")
+
+    def _environment(self) -> dict[str, str]:
+        """With bytecode, as an installed server has it, wherever it is run from: its first start writes that."""
+        variables = environment()
+        variables.pop("PYTHONDONTWRITEBYTECODE", None)
+        return {**variables, "PYTHONPYCACHEPREFIX": str(self.data_folder.parent / "bytecode")}
 
     @property
     def peak_bytes(self) -> int:

@@ -1,0 +1,443 @@
+"""Makes, finds and ends sandboxes of a Daytona service: the hosted one, `corral serve`, or another of your own."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from corral.backends.daytona import life
+from corral.backends.daytona.client import Address, Client
+from corral.backends.daytona.kept import KeptPrograms
+from corral.backends.daytona.loop import get_loop
+from corral.backends.daytona.powers import GIB, BackendPowers, find_snapshot, whole
+from corral.backends.daytona.remote import Remote
+from corral.backends.daytona.sandbox import NAME, DaytonaSandbox
+from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
+from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
+from corral.image import Image
+from corral.results import Capabilities, Event, SandboxInfo
+from corral.spec import HOME, Resources, Spec
+
+POWERS = frozenset({"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"})
+_EXIT_SECONDS = 10.0
+_SHORT_SECONDS = 10.0
+
+log = logging.getLogger("corral.daytona")
+
+
+class DaytonaBackend(BackendPowers, KeptPrograms):
+    """See `corral.protocol.Backend`. Usable from any thread and event loop, and after a fork.
+
+    What is not given comes from DAYTONA_API_KEY, DAYTONA_API_URL and DAYTONA_TARGET, as in the SDK itself.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        *,
+        api_key: str | None = None,
+        api_url: str | None = None,
+        target: str | None = None,
+        organization_id: str | None = None,
+        jwt_token: str | None = None,
+        os_user: str | None = None,
+        create_timeout: float = 300.0,
+    ) -> None:
+        self._client = Client(
+            Address(
+                api_key=api_key, api_url=api_url, target=target, organization_id=organization_id, jwt_token=jwt_token
+            )
+        )
+        self._target = target
+        self._os_user = os_user
+        self._create_timeout = create_timeout
+        self._lock = threading.Lock()
+        self._tokens: dict[str, concurrent.futures.Future[DaytonaSandbox]] = {}
+        self._owned: weakref.WeakSet[DaytonaSandbox] = weakref.WeakSet()
+        self._undoing: list[tuple[str | None, concurrent.futures.Future[None]]] = []
+        self._prepared: dict[str, Remote] = {}
+        self._environment: str | None = None
+        self._exit_registered = False
+        self._made_by = os.getpid()
+
+    # Making.
+
+    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> DaytonaSandbox:
+        """See `Backend`."""
+        self._refuse_what_is_missing(spec)
+        await self._refuse_network(spec)
+        if spec.snapshot is not None:
+            spec = replace(spec, snapshot=(await find_snapshot(self._client, spec.snapshot)).name)
+        if spec.client_token is None:
+            return await self.made(lambda: self._ask_for_one(spec), spec, on_event=on_event)
+        # One of that token that was cancelled is deleted first: it must not be found, and then go.
+        for undoing in [future for token, future in self._undoing if token == spec.client_token]:
+            await asyncio.shield(asyncio.wait([asyncio.wrap_future(undoing)]))
+        while True:
+            with self._lock:
+                first = self._tokens.get(spec.client_token)
+                if first is None:
+                    ours: concurrent.futures.Future[DaytonaSandbox] = concurrent.futures.Future()
+                    self._tokens[spec.client_token] = ours
+            if first is None:
+                return await self._make_once(spec.client_token, ours, spec, on_event)
+            with contextlib.suppress(concurrent.futures.CancelledError):
+                known = await asyncio.shield(asyncio.wrap_future(first))
+                if not known.closed and await known.is_alive():
+                    return known
+            with self._lock:
+                # The first one was cancelled, or its sandbox is closed: whoever comes now is the first.
+                if self._tokens.get(spec.client_token) is first:
+                    del self._tokens[spec.client_token]
+
+    async def _make_once(
+        self,
+        token: str,
+        promise: concurrent.futures.Future[DaytonaSandbox],
+        spec: Spec,
+        on_event: Callable[[Event], None] | None,
+    ) -> DaytonaSandbox:
+        try:
+            sandbox = await self.made(lambda: self._ask_for_one(spec), spec, on_event=on_event)
+        except BaseException as error:
+            with self._lock:
+                self._tokens.pop(token, None)
+            if isinstance(error, Exception):
+                promise.set_exception(error)
+                promise.exception()
+            else:
+                promise.cancel()
+            raise
+        promise.set_result(sandbox)
+        return sandbox
+
+    async def made(
+        self,
+        making: Callable[[], Awaitable[Any]],
+        spec: Spec,
+        *,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> DaytonaSandbox:
+        """Make one on our own loop, to the end; if who waits is cancelled, it is deleted again."""
+
+        wanted = True
+
+        async def work() -> Any:
+            box = await making()
+            if not wanted:
+                await asyncio.wrap_future(Remote(self._client, box.id, box).end())
+            return box
+
+        future = get_loop().begin(work())
+        try:
+            with mapped(op="create"):
+                # A waiter of its own: that one is cancelled must not keep it from being told.
+                box = await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            wanted = False
+            undoing = (spec.client_token, get_loop().begin(self._undo(future)))
+            self._undoing.append(undoing)
+            undoing[1].add_done_callback(lambda _: self._undoing.remove(undoing))
+            raise
+        except (SpecError, SandboxGoneError) as error:
+            if spec.image is None:
+                raise
+            raise CapabilityError(
+                f"the service can't make a sandbox of that image: {error.message}",
+                op="create",
+                hint="name one that it can fetch; `corral serve` knows snapshots only",
+            ) from error
+        sandbox = self.hold(box, spec, owned=True, on_event=on_event)
+        sandbox.tell("created")
+        return sandbox
+
+    async def _undo(self, future: concurrent.futures.Future[Any]) -> None:
+        try:
+            box = await asyncio.shield(asyncio.wrap_future(future))
+            await asyncio.wrap_future(Remote(self._client, box.id, box).end())
+        except (ServiceError, CorralError) as error:
+            log.debug("a sandbox that nobody wanted any more: %s", error)
+
+    def hold(
+        self, box: Any, spec: Spec, *, owned: bool, on_event: Callable[[Event], None] | None = None
+    ) -> DaytonaSandbox:
+        """A handle."""
+        deadline = life.deadline_of(box.labels or {})
+        if owned and spec.lifetime.seconds is not None:
+            deadline = time.time() + spec.lifetime.seconds  # its time begins when it can be used
+        remote = self._prepared.pop(box.id, None) or Remote(self._client, box.id, box)
+        if owned:
+            remote.oom_kills = 0  # it is new
+        sandbox = DaytonaSandbox(remote, spec, owned=owned, deadline=deadline, on_event=on_event)
+        sandbox.keeper = self
+        if owned:
+            self._owned.add(sandbox)
+            self._clean_up_at_exit()
+        return sandbox
+
+    async def _ask_for_one(self, spec: Spec) -> Any:
+        sdk = await self._client.sdk()
+        deadline = time.time() + spec.lifetime.seconds if spec.lifetime.seconds is not None else None
+        params = self._params(spec, life.owned_labels(spec, deadline), deadline)
+        by_token = spec.client_token is not None and spec.name is None
+        while True:
+            try:
+                # With a token, the name makes a second one impossible, so that it may be asked for again.
+                box = await repeat(lambda: sdk.create(params, timeout=self._create_timeout), safe=by_token)
+                break
+            except ServiceError as error:
+                if error.status != 409 or not by_token:
+                    raise
+                found = await self._find_by_token(sdk, params.name)
+                if found is not None:
+                    return found
+        remote = Remote(self._client, box.id, box)
+        try:
+            if spec.workdir != HOME:
+                await self._make_workdir(box, spec.workdir)
+            await self._give_limits(box, spec)
+            if spec.lifetime.seconds is not None and spec.lifetime.seconds < _SHORT_SECONDS:
+                await remote.channel_here()  # a short life is not spent on waiting for a terminal
+                self._prepared[box.id] = remote
+        except BaseException:
+            remote.end()
+            raise
+        return box
+
+    @staticmethod
+    async def _find_by_token(sdk: Any, name: str) -> Any | None:
+        """The one that another has made with our token; None once it is gone and its name is free."""
+        try:
+            box = await repeat(lambda: sdk.get(name), safe=True)
+        except ServiceError as error:
+            if error.status != 404:
+                raise
+            return None
+        if life.state_of(box) == "started":
+            return box
+        await asyncio.sleep(0.1)
+        return None
+
+    def _params(self, spec: Spec, labels: dict[str, str], deadline: float | None) -> Any:
+        from daytona import CreateSandboxFromImageParams, CreateSandboxFromSnapshotParams
+        from daytona import Image as SdkImage
+        from daytona import Resources as SdkResources
+
+        name = spec.name
+        if name is None and spec.client_token is not None:
+            name = life.token_name(spec.client_token)
+        idle = spec.lifetime.idle_seconds
+        wishes: dict[str, Any] = {
+            "name": name,
+            "os_user": self._os_user,
+            "env_vars": dict(spec.env),
+            "labels": labels,
+            "auto_stop_interval": life.OWNER_MINUTES if idle is None else max(life.OWNER_MINUTES, life.minutes(idle)),
+            "auto_delete_interval": 0,
+            "ttl_minutes": life.minutes(deadline - time.time()) if deadline is not None else None,
+            "target": self._target,
+        }
+        if spec.network.mode == "none":
+            wishes["network_block_all"] = True
+        elif spec.network.mode == "allow":
+            wishes["domain_allow_list"] = ",".join(spec.network.hosts)
+        if spec.image is None:
+            return CreateSandboxFromSnapshotParams(snapshot=spec.snapshot, **wishes)
+        image: Any = spec.image
+        if isinstance(image, Image):
+            built = SdkImage.base("scratch")
+            built._dockerfile = image.dockerfile  # noqa: SLF001 - the SDK has no way to give a text but by a file
+            image = built
+        resources = spec.resources
+        limits = SdkResources(
+            cpu=whole(resources.cpus), memory=whole(resources.memory, GIB), disk=whole(resources.disk, GIB)
+        )
+        return CreateSandboxFromImageParams(image=image, resources=limits, **wishes)
+
+    async def _make_workdir(self, box: Any, workdir: str) -> None:
+        try:
+            await repeat(lambda: box.fs.create_folder(workdir, "755"), safe=True)
+        except ServiceError as error:
+            if error.status == 409:
+                return  # it is there
+            if error.status in (400, 403):
+                raise CapabilityError(
+                    f"the sandbox's user can't make the folder {workdir!r}",
+                    op="create",
+                    hint=f"give a workdir below {HOME}, /workspace or /tmp, or an image that has it",
+                ) from error
+            raise
+
+    @staticmethod
+    async def _give_limits(box: Any, spec: Spec) -> None:
+        """A snapshot brings limits of its own; those that were asked for otherwise are set afterwards."""
+        from daytona import Resources as SdkResources
+
+        usual, wanted = Resources(), spec.resources
+        change = {
+            "cpu": (wanted.cpus != usual.cpus, whole(wanted.cpus), box.cpu),
+            "memory": (wanted.memory != usual.memory, whole(wanted.memory, GIB), box.memory),
+            "disk": (wanted.disk != usual.disk, whole(wanted.disk, GIB), box.disk),
+        }
+        # A disk can't be made smaller.
+        limits: dict[str, Any] = {
+            name: value
+            for name, (asked, value, now) in change.items()
+            if asked and (value > now if name == "disk" else value != now)
+        }
+        if limits:
+            await repeat(lambda: box.resize(SdkResources(**limits)), safe=False)
+
+    # What can't be.
+
+    def _refuse_what_is_missing(self, spec: Spec) -> None:
+        refused = {
+            "packages=": (bool(spec.packages), "say it in the image: Image.debian_slim().pip_install('numpy')"),
+            "venv=": (spec.venv is not None, "a folder of this machine is not there: use an image"),
+            "ephemeral=": (spec.ephemeral, "leave it out: an owned sandbox leaves nothing behind"),
+            "hostname=": (spec.hostname != "corral", "leave it out"),
+        }
+        for wish, (wanted, hint) in refused.items():
+            if wanted:
+                raise CapabilityError(f"the daytona backend has no {wish}", op="create", hint=hint)
+        if spec.image is not None and spec.snapshot is not None:
+            raise CapabilityError("image= and snapshot= at once", op="create", hint="a snapshot is an image already")
+
+    async def _refuse_network(self, spec: Spec) -> None:
+        if spec.network.mode != "none" and await self._is_ours():
+            raise CapabilityError(
+                f"network={spec.network.mode!r}: this server gives no network",
+                op="create",
+                hint="bring files with files.upload, or use the hosted service",
+            )
+
+    async def _is_ours(self) -> bool:
+        """Whether the service is `corral serve`, which says so."""
+        if self._environment is None:
+
+            async def ask(sdk: Any) -> str:
+                from daytona_api_client_async import ConfigApi
+
+                return str((await ConfigApi(sdk._api_client).config_controller_get_config()).environment)  # noqa: SLF001 - no public way
+
+            self._environment = await self._client.call(ask, op="capabilities", safe=True)
+        return self._environment == "corral"
+
+    # Finding.
+
+    async def find(self, wanted: str, op: str) -> Any:
+        """What the service says of a sandbox that is nobody's own, by id or name. Raises: SandboxGoneError."""
+        missing = SandboxGoneError(
+            f"there is no sandbox {wanted!r}", op=op, hint="backend.list() shows those that are there"
+        )
+        if not wanted or "/" in wanted:
+            raise missing
+        try:
+            box = await self._client.call(lambda sdk: sdk.get(wanted), op=op, safe=True)
+        except SandboxGoneError:
+            named = [box for box in await self._all({life.NAME: wanted}) if life.state_of(box) not in life.GONE]
+            if not named:
+                raise missing from None
+            box = await self._client.call(lambda sdk: sdk.get(named[0].id), op=op, safe=True)
+        if life.state_of(box) in life.GONE or life.is_owned(box):
+            raise missing
+        return box
+
+    async def _all(self, labels: dict[str, str] | None = None) -> list[Any]:
+        from daytona import ListSandboxesQuery
+
+        async def ask(sdk: Any) -> list[Any]:
+            query = ListSandboxesQuery(labels=labels, limit=100) if labels else ListSandboxesQuery(limit=100)
+            return [box async for box in sdk.list(query)]
+
+        return await self._client.call(ask, op="list", safe=True)
+
+    async def ensure_free(self, name: str, sandbox_id: str) -> None:
+        """Raises: SpecError when another has that name."""
+        with contextlib.suppress(SandboxGoneError):
+            if (await self.find(name, "detach")).id != sandbox_id:
+                raise SpecError(
+                    f"there is a sandbox named {name!r} already", hint="take another name, or remove that one"
+                )
+
+    async def connect(self, sandbox_id: str) -> DaytonaSandbox:
+        """See `Backend`."""
+        box = await self.find(sandbox_id, "connect")
+        error = state_error(life.state_of(box), sandbox_id=box.id, op="connect")
+        paused = life.state_of(box) in ("paused", "pausing")
+        if error is not None and not paused:
+            raise error
+        sandbox = self.hold(box, life.spec_of(box), owned=False)
+        sandbox.is_paused = paused
+        return sandbox
+
+    async def list(self) -> Sequence[SandboxInfo]:
+        """See `Backend`. Also those that others made by the service's own means."""
+        return [
+            life.describe(box, backend=NAME)
+            for box in await self._all()
+            if not life.is_owned(box) and life.state_of(box) not in life.GONE
+        ]
+
+    async def delete(self, sandbox_id: str) -> None:
+        """See `Backend`."""
+        box = await self.find(sandbox_id, "delete")
+        with mapped(sandbox_id=box.id, op="delete"):
+            await asyncio.wrap_future(Remote(self._client, box.id, box).end())
+
+    async def capabilities(self) -> Capabilities:
+        """See `Backend`."""
+        ours = await self._is_ours()
+        notes = (
+            "limits are the service's, in whole processors and GiB: what is asked for is rounded up",
+            "processes= and open_files= hold by the limits of the one user that programs run as",
+            "deadlines of a fraction of a minute hold while this process lives; else the service's own, in minutes",
+        )
+        return Capabilities(
+            isolation="the service's",
+            memory="soft",
+            processes="soft",
+            cpu="soft",
+            disk="soft",
+            network=("none",) if ours else ("none", "allow", "open"),
+            powers=POWERS - {"images"} if ours else POWERS,
+            notes=notes,
+        )
+
+    async def aclose(self) -> None:
+        """See `Backend`."""
+        endings = self._end_owned()
+        results = await asyncio.gather(*map(asyncio.wrap_future, endings), return_exceptions=True)
+        for result in results:
+            if isinstance(result, ServiceError | CorralError):
+                log.warning("a sandbox could not be deleted: %s", result)
+        await self._client.aclose()
+
+    def _end_owned(self) -> Sequence[concurrent.futures.Future[Any]]:
+        if os.getpid() != self._made_by:
+            return []
+        return [sandbox.end_now() for sandbox in list(self._owned) if sandbox.owned and not sandbox.closed]
+
+    def _clean_up_at_exit(self) -> None:
+        with self._lock:
+            if not self._exit_registered:
+                atexit.register(_end_at_exit, weakref.ref(self))
+                self._exit_registered = True
+
+
+def _end_at_exit(reference: weakref.ref[DaytonaBackend]) -> None:
+    """There may be no event loop of the caller's any more; ours is a thread that goes last."""
+    backend = reference()
+    if backend is not None:
+        concurrent.futures.wait(backend._end_owned(), timeout=_EXIT_SECONDS)  # noqa: SLF001 - our own

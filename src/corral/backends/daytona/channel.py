@@ -1,0 +1,232 @@
+"""The channel: one terminal of a sandbox, made raw, with our agent on its other end.
+
+The service's own calls can't give what is promised here: `exec` merges the streams and waits for background children,
+a session's command takes no end of input and no bytes that are not text. A terminal's websocket is the one thing that
+carries bytes both ways. So one is opened per sandbox and process, and all programs share it. If the agent inside is
+ended by a program, the terminal is deleted, which ends everything that ran on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from corral.backends.daytona.frames import PIECE_BYTES, Parser, agent_text, pack
+from corral.backends.daytona.seam import ServiceError, reading
+from corral.errors import BackendUnavailableError, CorralError, ExecError
+
+if TYPE_CHECKING:
+    from daytona import AsyncSandbox as SdkSandbox
+
+_BOOT_SECONDS = 45.0
+_DELETE_SECONDS = 10.0
+_NOISE_BYTES = 256 * 1024
+
+log = logging.getLogger("corral.daytona")
+
+Explain = Callable[[str], Awaitable[CorralError]]
+"""Why a sandbox does not answer: from its state, as the service tells it."""
+
+
+class Listener(Protocol):
+    """A call, as the channel sees it. On the channel's own loop."""
+
+    def hear(self, kind: bytes, data: bytes) -> None:
+        """A frame for it."""
+
+    def lose(self, error: CorralError) -> None:
+        """The channel is gone."""
+
+
+def _boot_line(token: str, size: int) -> str:
+    # The marks are put together inside, so that the echo of this line is not taken for them. One line, well below what
+    # a terminal takes; the agent itself follows when the terminal is raw.
+    code = (
+        f'import sys,tty;tty.setraw(0);sys.stdout.write("<"+"{token}>");sys.stdout.flush();'
+        f'exec(compile(sys.stdin.buffer.read({size}),"corral","exec"),{{"__name__":"__main__"}})'
+    )
+    lacking = f'printf "<%s-no-python>" {token}; exit 9'
+    return f" unset HISTFILE; command -v python3 >/dev/null || {{ {lacking}; }}; exec python3 -I -S -c '{code}'\n"
+
+
+class Channel:
+    """See above. Everything here runs on our own loop."""
+
+    def __init__(self, box: SdkSandbox, explain: Explain) -> None:
+        self._box = box
+        self._explain = explain
+        self._name = f"corral-{secrets.token_hex(8)}"
+        self._token = secrets.token_hex(8)
+        self._calls: dict[int, Listener] = {}
+        self._numbers = 0
+        self._parser: Parser | None = None
+        self._noise = bytearray()
+        self._booted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._handle: Any = None
+        self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._sending: asyncio.Future[Any] | None = None
+        self.lost = False
+
+    async def open(self) -> None:
+        """Raises: BackendUnavailableError without a Python inside; ServiceError."""
+        from daytona.common.pty import PtySize
+
+        try:
+            async with asyncio.timeout(_BOOT_SECONDS):
+                with reading():
+                    self._handle = await self._box.process.create_pty_session(
+                        id=self._name, on_data=self._take, pty_size=PtySize(rows=24, cols=80)
+                    )
+                    self._keep(self._watch())
+                    await self._handle.send_input(_boot_line(self._token, len(agent_text())))
+                await self._booted
+        except BaseException as error:
+            self.lost = True
+            self._keep(self._destroy())
+            if isinstance(error, TimeoutError):
+                raise ServiceError(503, "the sandbox's terminal does not answer") from error
+            raise
+        self._sending = self._keep(self._send_all())
+
+    # Calls.
+
+    def enter(self, listener: Listener) -> int:
+        """A number for a call, whose frames it will hear."""
+        self._numbers += 1
+        self._calls[self._numbers] = listener
+        return self._numbers
+
+    def leave(self, number: int) -> None:
+        """Hear no more."""
+        self._calls.pop(number, None)
+
+    def say(self, kind: bytes, number: int, data: bytes = b"") -> None:
+        """Send a frame, in order. Nothing is waited for: who sends much has credit for it."""
+        if not self.lost:
+            self._outbox.put_nowait(pack(kind, number, data))
+
+    async def _send_all(self) -> None:
+        with contextlib.suppress(Exception):  # a broken connection is noticed by whoever reads
+            while (data := await self._outbox.get()) is not None:
+                while not self._outbox.empty() and len(data) < PIECE_BYTES:
+                    more = self._outbox.get_nowait()
+                    if more is None:
+                        self._outbox.put_nowait(None)
+                        break
+                    data += more
+                for offset in range(0, len(data), PIECE_BYTES):
+                    await self._handle.send_input(data[offset : offset + PIECE_BYTES])
+
+    # What comes.
+
+    async def _take(self, data: bytes) -> None:
+        if self._parser is None:
+            await self._boot(data)
+            return
+        for kind, number, content in self._parser.feed(data):
+            if kind == b"H":
+                if not self._booted.done():
+                    self._booted.set_result(None)
+            elif (listener := self._calls.get(number)) is not None:
+                try:
+                    listener.hear(kind, content)
+                except Exception:
+                    # What comes from inside may be anything; one call's nonsense must not silence the others.
+                    log.debug("a frame of call %d was nonsense", number, exc_info=True)
+
+    async def _boot(self, data: bytes) -> None:
+        self._noise += data
+        before, mark, after = bytes(self._noise).partition(f"<{self._token}>".encode())
+        if mark:
+            self._noise.clear()
+            self._parser = Parser()
+            text = agent_text()
+            for offset in range(0, len(text), PIECE_BYTES):
+                await self._handle.send_input(text[offset : offset + PIECE_BYTES])
+            if after:
+                await self._take(after)
+        elif f"<{self._token}-no-python>".encode() in before and not self._booted.done():
+            self._booted.set_exception(
+                BackendUnavailableError(
+                    "the sandbox has no python3, with which programs are watched over",
+                    hint="take an image or a snapshot that has one",
+                )
+            )
+        elif len(self._noise) > _NOISE_BYTES:
+            del self._noise[: len(self._noise) - 1024]
+
+    # Ends.
+
+    async def _watch(self) -> None:
+        with contextlib.suppress(Exception):
+            await self._handle.wait()
+        await self._lose()
+
+    async def _lose(self) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        self._outbox.put_nowait(None)
+        calls, self._calls = list(self._calls.values()), {}
+        error = await self._explain("exec")
+        if not self._booted.done():
+            self._booted.set_exception(error)
+        await self._destroy()  # first: who is told that a program was ended must find it ended
+        for call in calls:
+            call.lose(error)
+
+    async def destroy(self) -> None:
+        """End everything that runs on it, from the service's side, without asking anything inside."""
+        await self._destroy()
+
+    async def _destroy(self) -> None:
+        handle = self._handle
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_DELETE_SECONDS):
+                await self._box.process.kill_pty_session(self._name)
+        if handle is not None:
+            with contextlib.suppress(Exception):
+                await handle.disconnect()
+
+    async def let_go(self) -> None:
+        """Leave programs to themselves; the agent ends with the last of them."""
+        if self.lost:
+            return
+        self.say(b"D", 0)
+        self._outbox.put_nowait(None)
+        self.lost = True
+        if self._sending is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(asyncio.shield(self._sending), _DELETE_SECONDS)
+        if self._handle is not None:
+            with contextlib.suppress(Exception):
+                await self._handle.disconnect()
+
+    def _keep(self, work: Coroutine[Any, Any, object]) -> asyncio.Future[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def lost_inside() -> ExecError:
+    """The sandbox runs, but what watched over its programs does not."""
+    return ExecError(
+        "what watches over programs inside was ended, and they with it",
+        op="exec",
+        hint="a program of this sandbox may have killed it; the next call starts it again",
+    )
+
+
+def told(data: bytes) -> dict[str, Any]:
+    """A message from inside. Raises: ValueError."""
+    message = json.loads(data)
+    if not isinstance(message, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - what comes from inside is a value, not an argument
+    return message

@@ -1,0 +1,107 @@
+"""The SDK's client, one per backend and process, made on our own event loop when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from corral.backends.daytona.loop import get_loop
+from corral.backends.daytona.seam import INSTALL, mapped, reading, repeat
+from corral.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from daytona import AsyncDaytona
+
+T = TypeVar("T")
+
+_URL_VARIABLES = ("DAYTONA_API_URL", "DAYTONA_SERVER_URL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the service is, and who we are there. What is None comes from the SDK's own variables."""
+
+    api_key: str | None = field(default=None, repr=False)
+    api_url: str | None = None
+    target: str | None = None
+    organization_id: str | None = None
+    jwt_token: str | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        """As it will be used."""
+        return self.api_url or next((os.environ[name] for name in _URL_VARIABLES if os.environ.get(name)), "")
+
+
+class Client:
+    """See above. Every method may be called from any thread and event loop, and after a fork."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._made: dict[int, AsyncDaytona] = {}
+
+    async def sdk(self) -> AsyncDaytona:
+        """The client of this process; on our own loop only.
+
+        Raises:
+            BackendUnavailableError: the SDK is not installed, or there is no key.
+        """
+        found = self._made.get(os.getpid())
+        if found is None:
+            self._made.clear()  # a parent's: its sockets are the parent's business
+            found = self._made[os.getpid()] = self._make()
+        return found
+
+    def _make(self) -> AsyncDaytona:
+        try:
+            from daytona import AsyncDaytona, DaytonaConfig
+        except ImportError as error:
+            raise BackendUnavailableError(
+                "the daytona backend needs the SDK", op="create", hint=f"install it: {INSTALL}"
+            ) from error
+        given = self.address
+        with mapped(op="create"), reading():
+            return AsyncDaytona(
+                DaytonaConfig(
+                    api_key=given.api_key,
+                    api_url=given.url.rstrip("/") or None,
+                    target=given.target,
+                    organization_id=given.organization_id,
+                    jwt_token=given.jwt_token,
+                )
+            )
+
+    async def call(
+        self,
+        work: Callable[[AsyncDaytona], Awaitable[T]],
+        *,
+        op: str,
+        sandbox_id: str | None = None,
+        safe: bool = False,
+        finish: bool = False,
+    ) -> T:
+        """Ask the service. `finish`: carried out to its end, even if who waits is cancelled. Raises: see `seam`."""
+
+        async def ask() -> T:
+            client = await self.sdk()
+            return await repeat(lambda: work(client), safe=safe)
+
+        thread = get_loop()
+        with mapped(sandbox_id=sandbox_id, op=op):
+            return await (thread.finish(ask()) if finish else thread.run(ask()))
+
+    async def aclose(self) -> None:
+        """Close its connections. It is made anew if it is needed again."""
+        made = self._made.pop(os.getpid(), None)
+        if made is not None:
+            with contextlib.suppress(Exception):
+                await get_loop().finish(_close(made))
+
+
+async def _close(client: Any) -> None:
+    await client.close()
+    await asyncio.sleep(0)  # the transports close in the next turn

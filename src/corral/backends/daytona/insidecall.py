@@ -1,0 +1,88 @@
+"""INSIDE: what is known of one program and of its outputs.
+
+Sent inside as text, before `inside.py`. Nothing of it is imported on the host.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import termios
+import time
+
+from corral.backends.daytona.insidetree import output_pipe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+WINDOW_BYTES = 256 * 1024
+"""So much of a program's output may be on its way to the host."""
+
+
+class Stream:
+    """One of a program's outputs."""
+
+    def __init__(self, call: Call, name: bytes, descriptor: int) -> None:
+        self.call, self.name, self.descriptor = call, name, descriptor
+        self.total = 0
+        self.skipped = 0
+        self.tail = bytearray()
+        self.left: int | None = None  # how much is still to be told after the program's end
+        self.over = False
+        self.quiet_since: float | None = None
+
+
+class Call:
+    """One program."""
+
+    def __init__(self, number: int, wish: dict[str, Any]) -> None:
+        self.number, self.wish = number, wish
+        self.pty = bool(wish.get("pty"))
+        self.limit = int(wish["limit"])
+        self.quiet = bool(wish.get("quiet"))
+        self.credit = WINDOW_BYTES
+        self.began = time.monotonic()
+        self.warden = 0
+        self.pid = 0
+        self.streams: dict[bytes, Stream] = {}
+        self.blocked: list[Stream] = []
+        self.read_bytes = 0
+        self.input: int | None = None
+        self.typed: list[bytes] = []
+        self.input_ends = False
+        self.status = -1
+        self.heard = b""
+        self.end: dict[str, Any] | None = None
+        self.told = False
+        self.reason: str | None = None
+        self.deadline: float | None = None
+        self.killing_until: float | None = None
+
+    def open(self, opened: list[int]) -> tuple[int, int, int]:
+        """Make its three descriptors, and ours at their other ends. All are put down in `opened` as they come."""
+        if self.pty:
+            master, slave = os.openpty()
+            opened += [master, slave]
+            os.set_blocking(master, False)
+            for descriptor in (master, slave):
+                os.set_inheritable(descriptor, False)
+            size = struct.pack("HHHH", self.wish["rows"], self.wish["columns"], 0, 0)
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
+            self.streams = {b"o": Stream(self, b"o", master)}
+            self.input = master
+            return slave, slave, slave
+        out, out_end = output_pipe()
+        opened += [out, out_end]
+        err, err_end = output_pipe()
+        opened += [err, err_end]
+        self.streams = {b"o": Stream(self, b"o", out), b"e": Stream(self, b"e", err)}
+        if not self.wish["stdin"]:
+            null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+            opened.append(null)
+            return null, out_end, err_end
+        inner, self.input = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.input, False)
+        opened += [inner, self.input]
+        return inner, out_end, err_end

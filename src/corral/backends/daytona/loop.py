@@ -1,0 +1,69 @@
+"""One thread with an event loop per process, on which everything that talks to the service runs.
+
+The SDK's client belongs to the event loop it was made in, while our callers come from any number of them, leave theirs,
+and fork. So the client lives here, and they wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from corral.perprocess import PerProcess
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """The thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="corral-daytona", daemon=True)
+        self._thread.start()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin it, from any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin it, from any thread, to be carried out to its end: who waits for the future may be cancelled."""
+        promise: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def tell(task: asyncio.Task[T]) -> None:
+            self._tasks.discard(task)
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if not promise.set_running_or_notify_cancel():
+                return
+            if error is not None:
+                promise.set_exception(error)
+            else:
+                promise.set_result(task.result())
+
+        def start() -> None:
+            task = self.loop.create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(tell)
+
+        self.loop.call_soon_threadsafe(start)
+        return promise
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it there, and wait here. Whoever is cancelled meanwhile cancels it."""
+        return await asyncio.wrap_future(self.submit(work))
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """The same; but it is carried out to its end, whatever becomes of who waits."""
+        return await asyncio.wrap_future(self.begin(work))
+
+
+_thread = PerProcess(LoopThread)
+
+
+def get_loop() -> LoopThread:
+    """The thread of this process."""
+    return _thread.get()

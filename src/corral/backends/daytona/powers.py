@@ -1,0 +1,258 @@
+"""Snapshots, forks, stops, pauses and other limits, by the service's own calls: a sandbox's side and its maker's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from corral.backends.daytona import life
+from corral.backends.daytona.client import Client
+from corral.backends.daytona.remote import Remote
+from corral.errors import CapabilityError, SandboxGoneError, SandboxStoppedError, SnapshotNotFoundError, SpecError
+from corral.results import SnapshotInfo
+from corral.spec import Resources, Spec, check_name
+
+if TYPE_CHECKING:
+    from corral.backends.daytona.sandbox import DaytonaSandbox
+
+GIB = 1024**3
+_CHANGE_SECONDS = 300.0
+"""How long the service may take for one change of state."""
+
+
+class SandboxPowers:
+    """A sandbox's side. See `corral.powers`: CanSnapshot, CanFork, CanStop, CanPause, CanResize."""
+
+    _id: str
+    _spec: Spec
+    _remote: Remote
+    _owned: bool
+    is_paused = False
+    keeper: BackendPowers | None = None
+    """Its maker, for a fork."""
+
+    async def snapshot(self, name: str | None = None) -> str:
+        """See `CanSnapshot`."""
+        self._ensure_open()
+        check_name(name)
+        return await take_snapshot(self._remote, name)
+
+    async def fork(self, spec: Spec | None = None) -> DaytonaSandbox:
+        """See `CanFork`."""
+        self._ensure_open()
+        assert self.keeper is not None  # given by the backend that made this handle
+        return await self.keeper.make_fork(self._remote, self._spec, spec)
+
+    async def stop(self) -> None:
+        """See `CanStop`."""
+        self._ensure_open()
+        if self._owned:
+            await self.detach()
+        with contextlib.suppress(SandboxStoppedError):
+            await self._remote.call(lambda box: box.stop(timeout=_CHANGE_SECONDS), op="stop", finish=True)
+        self._end_stopped()
+
+    async def pause(self) -> None:
+        """See `CanPause`."""
+        self._ensure_open()
+        await self._remote.call(lambda box: box.pause(timeout=_CHANGE_SECONDS), op="pause", finish=True)
+        self.is_paused = True
+
+    async def resume(self) -> None:
+        """See `CanPause`."""
+        self._ensure_open()
+        await self._remote.call(lambda box: box.start(timeout=_CHANGE_SECONDS), op="resume", finish=True)
+        self.is_paused = False
+
+    async def resize(
+        self,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        """See `CanResize`. The service counts in whole processors and GiB: what is asked for is rounded up."""
+        self._ensure_open()
+        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
+        resources = replace(self._spec.resources, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        if any(value is not None for value in (cpus, memory_bytes, disk_bytes)):
+            await change_limits(self._remote, resources, given)
+        self._spec = replace(self._spec, resources=resources)
+
+    if TYPE_CHECKING:
+
+        def _ensure_open(self) -> None: ...
+        def _end_stopped(self) -> None: ...
+        async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str: ...
+
+
+def whole(value: float, unit: float = 1.0) -> int:
+    """So many whole units as hold it."""
+    return max(1, math.ceil(value / unit))
+
+
+async def change_limits(remote: Remote, resources: Resources, given: dict[str, float | None]) -> None:
+    """Raises: SpecError for what the service refuses."""
+    from daytona import Resources as SdkResources
+
+    wanted = {
+        "cpu": whole(resources.cpus) if given["cpus"] is not None else None,
+        "memory": whole(resources.memory, GIB) if given["memory_bytes"] is not None else None,
+        "disk": whole(resources.disk, GIB) if given["disk_bytes"] is not None else None,
+    }
+    box = await remote.look("resize")
+    now = {"cpu": box.cpu, "memory": box.memory, "disk": box.disk}
+    change: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None and value != now[name]}
+    if change:
+        limits = SdkResources(**change)
+        await remote.call(lambda box: box.resize(limits, timeout=_CHANGE_SECONDS), op="resize", finish=True)
+
+
+async def take_snapshot(remote: Remote, name: str | None) -> str:
+    """Gives its id. Raises: SpecError."""
+    chosen = name or life.snapshot_name(secrets.token_hex(8))
+    try:
+        await remote.call(lambda box: box.create_snapshot(chosen, timeout=_CHANGE_SECONDS), op="snapshot", finish=True)
+    except SpecError as error:
+        if name is None or name in str(error):
+            raise
+        raise SpecError(f"snapshot {name!r}: {error.message}", op="snapshot", hint=error.hint) from error
+    return (await find_snapshot(remote.client, chosen)).id  # type: ignore[no-any-return]
+
+
+async def find_snapshot(client: Client, wanted: str) -> Any:
+    """Raises: SnapshotNotFoundError."""
+    try:
+        return await client.call(lambda sdk: sdk.snapshot.get(wanted), op="snapshot", safe=True)
+    except SandboxGoneError:
+        raise SnapshotNotFoundError(
+            f"there is no snapshot {wanted!r}", op="snapshot", hint="list_snapshots() shows those that are there"
+        ) from None
+
+
+class BackendPowers:
+    """Its maker's side. See `corral.powers.KeepsSandboxes`."""
+
+    _client: Client
+
+    if TYPE_CHECKING:
+
+        async def find(self, wanted: str, op: str) -> Any: ...
+        async def create(self, spec: Spec) -> DaytonaSandbox: ...
+        def hold(self, box: Any, spec: Spec, *, owned: bool) -> DaytonaSandbox: ...
+        async def ensure_free(self, name: str, sandbox_id: str) -> None: ...
+        async def made(self, making: Callable[[], Awaitable[Any]], spec: Spec) -> DaytonaSandbox: ...
+
+    async def start(self, sandbox_id: str) -> DaytonaSandbox:
+        """See `KeepsSandboxes`."""
+        box = await self.find(sandbox_id, "start")
+        remote = Remote(self._client, box.id, box)
+        if life.state_of(box) != "started":
+            await remote.call(lambda box: box.start(timeout=_CHANGE_SECONDS), op="start", finish=True)
+        return self.hold(await remote.look("start"), life.spec_of(box), owned=False)
+
+    async def stop(self, sandbox_id: str) -> None:
+        """See `KeepsSandboxes`."""
+        box = await self.find(sandbox_id, "stop")
+        if life.state_of(box) not in ("stopped", "archived"):
+            remote = Remote(self._client, box.id, box)
+            await remote.call(lambda box: box.stop(timeout=_CHANGE_SECONDS), op="stop", finish=True)
+
+    async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
+        """See `KeepsSandboxes`."""
+        check_name(name)
+        box = await self.find(sandbox_id, "snapshot")
+        return await take_snapshot(Remote(self._client, box.id, box), name)
+
+    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> DaytonaSandbox:
+        """See `KeepsSandboxes`."""
+        box = await self.find(sandbox_id, "fork")
+        return await self.make_fork(Remote(self._client, box.id, box), life.spec_of(box), spec)
+
+    async def make_fork(self, remote: Remote, source: Spec, spec: Spec | None) -> DaytonaSandbox:
+        """A second sandbox with the files of one."""
+        if spec is not None:
+            snapshot_id = await take_snapshot(remote, None)
+            try:
+                return await self.create(replace(spec, snapshot=snapshot_id))
+            finally:
+                with contextlib.suppress(SnapshotNotFoundError):
+                    await asyncio.shield(asyncio.ensure_future(self.delete_snapshot(snapshot_id)))
+        another = replace(source, name=None, client_token=None, snapshot=None)
+        labels = life.owned_labels(another, None)
+
+        async def fork() -> Any:
+            sdk = await self._client.sdk()
+            copy = await (await sdk.get(remote.id)).fork(timeout=_CHANGE_SECONDS)
+            # What the service copied with it says that it is another's, or nobody's.
+            await copy.set_labels(labels)
+            await copy.set_autostop_interval(life.OWNER_MINUTES)
+            await copy.set_auto_delete_interval(0)
+            return copy
+
+        return await self.made(fork, another)
+
+    async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
+        """See `KeepsSandboxes`. The service has no such call."""
+        raise CapabilityError(
+            "the service has no rollback",
+            sandbox_id=sandbox_id,
+            op="rollback",
+            hint=f"make a new sandbox from the snapshot: Spec(snapshot={snapshot_id!r})",
+        )
+
+    async def resize(
+        self,
+        sandbox_id: str,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        """See `KeepsSandboxes`."""
+        if processes is not None:
+            raise CapabilityError(
+                "the service has no limit of processes", sandbox_id=sandbox_id, op="resize", hint="leave it out"
+            )
+        box = await self.find(sandbox_id, "resize")
+        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes}
+        resources = replace(Resources(), **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        await change_limits(Remote(self._client, box.id, box), resources, dict(given))
+
+    async def list_snapshots(self) -> Sequence[SnapshotInfo]:
+        """See `KeepsSandboxes`. Those of everybody's, which the service brings along, are left out."""
+        found: list[Any] = []
+        page = 1
+        while True:
+            number = page
+            answer = await self._client.call(lambda sdk: sdk.snapshot.list(page=number), op="snapshots", safe=True)  # noqa: B023 - called before the next turn
+            found += answer.items
+            if page >= (answer.total_pages or 1):
+                break
+            page += 1
+        infos = [
+            SnapshotInfo(
+                snapshot_id=row.id,
+                backend="daytona",
+                name=None if life.is_our_name(row.name) else row.name,
+                sandbox_id=getattr(row, "source_sandbox_id", None),
+                created=life.moment(row.created_at) or 0.0,
+                size_bytes=int(row.size * GIB) if isinstance(row.size, int | float) else None,
+            )
+            for row in found
+            if not row.general
+        ]
+        return sorted(infos, key=lambda info: info.created)
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """See `KeepsSandboxes`."""
+        row = await find_snapshot(self._client, snapshot_id)
+        with contextlib.suppress(SandboxGoneError):  # somebody else was faster
+            await self._client.call(lambda sdk: sdk.snapshot.delete(row), op="snapshot", safe=True, finish=True)

@@ -1,0 +1,159 @@
+"""A sandbox as the service has it: the SDK's object for it, one per process, and what is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from corral.backends.daytona import life
+from corral.backends.daytona.channel import Channel, lost_inside
+from corral.backends.daytona.client import Client
+from corral.backends.daytona.loop import get_loop
+from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
+from corral.errors import BackendError, CorralError, SandboxGoneError
+
+if TYPE_CHECKING:
+    from daytona import AsyncSandbox as SdkSandbox
+
+T = TypeVar("T")
+
+
+class Remote:
+    """Its methods may be called from any thread and event loop, and after a fork; `channel_here` on our loop only."""
+
+    def __init__(self, client: Client, sandbox_id: str, box: SdkSandbox | None = None) -> None:
+        self.client = client
+        self.id = sandbox_id
+        self.gone = False
+        """It has ended: nobody needs to be asked any more."""
+        self.oom_kills: int | None = None
+        self._deleted = False
+        self._boxes: dict[int, SdkSandbox] = {} if box is None else {os.getpid(): box}
+        self._channels: dict[int, asyncio.Task[Channel]] = {}
+
+    def check(self, op: str) -> None:
+        """Raises: SandboxGoneError."""
+        if self.gone:
+            raise SandboxGoneError("the sandbox has ended", sandbox_id=self.id, op=op, hint="make a new one")
+
+    async def call(
+        self, work: Callable[[SdkSandbox], Awaitable[T]], *, op: str, safe: bool = False, finish: bool = False
+    ) -> T:
+        """Ask the service something about it. Raises: see `seam`."""
+        self.check(op)
+
+        async def ask() -> T:
+            box = await self._box()
+            return await repeat(lambda: work(box), safe=safe)
+
+        thread = get_loop()
+        try:
+            with mapped(sandbox_id=self.id, op=op):
+                return await (thread.finish(ask()) if finish else thread.run(ask()))
+        except SandboxGoneError:
+            self.gone = True
+            raise
+
+    async def _box(self) -> SdkSandbox:
+        box = self._boxes.get(os.getpid())
+        if box is None:
+            sdk = await self.client.sdk()
+            box = await repeat(lambda: sdk.get(self.id), safe=True)
+            self._boxes = {os.getpid(): box}
+        return box
+
+    async def look(self, op: str) -> SdkSandbox:
+        """What the service says of it now. Raises: SandboxGoneError."""
+        self.check(op)
+        box = await self.client.call(lambda sdk: sdk.get(self.id), op=op, sandbox_id=self.id, safe=True)
+        if life.state_of(box) in life.GONE:
+            self.gone = True
+        self.check(op)
+        return box
+
+    async def _explain(self, op: str) -> CorralError:
+        """Why it does not answer."""
+        try:
+            sdk = await self.client.sdk()
+            box = await repeat(lambda: sdk.get(self.id), safe=True)
+            error = state_error(life.state_of(box), sandbox_id=self.id, op=op) or lost_inside()
+        except ServiceError as refusal:
+            if refusal.status != 404:
+                return BackendError(f"the connection was lost: {refusal.message}", sandbox_id=self.id, op=op)
+            error = SandboxGoneError("the sandbox has ended", sandbox_id=self.id, op=op, hint="make a new one")
+        if type(error) is SandboxGoneError:
+            self.gone = True
+        return error
+
+    async def measure(self, op: str) -> Any:
+        """What it uses now, and what the service says beside it."""
+        return await self.call(lambda box: box._system_api.get_system_metrics(), op=op, safe=True)  # noqa: SLF001 - the public call drops what it does not know
+
+    async def was_out_of_memory(self) -> bool:
+        """Whether something was ended for want of memory since this was asked last. On `corral serve` only."""
+        with contextlib.suppress(CorralError):
+            count = (await self.measure("exec")).additional_properties.get("oomKills")
+            if isinstance(count, int):
+                before, self.oom_kills = self.oom_kills, count
+                return before is not None and count > before
+        return False
+
+    # The channel.
+
+    async def channel_here(self) -> Channel:
+        """The one of this process, opened when first needed and after it was lost."""
+        while True:
+            opening = self._channels.get(os.getpid())
+            if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+                opening = asyncio.ensure_future(self._open())
+                self._channels = {os.getpid(): opening}
+            # Shielded: whoever waits may be cancelled, and others wait for the same.
+            channel = await asyncio.shield(opening)
+            if not channel.lost:
+                return channel
+            if self._channels.get(os.getpid()) is opening:
+                del self._channels[os.getpid()]
+
+    async def _open(self) -> Channel:
+        channel = Channel(await self._box(), self._explain)
+        try:
+            await channel.open()
+        except ServiceError as refusal:
+            # A refusal of the terminal may be a refusal of the sandbox, which its state tells better.
+            error = await self._explain("exec")
+            if isinstance(error, BackendError) or type(error) is type(lost_inside()):
+                raise
+            raise error from refusal
+        return channel
+
+    async def let_go(self) -> None:
+        """Leave its programs to themselves."""
+        opening = self._channels.pop(os.getpid(), None)
+        if opening is not None and opening.done() and not opening.cancelled() and opening.exception() is None:
+            await get_loop().finish(opening.result().let_go())
+
+    # Its end.
+
+    def end(self) -> concurrent.futures.Future[None]:
+        """Delete it; begun at once, whatever becomes of who waits for the future that this gives."""
+        return get_loop().begin(self._end())
+
+    async def _end(self) -> None:
+        if self._deleted:
+            return
+
+        async def delete() -> None:
+            await (await self._box()).delete()
+
+        try:
+            await repeat(delete, safe=True)
+        except ServiceError as error:
+            if error.status != 404:
+                raise
+        finally:
+            self._channels.pop(os.getpid(), None)
+        self.gone = self._deleted = True

@@ -1,0 +1,158 @@
+"""The seam: what the SDK raises becomes Corral's, here and nowhere else; and what may be tried again is tried again.
+
+The SDK turns most of what goes wrong into `DaytonaError`, but not everywhere: `code_run` and some services let the
+exceptions of the generated client through, and a websocket those of aiohttp. All of them carry a status or none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from corral.errors import (
+    BackendError,
+    BackendUnavailableError,
+    CapabilityError,
+    CorralError,
+    RateLimitedError,
+    SandboxError,
+    SandboxGoneError,
+    SandboxPausedError,
+    SandboxStoppedError,
+    SpecError,
+)
+
+T = TypeVar("T")
+
+INSTALL = "pip install 'corral[daytona]'"
+_TRIES = 5
+_FIRST_PAUSE_SECONDS = 0.3
+_LONGEST_PAUSE_SECONDS = 20.0
+_TOO_MANY = 429
+_AGAIN = frozenset({502, 503, 504})
+
+
+class ServiceError(Exception):
+    """A refusal of the service, read once: its status (None if there was no answer), its words, its headers."""
+
+    def __init__(self, status: int | None, message: str, *, code: str | None = None, headers: Any = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.headers: Mapping[str, Any] = dict(headers or {})
+
+    @property
+    def retry_after(self) -> float | None:
+        """How long the service wants us to wait, in seconds."""
+        for name, value in self.headers.items():
+            if name.lower() == "retry-after":
+                with contextlib.suppress(ValueError):
+                    return max(0.0, float(value))
+        return None
+
+
+def read(error: Exception) -> ServiceError:
+    """Whatever came out of the SDK, as a refusal."""
+    if isinstance(error, ServiceError):
+        return error
+    status = getattr(error, "status_code", None) or getattr(error, "status", None)
+    message, code = str(getattr(error, "message", "") or error), getattr(error, "code", None)
+    body = getattr(error, "body", None)
+    if isinstance(body, str | bytes):  # a raw exception of the generated client
+        with contextlib.suppress(ValueError):
+            told = json.loads(body)
+            if isinstance(told, dict):
+                message, code = str(told.get("message") or message), told.get("code")
+    return ServiceError(
+        status if isinstance(status, int) and status >= 100 else None,
+        message.strip() or type(error).__name__,
+        code=code if isinstance(code, str) else None,
+        headers=getattr(error, "headers", None),
+    )
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Around every call into the SDK: what comes out is a `ServiceError`, or one of ours."""
+    try:
+        yield
+    except (CorralError, ServiceError):
+        raise
+    except Exception as error:
+        raise read(error) from error
+
+
+@contextlib.contextmanager
+def mapped(*, sandbox_id: str | None = None, op: str) -> Iterator[None]:
+    """Around a whole operation: a `ServiceError` becomes what our callers know."""
+    try:
+        yield
+    except ServiceError as error:
+        raise translate(error, sandbox_id=sandbox_id, op=op) from error
+
+
+def translate(error: ServiceError, *, sandbox_id: str | None, op: str) -> CorralError:
+    """The table."""
+    text, status = error.message, error.status
+    where: dict[str, Any] = {"sandbox_id": sandbox_id, "op": op}
+    if status == 404:
+        hint = "make a new one" if sandbox_id else "backend.list() shows those that are there"
+        return SandboxGoneError("the sandbox has ended, or there is none of that name", hint=hint, **where)
+    if status in (401, 403):
+        hint = "check DAYTONA_API_KEY (or api_key=), and what the key may do"
+        return BackendUnavailableError(f"the service refuses the key: {text}", hint=hint, **where)
+    if status == 409:
+        return SpecError(text, hint="take another name, or delete what has it", **where)
+    if status in (400, 422):
+        return SpecError(f"the service refuses it: {text}", **where)
+    if status == 501:
+        hint = "capabilities() lists what there is; another server may have more"
+        return CapabilityError(f"the service has not got that: {text}", hint=hint, **where)
+    if status == _TOO_MANY:
+        return RateLimitedError(f"the service takes no more for now: {text}", hint="try again later", **where)
+    if status is None:
+        hint = "check DAYTONA_API_URL (or api_url=), and that the server runs"
+        return BackendUnavailableError(f"the service can't be reached: {text}", hint=hint, **where)
+    return BackendError(f"the service failed ({status}): {text}", **where)
+
+
+def state_error(state: str | None, *, sandbox_id: str, op: str) -> CorralError | None:
+    """What a sandbox's own state says about a call that failed; None if it runs."""
+    where: dict[str, Any] = {"sandbox_id": sandbox_id, "op": op}
+    if state in ("started", "starting", "resizing", "snapshotting", "forking"):
+        return None
+    if state in ("stopped", "stopping", "archived", "archiving"):
+        return SandboxStoppedError("the sandbox is stopped", hint="start it: backend.start(id)", **where)
+    if state in ("paused", "pausing"):
+        return SandboxPausedError("the sandbox is paused", hint="resume() it", **where)
+    if state in ("error", "build_failed"):
+        return SandboxError("the sandbox is in a state of error", hint="the service's own page may say why", **where)
+    return SandboxGoneError("the sandbox has ended", hint="make a new one", **where)
+
+
+async def repeat(call: Callable[[], Awaitable[T]], *, safe: bool) -> T:
+    """Call the SDK, and again after a pause while the service is too busy.
+
+    429 is refused before anything is done, so any call may be repeated. A 502 to 504, or an answer that never came, may
+    hide work that was done: only a call that is `safe` to repeat is.
+    """
+    pause = _FIRST_PAUSE_SECONDS
+    for attempt in range(1, _TRIES + 1):
+        try:
+            with reading():
+                return await call()
+        except ServiceError as error:
+            busy = error.status == _TOO_MANY or (safe and (error.status in _AGAIN or error.status is None))
+            if not busy or attempt == _TRIES:
+                raise
+            wanted = error.retry_after if error.retry_after is not None else pause * random.uniform(0.7, 1.3)  # noqa: S311 - spreads callers, keeps no secret
+            if wanted > _LONGEST_PAUSE_SECONDS:
+                raise
+        await asyncio.sleep(wanted)
+        pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+    raise AssertionError("unreachable")

@@ -1,0 +1,438 @@
+"""Makes, finds and ends containers."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import tarfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aiodocker.exceptions import DockerError
+
+from corral.backends.docker.capable import describe, refuse_what_is_missing
+from corral.backends.docker.container import (
+    CREATED_LABEL,
+    GVISOR_RUNTIME,
+    LABEL,
+    OWNER_LABEL,
+    SPEC_LABEL,
+    Standing,
+    is_orphan,
+    load_spec,
+    make_config,
+)
+from corral.backends.docker.control import Control
+from corral.backends.docker.engine_api import EngineApi, Json
+from corral.backends.docker.images import ensure_image
+from corral.backends.docker.keeping import OWN_IMAGES, STOPPED, Keeping
+from corral.backends.docker.link import LinkHolder
+from corral.backends.docker.sandbox import NAME, Body, DockerSandbox, resized
+from corral.backends.docker.seam import gone, mapped
+from corral.backends.docker.settings import Isolation, make_settings
+from corral.errors import BackendUnavailableError, SandboxStoppedError
+from corral.results import Capabilities, Event, SandboxInfo, SnapshotInfo
+from corral.spec import Spec, check_name
+
+_IDENTIFY = "id -u; id -g; id -un 2>/dev/null || id -u"
+_STALE_SECONDS = 600.0
+
+log = logging.getLogger("corral.docker")
+
+
+class DockerBackend:
+    """See `corral.protocol.Backend` and `corral.powers.KeepsSandboxes`. Usable from any thread and event loop.
+
+    `host` is the daemon's address, else CORRAL_DOCKER_HOST, DOCKER_HOST, Docker's own socket, or podman's. `image` is
+    for specs that name none (CORRAL_DOCKER_IMAGE), `memory_bytes` for those that leave memory at its default.
+    `isolation="gvisor"` runs containers by `runsc`. `pull=False` never fetches an image.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        *,
+        host: str | None = None,
+        image: str | None = None,
+        memory_bytes: int | None = None,
+        isolation: Isolation = "runc",
+        pull: bool = True,
+    ) -> None:
+        self.settings = make_settings(host=host, image=image, memory_bytes=memory_bytes, isolation=isolation, pull=pull)
+        self._links = LinkHolder(self.settings)
+        self._keeping = Keeping(self._links, make=self._make, forget=self._forget)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._owned: set[DockerSandbox] = set()
+        self._tokens: dict[str, DockerSandbox] = {}
+        self._users: dict[str, tuple[int, int, str]] = {}
+        self._swept = False
+        self._disk: bool | None = None
+
+    @property
+    def _api(self) -> EngineApi:
+        return self._links.get().api
+
+    def _forget(self, sandbox: DockerSandbox) -> None:
+        self._owned.discard(sandbox)
+
+    def _own(self) -> set[DockerSandbox]:
+        """Those of this process: a forked child has none of its parent's."""
+        if self._pid != os.getpid():
+            self._pid, self._owned, self._tokens, self._lock = os.getpid(), set(), {}, threading.Lock()
+        return self._owned
+
+    def count_living(self) -> int:
+        """How many containers of ours there are, of whatever state and whoever's."""
+        return len(self._links.get().io.submit(self._find_all()).result(timeout=60))
+
+    async def _find_all(self) -> list[Json]:
+        return await self._api.find_containers(LABEL)
+
+    # Making.
+
+    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> DockerSandbox:
+        """See `Backend`."""
+        return await self._make(spec, on_event=on_event)
+
+    async def _make(
+        self,
+        spec: Spec,
+        *,
+        image: str | None = None,
+        trash: str | None = None,
+        sandbox_id: str | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> DockerSandbox:
+        """From any event loop. `image`: of our own making, instead of the spec's."""
+        refuse_what_is_missing(spec)
+        self._own()
+        work = self._create(spec, image=image, trash=trash, sandbox_id=sandbox_id, on_event=on_event)
+        return await self._links.get().io.run(work, undo=self._undo)
+
+    async def _undo(self, sandbox: DockerSandbox) -> None:
+        if sandbox.spec.client_token is None:  # of one with a token, others may have been given the same
+            await sandbox.end()
+
+    async def _create(
+        self, spec: Spec, *, image: str | None, trash: str | None, sandbox_id: str | None,
+        on_event: Callable[[Event], None] | None,
+    ) -> DockerSandbox:  # fmt: skip
+        with mapped(op="create", host=self.settings.host):
+            await self._prepare()
+            if spec.client_token is None:
+                return await self._build(spec, image, trash, sandbox_id, on_event)
+            lock = self._links.get().locks.setdefault(spec.client_token, asyncio.Lock())
+            async with lock:
+                known = self._tokens.get(spec.client_token)
+                if known is not None and not known.closed and await known.is_alive():
+                    return known
+                made = await self._build(spec, image, trash, sandbox_id, on_event)
+                self._tokens[spec.client_token] = made
+                return made
+
+    async def _prepare(self) -> None:
+        """Once: is the daemon what we need, and what did others leave behind?"""
+        if self._swept:
+            return
+        info = await self._api.info()
+        if self.settings.isolation == "gvisor" and GVISOR_RUNTIME not in (info.get("Runtimes") or {}):
+            raise BackendUnavailableError(
+                "isolation='gvisor' needs the runtime runsc, which the daemon does not have", op="create",
+                hint="install gVisor, run `runsc install`, and restart the daemon: https://gvisor.dev/docs/user_guide/install",
+            )  # fmt: skip
+        self._swept = True
+        await self.sweep()
+
+    async def _build(
+        self, spec: Spec, image: str | None, trash: str | None, sandbox_id: str | None,
+        on_event: Callable[[Event], None] | None,
+    ) -> DockerSandbox:  # fmt: skip
+        if image is None and spec.snapshot is not None:
+            image = await self._keeping.find_snapshot(spec.snapshot)
+        if image is None:
+            image = await ensure_image(self._api, self.settings, spec.image)
+        standing = Standing(sandbox_id or str(uuid.uuid4()))
+        body = Body(container="", standing=standing, created=time.time(), user="", trash=trash)
+        sandbox = DockerSandbox(body, spec, self._links, self._keeping, on_event=on_event)
+        creating = asyncio.ensure_future(self._create_container(spec, image, standing))
+        try:
+            body.container = await asyncio.shield(creating)
+            await self._bring_up(sandbox, body, spec, image)
+            await sandbox.begin_life()
+        except BaseException:
+            self._links.get().io.spawn(self._clear_up(creating, sandbox, body))
+            raise
+        self._owned.add(sandbox)
+        sandbox.tell("created")
+        return sandbox
+
+    async def _create_container(self, spec: Spec, image: str, standing: Standing) -> str:
+        if self._disk is None:
+            self._disk = await can_limit_disk(self._api)
+        for disk in (True, False) if self._disk else (False,):
+            config = make_config(spec, self.settings, image=image, sandbox_id=standing.sandbox_id, disk=disk)
+            try:
+                return await self._api.create_container(config, name=str(standing))
+            except DockerError as error:
+                if not disk or "storage-opt" not in str(error.message):
+                    raise
+                self._disk = False
+        raise AssertionError("the last try returns or raises")
+
+    async def _bring_up(self, sandbox: DockerSandbox, body: Body, spec: Spec, image: str) -> None:
+        control = Control(self._api.attach(body.container), on_end=sandbox.has_ended)
+        body.control, body.control_pid = control, os.getpid()
+        await control.open()
+        found = self._users.get(image)
+        if found is not None:
+            await self._make_workdir(body.container, spec.workdir, found)
+        await self._api.start_container(body.container)
+        if found is None:
+            found = await self._identify(sandbox)
+            if image.partition(":")[0] not in OWN_IMAGES:  # there is one for each fork
+                self._users[image] = found
+            await self._make_workdir(body.container, spec.workdir, found)
+        body.user = found[2]
+
+    async def _identify(self, sandbox: DockerSandbox) -> tuple[int, int, str]:
+        """Who the image's user is. Asked once for each image."""
+        code, said = await sandbox.run_inside(_IDENTIFY, user="")
+        words = said.decode("utf-8", "replace").splitlines()
+        if code != 0 or len(words) != 3 or not (words[0].isdigit() and words[1].isdigit()):
+            if not await sandbox.is_alive():
+                raise gone(sandbox.id, op="create")
+            raise BackendUnavailableError(
+                "the image has no POSIX shell with coreutils", op="create", hint="take another image"
+            )
+        return int(words[0]), int(words[1]), words[2]
+
+    async def _make_workdir(self, container: str, path: str, user: tuple[int, int, str]) -> None:
+        """The user's own folder, laid down by the daemon: the user may not make it everywhere."""
+        if path.strip("/") and not await self._api.has_path(container, path):
+            info = tarfile.TarInfo(path.strip("/"))
+            info.type, info.mode, info.uid, info.gid, info.mtime = tarfile.DIRTYPE, 0o755, user[0], user[1], time.time()
+            sink = io.BytesIO()
+            with tarfile.open(fileobj=sink, mode="w") as tar:
+                tar.addfile(info)
+            await self._api.put_archive(container, "/", sink.getvalue())
+
+    async def _clear_up(self, creating: asyncio.Future[str], sandbox: DockerSandbox, body: Body) -> None:
+        """Nothing of a create that failed or was cancelled stays."""
+        try:
+            body.container = await creating
+            await sandbox.end()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - nobody waits for this; the next start sweeps
+            log.warning("what was left of sandbox %s could not be removed: %s", sandbox.id, error)
+
+    # Finding.
+
+    async def connect(self, sandbox_id: str) -> DockerSandbox:
+        """See `Backend`."""
+        return await self._links.get().io.run(self._connect(sandbox_id))
+
+    async def _connect(self, wanted: str) -> DockerSandbox:
+        with mapped(op="connect", host=self.settings.host):
+            for standing, container in await self._keeping.find_kept():
+                if wanted in (standing.sandbox_id, standing.name):
+                    return await self._adopt(standing, container)
+            if await self._keeping.find_stopped(wanted) is not None:
+                raise SandboxStoppedError(
+                    f"the sandbox {wanted!r} is stopped", sandbox_id=wanted, op="connect", hint="backend.start() it"
+                )
+        raise gone(wanted, op="connect")
+
+    async def _adopt(self, standing: Standing, container: Json) -> DockerSandbox:
+        labels = container["Labels"]
+        body = Body(
+            container=str(container["Id"]), standing=standing, created=float(labels[CREATED_LABEL]), user="",
+            is_paused=container.get("State") == "paused",
+        )  # fmt: skip
+        sandbox = DockerSandbox(body, load_spec(labels[SPEC_LABEL]), self._links, self._keeping)
+        known = self._users.get(str(container.get("Image")))
+        if known is not None:
+            body.user = known[2]
+        elif not body.is_paused:
+            body.user = (await self._identify(sandbox))[2]
+        sandbox.watch_deadline()
+        return sandbox
+
+    async def list(self) -> Sequence[SandboxInfo]:
+        """See `Backend`."""
+        return await self._links.get().io.run(self._list())
+
+    async def _list(self) -> Sequence[SandboxInfo]:
+        with mapped(op="list", host=self.settings.host):
+            found = [
+                SandboxInfo(
+                    standing.sandbox_id, NAME, standing.name,
+                    "paused" if container.get("State") == "paused" else "running",
+                    float(container["Labels"][CREATED_LABEL]), standing.seconds_left,
+                    dict(load_spec(container["Labels"][SPEC_LABEL]).labels),
+                )
+                for standing, container in await self._keeping.find_kept()
+            ]  # fmt: skip
+            return [*found, *await self._keeping.list_stopped()]
+
+    async def delete(self, sandbox_id: str) -> None:
+        """See `Backend`."""
+        await self._links.get().io.run(self._delete(sandbox_id))
+
+    async def _delete(self, wanted: str) -> None:
+        with mapped(op="delete", host=self.settings.host):
+            found = False
+            for standing, container in await self._keeping.find_kept():
+                if wanted in (standing.sandbox_id, standing.name):
+                    await self._api.remove(str(container["Id"]))
+                    found = True
+            stopped = await self._keeping.find_stopped(wanted)
+            if stopped is not None:
+                await self._keeping.discard(f"{STOPPED}:{stopped.sandbox_id}")
+                found = True
+            await self._keeping.sweep_trash()
+        if not found:
+            raise gone(wanted, op="delete")
+
+    # What `KeepsSandboxes` promises.
+
+    async def start(self, sandbox_id: str) -> DockerSandbox:
+        """See `KeepsSandboxes`."""
+        io_thread = self._links.get().io
+        info = await io_thread.run(self._find_stopped(sandbox_id))
+        if info is None:
+            return await self.connect(sandbox_id)
+        spec = await io_thread.run(self._keeping.read_stopped(info.sandbox_id))
+        image = f"{STOPPED}:{info.sandbox_id}"
+        sandbox = await self._make(spec, image=image, sandbox_id=info.sandbox_id)
+        await io_thread.run(self._finish_start(sandbox, info, image))
+        return sandbox
+
+    async def _finish_start(self, sandbox: DockerSandbox, info: SandboxInfo, image: str) -> None:
+        await sandbox.keep(info.name, None)
+        self._owned.discard(sandbox)
+        await self._keeping.discard(image)
+
+    async def _find_stopped(self, wanted: str) -> SandboxInfo | None:
+        with mapped(op="start", host=self.settings.host):
+            return await self._keeping.find_stopped(wanted)
+
+    async def stop(self, sandbox_id: str) -> None:
+        """See `KeepsSandboxes`."""
+        if await self._links.get().io.run(self._find_stopped(sandbox_id)) is None:
+            await (await self.connect(sandbox_id)).stop()
+
+    async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
+        """See `KeepsSandboxes`."""
+        check_name(name)
+        info = await self._links.get().io.run(self._find_stopped(sandbox_id))
+        if info is None:
+            return await (await self.connect(sandbox_id)).snapshot(name)
+        return await self._links.get().io.run(self._keeping.snapshot_stopped(info, name))
+
+    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> DockerSandbox:
+        """See `KeepsSandboxes`."""
+        info = await self._links.get().io.run(self._find_stopped(sandbox_id))
+        if info is None:
+            sandbox = await (await self.connect(sandbox_id)).fork(spec)
+            assert isinstance(sandbox, DockerSandbox)
+            return sandbox
+        known = await self._links.get().io.run(self._keeping.read_stopped(info.sandbox_id))
+        wish = spec or replace(known, name=None, client_token=None)
+        return await self._make(wish, image=f"{STOPPED}:{info.sandbox_id}")
+
+    async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
+        """See `KeepsSandboxes`."""
+        io_thread = self._links.get().io
+        image = await io_thread.run(self._find_snapshot(snapshot_id))
+        await self.stop(sandbox_id)
+        info = await io_thread.run(self._find_stopped(sandbox_id))
+        if info is None:
+            raise gone(sandbox_id, op="rollback")
+        spec = await io_thread.run(self._keeping.read_stopped(info.sandbox_id))
+        await io_thread.run(self._keeping.relabel(image, info, spec))
+
+    async def _find_snapshot(self, wanted: str) -> str:
+        with mapped(op="snapshot", host=self.settings.host):
+            return await self._keeping.find_snapshot(wanted)
+
+    async def resize(
+        self,
+        sandbox_id: str,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        """See `KeepsSandboxes`."""
+        io_thread = self._links.get().io
+        info = await io_thread.run(self._find_stopped(sandbox_id))
+        if info is None:
+            sandbox = await self.connect(sandbox_id)
+            await sandbox.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
+            return
+        spec = await io_thread.run(self._keeping.read_stopped(info.sandbox_id))
+        limits = resized(spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=info.sandbox_id)
+        wish = replace(spec, resources=limits)
+        await io_thread.run(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, wish))
+
+    async def list_snapshots(self) -> Sequence[SnapshotInfo]:
+        """See `KeepsSandboxes`."""
+        return await self._links.get().io.run(self._keeping.list_snapshots())
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """See `KeepsSandboxes`."""
+        io_thread = self._links.get().io
+        image = await io_thread.run(self._find_snapshot(snapshot_id))
+        await io_thread.run(self._keeping.discard(image))
+
+    # Life.
+
+    async def capabilities(self) -> Capabilities:
+        """See `Backend`."""
+        return await self._links.get().io.run(self._capabilities())
+
+    async def _capabilities(self) -> Capabilities:
+        with mapped(op="capabilities", host=self.settings.host):
+            info = await self._api.info()
+            if self._disk is None:
+                self._disk = await can_limit_disk(self._api)
+            return describe(info, self.settings, disk=self._disk)
+
+    async def sweep(self) -> None:
+        """Remove what processes of this machine left that are no more, and what is over. In the I/O thread."""
+        for container in await self._find_all():
+            standing = next(filter(None, map(Standing.parse, container.get("Names") or [])), None)
+            if standing is None:
+                continue
+            left = standing.seconds_left
+            abandoned = not standing.kept and is_orphan(str(container["Labels"].get(OWNER_LABEL, "")))
+            stale = container.get("State") not in ("running", "paused", "created") or (
+                container.get("State") == "created" and time.time() - float(container["Created"]) > _STALE_SECONDS
+            )
+            if abandoned or stale or (left is not None and left < 0):
+                log.info("removing what was left of sandbox %s", standing.sandbox_id)
+                await self._api.remove(str(container["Id"]))
+        await self._keeping.sweep_trash()
+
+    async def aclose(self) -> None:
+        """See `Backend`."""
+        owned = [sandbox for sandbox in self._own() if not sandbox.is_detached]
+        await asyncio.gather(*(self._links.get().io.run(sandbox.end()) for sandbox in owned), return_exceptions=True)
+        await asyncio.to_thread(self._links.close)
+
+
+async def can_limit_disk(api: EngineApi) -> bool:
+    """Whether the storage driver may be able to; on XFS, the first container shows."""
+    info = await api.info()
+    driver = str(info.get("Driver", ""))
+    backing = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2).get("Backing Filesystem", "")
+    return driver in ("btrfs", "zfs") or (driver.startswith("overlay") and backing == "xfs")

@@ -1,0 +1,50 @@
+"""What holds for containers, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.backends.docker.settings import Settings
+from corral.errors import CapabilityError
+from corral.results import Capabilities
+from corral.spec import Spec
+
+POWERS = frozenset(
+    {"detach", "pty", "users", "images", "snapshot", "fork", "stop", "pause", "resize", "sessions", "interpreter"}
+)
+
+
+def refuse_what_is_missing(spec: Spec) -> None:
+    """Raises: CapabilityError."""
+    wishes = {
+        "packages": (bool(spec.packages), "build an image: corral.Image.debian_slim().pip_install(…)"),
+        "venv": (spec.venv is not None, "build an image that has it"),
+        "ephemeral": (spec.ephemeral, "containers keep what is written on the daemon's disk until they end"),
+        "list of hosts": (spec.network.mode == "allow", 'network="none" or network="open"'),
+        "idle_seconds": (spec.lifetime.idle_seconds is not None, "give lifetime seconds"),
+    }
+    for power, (wanted, hint) in wishes.items():
+        if wanted:
+            raise CapabilityError(f"the docker backend has no {power}", op="create", hint=hint)
+
+
+def describe(info: dict[str, Any], settings: Settings, *, disk: bool) -> Capabilities:
+    """What the daemon says that it can."""
+    gvisor = settings.isolation == "gvisor"
+    notes = [
+        "between stdout and stderr the order is only close: the daemon reads them apart",
+        "an exit code above 128 is told as a signal: the daemon does not tell them apart",
+        "a call's tree is found by parent, session and environment: who leaves all three is not ended with it",
+    ]
+    if not disk:
+        notes.append(f"the storage driver {info.get('Driver')} has no limit for one container's disk here")
+    return Capabilities(
+        isolation="gVisor (runsc)" if gvisor else "container: namespaces, no capabilities, seccomp, cgroups",
+        memory="hard" if info.get("MemoryLimit") else "none",
+        processes="hard" if info.get("PidsLimit") else "none",
+        cpu="hard" if info.get("CpuCfsQuota", info.get("CPUCfsQuota")) else "none",
+        disk="hard" if disk else "none",
+        network=("none", "open"),
+        powers=POWERS,
+        notes=tuple(notes),
+    )

@@ -1,0 +1,189 @@
+"""A container's configuration, its labels, and its name, which says whose it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from corral.backends.docker.insidescripts import KEEPER
+from corral.backends.docker.settings import Settings
+from corral.spec import Lifetime, NetworkPolicy, Resources, Spec
+
+LABEL = "dev.corral.sandbox"
+SPEC_LABEL = "dev.corral.spec"
+OWNER_LABEL = "dev.corral.owner"
+CREATED_LABEL = "dev.corral.created"
+IMAGE_LABEL = "dev.corral.image"
+"""On images of ours: `snapshot`, `stopped`, `fork` or `build`."""
+GVISOR_RUNTIME = "runsc"
+
+_NAME = re.compile(r"/?corral_(?P<id>[0-9a-f-]{36})_(?:o|k_(?P<deadline>\d+)_(?P<name>.*))")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a container's name says: renaming is the one change of it that is atomic, and that everybody sees."""
+
+    sandbox_id: str
+    kept: bool = False
+    deadline: float | None = None
+    """As Unix time."""
+    name: str | None = None
+
+    def __str__(self) -> str:
+        if not self.kept:
+            return f"corral_{self.sandbox_id}_o"
+        return f"corral_{self.sandbox_id}_k_{int((self.deadline or 0) * 1000)}_{self.name or ''}"
+
+    @classmethod
+    def parse(cls, name: str) -> Standing | None:
+        """None for a container that is not ours."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            return None
+        if found["deadline"] is None:
+            return cls(found["id"])
+        deadline = int(found["deadline"]) / 1000 or None
+        return cls(found["id"], kept=True, deadline=deadline, name=found["name"] or None)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until its end."""
+        return None if self.deadline is None else self.deadline - time.time()
+
+
+# The spec, as a label.
+
+
+def dump_spec(spec: Spec) -> str:
+    """As text, for whoever connects."""
+    resources = {name: getattr(spec.resources, name) for name in Resources.__slots__}
+    image = spec.image if spec.image is None or isinstance(spec.image, str) else None
+    return json.dumps(
+        {
+            "image": image, "resources": resources, "network": [spec.network.mode, list(spec.network.hosts)],
+            "env": dict(spec.env), "workdir": spec.workdir, "lifetime": [spec.lifetime.seconds, None],
+            "name": spec.name, "labels": dict(spec.labels), "hostname": spec.hostname,
+            "exec_timeout": spec.exec_timeout, "output_limit_bytes": spec.output_limit_bytes,
+        }
+    )  # fmt: skip
+
+
+def load_spec(text: str) -> Spec:
+    """The spec of a label of ours."""
+    told: dict[str, Any] = json.loads(text)
+    mode, hosts = told.pop("network")
+    return Spec(
+        **{
+            **told,
+            "resources": Resources(**told["resources"]),
+            "network": NetworkPolicy(mode, tuple(hosts)),
+            "lifetime": Lifetime(told["lifetime"][0]),
+        }
+    )
+
+
+# The owner.
+
+
+@cache
+def _find_boot() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return "elsewhere"
+
+
+def _find_start(pid: int) -> str | None:
+    """When a process began, so that its number alone does not decide; None when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def describe_owner() -> str:
+    """This process, for a label."""
+    return f"{_find_boot()}/{os.getpid()}/{_find_start(os.getpid())}"
+
+
+def is_orphan(owner: str) -> bool:
+    """Whether the process that a label names was of this machine, and is no more."""
+    boot, _, rest = owner.rpartition("/")[0].rpartition("/")
+    pid, start = rest, owner.rpartition("/")[2]
+    if boot != _find_boot() or boot == "elsewhere" or not pid.isdigit():
+        return False
+    return _find_start(int(pid)) != start
+
+
+# The configuration.
+
+
+@cache
+def read_seccomp() -> str:
+    """Our profile; made from the engine's table by tools/export-seccomp."""
+    profile = json.loads((files("corral.backends.docker") / "seccomp.json").read_text())
+    return json.dumps(profile, separators=(",", ":"))
+
+
+def make_limits(resources: Resources, settings: Settings) -> dict[str, Any]:
+    """What the daemon enforces, and can change later."""
+    memory = settings.find_memory(resources)
+    return {
+        "Memory": memory,
+        "MemorySwap": memory,  # both together: no swap
+        "NanoCpus": int(resources.cpus * 1e9),
+        "PidsLimit": resources.processes,
+    }
+
+
+def make_config(spec: Spec, settings: Settings, *, image: str, sandbox_id: str, disk: bool) -> dict[str, Any]:
+    """Everything that is strict by default: no network, no capability, no new privileges, our filter, all limits."""
+    host: dict[str, Any] = {
+        **make_limits(spec.resources, settings),
+        "AutoRemove": True,
+        "NetworkMode": "none" if spec.network.mode == "none" else "default",
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges", f"seccomp={read_seccomp()}"],
+        "Ulimits": [
+            {"Name": "nofile", "Soft": spec.resources.open_files, "Hard": spec.resources.open_files},
+            {"Name": "core", "Soft": 0, "Hard": 0},
+        ],
+        "LogConfig": {"Type": "none"},
+        "IpcMode": "private",
+        "Init": False,
+    }
+    if settings.isolation == "gvisor":
+        host["Runtime"] = GVISOR_RUNTIME
+    if disk:
+        host["StorageOpt"] = {"size": str(spec.resources.disk)}
+    return {
+        "Image": image,
+        "Hostname": spec.hostname,
+        "Entrypoint": ["/bin/sh", "-c", KEEPER, "corral-keeper"],
+        "Cmd": [],
+        "WorkingDir": "/",
+        "OpenStdin": True,
+        "StdinOnce": True,  # whoever is attached holds it: when that process ends, so does the container
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": False,
+        "Tty": False,
+        "StopSignal": "SIGKILL",
+        "Healthcheck": {"Test": ["NONE"]},
+        "Labels": {
+            LABEL: sandbox_id,
+            SPEC_LABEL: dump_spec(spec),
+            OWNER_LABEL: describe_owner(),
+            CREATED_LABEL: f"{time.time():.3f}",
+        },
+        "HostConfig": host,
+    }

@@ -1,0 +1,73 @@
+"""The line to a container's first process: held open, it is the owner's grip; closed, it is the container's end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import aiohttp
+
+from corral.backends.docker.engine_api import Duplex
+
+_MAX_LINE_BYTES = 4096
+_ANSWER_SECONDS = 5.0
+_BROKEN = (aiohttp.ClientError, ConnectionError, RuntimeError, OSError, AssertionError)
+
+
+class Control:
+    """One attached stream, in the I/O thread."""
+
+    def __init__(self, stream: Duplex, *, on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Attach. Before the container is started, so that its input never ends too early."""
+        await self._stream.__aenter__()
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
+        rest = b""
+        with contextlib.suppress(*_BROKEN):
+            while (message := await self._stream.read_out()) is not None:
+                *lines, rest = (rest + message.data).split(b"\n")
+                rest = rest[-_MAX_LINE_BYTES:]
+                for line in lines:
+                    waiting = self._waiting.pop(line.decode("ascii", "replace"), None)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(None)
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionResetError("the container has ended"))
+                waiting.exception()  # nobody may be asking
+        if not self._closed:
+            self._closed = True
+            self._on_end()
+
+    async def ask(self, line: str, *, answer: str) -> bool:
+        """Say a line; whether the answer came."""
+        if self._closed:
+            return False
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[answer] = waiting
+        try:
+            await self._stream.write_in(f"{line}\n".encode())
+            await asyncio.wait_for(waiting, _ANSWER_SECONDS)
+        except (TimeoutError, *_BROKEN):
+            return False
+        finally:
+            self._waiting.pop(answer, None)
+        return True
+
+    async def close(self) -> None:
+        """Let go."""
+        self._closed = True
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        with contextlib.suppress(*_BROKEN):
+            await self._stream.close()

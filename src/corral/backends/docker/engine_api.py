@@ -1,0 +1,243 @@
+"""What we ask of the Docker Engine API, by aiodocker; every call in the loop of the I/O thread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import aiodocker
+import aiohttp
+from aiodocker.exceptions import DockerError
+from aiodocker.stream import Stream
+from yarl import URL
+
+from corral.backends.docker.seam import CONFLICT, NOT_FOUND
+
+_CONNECT_SECONDS = 20.0
+_NO_DETACH = ",".join(["ctrl-@"] * 8)
+"""Keys that would detach a terminal; nobody types this."""
+
+Json = dict[str, Any]
+
+
+class Duplex(Stream):
+    """A hijacked connection whose input can be ended while its output goes on."""
+
+    async def end_input(self) -> None:
+        """Half-close."""
+        connection = self._resp.connection if self._resp is not None else None
+        transport = connection.transport if connection is not None else None
+        if transport is not None and transport.can_write_eof() and not transport.is_closing():
+            transport.write_eof()
+
+
+class EngineApi:
+    """One connection pool to one daemon."""
+
+    def __init__(self, host: str) -> None:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
+        # Every running program holds a connection, so there is no limit for them here.
+        path = host.removeprefix("unix://")
+        self._connector = aiohttp.UnixConnector(path=path, limit=0) if path != host else None
+        url = "unix://localhost" if self._connector is not None else host  # the client's own word for any socket
+        self._docker = aiodocker.Docker(url=url, connector=self._connector, timeout=timeout)
+        self._known_info: Json | None = None
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._docker.close()
+        if self._connector is not None:
+            await self._connector.close()
+
+    async def info(self) -> Json:
+        """About the daemon; asked once."""
+        if self._known_info is None:
+            self._known_info = dict(await self._docker.system.info())
+        return self._known_info
+
+    async def _ask(self, path: str, method: str = "GET", *, params: Json | None = None, body: Any = None) -> Any:
+        data = json.dumps(body) if body is not None else None
+        headers = {"Content-Type": "application/json"} if body is not None else None
+        async with self._docker._query(  # noqa: SLF001 - what has no method of its own there
+            path, method=method, params=params, data=data, headers=headers
+        ) as response:
+            text = await response.read()
+            return json.loads(text) if text.strip() and "json" in response.content_type else None
+
+    # Containers.
+
+    async def create_container(self, config: Json, *, name: str) -> str:
+        """Gives its id."""
+        container = await self._docker.containers.create(config, name=name)
+        return str(container.id)
+
+    async def start_container(self, container: str) -> None:
+        """Start it."""
+        await self._ask(f"containers/{container}/start", "POST")
+
+    async def inspect(self, container: str) -> Json:
+        """All about one. Raises: DockerError 404."""
+        return dict(await self._ask(f"containers/{container}/json"))
+
+    async def find_containers(self, *labels: str) -> list[Json]:
+        """All that carry the labels, of whatever state."""
+        params = {"all": "1", "filters": json.dumps({"label": list(labels)})}
+        return list(await self._ask("containers/json", params=params) or [])
+
+    async def rename(self, container: str, name: str) -> None:
+        """Give it another name."""
+        await self._ask(f"containers/{container}/rename", "POST", params={"name": name})
+
+    async def remove(self, container: str) -> None:
+        """End it and wait until nothing of it is there."""
+        try:
+            await self._ask(f"containers/{container}", "DELETE", params={"force": "1", "v": "1"})
+        except DockerError as error:
+            if error.status == NOT_FOUND:
+                return
+            if error.status != CONFLICT:
+                raise
+            await self._wait_removed(container)  # it is being removed already
+
+    async def _wait_removed(self, container: str) -> None:
+        try:
+            await self._ask(f"containers/{container}/wait", "POST", params={"condition": "removed"})
+        except DockerError as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    async def pause(self, container: str) -> None:
+        """Freeze it; one that is frozen already is left so."""
+        await self._tolerate("paused", f"containers/{container}/pause")
+
+    async def unpause(self, container: str) -> None:
+        """Let it go on; one that does is left so."""
+        await self._tolerate("not paused", f"containers/{container}/unpause")
+
+    async def _tolerate(self, word: str, path: str) -> None:
+        try:
+            await self._ask(path, "POST")
+        except DockerError as error:
+            if word not in str(error.message):
+                raise
+
+    async def update(self, container: str, limits: Json) -> None:
+        """Set other limits."""
+        await self._ask(f"containers/{container}/update", "POST", body=limits)
+
+    async def stats(self, container: str) -> Json:
+        """What it uses now."""
+        params = {"stream": "0", "one-shot": "1"}
+        return dict(await self._ask(f"containers/{container}/stats", params=params) or {})
+
+    def attach(self, container: str) -> Duplex:
+        """Its first process' input and output."""
+
+        async def setup() -> tuple[URL, bytes | None, bool]:
+            query = {"stream": "1", "stdin": "1", "stdout": "1", "stderr": "0"}
+            return URL(f"containers/{container}/attach").with_query(query), None, False
+
+        return Duplex(self._docker, setup, None)
+
+    async def has_path(self, container: str, path: str) -> bool:
+        """Whether something is there, as the daemon sees it."""
+        try:
+            await self._ask(f"containers/{container}/archive", "HEAD", params={"path": path})
+        except DockerError as error:
+            if error.status == NOT_FOUND:
+                return False
+            raise
+        except ValueError:
+            return False  # an answer to HEAD has no body, in which the client looks for the reason of a refusal
+        return True
+
+    async def put_archive(self, container: str, path: str, data: bytes) -> None:
+        """Lay a tar down, as the daemon."""
+        async with self._docker._query(  # noqa: SLF001
+            f"containers/{container}/archive", method="PUT", params={"path": path}, data=data,
+            headers={"Content-Type": "application/x-tar"},
+        ) as response:  # fmt: skip
+            await response.read()
+
+    # Programs.
+
+    async def create_exec(
+        self, container: str, argv: Sequence[str], *, env: Mapping[str, str], user: str, stdin: bool, tty: bool
+    ) -> str:
+        """Prepare a program; gives its id."""
+        body: Json = {
+            "Cmd": list(argv), "Env": [f"{name}={value}" for name, value in env.items()], "AttachStdin": stdin,
+            "AttachStdout": True, "AttachStderr": True, "Tty": tty, "User": user,
+        }  # fmt: skip
+        if tty:
+            body["DetachKeys"] = _NO_DETACH
+        answer = await self._ask(f"containers/{container}/exec", "POST", body=body)
+        return str(answer["Id"])
+
+    def start_exec(self, exec_id: str, *, tty: bool) -> Duplex:
+        """Start it when first read; its output and, if it has one, its input."""
+
+        async def setup() -> tuple[URL, bytes | None, bool]:
+            body = json.dumps({"Detach": False, "Tty": tty}).encode()
+            return URL(f"exec/{exec_id}/start"), body, tty
+
+        return Duplex(self._docker, setup, None)
+
+    async def inspect_exec(self, exec_id: str) -> Json:
+        """How it is. Raises: DockerError 404."""
+        return dict(await self._ask(f"exec/{exec_id}/json"))
+
+    async def resize_exec(self, exec_id: str, *, rows: int, columns: int) -> None:
+        """Set its terminal's size."""
+        await self._ask(f"exec/{exec_id}/resize", "POST", params={"h": str(rows), "w": str(columns)})
+
+    # Images.
+
+    async def inspect_image(self, name: str) -> Json | None:
+        """About one, None if it is not here."""
+        try:
+            return dict(await self._docker.images.inspect(name))
+        except DockerError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+
+    async def pull(self, name: str) -> AsyncIterator[Json]:
+        """Fetch one; tells how it goes."""
+        async for event in self._docker.images.pull(name, stream=True):
+            yield dict(event)
+
+    async def build(self, context: bytes, *, tag: str, labels: Mapping[str, str]) -> AsyncIterator[Json]:
+        """Build one from a tar with a Dockerfile; tells how it goes."""
+        import io
+
+        async for event in self._docker.images.build(
+            fileobj=io.BytesIO(context), encoding="identity", tag=tag, labels=dict(labels), stream=True, rm=True
+        ):
+            yield dict(event)
+
+    async def commit(self, container: str, *, repo: str, tag: str, labels: Mapping[str, str], pause: bool) -> str:
+        """Make an image of a container's files; gives its id."""
+        params = {"container": container, "repo": repo, "tag": tag, "pause": "1" if pause else "0"}
+        answer = await self._ask("commit", "POST", params=params, body={"Labels": dict(labels)})
+        return str(answer["Id"])
+
+    async def find_images(self, *labels: str) -> list[Json]:
+        """All that carry the labels."""
+        params = {"filters": json.dumps({"label": list(labels)})}
+        return list(await self._ask("images/json", params=params) or [])
+
+    async def tag_image(self, name: str, *, repo: str, tag: str) -> None:
+        """A second name."""
+        await self._ask(f"images/{name}/tag", "POST", params={"repo": repo, "tag": tag})
+
+    async def remove_image(self, name: str) -> bool:
+        """Forget a name, and its layers when nothing else needs them. False when it is not there, or in use."""
+        try:
+            await self._ask(f"images/{name}", "DELETE", params={"force": "0"})
+        except DockerError as error:
+            if error.status in (NOT_FOUND, CONFLICT):
+                return False
+            raise
+        return True

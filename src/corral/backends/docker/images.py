@@ -1,0 +1,90 @@
+"""Images: found, fetched, or built from a recipe."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import tarfile
+from collections.abc import AsyncIterator
+
+import aiohttp
+from aiodocker.exceptions import DockerError
+
+from corral.backends.docker.container import IMAGE_LABEL
+from corral.backends.docker.engine_api import EngineApi, Json
+from corral.backends.docker.settings import Settings
+from corral.errors import BackendUnavailableError
+from corral.image import Image
+
+BUILD_REPO = "corral-build"
+
+log = logging.getLogger("corral.docker")
+
+
+async def ensure_image(api: EngineApi, settings: Settings, wish: str | Image | None) -> str:
+    """The name of an image that is here.
+
+    Raises:
+        BackendUnavailableError: it can't be fetched, or not built.
+    """
+    if isinstance(wish, Image):
+        return await _build(api, wish)
+    name = wish or settings.image
+    if await api.inspect_image(name) is None:
+        await _pull(api, settings, name)
+    return name
+
+
+async def _pull(api: EngineApi, settings: Settings, name: str) -> None:
+    hint = "pull it by hand (`docker pull`), name one that is here: image=, or CORRAL_DOCKER_IMAGE"
+    if not settings.pull:
+        raise BackendUnavailableError(f"the image {name!r} is not here", op="create", hint=hint)
+    log.info("fetching the image %s", name)
+    try:
+        await _follow(api.pull(name), name)
+    except (DockerError, aiohttp.ClientError, _StepFailedError) as error:
+        reason = str(getattr(error, "message", error))[:200]
+        raise BackendUnavailableError(
+            f"the image {name!r} is not here and can't be fetched: {reason}", op="create", hint=hint
+        ) from error
+    log.info("the image %s is here", name)
+
+
+async def _build(api: EngineApi, image: Image) -> str:
+    """The same recipe is built once."""
+    text = image.dockerfile.encode()
+    tag = f"{BUILD_REPO}:{hashlib.sha256(text).hexdigest()[:24]}"
+    if await api.inspect_image(tag) is not None:
+        return tag
+    log.info("building an image")
+    try:
+        await _follow(api.build(_make_context(text), tag=tag, labels={IMAGE_LABEL: "build"}), tag)
+    except (DockerError, aiohttp.ClientError, _StepFailedError) as error:
+        reason = str(getattr(error, "message", error))[:300]
+        raise BackendUnavailableError(
+            f"the image could not be built: {reason}", op="create", hint="the log of corral.docker has the steps"
+        ) from error
+    return tag
+
+
+class _StepFailedError(Exception):
+    """The daemon said so in the middle of its answer."""
+
+
+async def _follow(steps: AsyncIterator[Json], name: str) -> None:
+    async for step in steps:
+        if "error" in step:
+            raise _StepFailedError(str(step["error"]))
+        text = str(step.get("status") or step.get("stream") or "").strip()
+        if text and "progressDetail" not in step:
+            log.debug("%s: %s", name, text[:200])
+
+
+def _make_context(dockerfile: bytes) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        info = tarfile.TarInfo("Dockerfile")
+        info.size = len(dockerfile)
+        tar.addfile(info, io.BytesIO(dockerfile))
+    return sink.getvalue()

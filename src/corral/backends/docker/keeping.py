@@ -1,0 +1,214 @@
+"""What outlives a container: snapshots and stopped sandboxes are images, whose tags say what they are."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from corral.backends.docker.container import (
+    CREATED_LABEL,
+    IMAGE_LABEL,
+    LABEL,
+    SPEC_LABEL,
+    Standing,
+    dump_spec,
+    load_spec,
+)
+from corral.backends.docker.engine_api import EngineApi, Json
+from corral.backends.docker.link import LinkHolder
+from corral.backends.docker.seam import mapped
+from corral.errors import SnapshotNotFoundError, SpecError
+from corral.results import SandboxInfo, SnapshotInfo
+from corral.spec import Spec
+
+if TYPE_CHECKING:
+    from corral.backends.docker.sandbox import DockerSandbox
+
+SNAPSHOTS = "corral-snapshot"
+STOPPED = "corral-stopped"
+TRASH = "corral-trash"
+"""Nobody's any more, but in use by a container: removed when that has ended."""
+OWN_IMAGES = frozenset({SNAPSHOTS, STOPPED, TRASH})
+NAME_LABEL = "dev.corral.name"
+
+
+class Keeping:
+    """In the I/O thread, unless said otherwise."""
+
+    def __init__(
+        self,
+        links: LinkHolder,
+        *,
+        make: Callable[..., Awaitable[DockerSandbox]],
+        forget: Callable[[DockerSandbox], None],
+    ) -> None:
+        self._links = links
+        self._make = make
+        self.forget = forget
+
+    @property
+    def _api(self) -> EngineApi:
+        return self._links.get().api
+
+    # Names.
+
+    async def find_kept(self) -> list[tuple[Standing, Json]]:
+        """The detached containers that run."""
+        found = []
+        for container in await self._api.find_containers(LABEL):
+            standing = next(filter(None, map(Standing.parse, container.get("Names") or [])), None)
+            if standing is not None and standing.kept and container.get("State") in ("running", "paused"):
+                found.append((standing, container))
+        return found
+
+    async def claim_name(self, name: str | None, sandbox_id: str) -> None:
+        """Raises: SpecError when another has it."""
+        if name is None:
+            return
+        taken = {standing.name: standing.sandbox_id for standing, _ in await self.find_kept()}
+        taken |= {info.name: info.sandbox_id for info in await self.list_stopped()}
+        if taken.get(name, sandbox_id) != sandbox_id:
+            raise SpecError(f"the name {name!r} is taken", sandbox_id=sandbox_id, op="detach", hint="take another")
+
+    # Stopped ones.
+
+    async def keep_files(self, container: str, sandbox_id: str, spec: Spec, name: str | None, created: float) -> None:
+        """The files of a container, as those of a stopped sandbox."""
+        await self.claim_name(name, sandbox_id)
+        await self._commit(container, STOPPED, sandbox_id, sandbox_id, name, spec=spec, created=created)
+
+    async def find_stopped(self, wanted: str) -> SandboxInfo | None:
+        """By id or name."""
+        return next((one for one in await self.list_stopped() if wanted in (one.sandbox_id, one.name)), None)
+
+    async def list_stopped(self) -> list[SandboxInfo]:
+        """All of them."""
+        found = []
+        for image in await self._find(STOPPED):
+            labels = image["Labels"]
+            spec = load_spec(labels[SPEC_LABEL])
+            found.append(
+                SandboxInfo(
+                    labels[LABEL], "docker", labels.get(NAME_LABEL) or None, "stopped",
+                    float(labels[CREATED_LABEL]), None, dict(spec.labels),
+                )
+            )  # fmt: skip
+        return found
+
+    async def read_stopped(self, sandbox_id: str) -> Spec:
+        """The spec of a stopped one."""
+        image = await self._api.inspect_image(f"{STOPPED}:{sandbox_id}")
+        assert image is not None, "it was found just now"
+        return load_spec(image["Config"]["Labels"][SPEC_LABEL])
+
+    async def relabel(self, image: str, info: SandboxInfo, spec: Spec) -> None:
+        """Make the files of an image those of a stopped sandbox: through a container that never runs."""
+        container = await self._api.create_container(
+            {"Image": image, "Labels": {}, "Entrypoint": ["/bin/sh"], "HostConfig": {"NetworkMode": "none"}},
+            name=f"corral-relabel-{uuid.uuid4().hex}",
+        )
+        try:
+            await self._commit(
+                container, STOPPED, info.sandbox_id, info.sandbox_id, info.name, spec=spec, created=info.created
+            )
+        finally:
+            await self._api.remove(container)
+
+    # Snapshots.
+
+    async def snapshot(self, container: str, sandbox_id: str, name: str | None) -> str:
+        """Gives its id. Raises: SpecError when the name is taken."""
+        with mapped(op="snapshot", sandbox_id=sandbox_id):
+            await self._claim_snapshot(name)
+            snapshot_id = str(uuid.uuid4())
+            await self._commit(container, SNAPSHOTS, snapshot_id, sandbox_id, name)
+        return snapshot_id
+
+    async def snapshot_stopped(self, info: SandboxInfo, name: str | None) -> str:
+        """Of a stopped one."""
+        spec = await self.read_stopped(info.sandbox_id)
+        container = await self._api.create_container(
+            {"Image": f"{STOPPED}:{info.sandbox_id}", "Labels": {SPEC_LABEL: dump_spec(spec)},
+             "Entrypoint": ["/bin/sh"], "HostConfig": {"NetworkMode": "none"}},
+            name=f"corral-relabel-{uuid.uuid4().hex}",
+        )  # fmt: skip
+        try:
+            return await self.snapshot(container, info.sandbox_id, name)
+        finally:
+            await self._api.remove(container)
+
+    async def _claim_snapshot(self, name: str | None) -> None:
+        if name is not None and any(info.name == name for info in await self.list_snapshots()):
+            raise SpecError(f"a snapshot named {name!r} is there already", op="snapshot", hint="take another name")
+
+    async def find_snapshot(self, wanted: str) -> str:
+        """The image of a snapshot, by id or name. Raises: SnapshotNotFoundError."""
+        for info in await self.list_snapshots():
+            if wanted in (info.snapshot_id, info.name):
+                return f"{SNAPSHOTS}:{info.snapshot_id}"
+        raise SnapshotNotFoundError(f"there is no snapshot {wanted!r}", op="snapshot", hint="list_snapshots() has all")
+
+    async def list_snapshots(self) -> list[SnapshotInfo]:
+        """All of them, oldest first."""
+        found = [
+            SnapshotInfo(
+                image["Tag"], "docker", image["Labels"].get(NAME_LABEL) or None, image["Labels"].get(LABEL),
+                float(image["Labels"][CREATED_LABEL]),
+            )
+            for image in await self._find(SNAPSHOTS)
+        ]  # fmt: skip
+        return sorted(found, key=lambda info: info.created)
+
+    async def discard(self, image: str) -> None:
+        """Forget an image's name; what a container still needs of it goes with the last of them."""
+        tag = image.partition(":")[2]
+        await self._api.tag_image(image, repo=TRASH, tag=tag)
+        await self._api.remove_image(image)
+        await self._api.remove_image(f"{TRASH}:{tag}")
+
+    async def sweep_trash(self) -> None:
+        """Remove what nobody needs any more."""
+        for image in await self._find(TRASH):
+            await self._api.remove_image(f"{TRASH}:{image['Tag']}")
+
+    async def make_trash(self, container: str) -> str:
+        """An image of a container's files for one other sandbox."""
+        tag = str(uuid.uuid4())
+        await self._commit(container, TRASH, tag, "", None)
+        return f"{TRASH}:{tag}"
+
+    async def fork(self, container: str, spec: Spec) -> DockerSandbox:
+        """From any event loop."""
+        image = await self._links.get().io.run(self._make_trash_mapped(container))
+        return await self._make(spec, image=image, trash=image)
+
+    async def _make_trash_mapped(self, container: str) -> str:
+        with mapped(op="fork"):
+            return await self.make_trash(container)
+
+    # Images.
+
+    async def _commit(
+        self, container: str, repo: str, tag: str, sandbox_id: str, name: str | None,
+        *, spec: Spec | None = None, created: float | None = None,
+    ) -> None:  # fmt: skip
+        labels = {
+            IMAGE_LABEL: repo,
+            LABEL: sandbox_id,
+            NAME_LABEL: name or "",
+            CREATED_LABEL: f"{created if created is not None else time.time():.3f}",
+        }
+        if spec is not None:
+            labels[SPEC_LABEL] = dump_spec(spec)
+        await self._api.commit(container, repo=repo, tag=tag, labels=labels, pause=True)
+
+    async def _find(self, repo: str) -> list[dict[str, Any]]:
+        """Our images of one repository, each with its tag. One image may have several."""
+        found = []
+        for image in await self._api.find_images(f"{IMAGE_LABEL}"):
+            for name in image.get("RepoTags") or []:
+                if name.startswith(f"{repo}:"):
+                    found.append({**image, "Tag": name.partition(":")[2]})  # noqa: PERF401
+        return found

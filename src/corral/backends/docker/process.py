@@ -1,0 +1,337 @@
+"""A program in a container: an exec of the daemon, its streams, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import signal as signals
+import time
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from aiodocker.exceptions import DockerError
+
+from corral.backends.docker.engine_api import Duplex
+from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, split_env
+from corral.backends.docker.seam import gone, is_gone, mapped
+from corral.command import SpawnRequest
+from corral.errors import (
+    BackendUnavailableError,
+    CorralError,
+    ExecError,
+    InvalidCommandError,
+    WorkdirError,
+)
+from corral.process import Ending, ProcessBase, as_bytes
+from corral.results import EndReason, StreamName, Usage
+
+if TYPE_CHECKING:
+    from corral.backends.docker.sandbox import DockerSandbox
+
+_STREAMS: dict[int, StreamName] = {1: "stdout", 2: "stderr"}
+_NOTES = ("Docker counts CPU time and memory of a container, not of one program in it",)
+_FIRST_LOOK_SECONDS = 0.05
+_LAST_LOOK_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 0.1
+_MAX_EARLY_BYTES = 1024 * 1024
+_KILLED = 128 + signals.SIGKILL
+_BROKEN = (aiohttp.ClientError, ConnectionError, RuntimeError, OSError)
+_NO_USER = re.compile(r"unable to find user|no matching entries in passwd|invalid user", re.IGNORECASE)
+
+
+class DockerProcess(ProcessBase):
+    """See `corral.protocol.Process`. Lives in the loop of the I/O thread; callers may be in any."""
+
+    def __init__(self, sandbox: DockerSandbox, request: SpawnRequest) -> None:
+        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
+        self._sandbox = sandbox
+        self._io = sandbox.io
+        self._request = request
+        self._exec_id = ""
+        self._opened: Duplex | None = None
+        self._abandoned = False
+        self.token = secrets.token_hex(12)
+        self._pid = 0
+        self._head = b""
+        self._begun = time.monotonic()
+        self._takes_input = request.stdin or request.pty
+        self._go = asyncio.Event()
+        self._reason: EndReason | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing = asyncio.Lock()
+
+    @property
+    def pid(self) -> int:
+        """See `Process`."""
+        return self._pid
+
+    @property
+    def user(self) -> str:
+        """Whose it is; nothing for the image's."""
+        return self._request.user
+
+    @property
+    def _stream(self) -> Duplex:
+        assert self._opened is not None, "it was begun"
+        return self._opened
+
+    # Beginning, in the I/O thread.
+
+    async def begin(self) -> None:
+        """Start it. Cancelled in the middle, it is ended as soon as it has begun.
+
+        Raises:
+            WorkdirError, InvalidCommandError, SandboxGoneError, SandboxPausedError, ExecError
+        """
+        beginning = asyncio.ensure_future(self._begin())
+        try:
+            await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            self._abandoned = True
+            self._io.spawn(self._abandon(beginning))
+            raise
+
+    async def _abandon(self, beginning: asyncio.Future[None]) -> None:
+        with contextlib.suppress(CorralError, DockerError, asyncio.CancelledError):
+            await beginning
+            self._end_tree("cancelled")
+
+    async def _begin(self) -> None:
+        request = self._request
+        argv, env = split_env(request)
+        argv = launch(
+            argv, token=self.token, cwd=request.cwd, stdin=request.stdin,
+            size=(request.rows, request.columns) if request.pty else None,
+        )  # fmt: skip
+        with mapped(op="exec", sandbox_id=self._sandbox.id):
+            self._exec_id = await self._sandbox.api.create_exec(
+                self._sandbox.container, argv, env={**env, CALL_VARIABLE: self.token}, user=request.user,
+                stdin=request.stdin, tty=request.pty,
+            )  # fmt: skip
+            if self._abandoned:
+                raise asyncio.CancelledError
+            self._opened = self._sandbox.api.start_exec(self._exec_id, tty=request.pty)
+            try:
+                await self._read_head()
+            except BaseException:
+                with contextlib.suppress(*_BROKEN):
+                    await self._stream.close()
+                raise
+        if request.timeout is not None:
+            left = request.timeout - (time.monotonic() - self._begun)
+            self._timer = self._io.loop.call_later(max(0.0, left), self.end_tree, "timeout")
+        self._sandbox.processes.add(self)
+        self._io.spawn(self._follow())
+
+    async def _read_head(self) -> None:
+        """The first line says its number."""
+        said = bytearray()
+        while b"\n" not in self._head:
+            message = await self._stream.read_out()
+            if message is None:
+                await self._explain(bytes(self._head + said))
+                return
+            if message.stream == 1:
+                self._head += message.data
+            elif len(said) < _MAX_EARLY_BYTES:
+                said += message.data  # the daemon may tell of what came later on the other stream first
+            if len(self._head) > 4096 and not self._head.startswith(self.token.encode()):
+                await self._explain(self._head)
+        line, _, rest = self._head.partition(b"\n")
+        words = line.decode("ascii", "replace").split()
+        if len(words) != 2 or words[0] != self.token:
+            await self._explain(self._head)
+        if words[1] == "cwd":
+            raise WorkdirError(
+                f"can't run in {self._request.cwd!r}",
+                sandbox_id=self._sandbox.id,
+                op="exec",
+                hint="make the folder first",
+            )
+        self._pid = int(words[1])
+        if rest:
+            self.feed("stdout", rest)
+        if said:
+            self.feed("stderr", bytes(said))
+
+    async def _explain(self, said: bytes) -> None:
+        """Why there is no program. Raises, always."""
+        text = said.decode("utf-8", "replace").strip()[:300]
+        where = self._sandbox.id
+        if _NO_USER.search(text):
+            raise InvalidCommandError(f"there is no user {self._request.user!r} inside", sandbox_id=where, op="exec")
+        if not await self._sandbox.is_alive():
+            raise gone(where, op="exec")
+        if "/bin/sh" in text and "no such file" in text:
+            raise BackendUnavailableError(
+                "the image has no /bin/sh", sandbox_id=where, op="exec", hint="take an image with a shell and coreutils"
+            )
+        if "argument list too long" in text.lower():
+            raise InvalidCommandError("arguments and environment are together too much", sandbox_id=where, op="exec")
+        raise ExecError(
+            f"the program could not be started: {text or 'no reason was told'}", sandbox_id=where, op="exec"
+        )
+
+    # Following, in the I/O thread.
+
+    async def _follow(self) -> None:
+        try:
+            code = await self._read()
+            if code is None:
+                code = await self._wait_for_code()
+            ending: Ending | CorralError = await self._judge(code)
+        except DockerError as error:
+            ending = gone(self._sandbox.id, op="exec") if is_gone(error) else ExecError(str(error))
+        except CorralError as error:
+            ending = error
+        except _BROKEN as error:
+            alive = await self._sandbox.is_alive()
+            text = f"the connection to the daemon broke: {type(error).__name__}"
+            ending = ExecError(text, sandbox_id=self._sandbox.id) if alive else gone(self._sandbox.id, op="exec")
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            with contextlib.suppress(*_BROKEN):
+                await self._stream.close()
+        self.finish(ending)
+        self._sandbox.processes.discard(self)
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended by then."""
+        waiting = asyncio.wrap_future(self._end)
+        done, _ = await asyncio.wait({waiting}, timeout=seconds)
+        return bool(done)
+
+    async def _read(self) -> int | None:
+        """Feed what comes. Its exit code, if it has ended while somebody else still holds its output."""
+        pause = _FIRST_LOOK_SECONDS
+        reading: asyncio.Task[Any] | None = None
+        try:
+            while True:
+                if reading is None:
+                    reading = asyncio.ensure_future(self._stream.read_out())
+                done, _ = await asyncio.wait({reading}, timeout=pause)
+                if done:
+                    message, reading = reading.result(), None
+                    if message is None:
+                        return None
+                    await self._take(message.stream, message.data)
+                    continue
+                told = await self._sandbox.api.inspect_exec(self._exec_id)
+                if not told["Running"] and told["ExitCode"] is not None:
+                    done, _ = await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
+                    if not done:
+                        return int(told["ExitCode"])
+                    continue
+                pause = min(pause * 2, _LAST_LOOK_SECONDS)
+        finally:
+            if reading is not None:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    async def _take(self, stream: int, data: bytes) -> None:
+        self._go.clear()
+        if self.feed(_STREAMS.get(stream, "stdout"), data) and self._reason is None:
+            await self._go.wait()
+
+    def resume_reading(self) -> None:
+        """See `ProcessBase`."""
+        with contextlib.suppress(RuntimeError):  # the I/O thread has ended, and the program with it
+            self._io.loop.call_soon_threadsafe(self._go.set)
+
+    async def _wait_for_code(self) -> int:
+        """Its streams are closed: it has ended, or will say no more."""
+        pause = 0.002
+        while True:
+            told = await self._sandbox.api.inspect_exec(self._exec_id)
+            if not told["Running"] and told["ExitCode"] is not None:
+                return int(told["ExitCode"])
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
+
+    async def _judge(self, code: int) -> Ending | CorralError:
+        usage = Usage(wall_seconds=time.monotonic() - self._begun, notes=_NOTES)
+        if self._reason is not None and not (self._reason == "cancelled" and code != _KILLED):
+            return Ending(_KILLED, self._reason, usage, signal=int(signals.SIGKILL))
+        if code == _KILLED:
+            if not await self._sandbox.outlived_a_kill():
+                return gone(self._sandbox.id, op="exec")
+            if await self._sandbox.counts_new_oom():
+                return Ending(code, "oom", usage, signal=int(signals.SIGKILL))
+        if 128 < code < 128 + signals.NSIG:  # the daemon's word for a signal; a program that exits so looks the same
+            return Ending(code, "signalled", usage, signal=code - 128)
+        return Ending(code, "exited", usage)
+
+    # What callers do, from any loop.
+
+    async def write(self, data: bytes | str) -> None:
+        """See `Process`."""
+        content = as_bytes(data)
+        if not self._takes_input or self.ended:
+            raise ExecError("the program takes no more input", sandbox_id=self._sandbox.id, op="write")
+        await self._io.run(self._write(content))
+
+    async def _write(self, content: bytes) -> None:
+        async with self._writing:
+            if not self._takes_input or self.ended:
+                raise ExecError("the program takes no more input", sandbox_id=self._sandbox.id, op="write")
+            try:
+                for offset in range(0, len(content), 65536):
+                    await self._stream.write_in(content[offset : offset + 65536])
+            except (*_BROKEN, AssertionError) as error:
+                text = "the program takes no more input"
+                raise ExecError(text, sandbox_id=self._sandbox.id, op="write") from error
+
+    async def close_stdin(self) -> None:
+        """See `Process`."""
+        if self.ended or not self._takes_input:
+            return
+        if self._request.pty:
+            await self.write(b"\x04")
+            return
+        await self._io.run(self._close_stdin())
+
+    async def _close_stdin(self) -> None:
+        async with self._writing:
+            self._takes_input = False
+            with contextlib.suppress(*_BROKEN):
+                await self._stream.end_input()
+
+    async def signal(self, number: int) -> None:
+        """See `Process`."""
+        if not 1 <= int(number) < signals.NSIG:
+            raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox.id, op="signal")
+        if not self.ended:
+            await self._io.run(self._sandbox.send_signal(self, int(number)))
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        """See `Process`."""
+        if not self._request.pty or self.ended:
+            raise ExecError("the program has no terminal", sandbox_id=self._sandbox.id, op="resize")
+        await self._io.run(self._sandbox.api.resize_exec(self._exec_id, rows=rows, columns=columns))
+
+    def end_tree(self, reason: EndReason) -> None:
+        """See `ProcessBase`."""
+        if self.ended:
+            return
+        try:
+            self._io.loop.call_soon_threadsafe(self._end_tree, reason)
+        except RuntimeError:  # the I/O thread has ended
+            self.finish(gone(self._sandbox.id, op="exec"))
+
+    def _end_tree(self, reason: EndReason) -> None:
+        if self._reason is None and not self.ended:
+            self._reason = reason
+            self._go.set()
+            self._io.spawn(self._sandbox.end_call(self))
+
+    def end_gone(self) -> None:
+        """The sandbox has ended."""
+        self._go.set()
+        self.finish(gone(self._sandbox.id, op="exec"))
+
+    async def end_rest(self) -> None:
+        """See `ProcessBase`."""
+        await self._io.run(self._sandbox.end_call(self, final=False))

@@ -1,0 +1,477 @@
+"""One sandbox: a container, and the handles to it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import signal as signals
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from aiodocker.exceptions import DockerError
+
+from corral.backends.docker.container import Standing, make_limits
+from corral.backends.docker.control import Control
+from corral.backends.docker.engine_api import EngineApi
+from corral.backends.docker.insidescripts import KILLER, SIGNALLER
+from corral.backends.docker.iothread import IoThread
+from corral.backends.docker.keeping import Keeping
+from corral.backends.docker.link import LinkHolder
+from corral.backends.docker.process import DockerProcess
+from corral.backends.docker.seam import gone, is_gone, mapped
+from corral.command import SpawnRequest
+from corral.errors import CapabilityError, CorralError, SandboxPausedError, SandboxStoppedError, SpecError
+from corral.results import Event, SandboxInfo, SandboxUsage
+from corral.sandbox import SandboxBase
+from corral.shellfiles.files import ShellFiles
+from corral.shellfiles.processes import ProcessShell
+from corral.shellfiles.resident import ResidentShell
+from corral.spec import Lifetime, Resources, Spec, check_name
+
+NAME = "docker"
+_END_SECONDS = 6.0
+_READ_OOM = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events 2>/dev/null; exit 0"
+
+log = logging.getLogger("corral.docker")
+
+
+@dataclass(slots=True)
+class Body:
+    """What of a sandbox is not its handle's: the container, and what is known of it."""
+
+    container: str
+    standing: Standing
+    created: float
+    user: str
+    """The name of the image's user."""
+    control: Control | None = None
+    control_pid: int = 0
+    """The process that holds the control, which a forked child does not."""
+    is_gone: bool = False
+    is_stopped: bool = False
+    is_paused: bool = False
+    oom_kills: int = 0
+    trash: str | None = None
+    """An image that is nobody's once this sandbox has ended."""
+    processes: set[DockerProcess] = field(default_factory=set)
+
+
+class DockerSandbox(SandboxBase):
+    """See `corral.protocol.AsyncSandbox`."""
+
+    def __init__(
+        self, body: Body, spec: Spec, links: LinkHolder, keeping: Keeping,
+        *, on_event: Callable[[Event], None] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(sandbox_id=body.standing.sandbox_id, spec=spec, backend=NAME, on_event=on_event)
+        self._body = body
+        self._links = links
+        self._keeping = keeping
+        self._owner_pid = os.getpid()
+        self._ending: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        shell = ResidentShell(ProcessShell(self._spawn, user=""), self._open_shell)
+        self._files = ShellFiles(shell, workdir=spec.workdir, sandbox_id=self._id, guard=self._check_files)
+
+    # What its parts need.
+
+    @property
+    def io(self) -> IoThread:
+        """The thread in which the daemon is spoken to."""
+        return self._links.get().io
+
+    @property
+    def api(self) -> EngineApi:
+        """For what runs in that thread."""
+        return self._links.get().api
+
+    @property
+    def container(self) -> str:
+        """The daemon's name for it."""
+        return self._body.container
+
+    @property
+    def processes(self) -> set[DockerProcess]:
+        """Those of this process that run in it."""
+        return self._body.processes
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether it lives on without its owner."""
+        return self._body.standing.kept
+
+    def tell(self, kind: str) -> None:
+        """An event, from the backend."""
+        self._say(kind)
+
+    def _check(self) -> None:
+        self._ensure_open()
+        if self._body.is_stopped:
+            raise SandboxStoppedError("the sandbox is stopped", sandbox_id=self._id, hint="backend.start() it")
+        if self._body.is_gone:
+            raise gone(self._id, op="sandbox")
+
+    def _check_files(self) -> None:
+        self._check()
+        if self._body.is_paused:
+            raise SandboxPausedError("the sandbox is paused", sandbox_id=self._id, hint="resume() it first")
+
+    async def _open_shell(self) -> DockerProcess:
+        """A shell that stays, for files."""
+        return await self._spawn(
+            SpawnRequest(
+                argv=("/bin/sh",), env={"LC_ALL": "C"}, cwd="/", user="", timeout=None, stdin=True,
+                output_limit_bytes=4096, listened=True,
+            )
+        )  # fmt: skip
+
+    @property
+    def files(self) -> ShellFiles:
+        """See `AsyncSandbox`."""
+        self._ensure_open()
+        return self._files
+
+    # Running.
+
+    async def _spawn(self, request: SpawnRequest) -> DockerProcess:
+        self._check()
+        if request.read_only or request.hidden:
+            raise CapabilityError(
+                "the docker backend has no views", sandbox_id=self._id, op="exec", hint="the embedded backend has them"
+            )
+        process = DockerProcess(self, request)
+        try:
+            await self.io.run(self._begin(process), undo=_end_process)
+        except CorralError as error:
+            if self._body.is_stopped or self._body.is_gone:
+                self._check()
+            error.sandbox_id = error.sandbox_id or self._id
+            raise
+        return process
+
+    async def _begin(self, process: DockerProcess) -> DockerProcess:
+        await process.begin()
+        return process
+
+    def _request(self, *args: Any, **options: Any) -> SpawnRequest:
+        """As the base says, but no user means the image's, whatever its name."""
+        request = super()._request(*args, **options)
+        return replace(request, user=options.get("user") or "")
+
+    def _base_env(self, user: str) -> Mapping[str, str]:
+        name = user if user != self._body.user and not user.isdigit() else self._body.user
+        return {"USER": name, "LOGNAME": name}
+
+    async def run_inside(self, script: str, *args: str, user: str) -> tuple[int, bytes]:
+        """A short script of ours, in the I/O thread; its exit code and the first of its output."""
+        argv = ["/bin/sh", "-c", script, "sh", *args]
+        exec_id = await self.api.create_exec(self.container, argv, env={}, user=user, stdin=False, tty=False)
+        output = bytearray()
+        async with self.api.start_exec(exec_id, tty=False) as stream:
+            while (message := await stream.read_out()) is not None:
+                if message.stream == 1 and len(output) < 65536:
+                    output += message.data
+        for _ in range(200):
+            told = await self.api.inspect_exec(exec_id)
+            if not told["Running"] and told["ExitCode"] is not None:
+                return int(told["ExitCode"]), bytes(output)
+            await asyncio.sleep(0.01)
+        return 1, bytes(output)
+
+    async def send_signal(self, process: DockerProcess, number: int) -> None:
+        """To a program's process group."""
+        known = {int(one): one.name.removeprefix("SIG") for one in signals.Signals}
+        name = known.get(number, str(number))
+        with mapped(op="signal", sandbox_id=self._id):
+            await self.run_inside(SIGNALLER, name, str(process.pid), user=process.user)
+
+    async def end_call(self, process: DockerProcess, *, final: bool = True) -> None:
+        """End a call's tree. If it can't be ended otherwise, the whole sandbox is."""
+        if self._body.is_gone:
+            return
+        try:
+            if self._body.is_paused:
+                await self.api.unpause(self.container)
+            if not await self._end_by_keeper(process):
+                await self._end_by_killer(process)
+            if self._body.is_paused:
+                await self.api.pause(self.container)
+        except DockerError as error:
+            if not is_gone(error):
+                log.warning("a call in sandbox %s could not be ended: %s", self._id, error)
+        if final and not await process.ends_within(_END_SECONDS):
+            log.warning("a program in sandbox %s does not end: the sandbox is ended", self._id)
+            await self.end()
+
+    async def _end_by_keeper(self, process: DockerProcess) -> bool:
+        control = self._body.control
+        if control is None or process.user or self._body.control_pid != os.getpid():
+            return False
+        return await control.ask(f"end {process.token} {process.pid}", answer=f"ended {process.token}")
+
+    async def _end_by_killer(self, process: DockerProcess) -> None:
+        """As a program of its own: where no process can be had any more, a few are allowed beyond the limit."""
+        for attempt in range(5):
+            try:
+                code, _ = await self.run_inside(KILLER, process.token, str(process.pid), user=process.user)
+            except DockerError as error:
+                if is_gone(error):
+                    return
+                code = 1
+            if code == 0:
+                break
+            limit = self._spec.resources.processes + 64 * (attempt + 1)
+            await self.api.update(self.container, {"PidsLimit": limit})
+        else:
+            return
+        if attempt:
+            await self.api.update(self.container, {"PidsLimit": self._spec.resources.processes})
+
+    # What is known of it.
+
+    async def is_alive(self) -> bool:
+        """Whether the container runs."""
+        if self._body.is_gone:
+            return False
+        try:
+            told = await self.api.inspect(self.container)
+        except DockerError as error:
+            return not is_gone(error)
+        return bool(told["State"]["Running"])
+
+    async def outlived_a_kill(self) -> bool:
+        """Whether it still runs a moment after a program of it was killed: the end of a container kills them all."""
+        for pause in (0.05, 0.2):
+            await asyncio.sleep(pause)
+            if not await self.is_alive():
+                return False
+        return True
+
+    async def counts_new_oom(self) -> bool:
+        """Whether the kernel has killed for want of memory since it was asked last."""
+        before = self._body.oom_kills
+        try:
+            _, said = await self.run_inside(_READ_OOM, user="")
+        except DockerError:
+            return False
+        for line in said.decode("ascii", "replace").splitlines():
+            word, _, number = line.partition(" ")
+            if word == "oom_kill" and number.strip().isdigit():
+                self._body.oom_kills = max(self._body.oom_kills, int(number))
+        return self._body.oom_kills > before
+
+    async def usage(self) -> SandboxUsage:
+        """See `AsyncSandbox`."""
+        self._check()
+        return await self.io.run(self._usage())
+
+    async def _usage(self) -> SandboxUsage:
+        with mapped(op="usage", sandbox_id=self._id):
+            stats = await self.api.stats(self.container)
+            if not self._body.is_paused:
+                await self.counts_new_oom()
+        memory = stats.get("memory_stats") or {}
+        cpu = ((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
+        return SandboxUsage(
+            cpu_seconds=cpu / 1e9 if cpu is not None else None,
+            memory_bytes=memory.get("usage"),
+            peak_memory_bytes=memory.get("max_usage"),
+            processes=(stats.get("pids_stats") or {}).get("current"),
+            oom_kills=self._body.oom_kills,
+        )
+
+    async def info(self) -> SandboxInfo:
+        """See `AsyncSandbox`."""
+        self._check()
+        if not await self.io.run(self.is_alive()):
+            raise gone(self._id, op="info")
+        standing = self._body.standing
+        return SandboxInfo(
+            self._id, NAME, standing.name or self._spec.name, "paused" if self._body.is_paused else "running",
+            self._body.created, standing.seconds_left, dict(self._spec.labels),
+        )  # fmt: skip
+
+    # Life.
+
+    def watch_deadline(self) -> None:
+        """End it in time, also if what runs inside has stopped the clock there. In the I/O thread."""
+        if self._timer is not None:
+            self._timer.cancel()
+        left = self._body.standing.seconds_left
+        if left is not None:
+            loop = self.io.loop
+            self._timer = loop.call_later(max(0.0, left), lambda: self.io.spawn(self.end()))
+
+    async def begin_life(self) -> None:
+        """Its time is counted from now, when all is ready, here and inside. In the I/O thread."""
+        seconds = self._spec.lifetime.seconds
+        if seconds is not None:
+            self._body.standing = replace(self._body.standing, deadline=time.time() + seconds)
+            if self._body.control is None or not await self._body.control.ask(f"live {seconds:.3f}", answer="lives"):
+                raise gone(self._id, op="create")
+            self.watch_deadline()
+
+    def has_ended(self) -> None:
+        """The container is gone: nothing of it runs any more. In the I/O thread."""
+        self._body.is_gone = True
+        for process in list(self._body.processes):
+            process.end_gone()
+
+    async def end(self) -> None:
+        """Remove the container, once, whoever asks. In the I/O thread."""
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._remove())
+        await asyncio.shield(self._ending)
+
+    async def _remove(self) -> None:
+        if not self._body.is_stopped:
+            self.has_ended()
+        if self._timer is not None:
+            self._timer.cancel()
+        with mapped(op="close", sandbox_id=self._id):
+            await self.api.remove(self.container)
+        await self.let_go()
+        if self._body.trash is not None:
+            await self.api.remove_image(self._body.trash)
+        self._keeping.forget(self)
+
+    async def let_go(self) -> None:
+        """Close the control. In the I/O thread."""
+        control, self._body.control = self._body.control, None
+        if control is not None and self._body.control_pid == os.getpid():
+            await control.close()
+
+    def _release(self) -> Awaitable[None]:
+        if os.getpid() != self._owner_pid or self._body.is_stopped:
+            return asyncio.sleep(0)  # a forked child has nothing of its own in it
+        if self._body.standing.kept:
+            self._keeping.forget(self)
+        work = self.let_go() if self._body.standing.kept else self.end()
+        # Now, not when awaited: the event loop may end before.
+        future: concurrent.futures.Future[None] = self.io.submit(work)
+        return asyncio.wrap_future(future)
+
+    async def kill(self) -> None:
+        """See `AsyncSandbox`."""
+        if not self._closed and not self._body.is_stopped:
+            await self.io.run(self.end())
+            await self.aclose()
+
+    async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
+        """See `AsyncSandbox`."""
+        self._check()
+        check_name(name)
+        if lifetime_seconds is not None:
+            Lifetime(seconds=lifetime_seconds)  # raises for what is no time
+        if not self._body.standing.kept:
+            await self.io.run(self.keep(name or self._spec.name, lifetime_seconds))
+            self._say("detached")
+        return self._id
+
+    async def keep(self, name: str | None, lifetime_seconds: float | None) -> None:
+        """Let it live on without us. In the I/O thread. Raises: SpecError when the name is taken."""
+        left = lifetime_seconds if lifetime_seconds is not None else self._body.standing.seconds_left
+        deadline = None if left is None else time.time() + left
+        standing = Standing(self._id, kept=True, deadline=deadline, name=name)
+        with mapped(op="detach", sandbox_id=self._id):
+            await self._keeping.claim_name(name, self._id)
+            told = "-" if left is None else f"{max(left, 0.001):.3f}"
+            control = self._body.control
+            if control is None or not await control.ask(f"keep {told}", answer="kept"):
+                raise gone(self._id, op="detach")
+            await self.api.rename(self.container, str(standing))
+        self._body.standing = standing
+        self.watch_deadline()
+
+    # Powers.
+
+    async def snapshot(self, name: str | None = None) -> str:
+        """See `CanSnapshot`."""
+        self._check()
+        check_name(name)
+        return await self.io.run(self._keeping.snapshot(self.container, self._id, name))
+
+    async def fork(self, spec: Spec | None = None) -> SandboxBase:
+        """See `CanFork`."""
+        self._check()
+        return await self._keeping.fork(self.container, spec or replace(self._spec, name=None, client_token=None))
+
+    async def stop(self) -> None:
+        """See `CanStop`."""
+        self._ensure_open()
+        if self._body.is_stopped:
+            return
+        self._check()
+        await self.io.run(self._stop())
+
+    async def _stop(self) -> None:
+        name = self._body.standing.name or self._spec.name
+        with mapped(op="stop", sandbox_id=self._id):
+            await self._keeping.keep_files(self.container, self._id, self._spec, name, self._body.created)
+        self._body.is_stopped = True
+        self.has_ended()
+        await self.end()
+
+    async def pause(self) -> None:
+        """See `CanPause`."""
+        self._check()
+        with mapped(op="pause", sandbox_id=self._id):
+            await self.io.run(self.api_pause(pause=True))
+        self._body.is_paused = True
+
+    async def resume(self) -> None:
+        """See `CanPause`."""
+        self._check()
+        with mapped(op="resume", sandbox_id=self._id):
+            await self.io.run(self.api_pause(pause=False))
+        self._body.is_paused = False
+
+    async def api_pause(self, *, pause: bool) -> None:
+        """In the I/O thread."""
+        await (self.api.pause(self.container) if pause else self.api.unpause(self.container))
+
+    async def resize(
+        self,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        """See `CanResize`."""
+        self._check()
+        resources = resized(self._spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=self._id)
+        if resources != self._spec.resources:
+            with mapped(op="resize", sandbox_id=self._id):
+                await self.io.run(self._resize(resources))
+            self._spec = replace(self._spec, resources=resources)
+
+    async def _resize(self, resources: Resources) -> None:
+        await self.api.update(self.container, make_limits(resources, self._links.settings))
+
+
+def resized(
+    resources: Resources, cpus: float | None, memory_bytes: int | None, disk_bytes: int | None, processes: int | None,
+    *, sandbox_id: str,
+) -> Resources:  # fmt: skip
+    """The new limits. Raises: SpecError; CapabilityError for the disk, whose size is fixed when it is made."""
+    if disk_bytes is not None:
+        raise CapabilityError("Docker can't resize a disk", sandbox_id=sandbox_id, op="resize")
+    try:
+        return replace(
+            resources,
+            cpus=resources.cpus if cpus is None else cpus,
+            memory_bytes=resources.memory_bytes if memory_bytes is None else memory_bytes,
+            processes=resources.processes if processes is None else processes,
+        )
+    except SpecError as error:
+        error.sandbox_id = sandbox_id
+        raise
+
+
+async def _end_process(process: DockerProcess) -> None:
+    process.end_tree("cancelled")

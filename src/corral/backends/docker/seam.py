@@ -1,0 +1,64 @@
+"""The one place where the daemon's errors become ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import aiohttp
+from aiodocker.exceptions import DockerError
+
+from corral.errors import BackendError, BackendUnavailableError, CorralError, SandboxGoneError, SandboxPausedError
+
+NOT_FOUND = 404
+CONFLICT = 409
+_NO_CONNECTION = 900
+"""The client's own word for a daemon that is not there."""
+
+
+@contextlib.contextmanager
+def mapped(*, op: str, sandbox_id: str | None = None, host: str = "") -> Iterator[None]:
+    """Around whatever is said to the daemon."""
+    try:
+        yield
+    except DockerError as error:
+        if error.status == _NO_CONNECTION:
+            raise unreachable(error, op=op, host=host) from error
+        raise translate(error, op=op, sandbox_id=sandbox_id) from error
+    except (aiohttp.ClientError, ConnectionError, FileNotFoundError, PermissionError) as error:
+        if isinstance(error, CorralError):
+            raise
+        raise unreachable(error, op=op, host=host) from error
+    except TimeoutError as error:
+        raise BackendUnavailableError("the Docker daemon does not answer", op=op, sandbox_id=sandbox_id) from error
+
+
+def translate(error: DockerError, *, op: str, sandbox_id: str | None) -> CorralError:
+    """What the daemon said, as an error of ours."""
+    text = str(error.message)
+    if error.status == CONFLICT and "paused" in text:
+        return SandboxPausedError("the sandbox is paused", sandbox_id=sandbox_id, op=op, hint="resume() it first")
+    if sandbox_id is not None and is_gone(error):
+        return gone(sandbox_id, op=op)
+    return BackendError(f"the Docker daemon refused: {text[:300]}", sandbox_id=sandbox_id, op=op)
+
+
+def is_gone(error: DockerError) -> bool:
+    """Whether it says that the container, or the program in it, is no more."""
+    text = str(error.message)
+    words = ("is not running", "marked for removal", "removal of container", "is restarting", "can only create exec")
+    return error.status == NOT_FOUND or (error.status == CONFLICT and any(word in text for word in words))
+
+
+def gone(sandbox_id: str, *, op: str) -> SandboxGoneError:
+    """The end of a sandbox."""
+    return SandboxGoneError("the sandbox has ended", sandbox_id=sandbox_id, op=op, hint="make a new one")
+
+
+def unreachable(error: BaseException, *, op: str, host: str) -> BackendUnavailableError:
+    """No daemon."""
+    hint = (
+        "start it (`systemctl start docker`, or `podman system service`), be in the group `docker`, "
+        "or say where it is: CORRAL_DOCKER_HOST"
+    )
+    return BackendUnavailableError(f"no Docker daemon answers at {host}: {type(error).__name__}", op=op, hint=hint)

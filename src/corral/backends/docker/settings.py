@@ -1,0 +1,69 @@
+"""Where the daemon is, and what a container gets where a spec says nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from corral.errors import SpecError
+from corral.spec import Resources
+
+DEFAULT_IMAGE = "python:3.12-slim"
+DEFAULT_MEMORY_BYTES = 512 * 1024**2
+DOCKER_SOCKET = "/var/run/docker.sock"
+Isolation = Literal["runc", "gvisor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the constructor was given, with the environment's word for the rest."""
+
+    host: str
+    image: str = DEFAULT_IMAGE
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    isolation: Isolation = "runc"
+    pull: bool = True
+
+    def __post_init__(self) -> None:
+        if self.isolation not in ("runc", "gvisor"):
+            raise SpecError(f"isolation={self.isolation!r} is not known", hint="give 'runc' or 'gvisor'")
+
+    def find_memory(self, resources: Resources) -> int:
+        """A spec that leaves memory at the library's default leaves it to the backend, whose default is stricter.
+
+        A dataclass can't tell a default from the same value given by hand, so the value itself is the sign: who wants
+        exactly the library's default gives it to the backend.
+        """
+        return self.memory_bytes if resources.memory == Resources().memory else resources.memory
+
+
+def find_host(given: str | None, env: Mapping[str, str] = os.environ) -> str:
+    """The daemon's address: as given, as the environment says, Docker's own socket, or podman's."""
+    for host in (given, env.get("CORRAL_DOCKER_HOST"), env.get("DOCKER_HOST")):
+        if host:
+            return f"unix://{host}" if host.startswith("/") else host
+    podman = [f"{folder}/podman/podman.sock" for folder in (env.get("XDG_RUNTIME_DIR"), "/run") if folder]
+    found = next((path for path in (DOCKER_SOCKET, *podman) if Path(path).exists()), DOCKER_SOCKET)
+    return f"unix://{found}"
+
+
+def make_settings(
+    *,
+    host: str | None,
+    image: str | None,
+    memory_bytes: int | None,
+    isolation: Isolation,
+    pull: bool,
+    env: Mapping[str, str] = os.environ,
+) -> Settings:
+    """What was given, then the environment, then the defaults. Raises: SpecError."""
+    return Settings(
+        host=find_host(host, env),
+        image=image or env.get("CORRAL_DOCKER_IMAGE") or DEFAULT_IMAGE,
+        memory_bytes=memory_bytes if memory_bytes is not None else DEFAULT_MEMORY_BYTES,
+        isolation=isolation,
+        pull=pull,
+    )

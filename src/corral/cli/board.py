@@ -1,0 +1,118 @@
+"""What `corral serve` shows of itself: a few lines at its start, and on a terminal one more that is kept up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from corral.cli.display import cut, paint, unicode_wanted
+
+if TYPE_CHECKING:
+    from corral.server.app import Server
+
+_LOOK_SECONDS = 0.5
+
+
+class Board:
+    """Writes to stdout. A terminal that has gone away is no reason to stop serving."""
+
+    def __init__(self) -> None:
+        self._live = ""
+        """The line that is up to date, as it stands there now."""
+
+    def say(self, name: str, text: str) -> None:
+        """A line of the introduction."""
+        self.put(f"{paint(f'{name:>10}', 'cyan', stream=sys.stdout)}  {text}")
+
+    def put(self, line: str) -> None:
+        """Any other line."""
+        self.clear()
+        self._write(f"{line}\n")
+
+    def clear(self) -> None:
+        """Make room for somebody else's line."""
+        if self._live:
+            self._live = ""
+            self._write("\r\x1b[K")
+
+    async def introduce(self, server: Server, *, url: str, key: str | None) -> None:
+        """Where it is, what it stands on, and the first key, which is not shown again."""
+        able = await server.backend.capabilities()
+        self.say("address", url)
+        if key is not None:
+            self.say("key", f"{key}   (shown this once)")
+        self.say("backend", server.backend.name)
+        self.say("tier", f"{able.isolation}; memory {able.memory}, cpu {able.cpu}, disk {able.disk}")
+        for note in able.notes:
+            self.say("", note)
+        self.say("data", str(server.settings.data_folder))
+        if list(server.roster):
+            self.say("sandboxes", states(server))
+        if sys.stdout.isatty():
+            self.say("use it", f"export DAYTONA_API_URL={url} DAYTONA_API_KEY=…")
+
+    async def keep_count(self, server: Server) -> None:
+        """Until it is cancelled: how many of what there are."""
+        dot = "·" if unicode_wanted(sys.stdout) else "-"
+        while True:
+            counts = (
+                states(server) or "no sandboxes",
+                _count(server.metrics.in_flight, "request"),
+                _count(len(server.events), "listener"),
+            )
+            # One column stays free: some terminals go on to the next line when the last one is written.
+            line = cut(f" {dot} ".join(counts), max(10, shutil.get_terminal_size((80, 24)).columns - 1))
+            if line != self._live:
+                self._live = line
+                self._write(f"\r\x1b[K{line}")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+
+def states(server: Server) -> str:
+    """How many sandboxes are in which state."""
+    return ", ".join(f"{number} {state}" for state, number in sorted(server.roster.states().items()))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+async def ask(board: Board, question: str, *, interrupted: asyncio.Event) -> bool:
+    """Yes or no, at the terminal; another Ctrl-C, the end of input and anything unclear are a no."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[str] = loop.create_future()
+
+    def read() -> None:
+        try:
+            text = os.read(0, 1000).decode("utf-8", "replace")
+        except OSError:
+            text = ""
+        if not answer.done():
+            answer.set_result(text)
+
+    board.clear()
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+    # Not input(): nothing can end the thread that waits in it.
+    loop.add_reader(0, read)
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(interrupted.wait())
+    both: list[asyncio.Future[Any]] = [answer, waiting]
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        loop.remove_reader(0)
+        waiting.cancel()
+    if answer.done() and answer.result().endswith("\n"):
+        return answer.result().strip().lower() in ("y", "yes")
+    board.put("")
+    return False

@@ -1,0 +1,5 @@
+"""Files by shell: everything that `AsyncFiles` promises, for backends that can run `/bin/sh` inside and no more.
+
+Nothing of ours is installed inside: fixed scripts for POSIX sh with coreutils or busybox are run as the code's user, so
+what that user may not do is refused by the kernel. Content goes through standard input and output only.
+"""

@@ -1,0 +1,276 @@
+"""The fixed scripts that run inside: POSIX sh with coreutils or busybox.
+
+Paths come as arguments, always absolute, so none begins with a dash. What is told is separated by NULs, since a name
+may hold anything else. A refusal of ours is one word on standard error, `corral:` and the name of an errno; the tools'
+own refusals are recognised by their text (`faults.py`).
+"""
+
+from __future__ import annotations
+
+_FAIL = 'fail() { echo "corral:$1" >&2; exit 90; }\n'
+
+_REGULAR = """
+regular() {
+  if [ ! -f "$1" ]; then
+    [ -d "$1" ] && fail EISDIR
+    [ -e "$1" ] && fail EINVAL
+    stat -L -c %f "$1" >/dev/null || exit 91
+    fail ENOENT
+  fi
+}
+"""
+"""Refuses what is not a regular file; what `stat` says of a missing one is told as it is."""
+
+STAT = (
+    _FAIL
+    + """
+stat $2 -c '%f %s %Y %u %g' "$1" || exit 91
+if [ -z "$2" ] && [ -L "$1" ]; then readlink "$1"; fi
+"""
+)
+"""path, `-L` or nothing. One line; of a link, its target after it."""
+
+LIST = (
+    _FAIL
+    + """
+[ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
+[ -r "$1" ] && [ -x "$1" ] || fail EACCES
+case $1 in /) root=/ ;; *) root=$1/. ;; esac
+"""
+)
+
+_TELL = r"""
+if find / -maxdepth 0 -printf '' 2>/dev/null; then
+  find "$root" -mindepth 1 $depth $prune -printf '%y %m %s %T@ %U %G\0%p\0%l\0'
+else
+  find "$root" -mindepth 1 $depth $prune -exec sh -c '
+    for f; do
+      about=$(stat -c "%f %s %Y %u %g" "$f") || continue
+      target=; [ -L "$f" ] && { target=$(readlink "$f"; echo x); target=${target%?x}; }
+      printf "%s\0%s\0%s\0" "$about" "$f" "$target"
+    done' sh {} +
+fi
+exit 0
+"""
+
+LIST += "depth='-maxdepth 1'; prune=\n" + _TELL
+"""path. Records of three: what `stat` knows, the path, a link's target."""
+
+WALK = (
+    _FAIL
+    + """
+[ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
+case $1 in /) root=/ ;; *) root=$1/. ;; esac
+depth=; [ "$2" = 0 ] || depth="-maxdepth $2"
+prune=; set -f
+[ "$3" = all ] || prune='( -name .* ! -name . -prune ) -o'
+"""
+    + _TELL
+)
+"""path, how deep (0: without end), `all` or `visible`. Records as of `LIST`."""
+
+READ = (
+    _FAIL
+    + _REGULAR
+    + """
+regular "$1"
+where=$(readlink -f "$1"; echo x)
+case $where in /proc/*|/sys/*) fail EINVAL ;; esac
+[ -r "$1" ] || fail EACCES
+size=$(stat -L -c %s "$1") || exit 91
+echo "$size"
+[ "$size" = 0 ] || exec head -c "$size" "$1"
+"""
+)
+"""path. The size in a line, then as many bytes: no more if it grows."""
+
+WRITE = (
+    _FAIL
+    + """
+path=$1 temporary=$2 size=$3 mode=$4 parents=$5 how=$6 sha=$7 phase=$8
+umask 022
+where=$path
+if [ -L "$where" ]; then
+  where=$(readlink -f "$where" && echo x) || fail ENOENT
+  where=${where%?x}
+fi
+folder=${where%/*}; [ -n "$folder" ] || folder=/
+if [ ! -d "$folder" ]; then
+  [ "$parents" = yes ] || { stat -L -c %f "$folder" >/dev/null || exit 91; fail ENOTDIR; }
+  mkdir -p "$folder" || exit 91
+fi
+if [ -e "$where" ] || [ -L "$where" ]; then
+  [ "$how" = exclusive ] && fail EEXIST
+  [ -d "$where" ] && fail EISDIR
+  [ -f "$where" ] || fail EINVAL
+  [ -w "$where" ] || fail EACCES
+  [ "$mode" = keep ] && mode=$(stat -c %a "$where")
+elif [ "$how" = swap ]; then
+  fail ENOENT
+fi
+[ "$mode" = keep ] && mode=644
+[ -w "$folder" ] && [ -x "$folder" ] || fail EACCES
+temporary=$folder/$temporary
+trap 'rm -f "$temporary"' EXIT
+trap 'exit 92' HUP INT TERM
+if [ "$phase" != commit ]; then
+  : >"$temporary" || exit 91
+  chmod 600 "$temporary"
+  cat >>"$temporary" || exit 91
+  if [ "$phase" = stage ]; then trap - EXIT; exit 0; fi
+fi
+[ "$(stat -c %s "$temporary")" = "$size" ] || exit 92
+if [ "$how" = append ] && [ -f "$where" ]; then
+  cat "$where" "$temporary" >"$temporary.2" && mv -f "$temporary.2" "$temporary" || { rm -f "$temporary.2"; exit 91; }
+fi
+chmod "$mode" "$temporary" || exit 91
+case $how in
+  exclusive)
+    [ -d "$where" ] && fail EEXIST
+    ln "$temporary" "$where" || { [ -e "$where" ] || [ -L "$where" ] && fail EEXIST; exit 91; } ;;
+  swap)
+    now=$(sha256sum <"$where") || exit 91
+    [ "${now%% *}" = "$sha" ] || fail ECHANGED
+    mv -f "$temporary" "$where" || exit 91 ;;
+  *)
+    [ -d "$where" ] && fail EISDIR
+    mv -f "$temporary" "$where" || exit 91 ;;
+esac
+"""
+)
+"""path, temporary name, size, mode, parents, how, sha256, phase. A stream that ends too early changes nothing.
+
+Where the size is known, all is done at once. Otherwise the content is put aside first (`stage`), and takes its place
+when all of it has come (`commit`).
+"""
+
+DROP = """
+where=$1
+[ -L "$where" ] && { where=$(readlink -f "$where"; echo x); where=${where%?x}; }
+rm -f "${where%/*}/$2" "${where%/*}/$2.2"
+"""
+"""path, temporary name: of a write that was not finished."""
+
+MOVE = (
+    _FAIL
+    + """
+from=$1 to=$2
+[ -e "$from" ] || [ -L "$from" ] || { stat -c %f "$from" >/dev/null || exit 91; fail ENOENT; }
+folder=${to%/*}; [ -n "$folder" ] || folder=/
+[ -d "$folder" ] || { stat -L -c %f "$folder" >/dev/null || exit 91; fail ENOTDIR; }
+case $to/ in "$from"/?*) fail EINVAL ;; esac
+if [ -e "$to" ] || [ -L "$to" ]; then
+  [ "$3" = overwrite ] || fail EEXIST
+  [ "$from" -ef "$to" ] && [ ! -L "$from" ] && [ ! -L "$to" ] && exit 0
+  if [ -d "$to" ] && [ ! -L "$to" ]; then
+    [ -d "$from" ] && [ ! -L "$from" ] || fail EISDIR
+    rmdir "$to" || exit 91
+  else
+    [ -d "$from" ] && [ ! -L "$from" ] && fail ENOTDIR
+    [ -L "$to" ] && { rm -f "$to" || exit 91; }
+  fi
+fi
+mv -f "$from" "$to" || exit 91
+"""
+)
+"""from, to, `overwrite` or not."""
+
+REMOVE = (
+    _FAIL
+    + """
+[ "$1" = / ] && fail EPERM
+if [ ! -e "$1" ] && [ ! -L "$1" ]; then
+  stat -c %f "$1" >/dev/null || exit 91
+  fail ENOENT
+fi
+if [ -d "$1" ] && [ ! -L "$1" ]; then
+  [ "$2" = recursive ] || { rmdir "$1" || exit 91; exit 0; }
+  rm -rf "$1" || exit 91
+else
+  rm -f "$1" || exit 91
+fi
+"""
+)
+"""path, `recursive` or not."""
+
+MKDIR = (
+    _FAIL
+    + """
+umask 022
+if [ "$2" = parents ]; then
+  mkdir -p "$1" || exit 91
+else
+  [ -e "$1" ] || [ -L "$1" ] && fail EEXIST
+  mkdir "$1" || exit 91
+fi
+[ -z "$3" ] || chmod "$3" "$1" || exit 91
+"""
+)
+"""path, `parents` or not, mode or nothing."""
+
+SYMLINK = (
+    _FAIL
+    + """
+[ -e "$1" ] || [ -L "$1" ] && fail EEXIST
+ln -s -- "$2" "$1" || exit 91
+"""
+)
+"""path, target."""
+
+CHMOD = (
+    _FAIL
+    + """
+[ -e "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOENT; }
+chmod "$2" "$1" || exit 91
+"""
+)
+"""path, mode."""
+
+PACK = (
+    _FAIL
+    + """
+[ -e "$1" ] || [ -L "$1" ] || { stat -c %f "$1" >/dev/null || exit 91; fail ENOENT; }
+if [ -d "$1" ] && [ ! -L "$1" ]; then
+  cd "$1" || exit 91
+  tar -cf - .
+else
+  [ -f "$1" ] || [ -L "$1" ] || fail EINVAL
+  folder=${1%/*}; cd "${folder:-/}" || exit 91
+  name=${1##*/}
+  case $name in -*) name=./$name ;; esac
+  tar -cf - "$name"
+fi
+exit 0
+"""
+)
+"""path. A tar; what can't be read is left out."""
+
+UNPACK = (
+    _FAIL
+    + """
+umask 022
+mkdir -p "$1" || exit 91
+cd "$1" || exit 91
+exec tar -xopf -
+"""
+)
+"""path. A tar that was checked on our side comes in."""
+
+SEARCH = (
+    _FAIL
+    + """
+root=$1 large=$3
+[ -e "$root" ] || { stat -L -c %f "$root" >/dev/null || exit 91; fail ENOENT; }
+set -f
+hide=; [ "$2" = all ] || hide='( -name .* ! -name . -prune ) -o'
+if [ -d "$root" ]; then case $root in /) ;; *) root=$root/. ;; esac
+else root=$(readlink -f "$root"; echo x); root=${root%?x}; hide=; fi
+told='for f; do printf "corral-large:%s\\n" "$f" >&2; done'
+read='for f; do [ -r "$f" ] || printf "corral-shut:%s\\n" "$f" >&2; done'
+links=; tar --hard-dereference --version >/dev/null 2>&1 && links=--hard-dereference
+find "$root" $hide -type f ! -size +"$large" -exec tar $links -cf - {} + -exec sh -c "$read" sh {} + \\
+  -o -type f -size +"$large" -exec sh -c "$told" sh {} +
+exit 0
+"""
+)
+"""path, `all` or `visible`, how many blocks of 512 bytes are too large. The files below, as tar after tar."""

@@ -1,0 +1,200 @@
+"""The Docker backend keeps its promises, against a real daemon that is started for these tests."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from corral.backends.docker import DockerBackend
+from corral.door import make_spec
+from corral.errors import BackendUnavailableError
+from corral.image import Image
+from corral.protocol import Backend
+from corral.testing.pytest import conformance_tests
+from support.dockerd import Daemon, open_daemon
+
+_ORDER = "the daemon reads both streams apart, and the order between them is lost there"
+CANNOT = {
+    "streams_are_apart_and_in_order": _ORDER,
+    "on_output_gets_everything": _ORDER,
+    "events_are_in_order": _ORDER,
+    "output_is_read_by_several": _ORDER,  # of one stream, the test below shows it
+}
+
+_daemons: list[Daemon] = []
+
+pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def daemon() -> Iterator[Daemon]:
+    """One daemon for all of this file."""
+    with open_daemon() as opened:
+        _daemons.append(opened)
+        yield opened
+        _daemons.clear()
+
+
+def make() -> DockerBackend:
+    """A backend at the tests' daemon."""
+    return DockerBackend(host=_daemons[0].host, image=_daemons[0].image)
+
+
+def count(backend: Backend) -> int:
+    """All containers, whoever's."""
+    assert isinstance(backend, DockerBackend)
+    return backend.count_living()
+
+
+test_conformance = conformance_tests(make, cannot=CANNOT, count=count)
+
+OWNER = """
+import asyncio, sys
+from corral.backends.docker import DockerBackend
+from corral.door import make_spec
+
+async def main():
+    backend = DockerBackend(host=sys.argv[1], image=sys.argv[2])
+    boxes = [await backend.create(make_spec()) for _ in range(2)]
+    process = await boxes[0].start("sleep 1000")
+    print("READY", flush=True)
+    await process.wait()
+
+asyncio.run(main())
+"""
+
+
+def test_containers_die_with_a_killed_owner(daemon: Daemon) -> None:
+    before = daemon.count()
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, daemon.host, daemon.image], stdout=subprocess.PIPE, text=True,
+        env={**os.environ},
+    )  # fmt: skip
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "READY\n"
+        assert daemon.count() == before + 2
+        owner.send_signal(signal.SIGKILL)
+    finally:
+        owner.kill()
+        owner.wait()
+        if owner.stdout is not None:
+            owner.stdout.close()
+    guard = time.monotonic() + 60
+    while daemon.count() > before:
+        assert time.monotonic() < guard, daemon.run("ps", "--all")
+        time.sleep(0.1)
+
+
+HALF_MADE = """
+import asyncio, os, sys
+from corral.backends.docker import DockerBackend
+from corral.backends.docker.container import Standing
+from corral.door import make_spec
+
+async def main():
+    backend = DockerBackend(host=sys.argv[1], image=sys.argv[2])
+    standing = Standing("00000000-0000-0000-0000-000000000000")
+    work = backend._create_container(make_spec(), sys.argv[2], standing)
+    await backend._links.get().io.run(work)
+    os._exit(9)
+
+asyncio.run(main())
+"""
+
+
+def test_what_a_killed_process_left_half_made_is_swept(daemon: Daemon) -> None:
+    before = daemon.count()
+    done = subprocess.run([sys.executable, "-c", HALF_MADE, daemon.host, daemon.image], timeout=60)
+    assert done.returncode == 9
+    assert daemon.count() == before + 1
+
+    async def use() -> int:
+        backend = make()
+        await backend.create(make_spec())
+        left = daemon.count()
+        await backend.aclose()
+        return left
+
+    assert asyncio.run(use()) == before + 1
+    assert daemon.count() == before
+
+
+def test_the_sandbox_is_strict(daemon: Daemon) -> None:
+    async def look() -> tuple[str, str]:
+        backend = make()
+        box = await backend.create(make_spec())
+        seen = await box.exec("cat /proc/self/status; ls /sys/class/net")
+        told = daemon.run("inspect", box.container)
+        await backend.aclose()
+        return seen.stdout, told
+
+    seen, told = asyncio.run(look())
+    assert "CapEff:\t0000000000000000" in seen
+    assert "CapBnd:\t0000000000000000" in seen
+    assert "NoNewPrivs:\t1" in seen
+    assert "Seccomp:\t2" in seen
+    assert seen.rstrip().endswith("\nlo")
+    assert '"Memory": 536870912' in told
+    assert '"PidsLimit": 256' in told
+    assert '"AutoRemove": true' in told
+
+
+def test_output_of_one_stream_is_read_by_several(daemon: Daemon) -> None:
+    async def use() -> list[bytes]:
+        backend = make()
+        box = await backend.create(make_spec())
+        process = await box.start("echo first; cat; echo last")
+
+        async def collect() -> bytes:
+            return b"".join([chunk.data async for chunk in process.output()])
+
+        readers = [asyncio.ensure_future(collect()) for _ in range(3)]
+        await process.write("middle\n")
+        await process.close_stdin()
+        seen = [*await asyncio.gather(*readers), await collect()]
+        await backend.aclose()
+        return seen
+
+    assert asyncio.run(use()) == [b"first\nmiddle\nlast\n"] * 4
+
+
+def test_what_the_daemon_has_not_got_is_said_with_a_remedy(daemon: Daemon) -> None:
+    async def ask(backend: DockerBackend, **wishes: Any) -> str:
+        try:
+            with pytest.raises(BackendUnavailableError) as caught:
+                await backend.create(make_spec(**wishes))
+            return str(caught.value)
+        finally:
+            await backend.aclose()
+
+    gvisor = DockerBackend(host=daemon.host, image=daemon.image, isolation="gvisor")
+    assert "runsc install" in asyncio.run(ask(gvisor))
+    unfetched = DockerBackend(host=daemon.host, image="registry.invalid/no-such:1")
+    assert "docker pull" in asyncio.run(ask(unfetched))
+    unasked = DockerBackend(host=daemon.host, pull=False)
+    assert "no-such:2" in asyncio.run(ask(unasked, image="no-such:2"))
+    assert daemon.count() == 0
+
+
+def test_a_recipe_is_built_once(daemon: Daemon) -> None:
+    recipe = Image.base(daemon.image).env({"FROM_RECIPE": "yes"}).workdir("/srv/made")
+
+    async def use() -> list[str]:
+        backend = make()
+        seen = []
+        for _ in range(2):
+            box = await backend.create(make_spec(image=recipe, workdir="/srv/made"))
+            seen.append((await box.exec('echo "$FROM_RECIPE"; pwd')).stdout)
+            await box.aclose()
+        await backend.aclose()
+        return seen
+
+    assert asyncio.run(use()) == ["yes\n/srv/made\n"] * 2
+    assert daemon.run("images", "--quiet", "corral-build").count("\n") == 1

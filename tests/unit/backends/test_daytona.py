@@ -1,0 +1,260 @@
+"""The daytona backend without a service: errors at the seam, what is tried again, labels, frames."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from corral.backends.daytona import DaytonaBackend, life, seam
+from corral.backends.daytona.frames import Parser, agent_text, pack
+from corral.backends.daytona.seam import ServiceError, mapped, read, reading, repeat, translate
+from corral.door import make_spec
+from corral.errors import (
+    BackendError,
+    BackendUnavailableError,
+    CapabilityError,
+    RateLimitedError,
+    SandboxGoneError,
+    SandboxPausedError,
+    SandboxStoppedError,
+    SpecError,
+)
+from corral.spec import Lifetime
+
+
+class RawError(Exception):
+    """As the generated client raises where the SDK does not translate: `code_run`, snapshots, secrets."""
+
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__(f"({status})\nReason: long\nHTTP response headers: …")
+        self.status = status
+        self.body = body
+        self.headers = {"Retry-After": "3"}
+
+
+class SdkError(Exception):
+    """As the SDK raises."""
+
+    def __init__(self, message: str, status_code: int | None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status_code = status_code
+        self.headers: dict[str, str] = {}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (404, SandboxGoneError),
+        (401, BackendUnavailableError),
+        (403, BackendUnavailableError),
+        (409, SpecError),
+        (400, SpecError),
+        (422, SpecError),
+        (501, CapabilityError),
+        (429, RateLimitedError),
+        (None, BackendUnavailableError),
+        (500, BackendError),
+    ],
+)
+def test_status_becomes_a_class(status: int | None, kind: type[Exception]) -> None:
+    for error in (SdkError("words", status), RawError(status or 0, json.dumps({"message": "words"}))):
+        with pytest.raises(kind) as caught, mapped(sandbox_id="id", op="exec"), reading():
+            raise error
+        assert type(caught.value) is kind
+        assert "Reason" not in str(caught.value)
+        assert caught.value.sandbox_id == "id"  # type: ignore[attr-defined]
+
+
+def test_raw_exception_is_read_like_the_others() -> None:
+    error = read(RawError(408, json.dumps({"message": "too late", "code": "PROCESS_EXECUTION_TIMEOUT"})))
+    assert (error.status, error.message, error.code) == (408, "too late", "PROCESS_EXECUTION_TIMEOUT")
+    assert error.retry_after == 3.0
+    assert read(RawError(502, "<html>")).status == 502
+
+
+def test_key_is_never_shown() -> None:
+    backend = DaytonaBackend(api_key="dtn_secret", api_url="http://127.0.0.1:1/api")
+    assert "dtn_secret" not in repr(backend._client.address)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What was slept, without sleeping."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(seam.asyncio, "sleep", sleep)
+    return slept
+
+
+def failing(*errors: Exception) -> tuple[Any, list[int]]:
+    left, calls = list(errors), [0]
+
+    async def call() -> str:
+        calls[0] += 1
+        if left:
+            raise left.pop(0)
+        return "done"
+
+    return call, calls
+
+
+def test_too_many_requests_is_tried_again_as_the_service_says(pauses: list[float]) -> None:
+    call, calls = failing(RawError(429, "{}"), SdkError("slow", 429))
+    assert asyncio.run(repeat(call, safe=False)) == "done"
+    assert calls == [3]
+    assert pauses[0] == 3.0
+    assert 0 < pauses[1] < 2
+
+
+@pytest.mark.parametrize("status", [502, 503, 504, None])
+def test_failure_is_tried_again_only_where_that_is_safe(status: int | None, pauses: list[float]) -> None:
+    call, calls = failing(SdkError("down", status))
+    assert asyncio.run(repeat(call, safe=True)) == "done"
+    assert calls == [2]
+    call, calls = failing(SdkError("down", status))
+    with pytest.raises(ServiceError):
+        asyncio.run(repeat(call, safe=False))
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 500, 501])
+def test_refusal_is_not_tried_again(status: int, pauses: list[float]) -> None:
+    call, calls = failing(SdkError("no", status))
+    with pytest.raises(ServiceError):
+        asyncio.run(repeat(call, safe=True))
+    assert calls == [1]
+    assert pauses == []
+
+
+def test_service_that_stays_away_is_given_up(pauses: list[float]) -> None:
+    call, calls = failing(*(SdkError("down", 503) for _ in range(20)))
+    with pytest.raises(ServiceError):
+        asyncio.run(repeat(call, safe=True))
+    assert calls == [5]
+    assert len(pauses) == 4
+
+
+def test_service_that_wants_an_hour_is_not_waited_for(pauses: list[float]) -> None:
+    error = RawError(429, "{}")
+    error.headers = {"retry-after": "3600"}
+    call, calls = failing(error)
+    with pytest.raises(ServiceError):
+        asyncio.run(repeat(call, safe=True))
+    assert (calls, pauses) == ([1], [])
+
+
+def test_state_says_more_than_a_refusal() -> None:
+    kinds = {state: seam.state_error(state, sandbox_id="id", op="exec") for state in
+             ("started", "stopped", "archived", "paused", "destroyed", "destroying", None)}  # fmt: skip
+    assert kinds["started"] is None
+    assert type(kinds["stopped"]) is type(kinds["archived"]) is SandboxStoppedError
+    assert type(kinds["paused"]) is SandboxPausedError
+    assert type(kinds["destroyed"]) is type(kinds["destroying"]) is type(kinds[None]) is SandboxGoneError
+
+
+def test_message_of_a_lost_connection_says_where_to_look() -> None:
+    error = translate(ServiceError(None, "refused"), sandbox_id=None, op="create")
+    assert "DAYTONA_API_URL" in str(error)
+
+
+# What is written at the service.
+
+
+def remote(**changes: Any) -> Any:
+    values = {"id": "id", "name": "id", "labels": {}, "env": {}, "state": "started", "created_at": None} | changes
+    return SimpleNamespace(**values)
+
+
+def test_spec_survives_its_labels() -> None:
+    spec = make_spec(
+        labels={"team": "red"}, workdir="/srv/x", exec_timeout=7.5, output_limit_bytes=99,
+        lifetime=Lifetime(seconds=100, idle_seconds=30), env={"A": "1"},
+    )  # fmt: skip
+    labels = life.labels_of(spec, 1e12, name="mine")
+    again = life.spec_of(remote(labels=labels, env={"A": "1", "DAYTONA_SANDBOX_ID": "id"}))
+    assert (again.labels, again.workdir, again.exec_timeout) == ({"team": "red"}, "/srv/x", 7.5)
+    assert (again.output_limit_bytes, again.lifetime.idle_seconds, again.name) == (99, 30, "mine")
+    assert dict(again.env) == {"A": "1"}
+
+
+def test_labels_that_others_wrote_do_no_harm() -> None:
+    for wish in ("nonsense", "[]", '{"exec_timeout": "x"}', '{"output_limit_bytes": -1}'):
+        spec = life.spec_of(remote(labels={life.WISH: wish, life.DEADLINE: "soon"}))
+        assert (spec.exec_timeout, spec.lifetime.seconds) == (None, None)
+
+
+def test_owned_sandbox_names_its_owner_and_is_private() -> None:
+    box = remote(labels=life.owned_labels(make_spec(labels={"a": "b"}), None))
+    assert life.is_owned(box)
+    assert box.labels[life.OWNER]
+    assert life.user_labels(box.labels) == {"a": "b"}
+    assert not life.is_owned(remote(labels=life.labels_of(make_spec(), None)))
+
+
+def test_name_of_a_token_is_the_same_everywhere_and_says_nothing() -> None:
+    assert life.token_name("secret-token") == life.token_name("secret-token") != life.token_name("another")
+    assert "secret" not in life.token_name("secret-token")
+    assert life.name_of(remote(name=life.token_name("x"))) is None
+    assert life.name_of(remote(name="given")) == "given"
+
+
+def test_service_outlives_the_deadline_by_minutes_at_most() -> None:
+    assert [life.minutes(seconds) for seconds in (0.5, 60, 61, 3600)] == [2, 2, 3, 61]
+
+
+# What is refused before anybody is asked.
+
+
+@pytest.mark.parametrize(
+    "wish", [{"packages": ["six"]}, {"venv": "/x"}, {"ephemeral": True}, {"hostname": "other"},
+             {"image": "debian:12", "snapshot": "x"}],
+)  # fmt: skip
+async def test_wish_that_the_service_has_no_word_for_is_refused(wish: dict[str, Any]) -> None:
+    backend = DaytonaBackend(api_key="key", api_url="http://127.0.0.1:1/api")
+    with pytest.raises(CapabilityError):
+        await backend.create(make_spec(**wish))
+
+
+async def test_service_that_is_not_there_is_said(pauses: list[float]) -> None:
+    backend = DaytonaBackend(api_key="key", api_url="http://127.0.0.1:1/api")
+    with pytest.raises(BackendUnavailableError, match="DAYTONA_API_URL"):
+        await backend.connect("x")
+    await backend.aclose()
+
+
+async def test_missing_sdk_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "daytona", None)
+    with pytest.raises(BackendUnavailableError, match=r"pip install 'corral\[daytona\]'"):
+        await DaytonaBackend(api_key="key", api_url="http://127.0.0.1:1/api").connect("x")
+
+
+# Frames.
+
+
+def test_frames_are_put_together_however_they_come() -> None:
+    wire = pack(b"o", 7, b"abc") + pack(b"x", 8) + pack(b"e", 9, bytes(1000))
+    for size in (1, 5, 64, len(wire)):
+        parser, seen = Parser(), []
+        for offset in range(0, len(wire), size):
+            seen += list(parser.feed(wire[offset : offset + size]))
+        assert seen == [(b"o", 7, b"abc"), (b"x", 8, b""), (b"e", 9, bytes(1000))]
+
+
+def test_endless_frame_is_refused() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        list(Parser().feed(b"o" + (7).to_bytes(4, "big") + (1 << 31).to_bytes(4, "big")))
+
+
+def test_what_is_sent_inside_stands_alone() -> None:
+    text = agent_text()
+    compile(text, "inside", "exec")
+    assert b"from corral" not in text
+    assert b"import corral" not in text
