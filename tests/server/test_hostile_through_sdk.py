@@ -28,9 +28,11 @@ pytestmark = [pytest.mark.needs_root, pytest.mark.timeout(900)]
 
 NOT_BY_ITS_OWN_WORD = {
     "kill-whoever-serves-the-host": "it ends what watches over it, and is ended with it before it can say so",
+    "flood-the-output": "all of it travels to whoever listens, which takes longer than the probe waits",
     "stop-whoever-serves-the-host": "it stops what watches over it, and is ended from outside before it can say so",
 }
-"""Inside a foreign service, programs and what watches over them are one user's: see the tests below."""
+"""Inside a foreign service, programs and what watches over them are one user's: see the test below. That a flood is
+taken whole and leaves our memory flat is a check of the conformance suite."""
 
 
 class SmallBackend(EmbeddedBackend):
@@ -91,10 +93,10 @@ def test_contained(name: str, outcomes: dict[str, Outcome]) -> None:
 async def test_whoever_watches_over_programs_is_started_again(number: int, tmp_path: Path) -> None:
     code = f"""
 import os
-for name in os.listdir("/proc"):
-    if name.isdigit() and int(name) not in (1, os.getpid()):
+for pid in range(2, 400):  # not all of them can be seen
+    if pid != os.getpid():
         try:
-            os.kill(int(name), {number})
+            os.kill(pid, {number})
         except OSError:
             pass
 import time

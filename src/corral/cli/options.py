@@ -106,7 +106,15 @@ def _choose_backend(context: click.Context, parameter: click.Parameter, value: s
     given = context.get_parameter_source("backend")
     if value != "daytona" and given in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
         raise click.UsageError(f"--url is for a server, and --backend {value} needs none: give one of the two", context)
-    return open_server(url, context.meta.get("corral.key"))
+    server = open_server(url, context.meta.get("corral.key"))
+    context.call_on_close(lambda: _close(server))
+    return server
+
+
+def _close(server: Any) -> None:
+    import asyncio
+
+    asyncio.run(server.aclose())
 
 
 def open_server(url: str, key: str | None) -> Any:

@@ -181,20 +181,8 @@ class Init:
                 self._start_agent(descriptors.pop(0))
                 wire.send(channel, {"ok": True})
                 channel.close()
-            elif message.get("op") == "ping":
-                idle = time.monotonic() - self._last_use
-                wire.send(channel, {"ok": True, "calls": len(self._calls), "idle_seconds": idle})
-                channel.close()
-            elif message.get("op") == "usage":
-                wire.send(channel, self._usage())
-                channel.close()
-            elif message.get("op") == "end_rest":
-                if message.get("tree") in self._unfinished:
-                    self._trees.kill(message["tree"])
-                wire.send(channel, {"ok": True})
-                channel.close()
             else:
-                wire.send(channel, {"error": "unknown", "text": str(message.get("op"))})
+                wire.send(channel, self._answer(message))
                 channel.close()
         except CallRefusedError as refusal:
             with contextlib.suppress(OSError):
@@ -204,6 +192,20 @@ class Init:
             channel.close()  # the client is gone
         finally:
             wire.close_all(descriptors)
+
+    def _answer(self, message: wire.Message) -> wire.Message:
+        """What is done at once, and needs no descriptor."""
+        operation = message.get("op")
+        if operation == "ping":
+            idle = time.monotonic() - self._last_use
+            return {"ok": True, "calls": len(self._calls), "idle_seconds": idle}
+        if operation == "usage":
+            return self._usage()
+        if operation == "end_rest":
+            if message.get("tree") in self._unfinished:
+                self._trees.kill(message["tree"])
+            return {"ok": True}
+        return {"error": "unknown", "text": str(operation)}
 
     def _fork_ahead(self) -> None:
         """Nothing else to do: have a child ready for the next call."""

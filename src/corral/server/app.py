@@ -22,6 +22,7 @@ from corral.server.events import EventHub
 from corral.server.guard import Guard
 from corral.server.metrics import Metrics
 from corral.server.openapi import document
+from corral.server.orphans import adopt
 from corral.server.reconcile import reconcile
 from corral.server.roster import Roster
 from corral.server.services import Control, Services
@@ -126,7 +127,7 @@ async def opened(
         log.event("reconciled", milliseconds=round((time.perf_counter() - begin) * 1000, 1), found=dict(done))
         running = [
             asyncio.create_task(Sweeper(server.warden, seconds=settings.sweep_seconds, on_loss=server.lost.set).run()),
-            asyncio.create_task(server.warden.adopt()),
+            asyncio.create_task(adopt(server.warden)),
             asyncio.create_task(server.admission.run()),
         ]
         server.services.control.ready = True

@@ -6,10 +6,30 @@ limit is kept by us, and while it goes on nothing else can run in its context.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
 from corral.errors import CorralError, NotRecordedError, SandboxGoneError
 from corral.interpreter.contexts import Interpreter
 from corral.protocol import AsyncSandbox
 from corral.server import log
+from corral.server.faults import Fault
+
+if TYPE_CHECKING:
+    from corral.server.warden import SandboxWarden
+
+_ADOPT_SECONDS = 1.0
+"""After a start, those who wait for the server come first."""
+
+
+async def adopt(warden: SandboxWarden) -> None:
+    """Take up what an earlier server has left, one by one. Whoever is asked for meanwhile is taken up at once."""
+    await asyncio.sleep(_ADOPT_SECONDS)
+    for row in warden.roster:
+        if row.id in warden.orphaned and row.state == "started":
+            with contextlib.suppress(CorralError, Fault):  # it is gone, and says so to whoever asks
+                await warden.find_held(row)
 
 
 async def end_runs(box: AsyncSandbox, *, sandbox_id: str) -> None:

@@ -27,8 +27,6 @@ from corral.server.wishes import ResizeWish, home_of, language_of
 from corral.spec import HOME
 
 T = TypeVar("T")
-_ADOPT_SECONDS = 1.0
-"""After a start, those who wait for the server come first."""
 _ENDED = "it has ended by itself: killed from outside, or out of memory as a whole"
 
 
@@ -142,14 +140,6 @@ class SandboxWarden:
         if row.id in self.orphaned:
             await end_runs(box, sandbox_id=row.id)
             self.orphaned.discard(row.id)
-
-    async def adopt(self) -> None:
-        """Take up what an earlier server has left, one by one. Whoever is asked for meanwhile is taken up at once."""
-        await asyncio.sleep(_ADOPT_SECONDS)
-        for row in self.roster:
-            if row.id in self.orphaned and row.state == "started" and row.id not in self._live:
-                with contextlib.suppress(CorralError, Fault):  # it is gone, and says so to whoever asks
-                    await self._connect(row)
 
     def hold(self, row: Sandbox, box: AsyncSandbox) -> Held:
         """Calls get this handle from now on."""

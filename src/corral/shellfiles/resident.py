@@ -45,7 +45,8 @@ class ResidentShell:
         try:
             await seat.begin(self._open, script, args, data)
         except BaseException:
-            seat.give_up()
+            # The text may be on its way already: whoever cleans up next must find that it has ended.
+            await asyncio.shield(asyncio.ensure_future(seat.stop()))
             raise
         return seat
 

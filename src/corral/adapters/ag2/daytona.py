@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import time
 import uuid
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +91,7 @@ class DaytonaCodeExecutor(CodeExecutorBase):
         try:
             if self._backend is None:
                 self._backend = ServiceBackend(**self._options)
+                weakref.finalize(self, _close_soon, self._backend).atexit = False  # the backend has its own way
             return Sandbox(backend=self._backend, **self._wishes)
         except RateLimitedError as error:
             raise RuntimeError(f"Daytona rate limit exceeded during sandbox creation: {error}") from error
@@ -145,6 +147,11 @@ class DaytonaCodeExecutor(CodeExecutorBase):
             sandbox_id=self.sandbox_id,
         )
         return with_blocks(result, done)
+
+
+def _close_soon(backend: Backend) -> None:
+    """For an executor that was forgotten. The garbage collector calls it on whatever thread, so nothing waits."""
+    get_portal().run_soon(backend.aclose())
 
 
 def _is_late(error: BaseException | None) -> bool:

@@ -33,6 +33,8 @@ class OwnedSandbox(AdaptedSandbox):
             # However many ask at once, from whatever loops: the environment makes one for all of them.
             async with self._environment.open_box() as box:
                 self._box = box
+            if self._closed:
+                await self._environment.aclose()  # it was closed from another thread while this one was made
         box_now = self._box
         if self._closed or box_now is None:
             raise self._closed_error(box_now.id if box_now is not None else None)

@@ -48,16 +48,16 @@ class ServiceBackend(DaytonaBackend):
         self._limits = limits
         self._fields = dict(fields or {})
 
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> DaytonaSandbox:
-        """See `Backend`."""
-        silent = spec.network.mode == "none" and not self._fields.get("network_block_all")
-        if silent and "open" in (await self.capabilities()).network:
-            spec = replace(spec, network=NetworkPolicy("open"))
-        return await super().create(spec, on_event=on_event)
+    def hold(
+        self, box: Any, spec: Spec, *, owned: bool, on_event: Callable[[Event], None] | None = None
+    ) -> DaytonaSandbox:
+        """A handle, whose spec says what the service gave."""
+        network = spec.network if getattr(box, "network_block_all", False) else NetworkPolicy("open")
+        return super().hold(box, replace(spec, network=network), owned=owned, on_event=on_event)
 
     def _params(self, spec: Spec, labels: dict[str, str], deadline: float | None) -> Any:
         made = super()._params(spec, labels, deadline)
-        changes = {"resources": self._sdk_limits(), **self._fields}
+        changes = {"resources": self._sdk_limits(), "network_block_all": None, **self._fields}
         if "labels" in changes:
             changes["labels"] = {**changes["labels"], **made.labels}
         known = type(made).model_fields

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,6 +56,7 @@ class Client:
         if found is None:
             self._made.clear()  # a parent's: its sockets are the parent's business
             found = self._made[os.getpid()] = self._make()
+            weakref.finalize(self, _close_forgotten, found, os.getpid()).atexit = False
         return found
 
     def _make(self) -> AsyncDaytona:
@@ -100,6 +103,12 @@ class Client:
         if made is not None:
             with contextlib.suppress(Exception):
                 await get_loop().finish(_close(made))
+
+
+def _close_forgotten(client: Any, process: int) -> None:
+    """Nobody has the backend any more."""
+    if os.getpid() == process and not sys.is_finalizing():
+        get_loop().begin(_close(client))
 
 
 async def _close(client: Any) -> None:
