@@ -64,7 +64,22 @@ class ProcessShell:
             output_limit_bytes=STDERR_LIMIT_BYTES,
             listened=True,
         )
-        return ProcessRun(await self._spawn(request), stdin)
+        starting = asyncio.ensure_future(self._spawn(request))
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Whoever cleans up next must find that it has ended, or it makes what was just removed.
+            await asyncio.shield(asyncio.ensure_future(_undo(starting)))
+            raise
+        return ProcessRun(process, stdin)
+
+
+async def _undo(starting: asyncio.Future[ProcessBase]) -> None:
+    """Let a program begin, and end it."""
+    with contextlib.suppress(CorralError, TimeoutError, asyncio.CancelledError):
+        process = await starting
+        process.end_tree("cancelled")
+        await process.wait(timeout=_STOP_SECONDS)
 
 
 async def _feed(process: ProcessBase, stdin: AsyncIterable[bytes]) -> None:

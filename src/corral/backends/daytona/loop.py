@@ -8,13 +8,47 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
+import queue
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from corral.perprocess import PerProcess
 
 T = TypeVar("T")
+
+_WORKERS = 2
+
+
+class _Workers(concurrent.futures.ThreadPoolExecutor):
+    """Threads for what blocks, such as looking up a name.
+
+    Python's own pools take no work once the program begins to end, and then no thread can be started either. But that
+    is when the last sandboxes are deleted; so these threads are there from the beginning, and take work to the end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)  # an event loop takes no other kind of pool; its own thread is never started
+        self._work: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        for number in range(_WORKERS):
+            threading.Thread(target=self._serve, name=f"corral-daytona-{number}", daemon=True).start()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
+        """See `Executor`."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._work.put((future, functools.partial(fn, *args, **kwargs)))
+        return future
+
+    def _serve(self) -> None:
+        while True:
+            future, work = self._work.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+                future.set_exception(error)
 
 
 class LoopThread:
@@ -22,6 +56,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(_Workers())
         self._thread = threading.Thread(target=self.loop.run_forever, name="corral-daytona", daemon=True)
         self._thread.start()
         self._tasks: set[asyncio.Task[Any]] = set()

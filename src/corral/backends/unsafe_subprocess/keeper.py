@@ -33,6 +33,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS = 200
 _KILL_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -75,17 +76,14 @@ def find_descendants(roots: Iterable[int], *, sessions: Iterable[int] = ()) -> s
         children.setdefault(parent, []).append(pid)
         if session in wanted:
             known.add(pid)
-    stack, found = list(known), set[int]()
+    stack = list(known)
     while stack:
         pid = stack.pop()
         for child in children.get(pid, ()):
             if child not in known:
                 known.add(child)
                 stack.append(child)
-    for pid in known:
-        if pid in every and not every[pid][2]:
-            found.add(pid)
-    return found - {os.getpid()}
+    return {pid for pid in known if pid in every and not every[pid][2]} - {os.getpid()}
 
 
 def send(pid: int, number: int) -> None:
@@ -122,7 +120,7 @@ class Warden:
         self._deadline: float | None = None
         self._reason = ""
         self._ended = False
-        self._asked_rest = False
+        self._listening = True
         self._heard = b""
 
     def serve(self) -> None:
@@ -135,12 +133,12 @@ class Warden:
             return
         if request["timeout"] is not None:
             self._deadline = self._begun + request["timeout"]
-        while self._reap():
+        while self._is_needed():
             ready = self._wait(wake)
             if wake in ready:
                 drain(wake)
             if self._alive in ready:
-                end_below((os.getpid(),), sessions=(self._program,))
+                self._end("cancelled")
                 return
             if self._channel in ready and not self._hear():
                 return
@@ -148,10 +146,28 @@ class Warden:
                 self._end("timeout")
 
     def _wait(self, wake: int) -> list[Any]:
-        patience = None
+        # Without a subreaper nobody is told when the last of a session goes: then we look now and then.
+        patience = None if sys.platform == "linux" else _LOOK_SECONDS
         if self._deadline is not None and not self._ended:
             patience = max(0.0, self._deadline - time.monotonic())
-        return select.select([self._channel, wake, self._alive], [], [], patience)[0]
+        heard: list[Any] = [self._channel] if self._listening else []
+        return select.select([*heard, wake, self._alive], [], [], patience)[0]
+
+    def _is_needed(self) -> bool:
+        """Whether something of the call still runs."""
+        return self._reap() or bool(self._sessions())
+
+    def _sessions(self) -> tuple[int, ...]:
+        """Its program's session, where orphans don't come to us. As long as one lives in it, nobody gets its number."""
+        if sys.platform == "linux":
+            return ()
+        try:
+            os.killpg(self._program, 0)
+        except ProcessLookupError:
+            return ()
+        except PermissionError:
+            pass
+        return (self._program,)
 
     def _start(self, request: dict[str, Any], streams: list[int]) -> bool:
         report, theirs = os.pipe()
@@ -183,11 +199,10 @@ class Warden:
             data = b""
         if not data:
             # Let go of while the program runs, it is a cancellation. Afterwards what it left goes on without us.
-            if not self._ended or self._asked_rest:
+            if not self._ended:
                 self._end("cancelled")
-                return self._reap()
-            self._channel, other = socket.socketpair()
-            other.detach()
+                return False
+            self._listening = False
             return True
         *lines, self._heard = (self._heard + data).split(b"\n")
         for line in lines:
@@ -200,8 +215,8 @@ class Warden:
             elif message["op"] == "kill":
                 self._end(message["reason"])
             elif message["op"] == "rest":
-                self._asked_rest = True
-                end_below((os.getpid(),), sessions=(self._program,))
+                self._end("cancelled")
+                self._say({"rest": "ended"})
         return True
 
     def _end(self, reason: str) -> None:
@@ -210,10 +225,8 @@ class Warden:
             self._reason = reason
         guard = time.monotonic() + _KILL_SECONDS
         while True:
-            end_below((os.getpid(),), sessions=(self._program,))
-            if not self._reap() or time.monotonic() > guard:
-                return
-            if not find_descendants((os.getpid(),), sessions=(self._program,)):
+            end_below((os.getpid(),), sessions=self._sessions())
+            if not self._is_needed() or time.monotonic() > guard:
                 return
             time.sleep(0.001)
 
@@ -273,13 +286,14 @@ def become(request: dict[str, Any], streams: list[int], report: int) -> NoReturn
     try:
         signal.set_wakeup_fd(-1)
         os.setsid()
+        # Numbers 0–2 may themselves be sources: all are copied out of the way first. The rest closes with execve.
         safe = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10) for number in streams]
+        close_all(streams)
         report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, 10)
         for target, source in enumerate(safe):
             os.dup2(source, target, inheritable=True)
         if request["pty"]:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        close_others(report)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             with contextlib.suppress(OSError, ValueError):
                 signal.signal(number, signal.SIG_DFL)
@@ -315,19 +329,6 @@ def execute(given: list[str], env: dict[str, str], report: int) -> int:
     text = os.strerror(refusal) if refusal else "command not found"
     os.write(2, f"corral: {name}: {text}\n".encode("utf-8", "surrogateescape"))
     return _NOT_EXECUTABLE if refusal else _NOT_FOUND
-
-
-def close_others(kept: int) -> None:
-    """Everything above the standard streams but one."""
-    top = max(kept + 1, os.sysconf("SC_OPEN_MAX") if not os.path.isdir("/proc/self/fd") else 0)
-    if top == kept + 1:
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) > 2 and int(name) != kept:
-                with contextlib.suppress(OSError):
-                    os.close(int(name))
-        return
-    os.closerange(3, kept)
-    os.closerange(kept + 1, min(top, 65536))
 
 
 def close_all(descriptors: Iterable[int]) -> None:
@@ -371,7 +372,6 @@ class Keeper:
         self._folder = folder
         self._deadline = time.monotonic() + seconds if seconds is not None else None
         self._wardens: set[int] = set()
-        self._sessions: set[int] = set()
         self._alive, self._hold = os.pipe()
         self._wake = make_wake_pipe()
 
@@ -395,6 +395,7 @@ class Keeper:
         except OSError:
             return False
         if word == CALL and descriptors:
+            os.set_inheritable(descriptors[0], False)
             channel = socket.socket(fileno=descriptors[0])
             try:
                 pid = os.fork()
@@ -441,10 +442,15 @@ class Keeper:
 
     def end(self) -> None:
         """End all that runs, and remove what was written."""
+        self._control.close()  # from now on everybody sees that it is gone
         guard = time.monotonic() + _KILL_SECONDS
+        if sys.platform != "linux":
+            os.close(self._hold)  # the wardens end what only they know
+            while self._wardens and time.monotonic() < guard:
+                self._reap()
+                time.sleep(0.01)
         while True:
-            # Of each warden its program's session, too: where there is no subreaper, that is all that is known.
-            end_below((os.getpid(),), sessions=self._sessions)
+            end_below((os.getpid(),))
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
@@ -456,7 +462,9 @@ class Keeper:
         for _ in range(3):
             subprocess.run(["chmod", "-R", "u+rwx", self._folder], stderr=subprocess.DEVNULL, check=False)
             if subprocess.run(["rm", "-rf", self._folder], stderr=subprocess.DEVNULL, check=False).returncode == 0:
-                return
+                break
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self._folder}.lock")
 
 
 def main(arguments: list[str]) -> None:

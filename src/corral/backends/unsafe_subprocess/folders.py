@@ -1,0 +1,128 @@
+"""Where sandboxes lie on the host, who holds them, and what their paths mean.
+
+Each has a folder of its own with `home` (the workdir of its programs) and `tmp`. It lives as long as somebody holds its
+lock, which the kernel releases with the process; what nobody holds is swept by whoever comes next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import subprocess
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from corral.errors import BackendUnavailableError
+
+_LOCK_SUFFIX = ".lock"
+
+
+def find_base(given: Path | str | None = None) -> Path:
+    """The folder of all sandboxes of this user; made if it is not there.
+
+    Raises:
+        BackendUnavailableError: somebody else has made it.
+    """
+    base = Path(given) if given is not None else Path(tempfile.gettempdir()) / f"corral-unsafe-{os.getuid()}"
+    base.mkdir(mode=0o700, parents=given is not None, exist_ok=True)
+    info = base.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
+        raise BackendUnavailableError(
+            f"{base} belongs to somebody else, or others may write there", op="create", hint="set TMPDIR to another"
+        )
+    return base.resolve()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folder of one sandbox."""
+
+    sandbox_id: str
+    root: Path
+    lock: int
+    """The descriptor of its lock; whoever has it open holds the sandbox."""
+
+    @property
+    def home(self) -> str:
+        """The workdir of its programs."""
+        return str(self.root / "home")
+
+    @property
+    def temporary(self) -> str:
+        """Its /tmp."""
+        return str(self.root / "tmp")
+
+
+def make_place(base: Path) -> Place:
+    """A new folder, locked before it exists: no sweep can come between."""
+    while True:
+        sandbox_id = str(uuid.uuid4())
+        lock = os.open(base / f"{sandbox_id}{_LOCK_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with contextlib.suppress(BlockingIOError):  # a sweep was faster, and is about to remove it
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_nlink:
+                    root = base / sandbox_id
+                    for folder in (root, root / "home", root / "tmp"):
+                        folder.mkdir(mode=0o700)
+                    (root / "home").chmod(0o755)
+                    return Place(sandbox_id, root, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def sweep(base: Path) -> None:
+    """Remove what nobody holds."""
+    for path in base.glob(f"*{_LOCK_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if (root := path.with_suffix("")).exists():
+                    remove(root)
+                path.unlink()
+            finally:
+                os.close(lock)
+
+
+def remove(root: Path) -> None:
+    """A tree of any depth and with any modes: two programs that know how."""
+    subprocess.run(["chmod", "-R", "u+rwx", str(root)], stderr=subprocess.DEVNULL, check=False)
+    subprocess.run(["rm", "-rf", str(root)], stderr=subprocess.DEVNULL, check=False)
+
+
+class Names:
+    """What paths of callers mean on the host.
+
+    Programs see the host as it is, and so do these names, with two exceptions: the workdir that was wished for and
+    `/tmp` are the sandbox's own folders. What is changed must lie in those.
+    """
+
+    def __init__(self, place: Place, *, wished: str) -> None:
+        self._root = str(place.root)
+        self._aliases = tuple(
+            (alias.rstrip("/"), real) for alias, real in ((wished, place.home), ("/tmp", place.temporary)) if alias != "/"
+        )
+
+    def resolve(self, path: str) -> str:
+        """The real one."""
+        if self._is_below(path, self._root):
+            return path
+        for alias, real in self._aliases:
+            if self._is_below(path, alias):
+                return real + path[len(alias) :]
+        return path
+
+    def is_ours(self, path: str) -> bool:
+        """Whether a real path, its links followed, is in one of the sandbox's folders."""
+        return any(self._is_below(path, real) for _, real in self._aliases) or self._is_below(path, self._root)
+
+    @staticmethod
+    def _is_below(path: str, folder: str) -> bool:
+        return path == folder or path.startswith(f"{folder}/")

@@ -1,0 +1,184 @@
+"""The owner's grip on a keeper: what is said to it, and how all of them end with us."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+
+from corral.backends.unsafe_subprocess.folders import Place
+from corral.backends.unsafe_subprocess.keeper import CALL, END, READY
+from corral.errors import BackendUnavailableError, SandboxGoneError
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_EXIT_SECONDS = 10.0
+
+_grips: weakref.WeakSet[Grip] = weakref.WeakSet()
+_registered = False
+_lock = threading.Lock()
+
+
+class Grip:
+    """One keeper, from its owner's side. Usable from any thread."""
+
+    def __init__(self, place: Place, *, seconds: float | None) -> None:
+        self.sandbox_id = place.sandbox_id
+        self._made_by = os.getpid()
+        self._control, control = socket.socketpair()
+        self._life, life = socket.socketpair()
+        self._closed = False
+        try:
+            descriptors = (control.fileno(), life.fileno(), place.lock)
+            argv = [find_python(), "-I", "-S", "-X", "utf8", str(_KEEPER), *map(str, descriptors), str(place.root)]
+            self._keeper = subprocess.Popen(
+                [*argv, "" if seconds is None else str(seconds)],
+                pass_fds=descriptors,
+                env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+            )
+        except BaseException:
+            self._control.close()
+            self._life.close()
+            raise
+        finally:
+            control.close()
+            life.close()
+        self._life.setblocking(False)
+        _grips.add(self)
+        _register()
+
+    async def wait_ready(self) -> None:
+        """Wait for the keeper's first word. Raises: BackendUnavailableError."""
+        if await asyncio.get_running_loop().sock_recv(self._life, 1) != READY:
+            raise BackendUnavailableError(
+                "the keeper of the sandbox did not start", op="create", hint="is there room for another process?"
+            )
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made it, and not one that it was forked from."""
+        return self._made_by == os.getpid()
+
+    def check(self, *, op: str | None = None) -> None:
+        """Raises: SandboxGoneError when the keeper is no more."""
+        if not self.is_alive():
+            raise self.gone(op=op)
+
+    def is_alive(self) -> bool:
+        """Whether the keeper still listens."""
+        if self._closed:
+            return False
+        try:
+            return self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def gone(self, *, op: str | None = None) -> SandboxGoneError:
+        """What every call raises once it has ended."""
+        return SandboxGoneError("the sandbox has ended", sandbox_id=self.sandbox_id, op=op, hint="make a new one")
+
+    def open_channel(self) -> socket.socket:
+        """The channel of a new call. Raises: SandboxGoneError."""
+        ours, theirs = socket.socketpair()
+        try:
+            self.check(op="exec")
+            socket.send_fds(self._control, [CALL], [theirs.fileno()])
+        except OSError as error:
+            ours.close()
+            if isinstance(error, SandboxGoneError):
+                raise
+            raise self.gone(op="exec") from error
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        return ours
+
+    def end(self) -> None:
+        """Ask for the end. Does not wait; from any thread, and again."""
+        if self._closed:
+            return
+        with contextlib.suppress(OSError):
+            self._control.send(END)
+        if self.is_ours:
+            with contextlib.suppress(OSError):
+                self._life.shutdown(socket.SHUT_WR)
+
+    async def wait_end(self) -> None:
+        """Until nothing of it is left."""
+        if not self.is_ours:
+            return
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            while await loop.sock_recv(self._life, 16):
+                pass
+        await asyncio.to_thread(self._keeper.wait)
+        self.close()
+
+    def wait_end_blocking(self, seconds: float) -> None:
+        """The same without an event loop, and not for ever."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(timeout=max(0.0, seconds))
+
+    def close(self) -> None:
+        """Let go. What still lives ends by that, if it is ours."""
+        self._closed = True
+        self._control.close()
+        self._life.close()
+
+    def forget(self) -> None:
+        """In a forked child: the sandbox is its parent's, whose end must be the sandbox's."""
+        self._life.close()
+        self._keeper.returncode = 0  # not our child; nobody waits for it here
+
+
+def find_python() -> str:
+    """What the keeper runs on. Raises: BackendUnavailableError."""
+    found = sys.executable or shutil.which("python3")
+    if not found:
+        raise BackendUnavailableError("there is no Python to run the keeper with", op="create", hint="put one on PATH")
+    return found
+
+
+def _register() -> None:
+    global _registered  # noqa: PLW0603 - once per process, and at_fork can't be undone
+    with _lock:
+        if _registered:
+            return
+        _registered = True
+    atexit.register(end_all)
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def end_all() -> None:
+    """At exit: end what is ours, without an event loop."""
+    ours = [grip for grip in list(_grips) if grip.is_ours]
+    for grip in ours:
+        grip.end()
+    deadline = time.monotonic() + _EXIT_SECONDS
+    for grip in ours:
+        grip.wait_end_blocking(deadline - time.monotonic())
+
+
+def _forget_all() -> None:
+    global _grips, _lock  # noqa: PLW0603 - the parent's lock may have been held by another of its threads
+    _lock = threading.Lock()
+    inherited, _grips = list(_grips), weakref.WeakSet()
+    for grip in inherited:
+        grip.forget()
