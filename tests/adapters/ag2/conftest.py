@@ -1,23 +1,18 @@
 """Where AG2's classes run in these tests: the embedded engine, `corral serve` as a Daytona service, a Docker daemon."""
 
-import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from daytona import Daytona, DaytonaConfig
 
 from corral.adapters.ag2 import CorralEnvironment, DaytonaEnvironment, DockerEnvironment, LocalEnvironment
-from corral.backends.docker import DockerBackend
+from corral.adapters.ag2.environments import EnvironmentBase
 from support.dockerd import Daemon, open_daemon
 from support.serving import ServedProcess, served
 
-PLACES = {
-    "embedded": [pytest.mark.needs_userns],
-    "daytona": [pytest.mark.needs_userns],
-    "docker": [pytest.mark.needs_docker, pytest.mark.timeout(240)],
-}
-PARAMS = [pytest.param(name, marks=marks) for name, marks in PLACES.items()]
+_DOCKER = (pytest.mark.needs_docker, pytest.mark.timeout(240))
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +30,11 @@ def service(server: ServedProcess, monkeypatch: pytest.MonkeyPatch) -> ServedPro
     return server
 
 
+Living = Callable[[], list[str]]
+
+
 @pytest.fixture
-def living(server: ServedProcess) -> Callable[[], list[str]]:
+def living(server: ServedProcess) -> Living:
     """The names of the sandboxes that the server has."""
     client = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key))
     return lambda: [box.name for box in client.list() if box.state not in ("destroyed", "destroying")]
@@ -49,20 +47,46 @@ def daemon() -> Iterator[Daemon]:
         yield opened
 
 
-@pytest.fixture(params=PARAMS)
-def wishes(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What to give to `CorralEnvironment` and `SandboxCodeExecutor`."""
-    if request.param == "daytona":
+@dataclass(frozen=True)
+class Kind:
+    """One of the environments, and how it says what AG2's own says."""
+
+    name: str
+    make: Callable[..., EnvironmentBase]
+    closed: str
+    late: str
+    """The beginning of what is said when the time was up, after 3 seconds."""
+
+
+KINDS = {
+    "corral": Kind("corral", CorralEnvironment, "The sandbox has been closed.", "Command timed out after 3s"),
+    "local": Kind("local", LocalEnvironment, "LocalSandbox has been closed.", "Command timed out after 3s"),
+    "daytona": Kind("daytona", DaytonaEnvironment, "DaytonaSandbox has been closed.", "Execution timed out: "),
+    "docker": Kind("docker", DockerEnvironment, "DockerSandbox has been closed.", "Execution timed out after 3s"),
+}
+
+
+@pytest.fixture(
+    params=["corral", "local", "daytona", pytest.param("docker", marks=_DOCKER)],
+)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
+    """Each environment of AG2's, with a place to run in."""
+    found = KINDS[request.param]
+    if found.name == "daytona":
         request.getfixturevalue("service")
-        return {"backend": "daytona"} if False else {"backend": _daytona(request)}
-    if request.param == "docker":
+    if found.name == "docker":
         daemon: Daemon = request.getfixturevalue("daemon")
-        return {"backend": DockerBackend(host=daemon.host, image=daemon.image)}
-    return {}
+        monkeypatch.setenv("CORRAL_DOCKER_HOST", daemon.host)
+
+        def make(**wishes: Any) -> EnvironmentBase:
+            return DockerEnvironment(image=daemon.image, **wishes)
+
+        return Kind(found.name, make, found.closed, found.late)
+    return found
 
 
-def _daytona(request: pytest.FixtureRequest) -> Any:
-    from corral.backends.daytona import DaytonaBackend
-
-    server: ServedProcess = request.getfixturevalue("server")
-    return DaytonaBackend(api_key=server.key, api_url=server.url)
+@pytest.fixture
+async def environment(kind: Kind) -> AsyncIterator[EnvironmentBase]:
+    """One of each, closed at the end."""
+    async with kind.make(timeout=30) as made:
+        yield made
