@@ -119,46 +119,40 @@ SECOND = "`timeout` must be >= 1 second."
 LATER = "Variables are only resolvable when SandboxCodeTool is invoked through an Agent."
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: DaytonaEnvironment(snapshot="a", image="b", timeout=0), BOTH),
-        (lambda: DaytonaEnvironment(timeout=0), SECOND),
-        (lambda: DaytonaEnvironment(timeout=0.5), SECOND),
-        (lambda: DaytonaCodeEnvironment(snapshot="a", image="b"), BOTH),
-        (lambda: DaytonaCodeEnvironment(languages=("ocaml",)), "No LanguageRunner registered for language 'ocaml'."),
-        (lambda: DockerEnvironment(timeout=0), SECOND),
-        (lambda: DockerSandbox(timeout=0.9), SECOND),
-        (lambda: DaytonaSandbox(client=None, params=None, timeout=0), SECOND),
-        (lambda: LocalSandbox(timeout=0), "`timeout` must be > 0 seconds."),
-        (lambda: CorralEnvironment(timeout=-1), "`timeout` must be > 0 seconds."),
-    ],
-)
-def test_what_is_refused_at_once(make: Callable[[], object], text: str) -> None:
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: DaytonaEnvironment(snapshot="a", image="b", timeout=0), BOTH),
+    (lambda: DaytonaEnvironment(timeout=0), SECOND),
+    (lambda: DaytonaEnvironment(timeout=0.5), SECOND),
+    (lambda: DaytonaCodeEnvironment(snapshot="a", image="b"), BOTH),
+    (lambda: DaytonaCodeEnvironment(languages=("ocaml",)), "No LanguageRunner registered for language 'ocaml'."),
+    (lambda: DockerEnvironment(timeout=0), SECOND),
+    (lambda: DockerSandbox(timeout=0.9), SECOND),
+    (lambda: DaytonaSandbox(client=None, params=None, timeout=0), SECOND),
+    (lambda: LocalSandbox(timeout=0), "`timeout` must be > 0 seconds."),
+    (lambda: CorralEnvironment(timeout=-1), "`timeout` must be > 0 seconds."),
+]
+
+
+@pytest.mark.parametrize("row", range(len(REFUSED)))
+def test_what_is_refused_at_once(row: int) -> None:
+    make, text = REFUSED[row]
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
         make()
     assert str(caught.value) == text
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (
-            lambda: DaytonaSandbox(client=Variable("c"), params=None),
-            "DaytonaSandbox.client must be a concrete value; got Variable. Wrap with DaytonaEnvironment to resolve "
-            "Variables from a Context.",
-        ),
-        (
-            lambda: DockerSandbox(image=Variable("i")),
-            "DockerSandbox.image must be a concrete value; got Variable. Wrap with DockerEnvironment to resolve "
-            "Variables from a Context.",
-        ),
-    ],
-)
-def test_a_sandbox_that_stands_alone_takes_no_variables(make: Callable[[], object], text: str) -> None:
-    with pytest.raises(TypeError) as caught:
-        make()
-    assert str(caught.value) == text
+def test_a_sandbox_that_stands_alone_takes_no_variables() -> None:
+    for name, parameter, make in (
+        ("Daytona", "client", lambda: DaytonaSandbox(client=Variable("c"), params=None)),
+        ("Daytona", "params", lambda: DaytonaSandbox(client=None, params=Variable("p"))),
+        ("Docker", "image", lambda: DockerSandbox(image=Variable("i"))),
+    ):
+        with pytest.raises(TypeError) as caught:
+            make()
+        assert str(caught.value) == (
+            f"{name}Sandbox.{parameter} must be a concrete value; got Variable. "
+            f"Wrap with {name}Environment to resolve Variables from a Context."
+        )
 
 
 class Context:
@@ -166,71 +160,69 @@ class Context:
         self.variables = variables
 
 
-@pytest.mark.parametrize(
-    ("environment", "context", "error", "text"),
-    [
-        (
-            DaytonaEnvironment(api_key=Variable("key"), image=Variable()),
-            None,
-            RuntimeError,
-            f"Daytona credentials given as Variable but no Context available to resolve them. {LATER}",
-        ),
-        (
-            DaytonaEnvironment(image=Variable("picture")),
-            None,
-            RuntimeError,
-            f"Daytona `image` given as Variable but no Context available to resolve it. {LATER}",
-        ),
-        (
-            DaytonaEnvironment(snapshot=Variable("s"), env_vars=Variable("e")),
-            None,
-            RuntimeError,
-            f"Daytona `snapshot`, `env_vars` given as Variable but no Context available to resolve them. {LATER}",
-        ),
-        (
-            DockerEnvironment(image=Variable("picture")),
-            None,
-            RuntimeError,
-            f"Docker `image` given as Variable but no Context available to resolve it. {LATER}",
-        ),
-        (
-            DaytonaEnvironment(api_key=Variable("key")),
-            Context(),
-            KeyError,
-            repr("Context variable 'key' not found and no default provided"),
-        ),
-        (
-            DaytonaEnvironment(env_vars=Variable()),
-            Context(),
-            KeyError,
-            repr("Context variable 'env_vars' not found and no default provided"),
-        ),
-        (DaytonaEnvironment(snapshot=Variable("s"), image="b"), Context(s="a"), ValueError, BOTH),
-    ],
-)
-async def test_what_is_refused_when_it_is_opened(
-    environment: EnvironmentBase, context: Any, error: type[Exception], text: str
-) -> None:
+LATE: list[tuple[Callable[[], EnvironmentBase], Any, type[Exception], str]] = [
+    (
+        lambda: DaytonaEnvironment(api_key=Variable("key"), image=Variable()),
+        None,
+        RuntimeError,
+        f"Daytona credentials given as Variable but no Context available to resolve them. {LATER}",
+    ),
+    (
+        lambda: DaytonaEnvironment(image=Variable("picture")),
+        None,
+        RuntimeError,
+        f"Daytona `image` given as Variable but no Context available to resolve it. {LATER}",
+    ),
+    (
+        lambda: DaytonaEnvironment(snapshot=Variable("s"), env_vars=Variable("e")),
+        None,
+        RuntimeError,
+        f"Daytona `snapshot`, `env_vars` given as Variable but no Context available to resolve them. {LATER}",
+    ),
+    (
+        lambda: DockerEnvironment(image=Variable("picture")),
+        None,
+        RuntimeError,
+        f"Docker `image` given as Variable but no Context available to resolve it. {LATER}",
+    ),
+    (
+        lambda: DaytonaEnvironment(api_key=Variable("key")),
+        Context(),
+        KeyError,
+        repr("Context variable 'key' not found and no default provided"),
+    ),
+    (
+        lambda: DaytonaEnvironment(env_vars=Variable()),
+        Context(),
+        KeyError,
+        repr("Context variable 'env_vars' not found and no default provided"),
+    ),
+    (lambda: DaytonaEnvironment(snapshot=Variable("s"), image="b"), Context(s="a"), ValueError, BOTH),
+]
+
+
+@pytest.mark.parametrize("row", range(len(LATE)))
+async def test_what_is_refused_when_it_is_opened(row: int) -> None:
+    make, context, error, text = LATE[row]
     with pytest.raises(error) as caught:
-        async with environment.open(context):
+        async with make().open(context):
             pass
     assert str(caught.value) == text
 
 
-@pytest.mark.parametrize(
-    ("variable", "context", "output"),
-    [
-        (Variable("e"), Context(e={"A": "1"}), "[1]\n"),
-        (Variable(), Context(env_vars={"A": "1"}), "[1]\n"),
-        (Variable("e"), Context(e=None), "[]\n"),
-        (Variable("e", default={"A": "2"}), Context(), "[2]\n"),
-        (Variable("e", default_factory=lambda: {"A": "3"}), Context(), "[3]\n"),
-        (Variable("e", default={"A": "2"}), Context(e={"A": "1"}), "[1]\n"),
-    ],
-)
-async def test_where_a_variable_has_its_value_from(
-    service: ServedProcess, variable: Any, context: Any, output: str
-) -> None:
+VALUES: list[tuple[Any, Context, str]] = [
+    (Variable("e"), Context(e={"A": "1"}), "[1]\n"),
+    (Variable(), Context(env_vars={"A": "1"}), "[1]\n"),
+    (Variable("e"), Context(e=None), "[]\n"),
+    (Variable("e", default={"A": "2"}), Context(), "[2]\n"),
+    (Variable("e", default_factory=lambda: {"A": "3"}), Context(), "[3]\n"),
+    (Variable("e", default={"A": "2"}), Context(e={"A": "1"}), "[1]\n"),
+]
+
+
+@pytest.mark.parametrize("row", range(len(VALUES)))
+async def test_where_a_variable_has_its_value_from(service: ServedProcess, row: int) -> None:
+    variable, context, output = VALUES[row]
     before = dict(context.variables)
     async with DaytonaEnvironment(env_vars=variable) as environment, environment.open(context) as sandbox:
         assert (await sandbox.exec(["sh", "-c", "echo [$A]"])).output == output

@@ -8,7 +8,7 @@ Needs the extra `corral[docker]`, and a daemon that answers. See docs/backends.m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corral.errors import BackendUnavailableError
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["DockerBackend", "open_backend"]
 
 
-def open_backend() -> DockerBackend:
-    """For the registry: one with the settings of the environment. Raises: BackendUnavailableError."""
+def open_backend(**options: Any) -> DockerBackend:
+    """For the registry: what is not given comes from the environment. Raises: BackendUnavailableError."""
     backend: type[DockerBackend] = __getattr__("DockerBackend")
-    return backend()
+    return backend(**options)
 
 
 def __getattr__(name: str) -> type[DockerBackend]:

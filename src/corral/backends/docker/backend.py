@@ -63,8 +63,11 @@ class DockerBackend:
         memory_bytes: int | None = None,
         isolation: Isolation = "runc",
         pull: bool = True,
+        user: str | None = None,
     ) -> None:
-        self.settings = make_settings(host=host, image=image, memory_bytes=memory_bytes, isolation=isolation, pull=pull)
+        self.settings = make_settings(
+            host=host, image=image, memory_bytes=memory_bytes, isolation=isolation, pull=pull, user=user
+        )
         self._links = LinkHolder(self.settings)
         self._keeping = Keeping(self._links, make=self._make, forget=self._forget)
         self._lock = threading.Lock()

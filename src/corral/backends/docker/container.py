@@ -167,6 +167,7 @@ def make_config(spec: Spec, settings: Settings, *, image: str, sandbox_id: str, 
         host["StorageOpt"] = {"size": str(spec.resources.disk)}
     return {
         "Image": image,
+        **({"User": settings.user} if settings.user is not None else {}),
         "Hostname": spec.hostname,
         "Entrypoint": ["/bin/sh", "-c", KEEPER, "corral-keeper"],
         "Cmd": [],

@@ -26,6 +26,8 @@ class Settings:
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     isolation: Isolation = "runc"
     pull: bool = True
+    user: str | None = None
+    """Who programs run as; None is the image's own user."""
 
     def __post_init__(self) -> None:
         if self.isolation not in ("runc", "gvisor"):
@@ -57,6 +59,7 @@ def make_settings(
     memory_bytes: int | None,
     isolation: Isolation,
     pull: bool,
+    user: str | None = None,
     env: Mapping[str, str] = os.environ,
 ) -> Settings:
     """What was given, then the environment, then the defaults. Raises: SpecError."""
@@ -66,4 +69,5 @@ def make_settings(
         memory_bytes=memory_bytes if memory_bytes is not None else DEFAULT_MEMORY_BYTES,
         isolation=isolation,
         pull=pull,
+        user=user,
     )

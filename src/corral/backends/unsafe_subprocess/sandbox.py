@@ -1,0 +1,145 @@
+"""One sandbox that is none: a folder of the host, and programs that run as whoever calls."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from corral.backends.unsafe_subprocess.files import HostFiles
+from corral.backends.unsafe_subprocess.folders import Names, Place
+from corral.backends.unsafe_subprocess.grip import Grip
+from corral.backends.unsafe_subprocess.process import HostProcess
+from corral.command import SpawnRequest
+from corral.errors import CapabilityError, WorkdirError
+from corral.results import Event, SandboxInfo, SandboxUsage
+from corral.sandbox import SandboxBase
+from corral.spec import USER, Spec
+
+NAME = "unsafe-subprocess"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class HostSandbox(SandboxBase):
+    """See `corral.protocol.AsyncSandbox`. `spec.workdir` is the real folder, whatever was wished for."""
+
+    def __init__(
+        self, *, place: Place, grip: Grip, spec: Spec, on_event: Callable[[Event], None] | None = None
+    ) -> None:
+        real = replace(spec, workdir=place.home)
+        super().__init__(sandbox_id=place.sandbox_id, spec=real, backend=NAME, on_event=on_event)
+        self._place = place
+        self._grip = grip
+        self._names = Names(place, wished=spec.workdir)
+        self._created = time.time()
+        seconds = spec.lifetime.seconds
+        self._deadline = time.monotonic() + seconds if seconds is not None else None
+        self._processes: weakref.WeakSet[HostProcess] = weakref.WeakSet()
+        self.temporary = place.temporary
+        self._files = HostFiles(
+            workdir=place.home, names=self._names, sandbox_id=place.sandbox_id, guard=self._check
+        )
+
+    def _check(self) -> None:
+        self._ensure_open()
+        self._grip.check()
+
+    def tell(self, kind: str) -> None:
+        """An event, from the backend."""
+        self._say(kind)
+
+    @property
+    def files(self) -> HostFiles:
+        """See `AsyncSandbox`."""
+        self._ensure_open()
+        return self._files
+
+    async def is_alive(self) -> bool:
+        """Whether its keeper still listens."""
+        return self._grip.is_alive()
+
+    # Running.
+
+    async def _spawn(self, request: SpawnRequest) -> HostProcess:
+        self._check()
+        self._refuse(request)
+        process = HostProcess(self._grip, replace(request, cwd=self._find_folder(request.cwd)))
+        await process.begin()
+        self._processes.add(process)
+        return process
+
+    def _refuse(self, request: SpawnRequest) -> None:
+        if request.user != USER:
+            power, hint = "users", "programs run as whoever calls: leave user= away"
+        elif request.read_only or request.hidden:
+            power, hint = "views", "the embedded backend has them"
+        else:
+            return
+        raise CapabilityError(f"the {NAME} backend has no {power}", sandbox_id=self._id, op="exec", hint=hint)
+
+    def _find_folder(self, cwd: str) -> str:
+        """Where a program begins: in a folder of the sandbox. It may go anywhere from there."""
+        folder = self._names.resolve(cwd)
+        if not self._names.is_ours(os.path.realpath(folder)):
+            raise WorkdirError(
+                f"can't run in {cwd!r}: it is not in the sandbox's folder",
+                sandbox_id=self._id,
+                op="exec",
+                hint="begin in the workdir, and let the command itself go elsewhere",
+            )
+        return folder
+
+    def _base_env(self, user: str) -> Mapping[str, str]:
+        try:
+            name = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:
+            name = str(os.getuid())
+        return {
+            "PATH": os.environ.get("PATH") or _PATH,
+            "HOME": self._place.home,
+            "TMPDIR": self._place.temporary,
+            "USER": name,
+            "LOGNAME": name,
+            "SHELL": "/bin/sh",
+            "LANG": "C.UTF-8",
+            "TERM": "xterm-256color",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    # Life.
+
+    def _release(self) -> Awaitable[None]:
+        if self._grip.is_ours:
+            self._grip.end()
+        return self._await_end()
+
+    async def _await_end(self) -> None:
+        await self._grip.wait_end()
+
+    async def kill(self) -> None:
+        """See `AsyncSandbox`."""
+        if self._closed:
+            return
+        self._grip.end()
+        await self._grip.wait_end()
+        await self.aclose()
+
+    async def usage(self) -> SandboxUsage:
+        """See `AsyncSandbox`."""
+        self._check()
+        return SandboxUsage()
+
+    async def info(self) -> SandboxInfo:
+        """See `AsyncSandbox`."""
+        self._check()
+        left = self._deadline - time.monotonic() if self._deadline is not None else None
+        labels = dict(self._spec.labels)
+        return SandboxInfo(self._id, self._backend, self._spec.name, "running", self._created, left, labels)
+
+    async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
+        """See `AsyncSandbox`."""
+        self._check()
+        self._lacks("detach")

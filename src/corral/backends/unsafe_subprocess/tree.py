@@ -1,0 +1,350 @@
+"""Files of the host, touched with care: real paths in, `OSError` out. No event loop here, and no sandbox.
+
+Nothing blocks on a FIFO or reads a device; what is written appears whole; what is removed may be of any depth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from corral.errors import EditConflictError, EditError, SandboxFileError
+from corral.results import FileInfo, FileKind
+
+MAX_EDIT_BYTES = 64 * 1024 * 1024
+_EDIT_ATTEMPTS = 5
+_KINDS: dict[int, FileKind] = {
+    stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device", stat.S_IFBLK: "device",
+}  # fmt: skip
+
+Stop = Callable[[], bool]
+"""Whether nobody waits any more."""
+
+
+class StoppedError(Exception):
+    """Nobody waits any more."""
+
+
+def refuse(number: int) -> OSError:
+    """An error as the kernel would give it."""
+    return OSError(number, os.strerror(number))
+
+
+def describe(path: str, info: os.stat_result) -> FileInfo:
+    """What is told of a file."""
+    target = None
+    if stat.S_ISLNK(info.st_mode):
+        with contextlib.suppress(OSError):
+            target = os.readlink(path)
+    kind = _KINDS.get(stat.S_IFMT(info.st_mode), "other")
+    return FileInfo(
+        path, kind, info.st_size, stat.S_IMODE(info.st_mode), info.st_mtime, info.st_uid, info.st_gid, target
+    )
+
+
+# Reading.
+
+
+def open_regular(path: str) -> int:
+    """Open a regular file, and nothing else: no FIFO that blocks, no device, nothing of /proc."""
+    _check_regular(os.stat(path))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _check_regular(os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(info: os.stat_result) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        raise refuse(errno.EISDIR if stat.S_ISDIR(info.st_mode) else errno.EINVAL)
+    with contextlib.suppress(FileNotFoundError):  # not Linux
+        if info.st_dev == os.stat("/proc").st_dev and info.st_dev != os.stat("/").st_dev:
+            raise refuse(errno.EINVAL)
+
+
+def read_whole(path: str, limit: int) -> bytes | None:
+    """The content up to the size that it has when opened; None if that is beyond the limit."""
+    descriptor = open_regular(path)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        size = os.fstat(descriptor).st_size
+        if size > limit:
+            return None
+        content = bytearray()
+        while len(content) < size and (piece := file.read(size - len(content))):
+            content += piece
+        return bytes(content)
+
+
+# Writing.
+
+
+class Replacing:
+    """A new file beside the target that takes its place at the end, or vanishes if anything goes wrong."""
+
+    def __init__(
+        self, path: str, *, mode: int | None = None, parents: bool = False, exclusive: bool = False, append: bool = False
+    ) -> None:
+        self._path = path
+        self._mode = mode
+        self._exclusive = exclusive
+        folder = os.path.dirname(path)
+        if parents:
+            make_folders(folder)
+        before = self._find(path)
+        if self._mode is None:
+            self._mode = 0o644 if before is None else stat.S_IMODE(before.st_mode)
+        self._temporary = f"{folder}/.corral-{secrets.token_hex(8)}.tmp"
+        self._target = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            if append and before is not None:
+                self._copy(path)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _find(self, path: str) -> os.stat_result | None:
+        try:
+            info = os.lstat(path)
+        except FileNotFoundError:
+            return None
+        if self._exclusive:
+            raise refuse(errno.EEXIST)
+        _check_regular(info)
+        if not os.access(path, os.W_OK):
+            raise refuse(errno.EACCES)
+        return info
+
+    def _copy(self, path: str) -> None:
+        with os.fdopen(open_regular(path), "rb", buffering=0) as source:
+            while piece := source.read(1 << 20):
+                self.write(piece)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """More of the content."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._target, view) :]
+
+    def commit(self) -> None:
+        """It is whole."""
+        try:
+            os.fchmod(self._target, self._mode if self._mode is not None else 0o644)
+            if self._exclusive:
+                os.link(self._temporary, self._path)  # fails if somebody was faster, where rename would overwrite
+                os.unlink(self._temporary)
+            else:
+                os.rename(self._temporary, self._path)
+        except BaseException:
+            self.abandon()
+            raise
+        os.close(self._target)
+
+    def abandon(self) -> None:
+        """Nothing of it shall stay."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._temporary)
+        os.close(self._target)
+
+
+def write_whole(path: str, content: bytes, before: os.stat_result | None = None, **how: Any) -> bool:
+    """Write at once; with `before`, only over the file that was seen. Whether it was written."""
+    replacing = Replacing(path, **how)
+    try:
+        replacing.write(content)
+        if before is not None:
+            now = os.stat(path)
+            if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
+                replacing.abandon()
+                return False
+    except BaseException:
+        replacing.abandon()
+        raise
+    replacing.commit()
+    return True
+
+
+def change(path: str, edit: Callable[[bytes], bytes | None]) -> bytes | None:
+    """Compare and swap: what `edit` makes of the content takes its place if it is still that; None leaves it.
+
+    Raises:
+        EditConflictError: it changes all the time.
+    """
+    for _ in range(_EDIT_ATTEMPTS):
+        descriptor = open_regular(path)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            before = os.fstat(descriptor)
+            if before.st_size > MAX_EDIT_BYTES:
+                raise refuse(errno.EFBIG)
+            content = file.read()
+        changed = edit(content)
+        if changed is None or write_whole(os.path.realpath(path), changed, before):
+            return changed
+    raise EditConflictError("the file kept changing while it was edited", hint="read it again and retry")
+
+
+def replace_text(content: bytes, old: bytes, new: bytes, *, replace_all: bool, expected: str | None) -> tuple[bytes, int]:
+    """The changed content, and how often. Raises: EditError, EditConflictError."""
+    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+        raise EditConflictError("the file has changed since it was read", hint="read it again and retry")
+    count = content.count(old)
+    if count == 0:
+        raise EditError("the text to replace is not in the file", hint="read the file again")
+    if count > 1 and not replace_all:
+        text = f"the text to replace occurs {count} times"
+        raise EditError(text, hint="give more of the text around it, or replace_all=True", count=count)
+    return content.replace(old, new), count
+
+
+# The tree.
+
+
+def make_folders(path: str) -> None:
+    """A folder and its parents, each 0755; one that is there is fine."""
+    missing = []
+    while True:
+        try:
+            if not stat.S_ISDIR(os.stat(path).st_mode):
+                raise refuse(errno.ENOTDIR)
+            break
+        except FileNotFoundError:
+            missing.append(path)
+            path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+            os.chmod(folder, 0o755)
+
+
+def move(source: str, target: str, *, overwrite: bool) -> None:
+    """Rename."""
+    os.lstat(source)
+    if not overwrite and os.path.lexists(target):
+        raise refuse(errno.EEXIST)
+    os.rename(source, target)
+
+
+def remove(path: str, *, recursive: bool) -> None:
+    """Delete."""
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        os.unlink(path)
+        return
+    if recursive:
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
+    os.rmdir(path)
+
+
+def _empty(top: int) -> None:
+    """Deep children are moved up, so that neither paths nor the stack grow."""
+    mark, counter = secrets.token_hex(6), 0
+    while folders := _unlink_files(top):
+        for name in folders:
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+            try:
+                for child in _unlink_files(inner):
+                    counter += 1
+                    os.rename(child, f".corral-rm-{mark}-{counter}", src_dir_fd=inner, dst_dir_fd=top)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=top)
+
+
+def _unlink_files(folder: int) -> list[str]:
+    folders = []
+    with os.scandir(folder) as scan:
+        for entry in scan:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+    return folders
+
+
+def walk(root: str, unreadable: list[str], stop: Stop, *, hidden: bool) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything below, folders before their content, names sorted, links not followed. No recursion."""
+    stack = [root]
+    while stack:
+        folder = stack.pop()
+        if stop():
+            raise StoppedError
+        try:
+            with os.scandir(folder) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+        except OSError as error:
+            unreadable.append(f"{folder}: {error.strerror}")
+            continue
+        inner = []
+        for entry in entries:
+            if entry.path in ("/proc", "/sys", "/dev") or (not hidden and entry.name.startswith(".")):
+                continue
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    unreadable.append(f"{entry.path}: {error.strerror}")
+                continue
+            yield entry.path, info
+            if stat.S_ISDIR(info.st_mode):
+                inner.append(entry.path)
+        stack.extend(reversed(inner))
+
+
+# Archives.
+
+
+def pack(path: str, sink: IO[bytes]) -> None:
+    """A tar of a file or folder, names relative to it. What can't be read, or means nothing elsewhere, is left out."""
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return info if info.isreg() or info.isdir() or info.issym() or info.islnk() else None
+
+    with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, errorlevel=1) as tar:
+        if not os.path.isdir(path) or os.path.islink(path):
+            tar.add(path, arcname=os.path.basename(path), recursive=False, filter=plain)
+            return
+        tar.add(path, arcname=".", recursive=False, filter=plain)
+        for entry, _ in walk(path, [], lambda: False, hidden=True):
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                tar.add(entry, arcname=os.path.relpath(entry, path), recursive=False, filter=plain)
+
+
+def unpack(path: str, source: IO[bytes]) -> None:
+    """Lay down a tar whose names were checked, but not against the links that are there already."""
+    make_folders(path)
+    inside = os.path.realpath(path)
+    folders: list[tuple[str, int]] = []
+    with _Tar.open(fileobj=source, mode="r|") as tar:
+        for member in tar:
+            names = (member.name, member.linkname) if member.islnk() else (member.name,)
+            for name in names:
+                goal = os.path.realpath(os.path.join(inside, name))
+                if goal != inside and not goal.startswith(f"{inside}/"):
+                    raise SandboxFileError(f"{name!r} leads out of the target folder")
+            member.mode &= 0o1777
+            how: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "tar_filter") else {}
+            tar.extract(member, inside, set_attrs=not member.isdir(), **how)
+            if member.isdir():
+                folders.append((os.path.join(inside, member.name), member.mode))
+    for folder, mode in reversed(folders):  # last: a read-only folder must be filled first
+        os.chmod(folder, mode)
+
+
+class _Tar(tarfile.TarFile):
+    """Everything unpacked here belongs to us, whatever the archive says."""
+
+    def chown(self, tarinfo: tarfile.TarInfo, targetpath: Any, numeric_owner: bool) -> None:  # noqa: FBT001 - inherited
+        """Not wanted: root would give files away."""
