@@ -11,6 +11,13 @@ HostPath = Path
 """A path on this machine."""
 
 MAX_PATH_BYTES = 4095
+TEMPORARY = "/tmp"
+"""Where a sandbox has its temporary files, unless it says otherwise."""
+
+
+def temporary_folder(box: object) -> str:
+    """Where a sandbox has its temporary files, for the files of ours that are there for a moment."""
+    return str(getattr(box, "temporary", TEMPORARY))
 
 
 class SandboxPath(str):

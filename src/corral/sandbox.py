@@ -29,7 +29,7 @@ from corral.errors import (
 from corral.feed import check_input, wait_for
 from corral.files import FilesBase
 from corral.languages import Language, Runtime, choose_runtime, find_language
-from corral.paths import inside
+from corral.paths import TEMPORARY, inside
 from corral.process import ProcessBase, as_bytes
 from corral.protocol import Command, OnOutput, PathLike, Stdin
 from corral.records import RecordBook
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 _SHELL_TEXT_BYTES = 64 * 1024
 _KILL_SECONDS = 10.0
-_PRIVATE = "/tmp/.corral-"
-"""Folders inside in which snippets and long scripts lie while they run."""
 
 log = logging.getLogger("corral.sandbox")
 
@@ -65,6 +63,9 @@ class RequestOptions(TypedDict, total=False):
 
 class SandboxBase(SessionsBase, ABC):
     """See `corral.protocol.AsyncSandbox` for the promises. A backend implements what is abstract here."""
+
+    temporary = TEMPORARY
+    """The folder inside in which snippets, long scripts and the like lie while they run."""
 
     def __init__(
         self, *, sandbox_id: str, spec: Spec, backend: str, on_event: Callable[[Event], None] | None = None
@@ -251,7 +252,7 @@ class SandboxBase(SessionsBase, ABC):
         check_input(stdin)
         runtime = await self._runtime(found, source)
         folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
-        private = f"{_PRIVATE}{secrets.token_hex(8)}"
+        private = f"{self.temporary}/.corral-{secrets.token_hex(8)}"
         beside = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
         try:
             path = await self._place(source, runtime, private=private, beside=beside)
@@ -453,7 +454,7 @@ class SandboxBase(SessionsBase, ABC):
             return None
         if len(command.encode("utf-8", "surrogateescape")) <= _SHELL_TEXT_BYTES:
             return None
-        return f"{_PRIVATE}{secrets.token_hex(8)}/script.sh"
+        return f"{self.temporary}/.corral-{secrets.token_hex(8)}/script.sh"
 
     async def _place(self, source: bytes, runtime: Runtime, *, private: str, beside: str) -> str:
         """Put a snippet where its runtime wants it; gives its path."""

@@ -28,6 +28,7 @@ from corral.errors import (
     SessionEndedError,
 )
 from corral.output import Capture
+from corral.paths import temporary_folder
 from corral.process import as_bytes
 from corral.protocol import AsyncSandbox, PathLike
 from corral.record import DEFAULT_RECORD_BYTES, CanRecord, Entry, Recorded
@@ -108,7 +109,7 @@ class ShellSession:
             InvalidCommandError, WorkdirError: as `exec`.
         """
         nonce = secrets.token_hex(16)
-        folder = f"/tmp/.corral-session-{secrets.token_hex(8)}"
+        folder = f"{temporary_folder(box)}/.corral-session-{secrets.token_hex(8)}"
         about = {"session": {"nonce": nonce, "folder": folder, "user": user}}
         try:
             recorded = await box.start_recorded(

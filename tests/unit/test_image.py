@@ -72,7 +72,7 @@ def test_dockerfile_is_taken_as_text_or_from_a_file(tmp_path: Path) -> None:
         lambda: Image.base("x").workdir("relative"),
         lambda: Image.base("x").workdir("/a\nRUN evil"),
     ],
-    ids=str,
+    ids=iter(str(number) for number in range(14)),
 )
 def test_what_is_no_image_is_refused(make: object) -> None:
     with pytest.raises(SpecError):

@@ -17,6 +17,7 @@ _BUILT_IN = {
     "docker": "corral.backends.docker:open_backend",
     "embedded": "corral.backends.embedded:open_backend",
     "memory": "corral.backends.memory:open_backend",
+    "unsafe-subprocess": "corral.backends.unsafe_subprocess:open_backend",
 }
 
 _opened: dict[str, Backend] = {}

@@ -13,6 +13,7 @@ from corral.errors import BackendUnavailableError, CorralError, SandboxFileError
 from corral.interpreter.bundle import charts_text
 from corral.interpreter.chartdata import MAX_CHARTS_BYTES, parse_charts
 from corral.languages import FILE, find_language
+from corral.paths import temporary_folder
 from corral.protocol import AsyncSandbox, OnOutput, PathLike, Stdin
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
 
@@ -72,7 +73,7 @@ async def run_with_charts(
         InvalidCommandError, WorkdirError: as `exec`.
         BackendUnavailableError: there is no Python inside.
     """
-    folder = f"/tmp/.corral-{secrets.token_hex(8)}"
+    folder = f"{temporary_folder(box)}/.corral-{secrets.token_hex(8)}"
     figures = f"{folder}/charts.jsonl"
     try:
         await asyncio.gather(

@@ -18,12 +18,12 @@ from corral.interpreter.bundle import charts_text, driver_text
 from corral.interpreter.events import RunEvent, RunStatus
 from corral.interpreter.frames import FrameReader, parse_json
 from corral.interpreter.oneshot import no_python
+from corral.paths import temporary_folder
 from corral.protocol import AsyncSandbox
 from corral.record import CanRecord, Entry, Recorded
 from corral.results import NOT_FOUND_EXIT_CODE
 
 PREFIX = "interpreter:"
-PRIVATE = "/tmp/.corral-"
 START_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 """How long code may take to end after it was interrupted; half-way it is interrupted once more."""
@@ -80,7 +80,7 @@ class InterpreterProcess:
             ExecError: it did not come up.
         """
         token = secrets.token_hex(16)
-        folder = f"{PRIVATE}{secrets.token_hex(8)}"
+        folder = f"{temporary_folder(box)}/.corral-{secrets.token_hex(8)}"
         record: Recorded | None = None
         try:
             for name, text in (("driver.py", driver_text()), ("charts.py", charts_text())):
@@ -168,7 +168,7 @@ class InterpreterProcess:
         request: dict[str, Any] = {"code": code, "envs": dict(envs)}
         line = json.dumps({"run": run, **request})
         if len(line) > _INLINE_BYTES:
-            path = f"{PRIVATE}{secrets.token_hex(8)}/request.json"
+            path = f"{temporary_folder(self._box)}/.corral-{secrets.token_hex(8)}/request.json"
             await self._box.files.write(path, json.dumps(request).encode())
             line = json.dumps({"run": run, "file": path})
         self.active = run

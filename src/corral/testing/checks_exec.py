@@ -47,7 +47,8 @@ async def missing_program_is_127(context: Context) -> None:
 async def file_without_permission_is_126(context: Context) -> None:
     box = await context.open()
     await box.files.write("plain.sh", "#!/bin/sh\necho no\n", mode=0o644)
-    for command in ([f"{HOME}/plain.sh"], [HOME], "./plain.sh"):
+    home = box.spec.workdir
+    for command in ([f"{home}/plain.sh"], [home], "./plain.sh"):
         equal((await box.exec(command)).exit_code, 126, repr(command))
     await box.files.chmod("plain.sh", 0o755)
     equal((await box.exec(["./plain.sh"])).stdout, "no\n")
@@ -77,9 +78,10 @@ async def workdir_exists_and_is_the_cwd(context: Context) -> None:
 async def cwd_is_honoured(context: Context) -> None:
     box = await context.open()
     await box.files.mkdir("sub/folder with space")
-    for cwd in ("sub/folder with space", f"{HOME}/sub/folder with space"):
-        equal((await box.exec("pwd", cwd=cwd)).stdout, f"{HOME}/sub/folder with space\n")
-    equal((await box.exec("pwd")).stdout, f"{HOME}\n")
+    home = box.spec.workdir
+    for cwd in ("sub/folder with space", f"{home}/sub/folder with space"):
+        equal((await box.exec("pwd", cwd=cwd)).stdout, f"{home}/sub/folder with space\n")
+    equal((await box.exec("pwd")).stdout, f"{home}\n")
 
 
 @check(promise="6", title="A call's env is laid over the spec's, and not remembered; nothing of the host's is there")

@@ -108,7 +108,7 @@ async def impossible_cwd_is_refused(context: Context) -> None:
     await box.files.write("file.txt", "x")
     await box.files.symlink("out", str(context.scratch))
     await box.files.symlink("nowhere", "missing")
-    for cwd in ("missing", "file.txt", "out", "nowhere", "/no/such/folder"):
+    for cwd in ("missing", "file.txt", "out", "nowhere", "/no/such/workdir"):
         error = await raises(WorkdirError, box.exec("pwd", cwd=cwd))
         true(isinstance(error, FileNotFoundError), "WorkdirError is a FileNotFoundError")
         true(cwd in str(error), f"the message should name {cwd!r}: {error}")

@@ -13,7 +13,6 @@ from corral.errors import (
     SandboxNotFolderError,
     SandboxPermissionError,
 )
-from corral.spec import HOME
 from corral.testing.check import Context, check, equal, raises, repeat, true
 from corral.testing.checks_output import OWN_LIMIT_BYTES, read_peak, start_peak
 
@@ -27,7 +26,7 @@ async def content_comes_back(context: Context) -> None:
     for content in (b"", b"\0", bytes(range(256)), b"\r\n\n\r"):
         await box.files.write("small.bin", content)
         equal(await box.files.read("small.bin"), content)
-        equal(await box.files.read(PurePosixPath(HOME) / "small.bin"), content)
+        equal(await box.files.read(PurePosixPath(box.spec.workdir) / "small.bin"), content)
 
 
 @check(promise="files.read_text", title="Text is decoded as asked; what is not text says so")
@@ -46,7 +45,8 @@ async def text_is_decoded(context: Context) -> None:
        raises=("files.read:SandboxFileNotFoundError", "files.read:SandboxIsFolderError",
                "files:SandboxPermissionError"))  # fmt: skip
 async def unreadable_is_told_apart(context: Context) -> None:
-    files = (await context.open()).files
+    box = await context.open()
+    files, home = box.files, box.spec.workdir
     await files.mkdir("folder")
     await files.write("shut.txt", "x")
     await files.chmod("shut.txt", 0)
@@ -54,7 +54,7 @@ async def unreadable_is_told_apart(context: Context) -> None:
     for path in ("missing", "folder/missing", "no/such/folder/x", "dangling"):
         error = await raises(SandboxFileNotFoundError, files.read(path))
         true(isinstance(error, FileNotFoundError) and path in str(error), f"{error!r} names {path!r}")
-        equal(error.path, f"{HOME}/{path}")
+        equal(error.path, f"{home}/{path}")
     await raises(SandboxIsFolderError, files.read("folder"))
     await raises(SandboxPermissionError, files.read("shut.txt"))
     await raises(SandboxNotFolderError, files.read("shut.txt/below"))
@@ -108,12 +108,13 @@ async def streams_are_bounded(context: Context) -> None:
 @check(promise="files.stat", title="stat tells kind, size, mode, time, owner and a link's target",
        raises=("files.stat:SandboxFileNotFoundError",))  # fmt: skip
 async def stat_tells_what_is_there(context: Context) -> None:
-    files = (await context.open()).files
+    box = await context.open()
+    files, home = box.files, box.spec.workdir
     await files.write("file.txt", "12345", mode=0o640)
     await files.mkdir("folder", mode=0o750)
     await files.symlink("link", "file.txt")
     info = await files.stat("file.txt")
-    equal((info.kind, info.size, info.mode, info.path, info.name), ("file", 5, 0o640, f"{HOME}/file.txt", "file.txt"))
+    equal((info.kind, info.size, info.mode, info.path, info.name), ("file", 5, 0o640, f"{home}/file.txt", "file.txt"))
     true(info.modified > 1e9, f"modified is seconds since 1970: {info.modified}")
     folder = await files.stat("folder")
     equal((folder.kind, folder.mode, folder.is_folder), ("folder", 0o750, True))
@@ -137,7 +138,8 @@ async def exists_follows_links(context: Context) -> None:
 @check(promise="files.list", title="A folder's entries are sorted by name, with links not followed",
        raises=("files.list:SandboxFileNotFoundError", "files.list:SandboxNotFolderError"))  # fmt: skip
 async def list_is_sorted(context: Context) -> None:
-    files = (await context.open()).files
+    box = await context.open()
+    files, home = box.files, box.spec.workdir
     for name in ("b", "a", ".hidden", "Z", "ä"):
         await files.write(name, name)
     await files.mkdir("folder/inner")
@@ -145,7 +147,7 @@ async def list_is_sorted(context: Context) -> None:
     found = await files.list()
     equal([file.name for file in found], sorted(["b", "a", ".hidden", "Z", "ä", "folder", "link"]))
     equal({file.name: file.kind for file in found if file.kind != "file"}, {"folder": "folder", "link": "link"})
-    equal([file.path for file in await files.list("folder")], [f"{HOME}/folder/inner"])
+    equal([file.path for file in await files.list("folder")], [f"{home}/folder/inner"])
     equal(list(await files.list("folder/inner")), [])
     await raises(SandboxFileNotFoundError, files.list("missing"))
     await raises(SandboxNotFolderError, files.list("a"))

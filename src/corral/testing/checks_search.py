@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from corral.errors import SandboxFileError, SandboxFileNotFoundError
 from corral.protocol import AsyncFiles
-from corral.spec import HOME
 from corral.testing.check import Context, check, equal, raises, true
 
 TREE = {
@@ -28,7 +27,8 @@ async def plant(files: AsyncFiles) -> None:
 
 @check(promise="files.glob", title="* stays in a folder, ** crosses them, and classes and ? work")
 async def glob_matches(context: Context) -> None:
-    files = (await context.open()).files
+    box = await context.open()
+    files, home = box.files, box.spec.workdir
     await plant(files)
     wanted = {
         "*.py": ["a.py", "x[1].py"],
@@ -51,18 +51,19 @@ async def glob_matches(context: Context) -> None:
     }
     for pattern, paths in wanted.items():
         result = await files.glob(pattern)
-        equal(sorted(path.removeprefix(f"{HOME}/") for path in result.paths), sorted(paths), pattern)
+        equal(sorted(path.removeprefix(f"{home}/") for path in result.paths), sorted(paths), pattern)
         equal((result.truncated, result.unreadable), (False, ()))
 
 
 @check(promise="files.glob", title="A root, hidden names and a limit are honoured; absolute patterns work",
        raises=("files.glob:SandboxFileNotFoundError",))  # fmt: skip
 async def glob_has_its_options(context: Context) -> None:
-    files = (await context.open()).files
+    box = await context.open()
+    files, home = box.files, box.spec.workdir
     await plant(files)
-    equal((await files.glob("*.py", path="sub")).paths, [f"{HOME}/sub/c.py"])
-    true(f"{HOME}/.hidden/f.py" not in (await files.glob("**/*.py", hidden=False)).paths, "hidden=False")
-    equal((await files.glob(f"{HOME}/sub/deep/*")).paths, [f"{HOME}/sub/deep/d.py", f"{HOME}/sub/deep/e.md"])
+    equal((await files.glob("*.py", path="sub")).paths, [f"{home}/sub/c.py"])
+    true(f"{home}/.hidden/f.py" not in (await files.glob("**/*.py", hidden=False)).paths, "hidden=False")
+    equal((await files.glob(f"{home}/sub/deep/*")).paths, [f"{home}/sub/deep/d.py", f"{home}/sub/deep/e.md"])
     some = await files.glob("**", limit=3)
     equal((len(some.files), some.truncated), (3, True))
     await raises(SandboxFileNotFoundError, files.glob("*", path="missing"))
@@ -74,10 +75,11 @@ async def glob_has_its_options(context: Context) -> None:
 @check(promise="files.grep", title="Lines are found with path and number, in text files, links not followed",
        raises=("files.grep:SandboxFileNotFoundError",))  # fmt: skip
 async def grep_finds_lines(context: Context) -> None:
-    files = (await context.open()).files
+    box = await context.open()
+    files, home = box.files, box.spec.workdir
     await plant(files)
     found = [
-        (match.path.removeprefix(f"{HOME}/"), match.line, match.text) for match in (await files.grep("hello")).matches
+        (match.path.removeprefix(f"{home}/"), match.line, match.text) for match in (await files.grep("hello")).matches
     ]
     wanted = [("b.txt", 1, "hello world"), ("sub/c.py", 2, "    return 'hello'"), ("sub/deep/d.py", 1, "hello = 1"),
               ("sub/deep/e.md", 1, "# hello")]  # fmt: skip
@@ -111,11 +113,12 @@ async def grep_takes_odd_patterns(context: Context) -> None:
 @check(promise="files.replace", title="Replacing over a tree changes text files, each whole, and tells where",
        raises=("files.replace:SandboxFileError", "files.replace:SandboxFileNotFoundError"))  # fmt: skip
 async def replace_changes_a_tree(context: Context) -> None:
-    files = (await context.open()).files
+    box = await context.open()
+    files, home = box.files, box.spec.workdir
     await plant(files)
     await files.chmod("sub/deep/d.py", 0o600)
     result = await files.replace("hello", "bye.\\1")
-    counts = {path.removeprefix(f"{HOME}/"): count for path, count in result.replacements.items()}
+    counts = {path.removeprefix(f"{home}/"): count for path, count in result.replacements.items()}
     equal(counts, {"b.txt": 1, "sub/c.py": 1, "sub/deep/d.py": 1, "sub/deep/e.md": 1})
     equal(result.total, 4)
     equal(await files.read("b.txt"), b"bye.\\1 world\r\nHello again\r\n")

@@ -9,6 +9,8 @@ from daytona import Daytona, DaytonaConfig
 
 from corral.adapters.ag2 import CorralEnvironment, DaytonaEnvironment, DockerEnvironment, LocalEnvironment
 from corral.adapters.ag2.environments import EnvironmentBase
+from corral.backends.daytona import DaytonaBackend
+from corral.backends.docker import DockerBackend
 from support.dockerd import Daemon, open_daemon
 from support.serving import ServedProcess, served
 
@@ -90,3 +92,15 @@ async def environment(kind: Kind) -> AsyncIterator[EnvironmentBase]:
     """One of each, closed at the end."""
     async with kind.make(timeout=30) as made:
         yield made
+
+
+@pytest.fixture(params=["embedded", "daytona", pytest.param("docker", marks=_DOCKER)])
+def wishes(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What to give to the general classes, for each backend."""
+    if request.param == "daytona":
+        server: ServedProcess = request.getfixturevalue("server")
+        return {"backend": DaytonaBackend(api_key=server.key, api_url=server.url)}
+    if request.param == "docker":
+        daemon: Daemon = request.getfixturevalue("daemon")
+        return {"backend": DockerBackend(host=daemon.host, image=daemon.image)}
+    return {}

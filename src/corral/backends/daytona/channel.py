@@ -3,7 +3,8 @@
 The service's own calls can't give what is promised here: `exec` merges the streams and waits for background children,
 a session's command takes no end of input and no bytes that are not text. A terminal's websocket is the one thing that
 carries bytes both ways. So one is opened per sandbox and process, and all programs share it. If the agent inside is
-ended by a program, the terminal is deleted, which ends everything that ran on it.
+ended by a program, or stopped so that it does not answer, the terminal is deleted, which ends everything that ran on
+it; the next call opens another.
 """
 
 from __future__ import annotations
@@ -25,12 +26,18 @@ if TYPE_CHECKING:
 
 _BOOT_SECONDS = 45.0
 _DELETE_SECONDS = 10.0
+_ASK_SECONDS = 5.0
+_ASK_TIMES = 3
+"""While calls wait and nothing is heard, the agent is asked so often whether it is there; then it is taken for stopped.
+A busy sandbox is slow to answer."""
 _NOISE_BYTES = 256 * 1024
 
 log = logging.getLogger("corral.daytona")
 
 Explain = Callable[[str], Awaitable[CorralError]]
 """Why a sandbox does not answer: from its state, as the service tells it."""
+IsResting = Callable[[], Awaitable[bool]]
+"""Whether it does not answer because it can't: it is paused, or being copied."""
 
 
 class Listener(Protocol):
@@ -57,9 +64,10 @@ def _boot_line(token: str, size: int) -> str:
 class Channel:
     """See above. Everything here runs on our own loop."""
 
-    def __init__(self, box: SdkSandbox, explain: Explain) -> None:
+    def __init__(self, box: SdkSandbox, explain: Explain, is_resting: IsResting) -> None:
         self._box = box
         self._explain = explain
+        self._is_resting = is_resting
         self._name = f"corral-{secrets.token_hex(8)}"
         self._token = secrets.token_hex(8)
         self._calls: dict[int, Listener] = {}
@@ -71,6 +79,7 @@ class Channel:
         self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._sending: asyncio.Future[Any] | None = None
+        self._heard = False
         self.lost = False
 
     async def open(self) -> None:
@@ -93,6 +102,7 @@ class Channel:
                 raise ServiceError(503, "the sandbox's terminal does not answer") from error
             raise
         self._sending = self._keep(self._send_all())
+        self._keep(self._watch_silence())
 
     # Calls.
 
@@ -126,6 +136,7 @@ class Channel:
     # What comes.
 
     async def _take(self, data: bytes) -> None:
+        self._heard = True
         if self._parser is None:
             await self._boot(data)
             return
@@ -164,9 +175,32 @@ class Channel:
     # Ends.
 
     async def _watch(self) -> None:
-        with contextlib.suppress(Exception):
+        try:
             await self._handle.wait()
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            # Not we: the reader was cancelled, because the connection was given up.
+        except Exception as error:  # noqa: BLE001 - whatever it was, nothing more comes
+            log.debug("a terminal broke: %s", error)
         await self._lose()
+
+    async def _watch_silence(self) -> None:
+        """A program may stop the agent, or take its terminal: nobody on this side must wait for ever for that."""
+        asked = 0
+        while not self.lost:
+            self._heard = False
+            await asyncio.sleep(_ASK_SECONDS)
+            if self._heard or not self._calls:
+                asked = 0
+            elif asked < _ASK_TIMES:
+                asked += 1
+                self.say(b"P", 0)
+            elif await self._is_resting():
+                asked = 0
+            else:
+                log.debug("nothing inside answers any more: the terminal is ended")
+                await self._lose()
 
     async def _lose(self) -> None:
         if self.lost:
@@ -181,9 +215,9 @@ class Channel:
         for call in calls:
             call.lose(error)
 
-    async def destroy(self) -> None:
-        """End everything that runs on it, from the service's side, without asking anything inside."""
-        await self._destroy()
+    def give_up(self) -> None:
+        """Begin to end everything that runs on it, from the service's side, without asking anything inside."""
+        self._keep(self._lose())
 
     async def _destroy(self) -> None:
         handle = self._handle

@@ -23,6 +23,7 @@ import tty
 from corral.backends.daytona.insidecall import Call, Stream
 from corral.backends.daytona.insidetree import (
     SET_PIPE_SIZE,
+    WAKE_SECONDS,
     become_subreaper,
     end_below,
     own_children,
@@ -40,7 +41,6 @@ READ_BYTES = 64 * 1024
 EXACT_BYTES = 64 * 1024
 LARGE_PIPE_BYTES = 1024 * 1024
 KILL_SECONDS = 10.0
-WAKE_SECONDS = 1.0
 TERMINAL_QUIET_SECONDS = 0.1
 
 
@@ -125,6 +125,9 @@ class Agent:
             return
         if kind == b"D":
             self.leave()
+            return
+        if kind == b"P":
+            self.say(b"P", number)
             return
         call = self.calls.get(number)
         if call is None:

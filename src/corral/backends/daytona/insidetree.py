@@ -26,6 +26,7 @@ SUBREAPER = 36
 DUMPABLE = 4
 OUR_OWN = ("_", "SHLVL", "OLDPWD", "PWD", "PS1", "TERM", "COLUMNS", "LINES")
 """Variables of the shell that we came from."""
+WAKE_SECONDS = 1.0
 
 
 def become_subreaper() -> None:
@@ -162,6 +163,10 @@ def watch_over(wish: dict[str, Any], inner: tuple[int, int, int], status: int) -
     report(status, {"pid": pid})
     # The agent's word: end everything. What dies leaves its children to us, until there are none.
     signal.signal(signal.SIGTERM, lambda *_: send_signal(own_children(), signal.SIGKILL))
+    # A program may stop the agent, which is of the same user; the agent does the same for us.
+    agent = os.getppid()
+    signal.signal(signal.SIGALRM, lambda *_: send_signal([agent] if os.getppid() == agent else (), signal.SIGCONT))
+    signal.setitimer(signal.ITIMER_REAL, WAKE_SECONDS, WAKE_SECONDS)
     while True:
         try:
             ended, code, usage = os.wait4(-1, 0)

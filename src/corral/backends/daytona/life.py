@@ -41,6 +41,8 @@ _STATES: Mapping[str, SandboxState] = {
     "pausing": "paused",
 }
 GONE = frozenset({"destroyed", "destroying"})
+RESTING = frozenset({"paused", "pausing", "resuming", "starting", "resizing", "snapshotting", "forking"})
+"""Nothing inside need answer."""
 
 
 def token_name(token: str) -> str:

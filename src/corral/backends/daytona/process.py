@@ -203,7 +203,7 @@ class DaytonaProcess(ProcessBase):
             self._watch(seconds - 86400.0)
         elif not self.ended and self._channel is not None:
             # Nothing inside answers any more: the service ends what we can't.
-            self._loop.create_task(self._channel.destroy())
+            self._channel.give_up()
 
     def _refusal(self, code: str, text: str) -> CorralError:
         where: dict[str, Any] = {"sandbox_id": self._sandbox_id, "op": "exec"}

@@ -75,7 +75,7 @@ class Remote:
         self.check(op)
         return box
 
-    async def _explain(self, op: str) -> CorralError:
+    async def explain(self, op: str) -> CorralError:
         """Why it does not answer."""
         try:
             sdk = await self.client.sdk()
@@ -88,6 +88,14 @@ class Remote:
         if type(error) is SandboxGoneError:
             self.gone = True
         return error
+
+    async def _is_resting(self) -> bool:
+        """Whether nothing inside can answer now, so that its silence means nothing."""
+        try:
+            sdk = await self.client.sdk()
+            return life.state_of(await repeat(lambda: sdk.get(self.id), safe=True)) in life.RESTING
+        except ServiceError:
+            return False
 
     async def measure(self, op: str) -> Any:
         """What it uses now, and what the service says beside it."""
@@ -119,12 +127,12 @@ class Remote:
                 del self._channels[os.getpid()]
 
     async def _open(self) -> Channel:
-        channel = Channel(await self._box(), self._explain)
+        channel = Channel(await self._box(), self.explain, self._is_resting)
         try:
             await channel.open()
         except ServiceError as refusal:
             # A refusal of the terminal may be a refusal of the sandbox, which its state tells better.
-            error = await self._explain("exec")
+            error = await self.explain("exec")
             if isinstance(error, BackendError) or type(error) is type(lost_inside()):
                 raise
             raise error from refusal

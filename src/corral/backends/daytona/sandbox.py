@@ -22,7 +22,7 @@ from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, mapped
 from corral.backends.daytona.shell import AgentShell
 from corral.command import SpawnRequest
-from corral.errors import CapabilityError, CorralError, SandboxGoneError, SandboxPausedError, SpecError
+from corral.errors import CapabilityError, CorralError, ExecError, SandboxGoneError, SandboxPausedError, SpecError
 from corral.process import ProcessBase
 from corral.protocol import OnOutput, Stdin
 from corral.results import Event, ExecResult, SandboxInfo, SandboxUsage
@@ -30,6 +30,8 @@ from corral.sandbox import SandboxBase
 from corral.spec import USER, Resources, Spec, check_name, check_timeout
 
 NAME = "daytona"
+_START_SECONDS = 60.0
+"""So long a program may take to begin, in a sandbox that is short of everything."""
 
 log = logging.getLogger("corral.daytona")
 
@@ -218,7 +220,16 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
     async def _begin(self, process: DaytonaProcess, wish: bytes) -> None:
         channel = await self._remote.channel_here()
         if process.begin(channel, wish):
-            await asyncio.wrap_future(process.started)
+            try:
+                async with asyncio.timeout(_START_SECONDS):
+                    await asyncio.shield(asyncio.wrap_future(process.started))
+            except TimeoutError:
+                # What is asked may have been taken by a program that reads the agent's terminal.
+                error = await self._remote.explain("exec")
+                if isinstance(error, ExecError):
+                    channel.give_up()
+                process.lose(error)
+                raise error from None
 
     # The life of it.
 

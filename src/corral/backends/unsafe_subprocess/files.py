@@ -11,6 +11,7 @@ import stat
 import tarfile
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from corral.backends.unsafe_subprocess import tree
@@ -261,12 +262,12 @@ class HostFiles(FilesBase):
             for entry, _ in _texts(root, include, unreadable, stop, hidden=hidden):
                 try:
                     self._ours(entry)
-                    tree.change(entry, lambda content, entry=entry: substitute(content, entry, counts))
+                    tree.change(entry, partial(substitute, entry, counts))
                 except (OSError, CorralError) as error:
                     unreadable.append(f"{entry}: {error}")
             return ReplaceResult(counts, _some(unreadable))
 
-        def substitute(content: bytes, entry: str, counts: dict[str, int]) -> bytes | None:
+        def substitute(entry: str, counts: dict[str, int], content: bytes) -> bytes | None:
             changed, count = search.substitute(content, wanted, encode(new), fixed=fixed)
             if count:
                 counts[entry] = count

@@ -23,6 +23,8 @@ _KEEPER = Path(__file__).with_name("keeper.py")
 _EXIT_SECONDS = 10.0
 
 _grips: weakref.WeakSet[Grip] = weakref.WeakSet()
+_keepers: set[subprocess.Popen[bytes]] = set()
+"""Those that nobody has waited for yet: an owner may be forgotten, or lose its event loop, before they have ended."""
 _registered = False
 _lock = threading.Lock()
 
@@ -35,7 +37,7 @@ class Grip:
         self._made_by = os.getpid()
         self._control, control = socket.socketpair()
         self._life, life = socket.socketpair()
-        self._closed = False
+        self._lock = threading.Lock()  # numbers of closed descriptors are soon somebody else's
         try:
             descriptors = (control.fileno(), life.fileno(), place.lock)
             argv = [find_python(), "-I", "-S", "-X", "utf8", str(_KEEPER), *map(str, descriptors), str(place.root)]
@@ -56,6 +58,8 @@ class Grip:
             control.close()
             life.close()
         self._life.setblocking(False)
+        _reap()
+        _keepers.add(self._keeper)
         _grips.add(self)
         _register()
 
@@ -78,14 +82,13 @@ class Grip:
 
     def is_alive(self) -> bool:
         """Whether the keeper still listens."""
-        if self._closed:
-            return False
-        try:
-            return self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        with self._lock:
+            try:
+                return self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
 
     def gone(self, *, op: str | None = None) -> SandboxGoneError:
         """What every call raises once it has ended."""
@@ -96,7 +99,8 @@ class Grip:
         ours, theirs = socket.socketpair()
         try:
             self.check(op="exec")
-            socket.send_fds(self._control, [CALL], [theirs.fileno()])
+            with self._lock:
+                socket.send_fds(self._control, [CALL], [theirs.fileno()])
         except OSError as error:
             ours.close()
             if isinstance(error, SandboxGoneError):
@@ -111,41 +115,28 @@ class Grip:
         return ours
 
     def end(self) -> None:
-        """Ask for the end. Does not wait; from any thread, and again."""
-        if self._closed:
-            return
-        with contextlib.suppress(OSError):
-            self._control.send(END)
-        if self.is_ours:
+        """Ask for the end, and let go. Does not wait; from any thread, and again."""
+        with self._lock:
             with contextlib.suppress(OSError):
-                self._life.shutdown(socket.SHUT_WR)
+                self._control.send(END)
+            self._control.close()
+            self._life.close()
 
     async def wait_end(self) -> None:
         """Until nothing of it is left."""
-        if not self.is_ours:
-            return
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):
-            while await loop.sock_recv(self._life, 16):
-                pass
-        await asyncio.to_thread(self._keeper.wait)
-        self.close()
+        if self.is_ours:
+            await asyncio.to_thread(self.finish)
 
-    def wait_end_blocking(self, seconds: float) -> None:
-        """The same without an event loop, and not for ever."""
+    def finish(self, seconds: float | None = None) -> None:
+        """The same without an event loop, and not for ever if need be."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(timeout=max(0.0, seconds))
-
-    def close(self) -> None:
-        """Let go. What still lives ends by that, if it is ours."""
-        self._closed = True
-        self._control.close()
-        self._life.close()
+            self._keeper.wait(timeout=seconds)
+            _keepers.discard(self._keeper)
 
     def forget(self) -> None:
         """In a forked child: the sandbox is its parent's, whose end must be the sandbox's."""
+        self._lock = threading.Lock()  # another thread may have had it
         self._life.close()
-        self._keeper.returncode = 0  # not our child; nobody waits for it here
 
 
 def find_python() -> str:
@@ -168,12 +159,13 @@ def _register() -> None:
 
 def end_all() -> None:
     """At exit: end what is ours, without an event loop."""
-    ours = [grip for grip in list(_grips) if grip.is_ours]
-    for grip in ours:
-        grip.end()
+    for grip in list(_grips):
+        if grip.is_ours:
+            grip.end()
     deadline = time.monotonic() + _EXIT_SECONDS
-    for grip in ours:
-        grip.wait_end_blocking(deadline - time.monotonic())
+    for keeper in list(_keepers):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            keeper.wait(timeout=max(0.0, deadline - time.monotonic()))
 
 
 def _forget_all() -> None:
@@ -182,3 +174,12 @@ def _forget_all() -> None:
     inherited, _grips = list(_grips), weakref.WeakSet()
     for grip in inherited:
         grip.forget()
+    for keeper in _keepers:
+        keeper.returncode = 0  # not our child: nobody waits for it here
+    _keepers.clear()
+
+
+def _reap() -> None:
+    for keeper in list(_keepers):
+        if keeper.poll() is not None:
+            _keepers.discard(keeper)

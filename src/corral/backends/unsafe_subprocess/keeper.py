@@ -380,7 +380,8 @@ class Keeper:
         self._life.sendall(READY)
         while True:
             patience = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-            ready = select.select([self._control, self._life, self._wake], [], [], patience)[0]
+            watched: list[Any] = [self._control, self._life, self._wake]
+            ready = select.select(watched, [], [], patience)[0]
             if self._wake in ready:
                 drain(self._wake)
                 self._reap()
@@ -476,8 +477,8 @@ def main(arguments: list[str]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
-    for number in (control, life, lock):
-        os.set_inheritable(int(number), False)
+    for descriptor in (control, life, lock):
+        os.set_inheritable(int(descriptor), False)
     become_subreaper()
     keeper = Keeper(
         socket.socket(fileno=int(control)), socket.socket(fileno=int(life)), folder, float(seconds) if seconds else None

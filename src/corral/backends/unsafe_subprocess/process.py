@@ -292,7 +292,7 @@ class HostProcess(ProcessBase):
             # Of what children in the background go on printing, as much as was there by now.
             if waiting := count_waiting(descriptor):
                 self.feed(stream, read_some(descriptor, waiting) or b"")
-        reason = next((known for known in _REASONS if known == words["reason"]), "exited")
+        reason = next(known for known in _REASONS if known == words["reason"])
         usage = Usage(
             wall_seconds=words["wall_seconds"],
             cpu_seconds=words["cpu_seconds"],

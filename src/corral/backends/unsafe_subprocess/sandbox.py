@@ -31,7 +31,7 @@ class HostSandbox(SandboxBase):
     ) -> None:
         real = replace(spec, workdir=place.home)
         super().__init__(sandbox_id=place.sandbox_id, spec=real, backend=NAME, on_event=on_event)
-        self._place = place
+        self._where = place
         self._grip = grip
         self._names = Names(place, wished=spec.workdir)
         self._created = time.time()
@@ -81,14 +81,14 @@ class HostSandbox(SandboxBase):
         raise CapabilityError(f"the {NAME} backend has no {power}", sandbox_id=self._id, op="exec", hint=hint)
 
     def _find_folder(self, cwd: str) -> str:
-        """Where a program begins: in a folder of the sandbox. It may go anywhere from there."""
+        """Where a program begins. Any folder of the host may be named, but no link leads to one unseen."""
         folder = self._names.resolve(cwd)
-        if not self._names.is_ours(os.path.realpath(folder)):
+        if self._names.is_ours(folder) and not self._names.is_ours(os.path.realpath(folder)):
             raise WorkdirError(
-                f"can't run in {cwd!r}: it is not in the sandbox's folder",
+                f"can't run in {cwd!r}: it leads out of the sandbox's folder",
                 sandbox_id=self._id,
                 op="exec",
-                hint="begin in the workdir, and let the command itself go elsewhere",
+                hint="name the folder itself, without the link",
             )
         return folder
 
@@ -99,8 +99,8 @@ class HostSandbox(SandboxBase):
             name = str(os.getuid())
         return {
             "PATH": os.environ.get("PATH") or _PATH,
-            "HOME": self._place.home,
-            "TMPDIR": self._place.temporary,
+            "HOME": self._where.home,
+            "TMPDIR": self._where.temporary,
             "USER": name,
             "LOGNAME": name,
             "SHELL": "/bin/sh",
@@ -112,12 +112,9 @@ class HostSandbox(SandboxBase):
     # Life.
 
     def _release(self) -> Awaitable[None]:
-        if self._grip.is_ours:
+        if self._grip.is_ours:  # in a forked child it is its parent's, which goes on with it
             self._grip.end()
-        return self._await_end()
-
-    async def _await_end(self) -> None:
-        await self._grip.wait_end()
+        return self._grip.wait_end()
 
     async def kill(self) -> None:
         """See `AsyncSandbox`."""

@@ -15,6 +15,7 @@ import select
 import struct
 import sys
 import termios
+from typing import Any
 
 READ_BYTES = 256 * 1024
 EXACT_BYTES = 64 * 1024
@@ -67,7 +68,7 @@ class Watch:
     """Waits for several descriptors. In one thread only."""
 
     def __init__(self) -> None:
-        self._poll: select.epoll | select.poll
+        self._poll: Any  # `select.poll` is no type that could be named
         if sys.platform == "linux":
             self._poll = select.epoll()
             self._exact = select.EPOLLIN | select.EPOLLET
@@ -94,13 +95,13 @@ class Watch:
 
     def wait(self, seconds: float | None) -> list[int]:
         """Who is ready, in the order in which they became so."""
-        if isinstance(self._poll, select.poll):
-            return [descriptor for descriptor, _ in self._poll.poll(None if seconds is None else seconds * 1000)]
+        if seconds is not None and sys.platform != "linux":
+            seconds *= 1000  # the one counts in seconds, the other in thousandths
         return [descriptor for descriptor, _ in self._poll.poll(seconds)]
 
     def close(self) -> None:
         """Let go."""
-        if not isinstance(self._poll, select.poll):
+        if sys.platform == "linux":
             self._poll.close()
 
 
