@@ -5,8 +5,8 @@ PYTHON ?= python3
 REQUIRE ?= root,user,userns,git,node,npm,network,docker
 # Further arguments for pytest: make test ARGS="-k timeout -x"
 ARGS ?=
-# How many processes run tests at once; JOBS=0 runs them in one, for a debugger.
-JOBS ?= auto
+# How many processes run tests at once; JOBS=0 runs them in one, for a debugger. One more than processors: many wait.
+JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
 # PACKAGES=no keeps `make test` as root from installing missing Debian packages.
 PACKAGES ?= yes
 
@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check lint types layers format bench soak prove clients fuzz lock packages clean
+.PHONY: help setup demo test check lint types layers format bench soak prove backends clients fuzz lock packages clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -73,6 +73,9 @@ soak: $(DEV) ## open, close and kill hundreds of times, and count what is left
 
 prove: $(DEV) ## switch each defence off and show that a probe goes red
 	@$(PYTEST) -m prove --timeout=0 $(ARGS)
+
+backends: $(DEV) packages ## the whole conformance suite on the backends that speak to a service
+	@$(PYTEST) -m "backends or not backends" --timeout=0 tests/conformance/test_docker.py tests/conformance/test_daytona.py tests/adapters $(ARGS)
 
 clients: $(DEV) ## install the clients that others wrote for the server's protocol, and run them against it
 	@$(PYTEST) -m clients --timeout=0 $(ARGS)

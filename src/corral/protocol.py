@@ -356,7 +356,7 @@ class AsyncSandbox(Protocol):
 
 
 class Backend(Protocol):
-    """The maker."""
+    """The maker. One that isolates nothing has an attribute `isolated = False`, and no server takes it."""
 
     @property
     def name(self) -> str:

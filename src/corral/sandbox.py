@@ -64,8 +64,7 @@ class RequestOptions(TypedDict, total=False):
 class SandboxBase(SessionsBase, ABC):
     """See `corral.protocol.AsyncSandbox` for the promises. A backend implements what is abstract here."""
 
-    temporary = TEMPORARY
-    """The folder inside in which snippets, long scripts and the like lie while they run."""
+    temporary = TEMPORARY  # the folder inside in which snippets and long scripts lie while they run
 
     def __init__(
         self, *, sandbox_id: str, spec: Spec, backend: str, on_event: Callable[[Event], None] | None = None

@@ -162,6 +162,7 @@ class Terminal:
     async def kill(self) -> None:
         """End the program with all that it started; what it showed stays. Idempotent."""
         await self._recorded.kill()
+        await self._recorded.end_rest()  # also of one whose shell had ended, and has left something
 
     async def delete(self) -> None:
         """End it, and delete what it showed. Idempotent."""

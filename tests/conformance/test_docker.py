@@ -17,6 +17,7 @@ from corral.errors import BackendUnavailableError
 from corral.image import Image
 from corral.protocol import Backend
 from corral.testing.pytest import conformance_tests
+from support.backends import set_apart
 from support.dockerd import Daemon, open_daemon
 
 _ORDER = "the daemon reads both streams apart, and the order between them is lost there"
@@ -52,7 +53,7 @@ def count(backend: Backend) -> int:
     return backend.count_living()
 
 
-test_conformance = conformance_tests(make, cannot=CANNOT, count=count)
+test_conformance = conformance_tests(make, cannot=CANNOT, count=count, marks=set_apart)
 
 OWNER = """
 import asyncio, sys

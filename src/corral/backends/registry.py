@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import cast
 
-from corral.errors import BackendUnavailableError, SpecError, UnknownBackendError
+from corral.errors import BackendUnavailableError, CapabilityError, SpecError, UnknownBackendError
 from corral.protocol import Backend
 
 GROUP = "corral.backends"
@@ -59,6 +59,19 @@ def make_backend(name: str, **options: object) -> Backend:
             f"the backend {name!r} can't be made with {', '.join(sorted(options))}",
             hint="its maker says why, in the cause",
         ) from error
+
+
+def need_isolation(backend: Backend, *, who: str) -> None:
+    """For those who run programs of strangers. A backend without any isolation says so by `isolated = False`.
+
+    Raises:
+        CapabilityError: it says so.
+    """
+    if not getattr(backend, "isolated", True):
+        raise CapabilityError(
+            f"{who} does not take the backend {backend.name!r}: it has no isolation",
+            hint="name one that isolates, such as embedded or docker",
+        )
 
 
 def _load(name: str) -> Callable[..., Backend]:

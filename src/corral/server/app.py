@@ -116,6 +116,7 @@ async def opened(
 
     Raises:
         BackendUnavailableError: another server has the data folder, or the backend can't work here.
+        CapabilityError: the backend has no isolation.
     """
     if beginning is None:
         beginning = Beginning(settings, backend or get_backend(settings.backend))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from corral.backends.registry import need_isolation
 from corral.protocol import Backend
 from corral.server.settings import ServerSettings
 from corral.server.store.database import Database
@@ -13,7 +14,8 @@ class Beginning:
     """A claimed folder, and the first questions to the backend, under way. Knows no HTTP, so it is there at once."""
 
     def __init__(self, settings: ServerSettings, backend: Backend) -> None:
-        """Raises: BackendUnavailableError, when another server has the folder."""
+        """Raises: BackendUnavailableError, when another server has the folder; CapabilityError for no isolation."""
+        need_isolation(backend, who="the server")
         self.database = Database(settings.state_folder, serving=True)
         self.backend = backend
         # Not before the folder is ours: another server would still change what is found.

@@ -55,18 +55,32 @@ class ShellFiles(FilesBase):
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
         """See `AsyncFiles`."""
         target = self.at(path)
-        head = b""
+        head = size = b""
         async with self._runner.open(scripts.READ, (target,)) as run:
             begun = False
             async for received in run.stdout():
                 piece = received
                 if not begun:  # the first line is the size
                     head += received
-                    _, newline, piece = head.partition(b"\n")
+                    size, newline, piece = head.partition(b"\n")
                     begun = bool(newline)
+                    if begun and self._has_better_way(target, int(size)):
+                        break
                 for offset in range(0, len(piece), chunk_bytes):
                     yield piece[offset : offset + chunk_bytes]
-            self._check(await run.end(), path=target, op="read")
+            else:
+                self._check(await run.end(), path=target, op="read")
+                return
+        async for piece in self._read_large(target, int(size)):
+            for offset in range(0, len(piece), chunk_bytes):
+                yield piece[offset : offset + chunk_bytes]
+
+    def _has_better_way(self, target: str, size: int) -> bool:
+        """Whether a backend has another way for so much, which is `_read_large`."""
+        return False
+
+    def _read_large(self, target: str, size: int) -> AsyncIterator[bytes]:
+        raise NotImplementedError(f"no other way to read {size} bytes of {target}")
 
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
         """See `AsyncFiles`."""
@@ -136,7 +150,7 @@ class ShellFiles(FilesBase):
         counted = measured(content)
         try:
             args = (target, name, "any", mode_text, parents, how, "")
-            _, end = await self._runner.finish(scripts.WRITE, (*args, "stage"), stdin=counted)
+            end = await self._stage(args, counted)
             if counted.error is not None:
                 raise counted.error
             self._check(end, path=target, op="write")
@@ -147,6 +161,11 @@ class ShellFiles(FilesBase):
             await self._drop(target, name)
             raise
         return counted.total
+
+    async def _stage(self, args: Sequence[str], content: measured) -> ScriptEnd:
+        """Put it aside. If its stream fails, `content.error` says so."""
+        _, end = await self._runner.finish(scripts.WRITE, (*args, "stage"), stdin=content)
+        return end
 
     async def _drop(self, target: str, name: str) -> None:
         """A script that was ended in the middle can't clean up after itself."""

@@ -117,7 +117,7 @@ if [ "$phase" != commit ]; then
   : >"$temporary" || exit 91
   chmod 600 "$temporary"
   cat >>"$temporary" || exit 91
-  if [ "$phase" = stage ]; then trap - EXIT; exit 0; fi
+  if [ "$phase" = stage ]; then trap - EXIT; printf %s "$temporary"; exit 0; fi
 fi
 [ "$(stat -c %s "$temporary")" = "$size" ] || exit 92
 if [ "$how" = append ] && [ -f "$where" ]; then
@@ -141,7 +141,7 @@ esac
 """path, temporary name, size, mode, parents, how, sha256, phase. A stream that ends too early changes nothing.
 
 Where the size is known, all is done at once. Otherwise the content is put aside first (`stage`), and takes its place
-when all of it has come (`commit`).
+when all of it has come (`commit`). What is put aside is named in the answer, so that it may come by another way.
 """
 
 DROP = """

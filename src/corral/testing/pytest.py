@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,16 @@ from corral.testing.conformance import ALL_CHECKS, check_names
 
 
 def conformance_tests(
-    make: Callable[[], Backend], *, cannot: Mapping[str, str] | None = None, count: Count | None = None
+    make: Callable[[], Backend],
+    *,
+    cannot: Mapping[str, str] | None = None,
+    count: Count | None = None,
+    marks: Callable[[Check], Sequence[pytest.MarkDecorator]] = lambda item: (),
 ) -> Callable[..., None]:
     """One test for each check. The backend is made at the first and closed after the last of them.
 
-    Each check runs in an event loop of its own, so the backend as a whole is used from many.
+    Each check runs in an event loop of its own, so the backend as a whole is used from many. `marks` may set some apart,
+    for example those that a slow backend tries only now and then.
 
     Raises:
         ValueError: `cannot` names something that there is not.
@@ -33,7 +38,7 @@ def conformance_tests(
     check_names(reasons)
     made: list[Backend] = []
 
-    @pytest.mark.parametrize("item", ALL_CHECKS, ids=[item.name for item in ALL_CHECKS])
+    @pytest.mark.parametrize("item", [pytest.param(item, id=item.name, marks=marks(item)) for item in ALL_CHECKS])
     def test_conformance(item: Check, request: pytest.FixtureRequest, tmp_path: Path) -> None:
         if not made:
             made.append(make())

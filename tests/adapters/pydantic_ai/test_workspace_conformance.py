@@ -86,6 +86,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
 
 
 @pytest.mark.needs_userns
+@pytest.mark.backends
 class TestDaytona(Contract):
     """On a Daytona service, which here is `corral serve`: through both ends of the wire."""
 

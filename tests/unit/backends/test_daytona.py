@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import os
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from corral.backends.daytona import DaytonaBackend, life, seam
-from corral.backends.daytona.frames import Parser, agent_text, pack
+from corral.backends.daytona.frames import PIECE_BYTES, Packer, Parser, agent_text, pack, unpack
 from corral.backends.daytona.seam import ServiceError, mapped, read, reading, repeat, translate
 from corral.door import make_spec
 from corral.errors import (
@@ -251,6 +253,28 @@ def test_frames_are_put_together_however_they_come() -> None:
 def test_endless_frame_is_refused() -> None:
     with pytest.raises(ValueError, match="too long"):
         list(Parser().feed(b"o" + (7).to_bytes(4, "big") + (1 << 31).to_bytes(4, "big")))
+
+
+def test_compressed_piece_comes_back_and_one_that_grows_without_end_is_refused() -> None:
+    text = b"all work and no play " * 1000
+    packer = Packer()
+    small = packer.pack(text)
+    assert small is not None
+    assert len(small) < len(text) // 10
+    assert unpack(small) == text
+    with pytest.raises(ValueError, match="more than a piece"):
+        unpack(zlib.compress(bytes(100 * PIECE_BYTES)))
+    with pytest.raises(ValueError, match="more than a piece"):
+        unpack(small[:-8])
+
+
+def test_what_does_not_become_smaller_is_left_as_it_is_and_not_tried_each_time() -> None:
+    packer, noise, zeros = Packer(), os.urandom(PIECE_BYTES), bytes(PIECE_BYTES)
+    assert packer.pack(bytes(100)) is None
+    assert packer.pack(noise) is None
+    tries = [packer.pack(zeros) is not None for _ in range(20)]
+    assert tries[:2] == [False, False]
+    assert tries[-1]
 
 
 def test_what_is_sent_inside_stands_alone() -> None:

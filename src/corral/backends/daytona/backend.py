@@ -440,4 +440,5 @@ def _end_at_exit(reference: weakref.ref[DaytonaBackend]) -> None:
     """There may be no event loop of the caller's any more; ours is a thread that goes last."""
     backend = reference()
     if backend is not None:
+        get_loop().wait_for_work()  # what is just being made is ours in a moment
         concurrent.futures.wait(backend._end_owned(), timeout=_EXIT_SECONDS)  # noqa: SLF001 - our own

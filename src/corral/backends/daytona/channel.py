@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 _BOOT_SECONDS = 45.0
 _DELETE_SECONDS = 10.0
-_ASK_SECONDS = 5.0
-_ASK_TIMES = 3
+_ASK_SECONDS = 2.0
+_ASK_TIMES = 10
 """While calls wait and nothing is heard, the agent is asked so often whether it is there; then it is taken for stopped.
 A busy sandbox is slow to answer."""
+_WAKE_EVERY = 3
+_WAKE_SECONDS = 5.0
 _NOISE_BYTES = 256 * 1024
 
 log = logging.getLogger("corral.daytona")
@@ -80,6 +82,9 @@ class Channel:
         self._tasks: set[asyncio.Future[Any]] = set()
         self._sending: asyncio.Future[Any] | None = None
         self._heard = False
+        self._agent = 0
+        self.takes_packed = False
+        """Whether input may be compressed."""
         self.lost = False
 
     async def open(self) -> None:
@@ -143,6 +148,7 @@ class Channel:
         for kind, number, content in self._parser.feed(data):
             if kind == b"H":
                 if not self._booted.done():
+                    self._agent, self.takes_packed = number, content == b"z"
                     self._booted.set_result(None)
             elif (listener := self._calls.get(number)) is not None:
                 try:
@@ -191,16 +197,22 @@ class Channel:
         while not self.lost:
             self._heard = False
             await asyncio.sleep(_ASK_SECONDS)
-            if self._heard or not self._calls:
+            if self._heard or not self._calls or (asked and await self._is_resting()):
                 asked = 0
             elif asked < _ASK_TIMES:
                 asked += 1
                 self.say(b"P", 0)
-            elif await self._is_resting():
-                asked = 0
+                if asked % _WAKE_EVERY == 2:
+                    await self._wake()
             else:
                 log.debug("nothing inside answers any more: the terminal is ended")
                 await self._lose()
+
+    async def _wake(self) -> None:
+        """If it was only stopped, it goes on."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_WAKE_SECONDS):
+                await self._box.process.exec(f"kill -CONT {self._agent}", timeout=int(_WAKE_SECONDS))
 
     async def _lose(self) -> None:
         if self.lost:

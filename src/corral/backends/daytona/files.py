@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.remote import Remote
+from corral.backends.daytona.seam import ServiceError, reading
 from corral.backends.daytona.shell import AgentShell
+from corral.errors import CorralError, ExecError, SandboxFileError, SandboxFileNotFoundError
+from corral.shellfiles import scripts
 from corral.shellfiles.files import ShellFiles
-from corral.shellfiles.primitives import Guard
+from corral.shellfiles.primitives import Guard, ScriptEnd
+from corral.shellfiles.running import Known, measured
+
+T = TypeVar("T")
+
+LARGE_BYTES = 4 * 1024 * 1024
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./ @+,=~-]{1,1024}")
+"""Paths that every client and server writes and reads alike. Those of other files go over the channel."""
 
 
 class DaytonaFiles(ShellFiles):
@@ -14,3 +31,115 @@ class DaytonaFiles(ShellFiles):
     def __init__(self, remote: Remote, shell: AgentShell, *, workdir: str, guard: Guard) -> None:
         super().__init__(shell, workdir=workdir, sandbox_id=remote.id, guard=guard)
         self._remote = remote
+
+    # Reading.
+
+    def _has_better_way(self, target: str, size: int) -> bool:
+        return size > LARGE_BYTES and _PLAIN_PATH.fullmatch(target) is not None
+
+    async def _read_large(self, target: str, size: int) -> AsyncIterator[bytes]:
+        async def begin(box: Any) -> AsyncIterator[bytes]:
+            return aiter(await box.fs.download_file_stream(target, 0))
+
+        stream = await self._transfer(begin, path=target, op="read")
+        try:
+            while size > 0 and (piece := await self._transfer(lambda _: _next(stream), path=target, op="read")):
+                yield piece[:size]  # of a file that grows, as much as there was
+                size -= len(piece)
+        finally:
+            with contextlib.suppress(Exception):  # nobody reads on
+                await get_loop().finish(_close(stream))
+
+    # Writing.
+
+    async def _put(
+        self, target: str, data: bytes, *, mode: int | None = None, parents: bool = False, how: str, sha256: str = ""
+    ) -> None:
+        if len(data) <= LARGE_BYTES or how == "swap":
+            await super()._put(target, data, mode=mode, parents=parents, how=how, sha256=sha256)
+        else:
+            await self._write_stream(target, Known(data), mode, "yes" if parents else "no", how)
+
+    async def _stage(self, args: Sequence[str], content: measured) -> ScriptEnd:
+        if not _PLAIN_PATH.fullmatch(args[0]):
+            return await super()._stage(args, content)
+        # An empty one first: that says where it lies, and whether it may lie there.
+        answer, end = await self._runner.finish(scripts.WRITE, (*args, "stage"))
+        place = answer.decode("utf-8", "surrogateescape")
+        if end.exit_code != 0:
+            return end
+        if not _PLAIN_PATH.fullmatch(place):
+            return await super()._stage(args, content)
+        source = _Lent(content)
+
+        async def send(box: Any) -> None:
+            await box.fs.upload_file_stream(aiter(source), place, 0)
+
+        try:
+            await self._transfer(send, path=args[0], op="write")
+        except CorralError:
+            if content.error is None:
+                raise
+        finally:
+            await source.close()
+        return end
+
+    async def _transfer(self, work: Callable[[Any], Awaitable[T]], *, path: str, op: str) -> T:
+        """Of what the service refuses here, a missing file is not a missing sandbox."""
+        self._guard()
+
+        async def ask() -> T:
+            with reading():
+                return await work(await self._remote.box())
+
+        try:
+            return await get_loop().run(ask())
+        except ServiceError as refusal:
+            error = await get_loop().run(self._remote.explain(op))
+            if not isinstance(error, ExecError):
+                raise error from refusal
+            kind = SandboxFileNotFoundError if refusal.status == 404 else SandboxFileError
+            raise kind(f"{path}: {refusal.message}", path=path, sandbox_id=self._sandbox_id, op=op) from refusal
+
+
+async def _next(stream: AsyncIterator[bytes]) -> bytes | None:
+    """The next piece that is one; None at the end."""
+    async for piece in stream:
+        if piece:
+            return piece
+    return None
+
+
+async def _close(stream: AsyncIterator[bytes]) -> None:
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()
+
+
+class _Lent:
+    """A stream of the caller's event loop, to be read on ours."""
+
+    def __init__(self, stream: AsyncIterable[bytes]) -> None:
+        self._stream = aiter(stream)
+        self._loop = asyncio.get_running_loop()
+        self._pulling: asyncio.Task[Any] | None = None
+        self._closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            piece = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._pull(), self._loop))
+            if piece is None:
+                return
+            yield piece
+
+    async def _pull(self) -> bytes | None:
+        self._pulling = asyncio.current_task()
+        return None if self._closed else await _next(self._stream)
+
+    async def close(self) -> None:
+        """On the caller's loop: whatever its owner was asked for last is no longer wanted."""
+        self._closed = True
+        if self._pulling is not None:
+            self._pulling.cancel()
+            await asyncio.wait((self._pulling,))
+        await _close(self._stream)

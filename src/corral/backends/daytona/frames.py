@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 HEAD = struct.Struct(">cII")
-WINDOW_BYTES = 256 * 1024
+WINDOW_BYTES = 1024 * 1024
 """So many bytes of input may be on their way to a program before it takes them; output has the same on its side."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 PIECE_BYTES = 64 * 1024
 """So many bytes go in one message of the websocket."""
+_WORTH_BYTES = 2048
+_PLAIN_FRAMES = 16
 
 
 _HERE = Path(__file__).parent
@@ -32,6 +35,35 @@ def agent_text() -> bytes:
 def pack(kind: bytes, number: int, data: bytes = b"") -> bytes:
     """One frame."""
     return HEAD.pack(kind, number, len(data)) + data
+
+
+def unpack(data: bytes) -> bytes:
+    """A compressed frame's content. Raises: ValueError, zlib.error for what inflates beyond a frame's size."""
+    inflating = zlib.decompressobj()
+    content = inflating.decompress(data, PIECE_BYTES)
+    if not inflating.eof:
+        raise ValueError("more than a piece")
+    return content
+
+
+class Packer:
+    """Compresses the pieces of one stream, unless they don't become smaller."""
+
+    def __init__(self) -> None:
+        self._plain = 0
+
+    def pack(self, data: bytes) -> bytes | None:
+        """Less, or None."""
+        if len(data) < _WORTH_BYTES:
+            return None
+        if self._plain:
+            self._plain -= 1
+            return None
+        small = zlib.compress(data, 1)
+        if len(small) < len(data) * 3 // 4:
+            return small
+        self._plain = _PLAIN_FRAMES
+        return None
 
 
 class Parser:

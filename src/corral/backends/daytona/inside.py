@@ -20,7 +20,7 @@ import termios
 import time
 import tty
 
-from corral.backends.daytona.insidecall import Call, Stream
+from corral.backends.daytona.insidecall import PACKS, Call, Stream, inflate
 from corral.backends.daytona.insidetree import (
     SET_PIPE_SIZE,
     WAKE_SECONDS,
@@ -120,14 +120,11 @@ class Agent:
             call.blocked.clear()
 
     def obey(self, kind: bytes, number: int, data: bytes) -> None:
+        if number == 0:
+            self.leave() if kind == b"D" else self.say(b"P", 0)
+            return
         if kind == b"S":
             self.start(number, json.loads(data.decode("utf-8", "surrogatepass")))
-            return
-        if kind == b"D":
-            self.leave()
-            return
-        if kind == b"P":
-            self.say(b"P", number)
             return
         call = self.calls.get(number)
         if call is None:
@@ -137,8 +134,8 @@ class Agent:
             if call.credit > 0 and call.blocked:
                 self.again += [stream.descriptor for stream in call.blocked]
                 call.blocked.clear()
-        elif kind == b"I":
-            call.typed.append(data)
+        elif kind in (b"I", b"J"):
+            call.typed.append(data if kind == b"I" else inflate(data))
             self.feed(call)
         elif kind == b"E":
             if call.pty:
@@ -228,7 +225,7 @@ class Agent:
         stream.total += len(data)
         if room > 0:
             call.credit -= len(data[:room])
-            self.say(stream.name, call.number, data[:room])
+            self.say(*stream.packed(call.number, data[:room]))
         if room < len(data):
             # Nobody listens: of a stream beyond its limit only the end will be kept, so only that is sent.
             stream.tail += data[max(0, room) :]
@@ -390,7 +387,9 @@ class Agent:
             if stream.skipped + excess:
                 self.tell(b"k", call.number, {"stream": stream.name.decode(), "bytes": stream.skipped + excess})
             if stream.tail:
-                self.say(stream.name, call.number, bytes(stream.tail[excess:]))
+                rest = bytes(stream.tail[excess:])
+                for offset in range(0, len(rest), READ_BYTES):
+                    self.say(*stream.packed(call.number, rest[offset : offset + READ_BYTES]))
                 stream.tail.clear()
         call.told = True
         self.tell(b"x", call.number, call.end)
@@ -431,7 +430,7 @@ class Agent:
                 self.again.append(descriptor)
 
     def run(self) -> None:
-        self.say(b"H", os.getpid())
+        self.say(b"H", os.getpid(), PACKS)
         self.flush()
         while not (self.left and not self.wardens):
             waiting, self.again = self.again, []

@@ -11,14 +11,28 @@ import struct
 import termios
 import time
 
+try:
+    import zlib
+except ImportError:  # a Python may be built without it
+    zlib = None  # type: ignore[assignment]
+
 from corral.backends.daytona.insidetree import output_pipe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-WINDOW_BYTES = 256 * 1024
+WINDOW_BYTES = 1024 * 1024
 """So much of a program's output may be on its way to the host."""
+PACKS = b"z" if zlib is not None else b""
+"""How we say that we take what is compressed."""
+WORTH_BYTES = 2048
+PLAIN_FRAMES = 16
+"""After one that did not become smaller, so many are not tried."""
+
+
+def inflate(data: bytes) -> bytes:
+    return zlib.decompress(data)
 
 
 class Stream:
@@ -32,6 +46,19 @@ class Stream:
         self.left: int | None = None  # how much is still to be told after the program's end
         self.over = False
         self.quiet_since: float | None = None
+        self.plain = 0
+
+    def packed(self, number: int, data: bytes) -> tuple[bytes, int, bytes]:
+        """A frame, compressed where that makes it smaller: a terminal is slow, and a network may be."""
+        if zlib is not None and len(data) >= WORTH_BYTES:
+            if self.plain:
+                self.plain -= 1
+            else:
+                small = zlib.compress(data, 1)
+                if len(small) < len(data) * 3 // 4:
+                    return self.name.upper(), number, small
+                self.plain = PLAIN_FRAMES
+        return self.name, number, data
 
 
 class Call:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SET_PIPE_SIZE = 1031
 SUBREAPER = 36
 DUMPABLE = 4
+PARENT_DEATH = 1
 OUR_OWN = ("_", "SHLVL", "OLDPWD", "PWD", "PS1", "TERM", "COLUMNS", "LINES")
 """Variables of the shell that we came from."""
 WAKE_SECONDS = 1.0
@@ -35,6 +36,12 @@ def become_subreaper() -> None:
         libc = ctypes.CDLL(None)
         libc.prctl(SUBREAPER, 1, 0, 0, 0)
         libc.prctl(DUMPABLE, 0, 0, 0, 0)
+
+
+def end_with_parent(number: int) -> None:
+    """Let the kernel send us a signal when our parent ends, by whomever."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PARENT_DEATH, number, 0, 0, 0)
 
 
 def parents() -> dict[int, int]:
@@ -161,12 +168,30 @@ def watch_over(wish: dict[str, Any], inner: tuple[int, int, int], status: int) -
         os.waitpid(pid, 0)
         return
     report(status, {"pid": pid})
-    # The agent's word: end everything. What dies leaves its children to us, until there are none.
-    signal.signal(signal.SIGTERM, lambda *_: send_signal(own_children(), signal.SIGKILL))
-    # A program may stop the agent, which is of the same user; the agent does the same for us.
-    agent = os.getppid()
-    signal.signal(signal.SIGALRM, lambda *_: send_signal([agent] if os.getppid() == agent else (), signal.SIGCONT))
+    stay(pid, status)
+
+
+def stay(pid: int, status: int) -> None:
+    """Until the program and all that it left behind have ended."""
+    agent, ending = os.getppid(), False
+
+    def end(*_: object) -> None:
+        # The agent's word, or its death: end everything. What dies leaves its children to us, until there are none.
+        nonlocal ending
+        ending = True
+        send_signal(own_children(), signal.SIGKILL)
+
+    def wake(*_: object) -> None:
+        # A program may stop the agent, which is of the same user; the agent does the same for us.
+        if ending or os.getppid() != agent:
+            end()
+        else:
+            send_signal([agent], signal.SIGCONT)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGALRM, wake)
     signal.setitimer(signal.ITIMER_REAL, WAKE_SECONDS, WAKE_SECONDS)
+    end_with_parent(signal.SIGTERM)
     while True:
         try:
             ended, code, usage = os.wait4(-1, 0)
@@ -174,6 +199,8 @@ def watch_over(wish: dict[str, Any], inner: tuple[int, int, int], status: int) -
             return
         except InterruptedError:
             continue
+        if ending:
+            end()
         if ended == pid:
             number = os.WTERMSIG(code) if os.WIFSIGNALED(code) else None
             report(
@@ -188,12 +215,14 @@ def watch_over(wish: dict[str, Any], inner: tuple[int, int, int], status: int) -
 
 
 def report(status: int, message: dict[str, Any]) -> None:
-    os.write(status, json.dumps(message).encode() + b"\n")
+    with contextlib.suppress(OSError):  # the agent may be gone
+        os.write(status, json.dumps(message).encode() + b"\n")
 
 
 def become(wish: dict[str, Any], inner: tuple[int, int, int], failed: int) -> None:
     """From a fork to the program."""
     os.setsid()
+    end_with_parent(signal.SIGKILL)  # one that kills its warden and the agent does not outlive them
     for number in range(1, signal.NSIG):
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             with contextlib.suppress(OSError, ValueError):

@@ -7,8 +7,10 @@ and fork. So the client lives here, and they wait.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import functools
+import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
@@ -19,6 +21,7 @@ from corral.perprocess import PerProcess
 T = TypeVar("T")
 
 _WORKERS = 2
+_EXIT_SECONDS = 10.0
 
 
 class _Workers(concurrent.futures.ThreadPoolExecutor):
@@ -60,6 +63,9 @@ class LoopThread:
         self._thread = threading.Thread(target=self.loop.run_forever, name="corral-daytona", daemon=True)
         self._thread.start()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._promises: set[concurrent.futures.Future[Any]] = set()
+        self._pid = os.getpid()
+        atexit.register(self.wait_for_work)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin it, from any thread."""
@@ -68,6 +74,8 @@ class LoopThread:
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin it, from any thread, to be carried out to its end: who waits for the future may be cancelled."""
         promise: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._promises.add(promise)
+        promise.add_done_callback(self._promises.discard)
 
         def tell(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
@@ -86,6 +94,11 @@ class LoopThread:
 
         self.loop.call_soon_threadsafe(start)
         return promise
+
+    def wait_for_work(self) -> None:
+        """At the end of the program: what was begun to be carried out to its end is, if it does not take too long."""
+        if os.getpid() == self._pid:
+            concurrent.futures.wait(list(self._promises), timeout=_EXIT_SECONDS)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it there, and wait here. Whoever is cancelled meanwhile cancels it."""

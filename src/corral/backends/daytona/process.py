@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from corral.backends.daytona.channel import Channel, told
-from corral.backends.daytona.frames import PIECE_BYTES, WINDOW_BYTES
+from corral.backends.daytona.frames import PIECE_BYTES, WINDOW_BYTES, Packer, unpack
 from corral.backends.daytona.loop import get_loop
 from corral.command import SpawnRequest
 from corral.errors import (
@@ -30,11 +30,12 @@ from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, StreamName, Usage
 
 _ACK_BYTES = 64 * 1024
-_GRACE_SECONDS = 15.0
+_GRACE_SECONDS = 10.0
 """If what runs inside does not keep a timeout or an end, the whole channel is ended so much later."""
 _ASK_SECONDS = 10.0
 _SKIP_BYTES = 1024 * 1024
 _STREAMS: dict[bytes, StreamName] = {b"o": "stdout", b"e": "stderr"}
+_PACKED: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
 _NOTES = ("counted inside by wait4: the program and the children that it waited for",)
 
 
@@ -63,6 +64,7 @@ class DaytonaProcess(ProcessBase):
         self._input_open = request.stdin or request.pty
         self._reason: EndReason | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._packer = Packer()
         self._turn: asyncio.Lock | None = None
         self._asking: asyncio.Task[None] | None = None
 
@@ -89,6 +91,8 @@ class DaytonaProcess(ProcessBase):
         """See `Listener`."""
         if kind in _STREAMS:
             self._take(_STREAMS[kind], data)
+        elif kind in _PACKED:
+            self._take(_PACKED[kind], unpack(data))
         elif kind == b"s":
             self._pid = int(told(data)["pid"])
             if not self.started.done():
@@ -119,7 +123,10 @@ class DaytonaProcess(ProcessBase):
         elif isinstance(error, ExecError) and self.started.exception() is None:
             # A program has ended what watched over it, and was ended for that with all the others: that is a result.
             usage = Usage(time.monotonic() - self._began, notes=("what watched over it inside was ended",))
-            ending = Ending(128 + signals.SIGKILL, self._reason or "signalled", usage, signal=int(signals.SIGKILL))
+            reason: EndReason = "signalled"
+            if self._request.timeout is not None and usage.wall_seconds >= self._request.timeout:
+                reason = "timeout"
+            ending = Ending(128 + signals.SIGKILL, self._reason or reason, usage, signal=int(signals.SIGKILL))
             self._asking = self._loop.create_task(self._find_reason(ending))
             return
         self.finish(error)
@@ -252,7 +259,8 @@ class DaytonaProcess(ProcessBase):
                 if not self._input_open:
                     raise ExecError("the program takes no more input", sandbox_id=self._sandbox_id, op="write")
                 self._credit -= len(piece)
-                self._say(b"I", piece)
+                small = self._packer.pack(piece) if self._channel is not None and self._channel.takes_packed else None
+                self._say(b"I" if small is None else b"J", piece if small is None else small)
 
     async def close_stdin(self) -> None:
         """See `Process`."""

@@ -47,7 +47,7 @@ class Remote:
         self.check(op)
 
         async def ask() -> T:
-            box = await self._box()
+            box = await self.box()
             return await repeat(lambda: work(box), safe=safe)
 
         thread = get_loop()
@@ -58,7 +58,7 @@ class Remote:
             self.gone = True
             raise
 
-    async def _box(self) -> SdkSandbox:
+    async def box(self) -> SdkSandbox:
         box = self._boxes.get(os.getpid())
         if box is None:
             sdk = await self.client.sdk()
@@ -127,7 +127,7 @@ class Remote:
                 del self._channels[os.getpid()]
 
     async def _open(self) -> Channel:
-        channel = Channel(await self._box(), self.explain, self._is_resting)
+        channel = Channel(await self.box(), self.explain, self._is_resting)
         try:
             await channel.open()
         except ServiceError as refusal:
@@ -155,7 +155,7 @@ class Remote:
             return
 
         async def delete() -> None:
-            await (await self._box()).delete()
+            await (await self.box()).delete()
 
         try:
             await repeat(delete, safe=True)

@@ -345,7 +345,7 @@ class HostFiles(FilesBase):
             task = asyncio.ensure_future(asyncio.to_thread(_pack, target, writer))
             try:
                 with os.fdopen(reader, "rb", buffering=0) as source:
-                    while chunk := await asyncio.to_thread(source.read, CHUNK_BYTES):
+                    while chunk := await self._work(lambda _: source.read(CHUNK_BYTES)):
                         yield chunk
             finally:
                 with contextlib.suppress(BrokenPipeError):
@@ -362,7 +362,7 @@ class HostFiles(FilesBase):
             try:
                 with os.fdopen(writer, "wb", buffering=0) as sink:
                     async for piece in checked:
-                        await asyncio.to_thread(_write_all, sink.fileno(), piece)
+                        await self._work(partial(_write_all, sink.fileno(), piece))
             except BrokenPipeError:
                 pass  # it has stopped; its own error says why
             except BrokenArchiveError as error:
@@ -442,7 +442,7 @@ def _unpack(path: str, reader: int) -> None:
         source.read()  # to the end, so that the writer does not fail on the padding
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes, stop: tree.Stop) -> None:
     view = memoryview(data)
-    while view:
+    while view and not stop():
         view = view[os.write(descriptor, view) :]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corral.errors import BackendUnavailableError
+from corral.paths import TEMPORARY
 
 _LOCK_SUFFIX = ".lock"
 
@@ -106,9 +107,8 @@ class Names:
 
     def __init__(self, place: Place, *, wished: str) -> None:
         self._root = str(place.root)
-        self._aliases = tuple(
-            (alias.rstrip("/"), real) for alias, real in ((wished, place.home), ("/tmp", place.temporary)) if alias != "/"
-        )
+        aliases = ((wished.rstrip("/"), place.home), (TEMPORARY, place.temporary))
+        self._aliases = tuple((alias, real) for alias, real in aliases if alias)
 
     def resolve(self, path: str) -> str:
         """The real one."""

@@ -20,7 +20,8 @@ from corral.backends.unsafe_subprocess.keeper import CALL, END, READY
 from corral.errors import BackendUnavailableError, SandboxGoneError
 
 _KEEPER = Path(__file__).with_name("keeper.py")
-_EXIT_SECONDS = 10.0
+_EXIT_SECONDS = 30.0
+_END_SECONDS = 60.0
 
 _grips: weakref.WeakSet[Grip] = weakref.WeakSet()
 _keepers: set[subprocess.Popen[bytes]] = set()
@@ -127,11 +128,14 @@ class Grip:
         if self.is_ours:
             await asyncio.to_thread(self.finish)
 
-    def finish(self, seconds: float | None = None) -> None:
-        """The same without an event loop, and not for ever if need be."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(timeout=seconds)
-            _keepers.discard(self._keeper)
+    def finish(self) -> None:
+        """The same without an event loop. A keeper that was stopped from inside is killed; the rest is then swept."""
+        try:
+            self._keeper.wait(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._keeper.kill()
+            self._keeper.wait()
+        _keepers.discard(self._keeper)
 
     def forget(self) -> None:
         """In a forked child: the sandbox is its parent's, whose end must be the sandbox's."""

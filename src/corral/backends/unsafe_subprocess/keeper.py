@@ -138,6 +138,7 @@ class Warden:
             if wake in ready:
                 drain(wake)
             if self._alive in ready:
+                self._channel.close()  # first: that the sandbox is gone is no result of its programs
                 self._end("cancelled")
                 return
             if self._channel in ready and not self._hear():

@@ -86,8 +86,11 @@ class HostProcess(ProcessBase):
             WorkdirError, InvalidCommandError, ExecError, SandboxGoneError
         """
         theirs: list[int] = []
-        watch = self._watch = Watch()
         try:
+            watch = self._watch = Watch()
+            self._wake_reader, self._wake_writer = os.pipe()
+            os.set_blocking(self._wake_reader, False)
+            os.set_blocking(self._wake_writer, False)
             self._open_streams(theirs)
             # Before anything can be written: pipes that are full when they are first looked at would tell no order.
             for descriptor in self._outputs:
@@ -98,20 +101,23 @@ class HostProcess(ProcessBase):
             theirs = []
             async with asyncio.timeout(_START_SECONDS):
                 started = await self._ask(channel)
+            if "started" not in started:
+                raise self._explain(started)
+            self._pid = int(started["started"])
+            threading.Thread(target=self._follow, name="corral-unsafe", daemon=True).start()
         except BaseException as error:
             _close(theirs)
             self._close_all()
-            if isinstance(error, OSError) and not isinstance(error, CorralError | TimeoutError):
-                raise self._explain_loss() from error
-            raise
-        if "started" not in started:
-            self._close_all()
-            raise self._explain(started)
-        self._pid = int(started["started"])
-        self._wake_reader, self._wake_writer = os.pipe()
-        os.set_blocking(self._wake_reader, False)
-        os.set_blocking(self._wake_writer, False)
-        threading.Thread(target=self._follow, name="corral-unsafe", daemon=True).start()
+            raise self._translate(error) from error
+
+    def _translate(self, error: BaseException) -> BaseException:
+        if isinstance(error, CorralError) or not isinstance(error, Exception):
+            return error
+        if isinstance(error, TimeoutError):
+            self._grip.end()  # a keeper that does not answer can't be trusted with anything else either
+        if isinstance(error, ConnectionError | TimeoutError):
+            return self._explain_loss()
+        return self._explain({"text": str(error)})
 
     def _open_streams(self, theirs: list[int]) -> None:
         """Ours into this object, the program's into the list."""

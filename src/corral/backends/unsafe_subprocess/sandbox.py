@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
@@ -37,11 +36,8 @@ class HostSandbox(SandboxBase):
         self._created = time.time()
         seconds = spec.lifetime.seconds
         self._deadline = time.monotonic() + seconds if seconds is not None else None
-        self._processes: weakref.WeakSet[HostProcess] = weakref.WeakSet()
         self.temporary = place.temporary
-        self._files = HostFiles(
-            workdir=place.home, names=self._names, sandbox_id=place.sandbox_id, guard=self._check
-        )
+        self._files = HostFiles(workdir=place.home, names=self._names, sandbox_id=place.sandbox_id, guard=self._check)
 
     def _check(self) -> None:
         self._ensure_open()
@@ -68,7 +64,6 @@ class HostSandbox(SandboxBase):
         self._refuse(request)
         process = HostProcess(self._grip, replace(request, cwd=self._find_folder(request.cwd)))
         await process.begin()
-        self._processes.add(process)
         return process
 
     def _refuse(self, request: SpawnRequest) -> None:

@@ -124,5 +124,3 @@ async def write_pipe(descriptor: int, data: bytes) -> None:
 def _wake(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
-
-

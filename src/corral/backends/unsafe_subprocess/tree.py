@@ -93,7 +93,13 @@ class Replacing:
     """A new file beside the target that takes its place at the end, or vanishes if anything goes wrong."""
 
     def __init__(
-        self, path: str, *, mode: int | None = None, parents: bool = False, exclusive: bool = False, append: bool = False
+        self,
+        path: str,
+        *,
+        mode: int | None = None,
+        parents: bool = False,
+        exclusive: bool = False,
+        append: bool = False,
     ) -> None:
         self._path = path
         self._mode = mode
@@ -193,7 +199,9 @@ def change(path: str, edit: Callable[[bytes], bytes | None]) -> bytes | None:
     raise EditConflictError("the file kept changing while it was edited", hint="read it again and retry")
 
 
-def replace_text(content: bytes, old: bytes, new: bytes, *, replace_all: bool, expected: str | None) -> tuple[bytes, int]:
+def replace_text(
+    content: bytes, old: bytes, new: bytes, *, replace_all: bool, expected: str | None
+) -> tuple[bytes, int]:
     """The changed content, and how often. Raises: EditError, EditConflictError."""
     if expected is not None and hashlib.sha256(content).hexdigest() != expected:
         raise EditConflictError("the file has changed since it was read", hint="read it again and retry")

@@ -1,0 +1,49 @@
+"""NO ISOLATION: this backend runs programs as plain children of this process, with all rights of whoever calls.
+
+    with Sandbox(backend="unsafe-subprocess") as box:  # warns, each time
+        box.exec("python -V")
+
+For programs that you would run in your own terminal without a second look, on machines where nothing else works. It is
+chosen by this name alone, never as a fallback, and no server takes it. See docs/backends.md.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from corral.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from corral.backends.unsafe_subprocess.backend import UnsafeSubprocessBackend
+
+__all__ = ["UnsafeSubprocessBackend", "UnsafeWarning", "open_backend"]
+
+
+class UnsafeWarning(UserWarning):
+    """Something is run without any isolation. Given each time a sandbox is made that is none."""
+
+
+def open_backend() -> UnsafeSubprocessBackend:
+    """For the registry: one that keeps its sandboxes in the folder for temporary files.
+
+    Raises:
+        BackendUnavailableError: this is neither Linux nor macOS.
+    """
+    backend: type[UnsafeSubprocessBackend] = __getattr__("UnsafeSubprocessBackend")
+    return backend()
+
+
+def __getattr__(name: str) -> Any:
+    if name != "UnsafeSubprocessBackend":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if os.name != "posix":
+        # Before the rest is imported: it needs fcntl, termios and process groups to be loaded at all.
+        raise BackendUnavailableError(
+            "the unsafe-subprocess backend needs Linux or macOS",
+            op="create",
+            hint="use it in WSL, or name a backend that speaks to another machine",
+        )
+    from corral.backends.unsafe_subprocess.backend import UnsafeSubprocessBackend
+
+    return UnsafeSubprocessBackend

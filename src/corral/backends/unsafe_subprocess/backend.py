@@ -1,0 +1,181 @@
+"""Makes and ends sandboxes that are none, and says so each time."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from corral.backends.unsafe_subprocess import UnsafeWarning
+from corral.backends.unsafe_subprocess.folders import find_base, make_place, remove, sweep
+from corral.backends.unsafe_subprocess.grip import Grip
+from corral.backends.unsafe_subprocess.sandbox import NAME, HostSandbox
+from corral.errors import CapabilityError
+from corral.results import Capabilities, Event, SandboxInfo
+from corral.spec import Spec
+
+WARNING = (
+    "the unsafe-subprocess backend has NO ISOLATION: programs run as you, on this machine, "
+    "with your files and your network"
+)
+_NOTES = (
+    "NO ISOLATION: programs run as whoever calls, with all files and the network of the host",
+    "no limits: resources= is not looked at",
+    "programs see real paths: spec.workdir is a temporary folder, and /tmp is the sandbox's own for the file methods",
+)
+_NOTES_ELSEWHERE = (
+    "between stdout and stderr the order is only close",
+    "a call's tree is found by parent and process group: who leaves both is not ended with it",
+)
+
+log = logging.getLogger("corral.unsafe")
+
+
+class UnsafeSubprocessBackend:
+    """See `corral.protocol.Backend`. Usable from any thread and event loop."""
+
+    name = NAME
+    isolated = False
+    """Servers and others who run programs for strangers look at this, and refuse."""
+
+    def __init__(self, folder: Path | str | None = None) -> None:
+        self._folder = folder
+        self._swept = False
+        self._grips: weakref.WeakSet[Grip] = weakref.WeakSet()
+        self._tokens: dict[str, concurrent.futures.Future[HostSandbox]] = {}
+        self._lock = threading.Lock()
+
+    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> HostSandbox:
+        """See `Backend`. Warns."""
+        _refuse_what_is_missing(spec)
+        warnings.warn(WARNING, UnsafeWarning, stacklevel=2)
+        log.warning(WARNING)
+        if spec.client_token is None:
+            return await self._make(spec, on_event)
+        while True:
+            with self._lock:
+                first = self._tokens.get(spec.client_token)
+                if first is None:
+                    ours: concurrent.futures.Future[HostSandbox] = concurrent.futures.Future()
+                    self._tokens[spec.client_token] = ours
+            if first is None:
+                return await self._make_once(spec.client_token, ours, spec, on_event)
+            with contextlib.suppress(concurrent.futures.CancelledError):
+                known = await asyncio.shield(asyncio.wrap_future(first))
+                if not known.closed and await known.is_alive():
+                    return known
+            with self._lock:
+                # The first one was cancelled, or its sandbox is closed: whoever comes now is the first.
+                if self._tokens.get(spec.client_token) is first:
+                    del self._tokens[spec.client_token]
+
+    async def _make_once(
+        self,
+        token: str,
+        promise: concurrent.futures.Future[HostSandbox],
+        spec: Spec,
+        on_event: Callable[[Event], None] | None,
+    ) -> HostSandbox:
+        try:
+            sandbox = await self._make(spec, on_event)
+        except BaseException as error:
+            with self._lock:
+                self._tokens.pop(token, None)
+            if isinstance(error, Exception):
+                promise.set_exception(error)
+            else:
+                promise.cancel()
+            raise
+        promise.set_result(sandbox)
+        return sandbox
+
+    async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> HostSandbox:
+        base = find_base(self._folder)
+        if not self._swept:
+            self._swept = True
+            await asyncio.to_thread(sweep, base)
+        place = make_place(base)
+        try:
+            grip = Grip(place, seconds=spec.lifetime.seconds)
+        except BaseException:
+            remove(place.root)
+            raise
+        finally:
+            os.close(place.lock)  # the keeper has it, or nobody: then it will be swept
+        try:
+            await grip.wait_ready()
+        except BaseException:
+            grip.end()
+            threading.Thread(target=grip.finish, name="corral-unsafe-end", daemon=True).start()
+            raise
+        self._grips.add(grip)
+        sandbox = HostSandbox(place=place, grip=grip, spec=spec, on_event=on_event)
+        sandbox.tell("created")
+        return sandbox
+
+    async def connect(self, sandbox_id: str) -> HostSandbox:
+        """See `Backend`."""
+        raise _lacks_detach("connect")
+
+    async def list(self) -> Sequence[SandboxInfo]:
+        """See `Backend`. None is ever detached."""
+        return []
+
+    async def delete(self, sandbox_id: str) -> None:
+        """See `Backend`."""
+        raise _lacks_detach("delete")
+
+    async def capabilities(self) -> Capabilities:
+        """See `Backend`."""
+        return Capabilities(
+            isolation="none",
+            memory="none",
+            processes="none",
+            cpu="none",
+            disk="none",
+            network=("open",),
+            powers=frozenset({"pty", "sessions", "interpreter"}),
+            notes=_NOTES if sys.platform == "linux" else (*_NOTES, *_NOTES_ELSEWHERE),
+        )
+
+    async def aclose(self) -> None:
+        """See `Backend`."""
+        ours = [grip for grip in list(self._grips) if grip.is_ours]
+        for grip in ours:
+            grip.end()
+        await asyncio.gather(*(grip.wait_end() for grip in ours))
+
+    def count_living(self) -> int:
+        """How many sandboxes have a folder, whoever made them."""
+        return sum(path.is_dir() for path in find_base(self._folder).iterdir())
+
+
+def _lacks_detach(operation: str) -> CapabilityError:
+    return CapabilityError(
+        f"the {NAME} backend has no {operation}: its sandboxes end with their owner",
+        op=operation,
+        hint="use the embedded backend for sandboxes that live on",
+    )
+
+
+def _refuse_what_is_missing(spec: Spec) -> None:
+    wishes = {
+        "images": (spec.image is not None, "it runs the host's own programs; backend='docker' runs images"),
+        "list of hosts": (spec.network.mode == "allow", "the host's network is open to its programs"),
+        "packages": (bool(spec.packages), "install them where you run this"),
+        "venv": (spec.venv is not None, "put its bin folder on PATH: env={'PATH': …}"),
+        "ephemeral": (spec.ephemeral, "set TMPDIR to a folder in memory"),
+        "snapshot": (spec.snapshot is not None, "copy files with files.upload"),
+        "idle_seconds": (spec.lifetime.idle_seconds is not None, "give lifetime seconds"),
+    }
+    for power, (wanted, hint) in wishes.items():
+        if wanted:
+            raise CapabilityError(f"the {NAME} backend has no {power}", op="create", hint=hint)
