@@ -88,3 +88,22 @@ def test_timeout_holds_though_the_agent_is_stopped(server: ServedProcess) -> Non
     attacker, _ = attack(server, "SIGSTOP", times=WITHOUT_END, timeout=2.0)
     assert attacker.reason in ("timeout", "signalled")
     assert attacker.stdout == "armed\n"
+
+
+def test_silence_of_a_paused_sandbox_means_nothing(server: ServedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "_ASK_SECONDS", 0.1)
+
+    async def run() -> ExecResult:
+        backend = DaytonaBackend(api_key=server.key, api_url=server.url)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS), AsyncSandbox(backend=backend) as box:
+                process = await box.start("read line; echo $line", stdin=True)
+                await box.pause()
+                await asyncio.sleep(0.1 * 30)  # far longer than it would be waited for
+                await box.resume()
+                await process.write("still here\n")
+                return await process.wait()
+        finally:
+            await backend.aclose()
+
+    assert asyncio.run(run()).stdout == "still here\n"

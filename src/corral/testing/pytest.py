@@ -28,8 +28,8 @@ def conformance_tests(
 ) -> Callable[..., None]:
     """One test for each check. The backend is made at the first and closed after the last of them.
 
-    Each check runs in an event loop of its own, so the backend as a whole is used from many. `marks` may set some apart,
-    for example those that a slow backend tries only now and then.
+    Each check runs in an event loop of its own, so the backend as a whole is used from many. `marks` may set some
+    apart, for example those that a slow backend tries only now and then.
 
     Raises:
         ValueError: `cannot` names something that there is not.

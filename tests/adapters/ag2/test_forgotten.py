@@ -111,7 +111,7 @@ signal.pause()
 """
 
 EMBEDDED = ["executor", "LocalEnvironment"]
-SERVED = ["DaytonaCodeExecutor", "DaytonaEnvironment", "DaytonaSandbox", "DaytonaCodeEnvironment"]
+SERVED = ["DaytonaCodeExecutor", "DaytonaEnvironment", "DaytonaSandbox"]
 
 
 def argv(kind: str, program: str) -> list[str]:

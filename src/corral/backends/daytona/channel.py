@@ -193,17 +193,19 @@ class Channel:
 
     async def _watch_silence(self) -> None:
         """A program may stop the agent, or take its terminal: nobody on this side must wait for ever for that."""
-        asked = 0
+        asked, resting = 0, False
         while not self.lost:
             self._heard = False
             await asyncio.sleep(_ASK_SECONDS)
-            if self._heard or not self._calls or (asked and await self._is_resting()):
-                asked = 0
+            if self._heard or not self._calls:
+                asked, resting = 0, False
+            elif (asked or resting) and await self._is_resting():
+                asked, resting = 0, True  # and is not asked again before that is over: nobody would read it
             elif asked < _ASK_TIMES:
                 asked += 1
                 self.say(b"P", 0)
                 if asked % _WAKE_EVERY == 2:
-                    await self._wake()
+                    self._keep(self._wake())
             else:
                 log.debug("nothing inside answers any more: the terminal is ended")
                 await self._lose()

@@ -63,7 +63,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self.loop.run_forever, name="corral-daytona", daemon=True)
         self._thread.start()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._promises: set[concurrent.futures.Future[Any]] = set()
+        self._begun: set[concurrent.futures.Future[None]] = set()
         self._pid = os.getpid()
         atexit.register(self.wait_for_work)
 
@@ -74,11 +74,13 @@ class LoopThread:
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin it, from any thread, to be carried out to its end: who waits for the future may be cancelled."""
         promise: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._promises.add(promise)
-        promise.add_done_callback(self._promises.discard)
+        ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._begun.add(ended)
 
         def tell(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
+            self._begun.discard(ended)
+            ended.set_result(None)
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             if not promise.set_running_or_notify_cancel():
                 return
@@ -98,7 +100,7 @@ class LoopThread:
     def wait_for_work(self) -> None:
         """At the end of the program: what was begun to be carried out to its end is, if it does not take too long."""
         if os.getpid() == self._pid:
-            concurrent.futures.wait(list(self._promises), timeout=_EXIT_SECONDS)
+            concurrent.futures.wait(list(self._begun), timeout=_EXIT_SECONDS)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it there, and wait here. Whoever is cancelled meanwhile cancels it."""

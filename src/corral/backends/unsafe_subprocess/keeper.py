@@ -120,6 +120,7 @@ class Warden:
         self._deadline: float | None = None
         self._reason = ""
         self._ended = False
+        self._last: tuple[int, Any] | None = None
         self._listening = True
         self._heard = b""
 
@@ -225,11 +226,10 @@ class Warden:
         if not self._ended and not self._reason:
             self._reason = reason
         guard = time.monotonic() + _KILL_SECONDS
-        while True:
+        while self._is_needed() and time.monotonic() < guard:
             end_below((os.getpid(),), sessions=self._sessions())
-            if not self._is_needed() or time.monotonic() > guard:
-                return
             time.sleep(0.001)
+        self._tell_end()
 
     def _reap(self) -> bool:
         """Take note of who has ended. False when nobody is left."""
@@ -242,9 +242,14 @@ class Warden:
                 return True
             if pid == self._program and not self._ended:
                 self._ended = True
-                self._tell_end(status, usage)
+                self._last = status, usage
+                if not self._reason:  # else when all of its tree has ended
+                    self._tell_end()
 
-    def _tell_end(self, status: int, usage: Any) -> None:
+    def _tell_end(self) -> None:
+        if self._last is None:
+            return
+        (status, usage), self._last = self._last, None
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         reason = "signalled" if number else "exited"
         self._say(
