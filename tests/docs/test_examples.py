@@ -1,6 +1,7 @@
 """Each example runs by itself, in an empty folder, as whoever runs the tests and as an ordinary user.
 
-An example that says `Needs: network` in its docstring has the marker needs_network.
+An example that says `Needs: network` in its docstring has the marker needs_network. One that names other packages
+(`Packages: corral[ag2]`) is not run as the ordinary user, who has Corral alone.
 """
 
 import os
@@ -17,10 +18,13 @@ from support.user import OrdinaryUser
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def list_examples() -> list[object]:
+def list_examples(*, alone: bool = False) -> list[object]:
     chosen: list[object] = []
     for path in EXAMPLES:
-        needs = re.search(r"^Needs: (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        text = path.read_text(encoding="utf-8")
+        if alone and re.search(r"^Packages: ", text, re.MULTILINE):
+            continue
+        needs = re.search(r"^Needs: (\w+)", text, re.MULTILINE)
         marks = [getattr(pytest.mark, f"needs_{needs[1]}")] if needs else []
         chosen.append(pytest.param(path, marks=marks, id=path.name))
     return chosen
@@ -50,7 +54,7 @@ def test_example_says_what_it_shows_and_runs(path: Path, tmp_path: Path) -> None
 
 @pytest.mark.needs_user
 @pytest.mark.needs_userns
-@pytest.mark.parametrize("path", list_examples())
+@pytest.mark.parametrize("path", list_examples(alone=True))
 def test_example_runs_for_an_ordinary_user(path: Path, ordinary_user: OrdinaryUser) -> None:
     done = ordinary_user.run(path.read_text(encoding="utf-8"))
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
 """Programs that attack what watches over them inside a foreign service: nobody on this side waits for ever."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 120.0
 ATTACK = """
 import os, signal, time
 print("armed", flush=True)
-time.sleep(0.3)
+input()
 if {apart} and os.fork() != 0:
     time.sleep(1000)
 for _ in range({times}):
@@ -49,7 +49,16 @@ def attack(
         try:
             async with asyncio.timeout(PATIENCE_SECONDS), AsyncSandbox(backend=backend) as box:
                 beside = await box.start("cat", stdin=True)
-                attacker = await box.run_code(ATTACK.format(name=name, times=times, apart=apart), timeout=timeout)
+                armed = asyncio.Event()
+
+                async def go(armed: asyncio.Event = armed) -> AsyncIterator[bytes]:
+                    await armed.wait()
+                    yield b"\n"
+
+                attacker = await box.run_code(
+                    ATTACK.format(name=name, times=times, apart=apart),
+                    timeout=timeout, stdin=go(), on_output=lambda _: armed.set(),
+                )  # fmt: skip
                 assert (await box.exec("echo $((6 * 7))")).stdout == "42\n"
                 await box.files.write("after", b"42")
                 assert await box.files.read("after") == b"42"
@@ -85,7 +94,7 @@ def test_agent_that_is_kept_stopped_is_ended_from_outside(
 
 
 def test_timeout_holds_though_the_agent_is_stopped(server: ServedProcess) -> None:
-    attacker, _ = attack(server, "SIGSTOP", times=WITHOUT_END, timeout=2.0)
+    attacker, _ = attack(server, "SIGSTOP", times=WITHOUT_END, timeout=5.0)
     assert attacker.reason in ("timeout", "signalled")
     assert attacker.stdout == "armed\n"
 

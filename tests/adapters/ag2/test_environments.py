@@ -108,7 +108,10 @@ async def test_sandbox_of_ag2(environment: CorralEnvironment) -> None:
         assert (await sandbox.exec(["sh", "-c", "echo [$FOO]"], env={"FOO": "x"})).output == "[x]\n"
         assert (await sandbox.exec(["no-such-program"])).exit_code == 127
         result = await sandbox.exec(["sh", "-c", "echo begun; sleep 60"], timeout=3.5)
-        assert (result.output, result.exit_code) == ("begun\nCommand timed out after 3.5s", 124)
+        assert (result.output, result.exit_code) == (
+            "Command timed out after 3.5s; it had printed:\nbegun\n",
+            124,
+        )
         await sandbox.put_file("folder/a.bin", b"\xff\x00")
         assert await sandbox.get_file("folder/a.bin") == b"\xff\x00"
         await sandbox.remove_file("folder/a.bin")
@@ -123,6 +126,19 @@ async def test_tools_of_ag2_itself_run_in_our_environment(environment: CorralEnv
     tools = [code(environment), command(environment, allowed=["cat"])]
     told = await ask(tools, python("open('a.txt', 'w').write('x')"), shell("cat a.txt"), shell("rm a.txt"))
     assert told == ["", "x", "Command not allowed: 'rm a.txt'"]
+
+
+async def test_environments_of_ag2_itself_run_in_our_tools(tmp_path: Path) -> None:
+    environment = framework.get("tools.sandbox", "LocalEnvironment")(tmp_path)
+    shell_tool = SandboxShellTool(environment, allowed=["cat"])
+    told = await ask(
+        [SandboxCodeTool(environment), shell_tool],
+        ("run_code", {"code": "echo x > a.txt", "language": "bash"}),
+        shell("cat a.txt"),
+        shell("rm a.txt"),
+    )
+    assert told == ["", "x", "Command not allowed: 'rm a.txt'"]
+    assert not (await shell_tool.capabilities()).kernel
 
 
 async def test_a_users_own_code_environment_runs_in_our_tool() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.environments import DaytonaEnvironment, DockerEnvironment, EnvironmentBase
-from corral.adapters.ag2.sandbox import ClosedError, cut, told_late
+from corral.adapters.ag2.sandbox import AdaptedSandbox, ClosedError, cut, told_late
 from corral.errors import BackendUnavailableError, CorralError, SandboxError
 from corral.languages import find_language
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
@@ -20,9 +20,11 @@ _DISABLED_EXIT_CODE = 2
 
 
 class CodeRunner:
-    """Runs code in the sandboxes of an environment. `result` is the last run's whole `corral.CodeResult`."""
+    """Runs code in the sandboxes of an environment, or in the one given. `result` is the last whole `CodeResult`."""
 
-    def __init__(self, environment: EnvironmentBase, *, languages: Sequence[str] = ("python", "bash")) -> None:
+    def __init__(
+        self, environment: EnvironmentBase | AdaptedSandbox, *, languages: Sequence[str] = ("python", "bash")
+    ) -> None:
         for language in languages:
             if not _is_known(language):
                 raise ValueError(f"No LanguageRunner registered for language {language!r}.")
@@ -65,6 +67,7 @@ class CodeEnvironmentBase(CodeRunner):
 
     def __init__(self, environment: EnvironmentBase, *, languages: Sequence[str]) -> None:
         super().__init__(environment, languages=languages)
+        self._owned = environment
         self._closed = False
 
     async def run(self, code: str, language: str, *, context: Any = None) -> Any:
@@ -76,7 +79,7 @@ class CodeEnvironmentBase(CodeRunner):
     async def aclose(self) -> None:
         """Delete every sandbox. Idempotent. Raises: LeftBehindError."""
         self._closed = True
-        await self._environment.aclose()
+        await self._owned.aclose()
 
     async def __aenter__(self) -> Self:
         return self

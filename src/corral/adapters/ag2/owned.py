@@ -37,7 +37,7 @@ class OwnedSandbox(AdaptedSandbox):
                 await self._environment.aclose()  # it was closed from another thread while this one was made
         box_now = self._box
         if self._closed or box_now is None:
-            raise self._closed_error(box_now.id if box_now is not None else None)
+            raise self._closed_error()
         return box_now
 
     @property

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, Self
 
@@ -17,8 +18,8 @@ from corral.sandbox import SandboxBase
 _USAGE_EXIT_CODE = 2
 
 
-class ClosedError(SandboxClosedError, RuntimeError):
-    """What AG2 calls a RuntimeError."""
+class ClosedError(RuntimeError):
+    """It was closed, in AG2's words: its programs catch a RuntimeError."""
 
 
 class Words(Protocol):
@@ -41,9 +42,9 @@ class AdaptedSandbox:
     """
 
     def __init__(self, *, timeout: float | None, words: Words, max_output: int | None = None) -> None:
-        self._timeout = timeout
-        self._words = words
-        self._max_output = max_output
+        self.timeout = timeout
+        self.words = words
+        self.max_output = max_output
         self.result: ExecResult | None = None
 
     async def _get(self) -> SandboxBase:
@@ -71,7 +72,7 @@ class AdaptedSandbox:
         """Run a program to its end; gives AG2's `ExecResult`. Raises: ClosedError."""
         if not argv:
             return make_result("", _USAGE_EXIT_CODE)
-        seconds = timeout if timeout is not None else self._timeout
+        seconds = timeout if timeout is not None else self.timeout
         box = await self._get()
         try:
             result = await box.exec(list(argv), env=env, timeout=seconds)
@@ -82,24 +83,29 @@ class AdaptedSandbox:
     def narrow(self, result: ExecResult, seconds: float | None) -> Any:
         """AG2's result of ours."""
         self.result = result
-        output = cut(result.output, self._max_output)
+        output = cut(result.output, self.max_output)
         if result.timed_out:
-            output = told_late(self._words.timed_out(seconds), output)
+            output = told_late(self.words.timed_out(seconds), output)
         return make_result(output, result.exit_code)
 
     def _answer(self, error: CorralError) -> Any:
         # A sandbox that is gone is no answer to a model, whatever a service says about it.
         if isinstance(error, SandboxClosedError):
-            raise self._closed_error(error.sandbox_id) from error
-        told = None if isinstance(error, SandboxError) else self._words.failed(error)
+            raise self._closed_error() from error
+        told = None if isinstance(error, SandboxError) else self.words.failed(error)
         if told is None and isinstance(error, ExecError):
             told = str(error)  # a command that can't be is the model's to mend
         if told is None:
             raise error
         return make_result(told, 1)
 
-    def _closed_error(self, sandbox_id: str | None) -> ClosedError:
-        return ClosedError(f"{self._words.sandbox} has been closed.", sandbox_id=sandbox_id)
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"{self.words.sandbox} has been closed.")
+
+    @contextlib.asynccontextmanager
+    async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
+        """The sandbox itself, as an environment gives it; there is one, whatever the context. Raises: ClosedError."""
+        yield await self._get()
 
     async def put_file(self, path: PurePosixPath | str, content: bytes) -> None:
         """Write a file below the working folder. Raises: ValueError for a path that is not below it; ClosedError."""
@@ -148,7 +154,7 @@ class SandboxView(AdaptedSandbox):
 
     async def _get(self) -> SandboxBase:
         if self._box.closed:
-            raise self._closed_error(self._box.id)
+            raise self._closed_error()
         return self._box
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.code import CodeRunner
 from corral.adapters.ag2.environments import CorralEnvironment, EnvironmentBase, LocalEnvironment
+from corral.adapters.ag2.sandbox import AdaptedSandbox
 from corral.environment.environment import Environment
 from corral.errors import PolicyError
 from corral.tools.shell import ShellCapabilities, ShellTool
@@ -47,8 +48,8 @@ class _Wrapped(_Tool):  # type: ignore[misc]  # known at run time alone
 class SandboxCodeTool(_Wrapped):
     """`run_code(code, language)` for a model.
 
-    `environment` is one of ours, one of AG2's own, a `corral.Environment`, or any `CodeEnvironment`: a thing with
-    `supported_languages` and `run(code, language, context=)`.
+    `environment` is one of ours, one of AG2's own, a `corral.Environment`, a sandbox that stands alone, or any
+    `CodeEnvironment`: a thing with `supported_languages` and `run(code, language, context=)`.
     """
 
     def __init__(
@@ -80,9 +81,10 @@ class SandboxCodeTool(_Wrapped):
 def _code_environment(environment: Any, languages: tuple[str, ...], runners: Any) -> Any:
     if isinstance(environment, Environment):
         environment = _Given(environment)
-    if isinstance(environment, framework.get("tools.sandbox", "SandboxFactory")):
-        if isinstance(environment, EnvironmentBase) and runners is None:
-            return CodeRunner(environment, languages=languages)
+    ours = isinstance(environment, EnvironmentBase | AdaptedSandbox)
+    if ours and runners is None:
+        return CodeRunner(environment, languages=languages)
+    if ours or isinstance(environment, framework.get("tools.sandbox", "SandboxFactory")):
         return framework.get("tools.sandbox", "CodeAdapter")(environment, languages=languages, runners=runners)
     if runners is not None:
         raise ValueError(
@@ -129,13 +131,14 @@ class SandboxShellTool(_Wrapped):
         if isinstance(backend, EnvironmentBase):
             adapter = _OwnShell(backend, rules)
         else:
-            adapter = framework.get("tools.sandbox", "ShellAdapter")(backend, **rules)
+            adapter = framework.get("tools.sandbox.adapter", "ShellAdapter")(backend, **rules)
 
         async def run_shell_command(command: str, ctx: _Context) -> str:
             text: str = await adapter.run(command, context=ctx)
             return text
 
         self._adapter = adapter
+        self._restricted = restricted
         text = description or (_RESTRICTED if restricted else _SHELL)
         super().__init__(
             run_shell_command, name=name, description=text.format(workdir=adapter.workdir), middleware=middleware
@@ -152,8 +155,8 @@ class SandboxShellTool(_Wrapped):
         if isinstance(self._adapter, _OwnShell):
             return await self._adapter.shell.capabilities(context)
         note = "argv only: a program that starts others can go round the rules on this backend"
-        restricted = bool(self._adapter.restricted)
-        return ShellCapabilities(restricted=restricted, argv=restricted, kernel=False, notes=(note,) * restricted)
+        held = self._restricted
+        return ShellCapabilities(restricted=held, argv=held, kernel=False, notes=(note,) * held)
 
 
 class _OwnShell:

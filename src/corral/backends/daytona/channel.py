@@ -31,6 +31,7 @@ _ASK_TIMES = 10
 """While calls wait and nothing is heard, the agent is asked so often whether it is there; then it is taken for stopped.
 A busy sandbox is slow to answer."""
 _WAKE_EVERY = 3
+_MOST_WAKES = 6
 _WAKE_SECONDS = 5.0
 _NOISE_BYTES = 256 * 1024
 
@@ -193,7 +194,7 @@ class Channel:
 
     async def _watch_silence(self) -> None:
         """A program may stop the agent, or take its terminal: nobody on this side must wait for ever for that."""
-        asked, resting = 0, False
+        asked, resting, wakes = 0, False, 0
         while not self.lost:
             self._heard = False
             await asyncio.sleep(_ASK_SECONDS)
@@ -204,7 +205,8 @@ class Channel:
             elif asked < _ASK_TIMES:
                 asked += 1
                 self.say(b"P", 0)
-                if asked % _WAKE_EVERY == 2:
+                if asked % _WAKE_EVERY == 2 and wakes < _MOST_WAKES:
+                    wakes += 1  # who stops it again and again does not keep us busy for ever
                     self._keep(self._wake())
             else:
                 log.debug("nothing inside answers any more: the terminal is ended")

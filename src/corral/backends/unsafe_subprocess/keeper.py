@@ -120,6 +120,7 @@ class Warden:
         self._deadline: float | None = None
         self._reason = ""
         self._ended = False
+        self._ending = False
         self._last: tuple[int, Any] | None = None
         self._listening = True
         self._heard = b""
@@ -132,8 +133,7 @@ class Warden:
         wake = make_wake_pipe()
         if not self._start(request, streams):
             return
-        if request["timeout"] is not None:
-            self._deadline = self._begun + request["timeout"]
+        self._deadline = None if request["timeout"] is None else self._begun + request["timeout"]
         while self._is_needed():
             ready = self._wait(wake)
             if wake in ready:
@@ -163,12 +163,11 @@ class Warden:
         """Its program's session, where orphans don't come to us. As long as one lives in it, nobody gets its number."""
         if sys.platform == "linux":
             return ()
-        try:
-            os.killpg(self._program, 0)
-        except ProcessLookupError:
-            return ()
-        except PermissionError:
-            pass
+        with contextlib.suppress(PermissionError):  # somebody else's is there, too
+            try:
+                os.killpg(self._program, 0)
+            except ProcessLookupError:
+                return ()
         return (self._program,)
 
     def _start(self, request: dict[str, Any], streams: list[int]) -> bool:
@@ -210,10 +209,8 @@ class Warden:
         for line in lines:
             message = json.loads(line)
             if message["op"] == "signal" and not self._ended:
-                try:
+                with contextlib.suppress(OSError):  # it is its session's first, and so its group's
                     os.killpg(self._program, message["number"])
-                except OSError:
-                    send(self._program, message["number"])
             elif message["op"] == "kill":
                 self._end(message["reason"])
             elif message["op"] == "rest":
@@ -226,9 +223,11 @@ class Warden:
         if not self._ended and not self._reason:
             self._reason = reason
         guard = time.monotonic() + _KILL_SECONDS
+        self._ending = True
         while self._is_needed() and time.monotonic() < guard:
             end_below((os.getpid(),), sessions=self._sessions())
             time.sleep(0.001)
+        self._ending = False
         self._tell_end()
 
     def _reap(self) -> bool:
@@ -243,7 +242,7 @@ class Warden:
             if pid == self._program and not self._ended:
                 self._ended = True
                 self._last = status, usage
-                if not self._reason:  # else when all of its tree has ended
+                if not self._ending:  # else when all of its tree has ended
                     self._tell_end()
 
     def _tell_end(self) -> None:
@@ -281,8 +280,7 @@ def receive_request(channel: socket.socket) -> tuple[dict[str, Any] | None, list
         if len(content) == 8 == wanted:
             wanted += int.from_bytes(content, "big")
     if not first or len(content) < wanted or len(streams) != STREAMS:
-        close_all(streams)
-        return None, []
+        return None, []  # the warden ends, and what it has received is closed with it
     return json.loads(content[8:]), streams
 
 
@@ -430,15 +428,10 @@ class Keeper:
 
     def _reap(self) -> None:
         lost = False
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            lost = lost or (pid in self._wardens and os.WIFSIGNALED(status))
-            self._wardens.discard(pid)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                lost = lost or (ended[0] in self._wardens and os.WIFSIGNALED(ended[1]))
+                self._wardens.discard(ended[0])
         if lost:
             # Its program has killed its warden: what it left has come to us, and nobody else will end it.
             orphans = {pid for pid, (parent, _, _) in list_processes().items() if parent == os.getpid()}
