@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from support.project import ROOT
+from support.serving import ServedProcess
 
 pytestmark = [pytest.mark.needs_userns, pytest.mark.needs_network]
 
-PACKAGES = ("ag2==0.14.0", "pytest>=9.0,<10", "anyio>=4.12")
+PACKAGES = ("ag2==0.14.0", "daytona==0.226.1", "pytest>=9.0,<10", "anyio>=4.12")
+FILES = ("test_executor.py", "test_environments.py", "classic_checks.py", "compared_checks.py")
 
 
 @pytest.mark.timeout(1200)  # sixty packages first
-def test_ag2_0_14(tmp_path: Path) -> None:
+def test_ag2_0_14(tmp_path: Path, service: ServedProcess) -> None:
     python = tmp_path / "venv" / "bin" / "python"
     uv = Path(sys.executable).with_name("uv")
     run([str(uv), "venv", "--quiet", "--python", sys.executable, str(tmp_path / "venv")])
     run([str(uv), "pip", "install", "--quiet", "--python", str(python), *PACKAGES, "-e", str(ROOT)])
-    tests = [
-        str(Path(__file__).parent / name) for name in ("test_executor.py", "test_environments.py", "classic_checks.py")
-    ]
+    tests = [str(Path(__file__).parent / name) for name in FILES]
     settings = ["-c", os.devnull, f"--rootdir={ROOT}", "-o", f"pythonpath={ROOT / 'tests'}", "-o", "anyio_mode=auto"]
     quiet = ["-q", "--noconftest", "--import-mode=importlib", "-p", "no:cacheprovider", "-W", "ignore"]
     printed = run([str(python), "-m", "pytest", *settings, *quiet, *tests])

@@ -156,10 +156,8 @@ def _close_soon(backend: Backend) -> None:
 
 def _is_late(error: BaseException | None) -> bool:
     """Whether it says, or comes of one that says, that the service did not answer in time."""
-    from daytona import DaytonaTimeoutError
-
     while error is not None:
-        if isinstance(error, TimeoutError | DaytonaTimeoutError):
+        if isinstance(error, TimeoutError) or type(error).__name__ == "DaytonaTimeoutError":
             return True
         error = error.__cause__
     return False

@@ -57,19 +57,21 @@ class ServiceBackend(DaytonaBackend):
 
     def _params(self, spec: Spec, labels: dict[str, str], deadline: float | None) -> Any:
         made = super()._params(spec, labels, deadline)
-        changes = {"resources": self._sdk_limits(), "network_block_all": None, **self._fields}
+        changes = {
+            "resources": self._sdk_limits(getattr(made, "resources", None)),
+            "network_block_all": None,
+            **self._fields,
+        }
         if "labels" in changes:
             changes["labels"] = {**changes["labels"], **made.labels}
         known = type(made).model_fields
         return made.model_copy(update={name: value for name, value in changes.items() if name in known})
 
-    def _sdk_limits(self) -> Any:
-        from daytona import Resources as SdkResources
-
+    def _sdk_limits(self, ours: Any) -> Any:
         wanted = self._limits
-        if wanted is None or (wanted.cpu, wanted.memory, wanted.disk) == (None, None, None):
+        if ours is None or wanted is None or (wanted.cpu, wanted.memory, wanted.disk) == (None, None, None):
             return None  # then the service chooses
-        return SdkResources(cpu=wanted.cpu, memory=wanted.memory, disk=wanted.disk)
+        return type(ours)(cpu=wanted.cpu, memory=wanted.memory, disk=wanted.disk)
 
 
 def fields_of(params: Any) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         self._owned: weakref.WeakSet[DaytonaSandbox] = weakref.WeakSet()
         self._undoing: list[tuple[str | None, concurrent.futures.Future[None]]] = []
         self._prepared: dict[str, Remote] = {}
+        self._making: set[object] = set()
         self._environment: str | None = None
         self._exit_registered = False
         self._made_by = os.getpid()
@@ -130,7 +131,17 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         on_event: Callable[[Event], None] | None = None,
     ) -> DaytonaSandbox:
         """Make one on our own loop, to the end; if who waits is cancelled, it is deleted again."""
+        self._clean_up_at_exit()
+        making_it = object()
+        self._making.add(making_it)
+        try:
+            return await self._made(making, spec, on_event)
+        finally:
+            self._making.discard(making_it)
 
+    async def _made(
+        self, making: Callable[[], Awaitable[Any]], spec: Spec, on_event: Callable[[Event], None] | None
+    ) -> DaytonaSandbox:
         wanted = True
 
         async def work() -> Any:
@@ -440,5 +451,8 @@ def _end_at_exit(reference: weakref.ref[DaytonaBackend]) -> None:
     """There may be no event loop of the caller's any more; ours is a thread that goes last."""
     backend = reference()
     if backend is not None:
-        get_loop().wait_for_work()  # what is just being made is ours in a moment
+        get_loop().wait_for_work()
+        guard = time.monotonic() + _EXIT_SECONDS
+        while backend._making and time.monotonic() < guard:  # noqa: SLF001 - our own
+            time.sleep(0.01)  # what was just being made is held in a moment, by another thread
         concurrent.futures.wait(backend._end_owned(), timeout=_EXIT_SECONDS)  # noqa: SLF001 - our own
