@@ -25,6 +25,7 @@ CANNOT = {
     "streams_are_apart_and_in_order": _ORDER,
     "on_output_gets_everything": _ORDER,
     "events_are_in_order": _ORDER,
+    "session_commands_are_followed": _ORDER,
     "output_is_read_by_several": _ORDER,  # of one stream, the test below shows it
 }
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends.embedded import EmbeddedBackend, keepers
+from corral.backends.embedded import EmbeddedBackend, exchange, keepers
 from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.engine.client import check
+from corral.engine.errors import EngineError
 from corral.engine.keptlog import MAX_LOG_BYTES
 from corral.engine.state import read_state
 from corral.engine.sweep import delete
@@ -315,10 +317,11 @@ async def test_garbage_at_the_keepers_door_is_survived(backend: EmbeddedBackend)
         connection = keepers._dial(backend.data_folder, box.id)
         connection.send(packet)
         connection.close()
-    with pytest.raises(Exception, match="unknown"):
-        keepers._ask(backend.data_folder, box.id, {"op": "nonsense"})
-    with pytest.raises(Exception, match="KeyError"):
-        keepers._ask(backend.data_folder, box.id, {"op": "run"})
+    grip = keepers.KeeperGrip(backend.data_folder, box.id)
+    for message, refusal in (({"op": "nonsense"}, "unknown"), ({"op": "run"}, "KeyError")):
+        with pytest.raises(EngineError, match=refusal):
+            check(await exchange.answer(grip.request(message)))
+    grip.close()
     assert (await box.exec("echo on")).stdout == "on\n"
     await box.aclose()
 
