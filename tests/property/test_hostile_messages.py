@@ -89,9 +89,9 @@ def count_copies(*originals: int) -> int:
     """How many descriptors of this process lead to the same things; other threads open and close what is theirs."""
     wanted = {(found.st_dev, found.st_ino) for found in map(os.fstat, originals)}
     count = 0
-    for name in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the listing's own, and whatever was closed meanwhile
-            found = os.fstat(int(name))
+            found = os.fstat(int(entry.name))
             count += (found.st_dev, found.st_ino) in wanted
     return count
 
