@@ -126,7 +126,12 @@ def findings(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     return found
 
 
-@pytest.mark.parametrize("name", [probe.name for probe in ALL])
+def set_apart(name: str) -> list[pytest.MarkDecorator]:
+    """A bomb may take our backend's agent along, when the kernel chooses it: on a busy machine that shows nothing."""
+    return [pytest.mark.backends] if "bomb" in name else []
+
+
+@pytest.mark.parametrize("name", [pytest.param(probe.name, marks=set_apart(probe.name)) for probe in ALL])
 def test_contained(name: str, findings: dict[str, Finding]) -> None:
     finding = findings[name]
     assert finding.verdict is Verdict.HELD, f"{finding.verdict}: {finding.evidence}"
