@@ -208,10 +208,10 @@ def let_every_link_out(patch: Patch) -> None:
 
 
 def glob_across_folders(patch: Patch) -> None:
-    from corral.backends.memory import search
+    from corral.shellfiles import patterns
 
-    whole = search._translate
-    patch.setattr(search, "_translate", lambda segment: whole(segment).replace("[^/]", "."))
+    whole = patterns._translate
+    patch.setattr(patterns, "_translate", lambda segment: whole(segment).replace("[^/]", "."))
 
 
 def pretend_to_have_a_terminal(patch: Patch) -> None:

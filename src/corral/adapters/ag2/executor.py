@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self, Unpack
@@ -25,7 +26,7 @@ from corral.sync import Sandbox
 log = logging.getLogger("corral.ag2")
 
 
-class CodeExecutorBase:
+class CodeExecutorBase(ABC):
     """What both executors are: blocks in order, in one sandbox, to the first failure."""
 
     SUPPORTED_LANGUAGES: ClassVar[list[str]] = ["python", "bash", "sh", "javascript", "typescript"]
@@ -39,17 +40,20 @@ class CodeExecutorBase:
 
     # What the two do each in their own way.
 
+    @abstractmethod
     def _open(self) -> Sandbox:
-        raise NotImplementedError
+        """Make a sandbox."""
 
+    @abstractmethod
     def _failed(self, language: str, error: Exception) -> BlockResult:
-        raise NotImplementedError
+        """What a failure of the sandbox is: a result, or an error that passes."""
 
     def _ran(self, block: BlockResult) -> BlockResult:
         return block
 
+    @abstractmethod
     def _end(self, done: Sequence[BlockResult]) -> SandboxCodeResult:
-        raise NotImplementedError
+        """AG2's result of all blocks that were run."""
 
     # AG2's protocol.
 

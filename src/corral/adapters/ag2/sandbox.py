@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, Self
@@ -35,7 +36,7 @@ class Words(Protocol):
         """What a failure reads like as a result with exit code 1; None lets it pass as an error."""
 
 
-class AdaptedSandbox:
+class AdaptedSandbox(ABC):
     """AG2's protocol, on a sandbox that is there or will be.
 
     `result` is the last call's whole `corral.ExecResult`, for what AG2's own leaves out.
@@ -47,14 +48,14 @@ class AdaptedSandbox:
         self.max_output = max_output
         self.result: ExecResult | None = None
 
+    @abstractmethod
     async def _get(self) -> SandboxBase:
         """The sandbox, to be used now. Raises: ClosedError."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def workdir(self) -> PurePosixPath:
         """Where programs start, and relative paths begin."""
-        raise NotImplementedError
 
     @property
     def host_workdir(self) -> Path | None:
@@ -62,9 +63,9 @@ class AdaptedSandbox:
         return None
 
     @property
+    @abstractmethod
     def closed(self) -> bool:
         """Whether it was ended."""
-        raise NotImplementedError
 
     async def exec(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float | None = None
@@ -130,9 +131,9 @@ class AdaptedSandbox:
             raise ValueError(f"Path escapes sandbox workdir: {wanted}")
         return self.workdir / wanted
 
+    @abstractmethod
     async def aclose(self) -> None:
         """See the class."""
-        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         await self._get()

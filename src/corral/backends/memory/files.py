@@ -23,6 +23,7 @@ from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, encode
 from corral.paths import SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
+from corral.shellfiles.patterns import compile_pattern
 
 
 class MemoryFiles(FilesBase):
@@ -154,7 +155,7 @@ class MemoryFiles(FilesBase):
         limit: int = DEFAULT_MATCH_LIMIT,
     ) -> GrepResult:
         """See `AsyncFiles`."""
-        root, wanted = self.at(path), search.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
+        root, wanted = self.at(path), compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         with self._acting(root, "grep") as tree:
             return search.grep(tree, root, wanted, include=include, hidden=hidden, limit=limit)
 
@@ -170,7 +171,7 @@ class MemoryFiles(FilesBase):
         hidden: bool = False,
     ) -> ReplaceResult:
         """See `AsyncFiles`."""
-        root, wanted = self.at(path), search.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
+        root, wanted = self.at(path), compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         with self._acting(root, "replace") as tree:
             return search.replace(tree, root, wanted, encode(new), fixed=fixed, include=include, hidden=hidden)
 
