@@ -1,0 +1,150 @@
+"""Taking artifacts out of a sandbox. Everything there is hostile: names, kinds, sizes, and that it holds still.
+
+Only regular files are taken, each through a bounded read of the sandbox's own files, and laid into a folder that was
+made for this attempt. What is not taken is said. The folder takes its final name when all is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
+from corral.forge.outcome import ArtifactFile, Refused
+from corral.forge.settings import Take
+from corral.protocol import AsyncSandbox
+from corral.results import FileInfo
+
+_MAX_DEPTH = 32
+_MAX_REFUSED = 50
+"""Of more than so many only the number is told."""
+
+
+async def take_out(
+    box: AsyncSandbox, inside: str, target: Path, take: Take
+) -> tuple[tuple[ArtifactFile, ...], tuple[Refused, ...]]:
+    """Copy what lies below `inside` to the new folder `target`.
+
+    What a former try left at `target` is replaced. If there is nothing, there is no folder.
+    """
+    unfinished = target.with_name(f".{target.name}.partial")
+    await asyncio.to_thread(_clear, unfinished, target)
+    try:
+        files, refused = await _copy(box, inside, unfinished, take)
+        if files:
+            unfinished.replace(target)
+    finally:
+        await asyncio.to_thread(_clear, unfinished)
+    return files, _bounded(refused)
+
+
+async def _copy(
+    box: AsyncSandbox, inside: str, target: Path, take: Take
+) -> tuple[tuple[ArtifactFile, ...], list[Refused]]:
+    try:
+        found = await box.files.glob("**/*", path=inside, hidden=True, limit=take.files * 2 + 100)
+    except SandboxFileNotFoundError:
+        return (), []
+    taken: list[ArtifactFile] = []
+    refused = [Refused(_relative(path, inside) or path, "the folder can't be read") for path in found.unreadable]
+    total = 0
+    for info in sorted(found.files, key=lambda info: info.path):
+        if info.is_folder:
+            continue
+        name = _relative(info.path, inside)
+        reason = _objection(info, name, take, len(taken))
+        if reason is None and total + info.size > int(take.total_bytes):
+            reason = f"more than {take.total_bytes} bytes in all"
+        if reason is not None or name is None:
+            refused.append(Refused(name or info.path, reason or "its name leads out of the folder"))
+            continue
+        room = min(int(take.file_bytes), int(take.total_bytes) - total)
+        try:
+            file = await _take_one(box, info.path, target / name, name, room)
+        except SandboxFileError as error:  # gone, changed or grown since it was listed
+            refused.append(Refused(name, error.message))
+            continue
+        taken.append(file)
+        total += file.size
+    if found.truncated:
+        refused.append(Refused("…", f"more than {take.files} files"))
+    return tuple(taken), refused
+
+
+def _objection(info: FileInfo, name: str | None, take: Take, taken: int) -> str | None:
+    if name is None:
+        return "its name leads out of the folder"
+    if info.kind == "link":
+        return f"a link (to {info.target})" if info.target else "a link"
+    if info.kind != "file":
+        return f"not a file but a {info.kind}"
+    if name.count("/") >= _MAX_DEPTH:
+        return f"more than {_MAX_DEPTH} folders deep"
+    if taken >= take.files:
+        return f"more than {take.files} files"
+    if info.size > int(take.file_bytes):
+        return f"{info.size} bytes, more than {take.file_bytes}"
+    return None
+
+
+def _relative(path: str, inside: str) -> str | None:
+    """The path below the folder; None if it is not below it."""
+    name = path.removeprefix(f"{inside.rstrip('/')}/")
+    parts = name.split("/")
+    if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        return None
+    return name
+
+
+async def _take_one(box: AsyncSandbox, path: str, target: Path, name: str, room: int) -> ArtifactFile:
+    digest = hashlib.sha256()
+    size = 0
+    try:
+        await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:  # too long a name for this file system, or not one at all
+        raise SandboxFileError(f"can't be laid down here: {error.strerror or error}") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            async with contextlib.aclosing(box.files.read_stream(path)) as chunks:  # type: ignore[type-var]
+                async for chunk in chunks:
+                    size += len(chunk)
+                    if size > room:
+                        raise SandboxFileTooLargeError("grew beyond the limit while it was read")
+                    digest.update(chunk)
+                    await asyncio.to_thread(file.write, chunk)
+    except BaseException:
+        _clear(target)
+        raise
+    return ArtifactFile(name, size, digest.hexdigest())
+
+
+def _bounded(refused: Sequence[Refused]) -> tuple[Refused, ...]:
+    if len(refused) <= _MAX_REFUSED:
+        return tuple(refused)
+    return (*refused[:_MAX_REFUSED], Refused("…", f"and {len(refused) - _MAX_REFUSED} more"))
+
+
+def _clear(*folders: Path) -> None:
+    for folder in folders:
+        if folder.is_symlink() or folder.is_file():
+            folder.unlink()
+        elif folder.exists():
+            shutil.rmtree(folder)
+
+
+def are_whole(folder: Path, files: Sequence[ArtifactFile]) -> bool:
+    """Whether artifacts that were taken out once are still there, byte for byte."""
+    for file in files:
+        try:
+            with (folder / file.path).open("rb") as content:
+                if hashlib.file_digest(content, "sha256").hexdigest() != file.sha256:
+                    return False
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,159 @@
+"""A candidate: who takes part, from what it is made, and what it needs beyond the rules that hold for all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from corral.errors import SpecError
+from corral.forge.ids import check_id, id_from_name
+from corral.forge.sources import Agent, Command, Folder, GitFolder, Script, Source
+from corral.image import Image
+from corral.spec import NetworkPolicy, Resources, check_env
+
+if TYPE_CHECKING:
+    from corral.forge.seat import Seat, SyncSeat
+
+
+class Needs(TypedDict, total=False):
+    """What a candidate may have of its own. Each is a field of `Candidate`."""
+
+    id: str
+    name: str
+    description: str
+    packages: Sequence[str]
+    resources: Resources | None
+    env: Mapping[str, str]
+    image: str | Image | None
+    network: NetworkPolicy | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Who takes part. Most are made by one of the class methods."""
+
+    source: Source
+    id: str = ""
+    """Letters, digits, '_' and '-'. Without one: from the source's name."""
+    name: str = ""
+    """As people read it. Without one: the id."""
+    description: str = ""
+    packages: tuple[str, ...] = ()
+    resources: Resources | None = None
+    """None: those of the contest, which are the same for all."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    image: str | Image | None = None
+    network: NetworkPolicy | str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", check_id(self.id) if self.id else id_from_name(_name_of(self.source)))
+        object.__setattr__(self, "name", self.name or self.id)
+        object.__setattr__(self, "env", check_env(self.env))
+        object.__setattr__(self, "network", NetworkPolicy.parse(self.network))
+        if isinstance(self.packages, str):
+            raise SpecError(f"packages={self.packages!r} is a text", hint="give a list: packages=['numpy']")
+        object.__setattr__(self, "packages", tuple(self.packages))
+
+    @classmethod
+    def script(cls, path: Path | str, **needs: Unpack[Needs]) -> Candidate:
+        """A single file: Python, shell, JavaScript … by its ending, anything else by its first line."""
+        return cls._made(Script(Path(path)), needs)
+
+    @classmethod
+    def folder(cls, path: Path | str, command: str | Sequence[str] = (), **needs: Unpack[Needs]) -> Candidate:
+        """A folder, and the command that is run in it."""
+        return cls._made(Folder(Path(path), _words(command)), needs)
+
+    @classmethod
+    def git(
+        cls, path: Path | str, ref: str = "HEAD", command: str | Sequence[str] = (), **needs: Unpack[Needs]
+    ) -> Candidate:
+        """A commit of a repository on this machine."""
+        return cls._made(GitFolder(Path(path), ref, _words(command)), needs)
+
+    @classmethod
+    def command(cls, command: str | Sequence[str], **needs: Unpack[Needs]) -> Candidate:
+        """A command; a text is for /bin/sh, with the objective as $1 and the output file as $2."""
+        return cls._made(Command(_words(command)), needs)
+
+    @classmethod
+    def agent(
+        cls, function: Callable[[Seat], Awaitable[object]] | Callable[[SyncSeat], object], **needs: Unpack[Needs]
+    ) -> Candidate:
+        """A function that drives an agent with a sandbox."""
+        return cls._made(Agent(function), needs)
+
+    @classmethod
+    def _made(cls, source: Source, needs: Needs) -> Candidate:
+        return cls(source=source, **needs)  # type: ignore[arg-type] # a list of packages becomes a tuple there
+
+    @property
+    def network_policy(self) -> NetworkPolicy:
+        """Whom it may talk to."""
+        return NetworkPolicy.parse(self.network)
+
+
+def as_candidate(value: object) -> Candidate:
+    """What people give for a candidate: itself, a path, a command, `git+PATH@REF`, or a function.
+
+    Raises:
+        SpecError: none of these.
+    """
+    if isinstance(value, Candidate):
+        return value
+    if isinstance(value, str) and value.startswith("git+"):
+        path, _, ref = value.removeprefix("git+").partition("@")
+        return Candidate.git(path, ref or "HEAD")
+    if isinstance(value, str | Path):
+        path_ = Path(value)
+        return Candidate.folder(path_) if path_.is_dir() else Candidate.script(path_)
+    if isinstance(value, list | tuple):
+        return Candidate.command(value)
+    if callable(value):
+        return Candidate.agent(value)
+    raise SpecError(f"{value!r} is not a candidate", hint="give a path, a list of words, a function, or a Candidate")
+
+
+def as_candidates(values: Iterable[object]) -> tuple[Candidate, ...]:
+    """All of them. Ids that were not given and come twice are numbered; such that were given may not come twice.
+
+    Raises:
+        SpecError: none at all, or an id twice.
+    """
+    found: dict[str, Candidate] = {}
+    for value in values:
+        candidate = as_candidate(value)
+        if candidate.id.lower() in found:  # lower: there are file systems that see no difference
+            if isinstance(value, Candidate):
+                raise SpecError(f"two candidates have the id {candidate.id!r}", hint="give each its own: id=…")
+            candidate = _numbered(candidate, found)
+        found[candidate.id.lower()] = candidate
+    if not found:
+        raise SpecError("a contest needs candidates", hint="give at least one")
+    return tuple(found.values())
+
+
+def _numbered(candidate: Candidate, taken: Mapping[str, Candidate]) -> Candidate:
+    from dataclasses import replace
+
+    number = 2
+    while (name := f"{candidate.id[:58]}-{number}").lower() in taken:
+        number += 1
+    return replace(candidate, id=name, name=name)
+
+
+def _words(command: str | Sequence[str]) -> Any:
+    return command if isinstance(command, str) else tuple(command)
+
+
+def _name_of(source: Source) -> str:
+    if isinstance(source, Script):
+        return source.path.stem
+    if isinstance(source, Folder | GitFolder):
+        return source.path.resolve().name
+    if isinstance(source, Command):
+        words = source.argv[2].split() if source.argv[:2] == ("/bin/sh", "-c") else source.argv
+        return Path(words[0]).name
+    return getattr(source.function, "__name__", type(source.function).__name__)

@@ -1,0 +1,319 @@
+"""The contest: candidates on one objective, each in a sandbox of its own, judged, with everything written down.
+
+    from corral.forge import Candidate, race
+
+    result = race(["fast.py", "thorough.py"], "Summarise the data")
+    print(result.winners, result.winner_artifact)
+
+A sandbox is made and filled while others run, and emptied after; only the run itself takes one of the `jobs` slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from corral.backends.registry import get_backend, need_isolation
+from corral.errors import CapabilityError, RunFolderError, SpecError
+from corral.forge.artifacts import are_whole
+from corral.forge.attempt import Attempts
+from corral.forge.base import Base
+from corral.forge.candidate import Candidate, as_candidates
+from corral.forge.definition import describe_run, differences
+from corral.forge.events import Listener
+from corral.forge.ids import check_id, new_run_id
+from corral.forge.judge.bench import SandboxBench
+from corral.forge.judge.judge import Judge, default_judge
+from corral.forge.judge.model import Entry, Standing
+from corral.forge.outcome import Attempt
+from corral.forge.plan import Turn, decide_jobs, list_processors, plan_turns
+from corral.forge.result import ContestResult, State
+from corral.forge.runfolder import Run, RunWriter, artifact_folder, read_run
+from corral.forge.settings import Settings
+from corral.forge.slots import Slots
+from corral.forge.teller import Teller
+from corral.portal import get_portal
+from corral.protocol import Backend
+from corral.spec import Lifetime, Spec
+
+MAX_OBJECTIVE_BYTES = 100_000
+"""It is an argument of a command, and no kernel takes one of more than 128 KiB."""
+_LOCAL_BACKENDS = ("embedded", "docker", "memory")
+_BASE_SECONDS = 3600.0
+
+
+class Contest:
+    """A contest, ready to be held. `settings` may also be given as keywords: `jobs=4, repeat=5` …"""
+
+    def __init__(
+        self,
+        candidates: Iterable[object],
+        objective: str,
+        judge: Judge | None = None,
+        *,
+        backend: str | Backend = "embedded",
+        artifacts_dir: Path | str = "artifacts",
+        on_event: Listener | Sequence[Listener] = (),
+        settings: Settings | None = None,
+        **more: Any,
+    ) -> None:
+        """
+        Raises:
+            SpecError: no candidates, two of one id, an objective or a setting that can't be.
+            CapabilityError: a backend without isolation.
+        """
+        self.candidates = as_candidates(candidates)
+        self.objective = _check_objective(objective)
+        self.judge = judge if judge is not None else default_judge()
+        self.backend = get_backend(backend)
+        need_isolation(self.backend, who="a contest")
+        self.settings = replace(_merge(settings or Settings(), more), backend=self.backend.name)
+        self.artifacts_dir = Path(artifacts_dir)
+        self.listeners = (on_event,) if callable(on_event) else tuple(on_event)
+
+    async def run(self, *, run_id: str | None = None, resume: Path | str | None = None) -> ContestResult:
+        """Hold it: a new run, or the rest of one that broke off.
+
+        Cancelled, it ends every sandbox, keeps what there is, and can be resumed.
+
+        Raises:
+            RunFolderError: the folder can't be used, or is of another contest.
+            JudgeError: a judge failed; the attempts are kept, and a resumed run judges them again.
+            SpecError, BackendError: the base can't be made.
+        """
+        if resume is not None:
+            if run_id is not None:
+                raise SpecError("a resumed run has its id already", hint="give either run_id or resume")
+            return await _Hold(self, resumed=read_run(resume)).to_the_end()
+        return await _Hold(
+            self, path=self.artifacts_dir / check_id(run_id or new_run_id(), what="a run's id")
+        ).to_the_end()
+
+    def race(self, *, run_id: str | None = None, resume: Path | str | None = None) -> ContestResult:
+        """The same for plain code. Raises: as `run`."""
+        return get_portal().run(self.run(run_id=run_id, resume=resume))
+
+
+def race(candidates: Iterable[object], objective: str, judge: Judge | None = None, **options: Any) -> ContestResult:
+    """Hold a contest and give its result. Options are those of `Contest`. Raises: as `Contest` and `Contest.run`."""
+    return Contest(candidates, objective, judge, **options).race()
+
+
+class _Hold:
+    """One run of a contest, from its first event to its last."""
+
+    def __init__(self, contest: Contest, *, path: Path | None = None, resumed: Run | None = None) -> None:
+        self._contest = contest
+        self._settings = contest.settings
+        self._resumed = resumed
+        self._path = resumed.path if resumed is not None else path or Path()
+        self._by_id = {candidate.id: candidate for candidate in contest.candidates}
+        self._bases: dict[Any, Base] = {}
+        self._attempts: dict[Turn, Attempt] = {}
+        self._standings: tuple[Standing, ...] = ()
+        self._jobs = decide_jobs(contest.candidates, contest.settings, local=contest.backend.name in _LOCAL_BACKENDS)
+        self._turns = plan_turns(contest.candidates, contest.settings)
+
+    async def to_the_end(self) -> ContestResult:
+        # Hashing folders may take a while: not on the loop, on which other things may live.
+        self._definition = await asyncio.to_thread(self._define)
+        self._take_over()
+        writer = RunWriter.begin(self._path) if self._resumed is None else RunWriter.resume(self._path)
+        try:
+            self._teller = Teller(
+                writer,
+                self._contest.listeners,
+                offset=self._resumed.seconds if self._resumed else 0.0,
+            )
+            writer.define(self._definition)
+            try:
+                await self._go()
+            except BaseException:
+                self._close(writer, "interrupted")
+                raise
+            return self._close(writer, "finished")
+        finally:
+            writer.close()
+
+    def _define(self) -> dict[str, Any]:
+        old = self._resumed.definition if self._resumed is not None else {}
+        definition = describe_run(
+            run=str(old.get("run", self._path.name)),
+            started=str(old.get("started", datetime.now(UTC).isoformat(timespec="seconds"))),
+            objective=self._contest.objective,
+            settings=self._settings,
+            candidates=self._contest.candidates,
+            judge=self._contest.judge.describe(),
+            order=self._turns,
+            jobs=self._jobs,
+            salt=str(old.get("salt", "")),
+        )
+        if old and (found := differences(old, definition)):
+            raise RunFolderError(
+                f"run {self._path.name!r} was another contest: {', '.join(found)} differ",
+                hint="resume it with the same candidates, objective, settings and judge, or begin a new run",
+            )
+        return definition
+
+    def _take_over(self) -> None:
+        """What a resumed run has already, as long as its artifacts are as they were."""
+        if self._resumed is None:
+            return
+        for (candidate, number), attempt in self._resumed.attempts.items():
+            turn = Turn(candidate, number)
+            whole = are_whole(self._folder_of(turn), attempt.artifacts)
+            if attempt.finished and whole and turn in self._turns:
+                self._attempts[turn] = attempt
+
+    async def _go(self) -> None:
+        self._teller.tell(
+            "run-started",
+            run=self._definition["run"],
+            objective=self._contest.objective,
+            candidates=[
+                {"id": candidate.id, "name": candidate.name, "description": candidate.description}
+                for candidate in self._contest.candidates
+            ],
+            order=self._definition["order"],
+            jobs=self._jobs,
+            repeat=self._settings.repeat,
+            seed=self._settings.seed,
+            backend=self._settings.backend,
+            resumed=self._resumed is not None,
+            done=[list(turn) for turn in self._attempts],
+        )
+        left = [turn for turn in self._turns if turn not in self._attempts]
+        if left:
+            await self._hold(left)
+        self._teller.tell("judging")
+        self._standings = await self._judge()
+        for standing in self._standings:
+            self._teller.tell("judged", standing.candidate, **standing.to_json())
+
+    async def _hold(self, left: Sequence[Turn]) -> None:
+        begun = time.monotonic()
+        try:
+            for candidate in self._contest.candidates:
+                await self._prepare_base(candidate)
+            how = next(iter(self._bases.values())).how
+            self._teller.tell("base-ready", how=how, seconds=round(time.monotonic() - begun, 3))
+            attempts = Attempts(
+                backend=self._contest.backend,
+                settings=self._settings,
+                objective=self._contest.objective,
+                base_of=lambda candidate: self._bases[_base_key(candidate)],
+                folder_of=self._folder_of,
+                tell=self._teller.tell,
+            )
+            await self._run_all(left, attempts)
+        finally:
+            for base in self._bases.values():
+                await base.aclose()
+
+    async def _prepare_base(self, candidate: Candidate) -> None:
+        key = _base_key(candidate)
+        if key in self._bases:
+            return
+        base = self._bases[key] = Base(self._contest.backend, self._settings)
+        await base.prepare(
+            Spec(
+                image=candidate.image,
+                resources=self._settings.resources,
+                lifetime=Lifetime(seconds=_BASE_SECONDS),
+                labels={"corral.forge": "base"},
+            )
+        )
+
+    async def _run_all(self, left: Sequence[Turn], attempts: Attempts) -> None:
+        if self._settings.pin and self._contest.backend.name != "embedded":
+            raise CapabilityError(
+                f"the backend {self._contest.backend.name!r} can't give a run a processor of its own",
+                hint="leave pin out, or take the embedded backend",
+            )
+        processors = list_processors() if self._settings.pin else []
+        slots = Slots(self._jobs, processors)
+        # So many sandboxes are there at once: those that run, as many that are ready, one that is being emptied.
+        alive = asyncio.Semaphore(2 * self._jobs + 1)
+
+        async def one(turn: Turn) -> None:
+            async with alive:
+                self._attempts[turn] = await attempts.make(self._by_id[turn.candidate], turn, slots)
+
+        async with asyncio.TaskGroup() as group:
+            for turn in left:
+                group.create_task(one(turn))
+
+    async def _judge(self) -> tuple[Standing, ...]:
+        entries, unfinished = [], {}
+        for candidate in self._contest.candidates:
+            mine = [self._attempts[turn] for turn in sorted(self._attempts) if turn.candidate == candidate.id]
+            finished = tuple(attempt for attempt in mine if attempt.finished)
+            if not finished:
+                unfinished[candidate.id] = mine[-1].reason if mine else "it was never begun"
+                continue
+            entries.append(
+                Entry(
+                    candidate=candidate.id,
+                    objective=self._contest.objective,
+                    settings=self._settings,
+                    attempts=finished,
+                    folders={a.round: self._folder_of(Turn(candidate.id, a.round)) for a in finished},
+                )
+            )
+        spec = Spec(resources=self._settings.resources, labels={"corral.forge": "judge"})
+        bench = SandboxBench(self._contest.backend, spec, timeout=self._settings.timeouts.judge, jobs=self._jobs)
+        return await self._contest.judge.decide(entries, unfinished, bench)
+
+    def _close(self, writer: RunWriter, state: State) -> ContestResult:
+        result = ContestResult(
+            run=self._definition["run"],
+            folder=self._path,
+            objective=self._contest.objective,
+            state=state,
+            seconds=self._teller.seconds,
+            standings=self._standings,
+            attempts=tuple(self._attempts[turn] for turn in self._turns if turn in self._attempts),
+            output=self._settings.output,
+            artifact_folders={(turn.candidate, turn.round): self._folder_of(turn) for turn in self._attempts},
+        )
+        self._teller.tell("run-ended", state=state, winners=list(result.winners), seconds=round(result.seconds, 3))
+        writer.define(self._definition | {"state": state})
+        writer.finish(result.to_json())
+        return result
+
+    def _folder_of(self, turn: Turn) -> Path:
+        return artifact_folder(self._path, turn, self._settings.repeat)
+
+
+def _base_key(candidate: Candidate) -> str:
+    """Candidates with the same image share a base."""
+    return repr(candidate.image)
+
+
+def _check_objective(objective: str) -> str:
+    if not isinstance(objective, str) or not objective.strip() or "\0" in objective:
+        raise SpecError(f"objective={objective!r} is not an objective", hint="say in a text what shall be done")
+    if len(objective.encode("utf-8", "surrogateescape")) > MAX_OBJECTIVE_BYTES:
+        raise SpecError(
+            f"the objective is longer than {MAX_OBJECTIVE_BYTES} bytes", hint="put data into the base, with setup"
+        )
+    return objective
+
+
+def _merge(settings: Settings, more: Mapping[str, Any]) -> Settings:
+    import difflib
+
+    names = [item.name for item in fields(Settings)]
+    for name in more:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            raise SpecError(
+                f"a contest has no setting {name!r}",
+                hint=f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}",
+            )
+    return replace(settings, **more)

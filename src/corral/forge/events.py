@@ -1,0 +1,54 @@
+"""What happens in a contest, as it happens: for callbacks, the terminal, the page, and the log in the run's folder.
+
+| kind | whose | data |
+|---|---|---|
+| `run-started` | | run, objective, candidates (id, name, description), order, jobs, repeat, seed, backend, resumed |
+| `base-ready` | | how, seconds |
+| `phase` | attempt | phase |
+| `output` | attempt | stream, text |
+| `output-cut` | attempt | bytes: beyond these nothing is passed on |
+| `meter` | attempt | seconds, cpu_seconds, memory_bytes, processes |
+| `retry` | attempt | reason |
+| `attempt-ended` | attempt | everything in `Attempt` |
+| `judging` | | |
+| `judged` | candidate | everything in `Standing` |
+| `warning` | | text |
+| `run-ended` | | state, winners, seconds |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ForgeEvent:
+    """One thing that happened. `at` is seconds since the run began (of a resumed run: over all its parts)."""
+
+    kind: str
+    at: float
+    candidate: str | None = None
+    round: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def to_line(self) -> str:
+        """As one line of JSON. Plain ASCII: whatever a candidate printed, the line is one line."""
+        found: dict[str, Any] = {"at": round(self.at, 6), "kind": self.kind}
+        if self.candidate is not None:
+            found |= {"candidate": self.candidate, "round": self.round}
+        return json.dumps(found | {"data": self.data}, separators=(",", ":"))
+
+    @classmethod
+    def from_line(cls, line: str) -> ForgeEvent:
+        """From such a line. Raises: ValueError for anything else."""
+        found = json.loads(line)
+        if not isinstance(found, dict) or not isinstance(found.get("data"), dict):
+            raise ValueError("not an event")  # noqa: TRY004 - a text of the wrong kind, not a wrong call
+        return cls(str(found["kind"]), float(found["at"]), found.get("candidate"), found.get("round"), found["data"])
+
+
+Listener = Callable[[ForgeEvent], None]
+"""Called on the contest's event loop, in order. One that raises is told of in a warning and not called again."""

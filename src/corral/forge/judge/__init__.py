@@ -1,0 +1,1 @@
+"""Judges: hard gates, weighted scores, and who won."""

@@ -1,0 +1,131 @@
+"""What judges see and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from corral.forge.judge.reading import MAX_BYTES, read_artifact
+from corral.forge.outcome import Attempt
+from corral.forge.settings import Settings
+from corral.protocol import AsyncSandbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a judge sees of one candidate: its attempts, and where their artifacts lie on the host."""
+
+    candidate: str
+    objective: str
+    settings: Settings
+    attempts: tuple[Attempt, ...]
+    """By round; only those that say something about the candidate, so there is at least one."""
+    folders: Mapping[int, Path]
+    """Round → folder with the artifacts that were taken out. Everything in it is the candidate's: trust nothing."""
+
+    def main_file(self, attempt: Attempt) -> Path | None:
+        """The artifact itself, None if this attempt has none."""
+        if any(file.path == self.settings.output for file in attempt.artifacts):
+            return self.folders[attempt.round] / self.settings.output
+        return None
+
+    def read_text(self, attempt: Attempt, *, max_bytes: int = MAX_BYTES) -> str:
+        """The artifact as text, at most so much of it; empty if there is none. No link is followed."""
+        if self.main_file(attempt) is None:
+            return ""
+        content, _ = read_artifact(self.folders[attempt.round], self.settings.output, max_bytes=max_bytes)
+        return content.decode("utf-8", "replace")
+
+
+class Bench(Protocol):
+    """What a judge may use: fresh sandboxes, as those of the contest."""
+
+    def open(self, files: Path | None = None) -> AbstractAsyncContextManager[AsyncSandbox]:
+        """A sandbox of its own, with a folder's content under `artifact/` of its workdir."""
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for one command."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateVerdict:
+    """Whether a candidate may be in the ranking. One that fails a gate is disqualified, whatever its scores."""
+
+    gate: str
+    passed: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """What one score gives one candidate: 0 to 100, and why."""
+
+    points: float
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Gate(Protocol):
+    """A hard condition."""
+
+    @property
+    def name(self) -> str:
+        """As the leaderboard shows it."""
+
+    async def check(self, entry: Entry, bench: Bench) -> GateVerdict:
+        """Look at one candidate. An exception is the judge's failure, never the candidate's."""
+
+    def describe(self) -> dict[str, Any]:
+        """For `run.json`: kind and parameters."""
+
+
+class Score(Protocol):
+    """A weighted score. It sees all entries at once, so it may compare them."""
+
+    @property
+    def name(self) -> str:
+        """As the leaderboard shows it."""
+
+    @property
+    def weight(self) -> float:
+        """Its part in the total; weights are divided by their sum."""
+
+    async def rate(self, entries: Sequence[Entry], bench: Bench) -> Mapping[str, Points]:
+        """Points for each candidate, by id. One that is not in the answer gets 0."""
+
+    def describe(self) -> dict[str, Any]:
+        """For `run.json`: kind and parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A candidate's place."""
+
+    candidate: str
+    rank: int | None
+    """1 is the best; the same number twice is a tie. None: not ranked, and `reason` says why."""
+    total: float = 0.0
+    tied: bool = False
+    disqualified: bool = False
+    reason: str = ""
+    gates: tuple[GateVerdict, ...] = ()
+    scores: dict[str, Points] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Of the runs: `median`, and with several rounds `low` and `high`, the median's 95 % interval."""
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """For the event log and the result."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Standing:
+        """From the event log."""
+        values = dict(data)
+        values["gates"] = tuple(GateVerdict(**gate) for gate in data.get("gates", ()))
+        values["scores"] = {name: Points(**points) for name, points in data.get("scores", {}).items()}
+        return cls(**values)

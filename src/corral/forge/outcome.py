@@ -1,0 +1,79 @@
+"""What became of an attempt: how it ended, what it cost, what it left. Plain values, written to the run's folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Outcome = Literal["ok", "crashed", "timeout", "oom", "no-artifact", "refused-artifact", "infrastructure", "cancelled"]
+"""`ok` is exit code 0 and an artifact. The next five are the candidate's own doing; the last two are nobody's loss."""
+
+OWN_FAILURES: frozenset[str] = frozenset({"crashed", "timeout", "oom", "no-artifact", "refused-artifact"})
+UNFINISHED: frozenset[str] = frozenset({"infrastructure", "cancelled"})
+"""Outcomes that say nothing about the candidate: a resumed run tries them again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFile:
+    """One file that was taken out. `path` is below the candidate's folder, as the candidate named it."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Something that was not taken out, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One candidate, once. Times are seconds; `seconds` is the run alone, by the clock of whoever started it."""
+
+    candidate: str
+    round: int = 1
+    outcome: Outcome
+    reason: str = ""
+    """Why, in words, where the outcome is not `ok`."""
+    exit_code: int | None = None
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    artifacts: tuple[ArtifactFile, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    log: str = ""
+    """What it printed, both streams in their order; bounded, the middle is cut out."""
+    log_bytes: int = 0
+    """How much it printed."""
+    retries: int = 0
+    sandbox_id: str = ""
+    notes: tuple[str, ...] = ()
+    """What could not be counted, or only roughly."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it did what was asked."""
+        return self.outcome == "ok"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it says something about the candidate."""
+        return self.outcome not in UNFINISHED
+
+    def to_json(self) -> dict[str, Any]:
+        """For the event log."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Attempt:
+        """From the event log."""
+        values = dict(data)
+        values["artifacts"] = tuple(ArtifactFile(**item) for item in data.get("artifacts", ()))
+        values["refused"] = tuple(Refused(**item) for item in data.get("refused", ()))
+        values["notes"] = tuple(data.get("notes", ()))
+        return cls(**values)

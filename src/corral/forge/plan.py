@@ -1,0 +1,74 @@
+"""Who starts when, and how many run at once."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from corral.forge.candidate import Candidate
+from corral.forge.settings import Settings
+
+_MEMORY_SHARE = 0.8
+"""How much of the free memory candidates may have together."""
+
+
+class Turn(NamedTuple):
+    """One candidate's attempt in one round."""
+
+    candidate: str
+    round: int
+
+
+def plan_turns(candidates: Sequence[Candidate], settings: Settings) -> tuple[Turn, ...]:
+    """Round after round, in each of them all candidates in an order of its own: nobody is always the first.
+
+    The order follows from the seed and the ids alone, so a run can be repeated.
+    """
+    # Not a secret, only an order that anybody can make again.
+    source = random.Random(settings.seed)  # noqa: S311
+    ids = sorted(candidate.id for candidate in candidates)
+    turns: list[Turn] = []
+    for number in range(1, settings.repeat + 1):
+        source.shuffle(ids)
+        turns += [Turn(candidate, number) for candidate in ids]
+    return tuple(turns)
+
+
+def decide_jobs(candidates: Sequence[Candidate], settings: Settings, *, local: bool) -> int:
+    """How many may run at once without taking processors or memory from each other.
+
+    A number that was given is taken as it is. On a service only the number of candidates limits.
+    """
+    turns = len(candidates) * settings.repeat
+    if settings.jobs is not None:
+        return min(settings.jobs, turns)
+    if not local:
+        return min(turns, 8)
+    resources = [candidate.resources or settings.resources for candidate in candidates]
+    by_cpu = int(count_processors() / max(resource.cpus for resource in resources))
+    by_memory = int(_free_memory() * _MEMORY_SHARE / max(resource.memory for resource in resources))
+    return max(1, min(turns, by_cpu, by_memory))
+
+
+def count_processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def list_processors() -> list[int]:
+    """Their numbers."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def _free_memory() -> int:
+    """What the kernel thinks can be had without swapping; where nobody says it, plenty."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as table:  # noqa: PTH123 - a file of the kernel
+            for line in table:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return 2**60

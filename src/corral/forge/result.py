@@ -1,0 +1,66 @@
+"""What a contest comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from corral.forge.judge.model import Standing
+from corral.forge.outcome import Attempt
+
+State = Literal["running", "finished", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContestResult:
+    """Who won, and everything that is known of the others."""
+
+    run: str
+    folder: Path
+    objective: str
+    state: State
+    seconds: float
+    """From the beginning to the end, all of it; of a resumed run, of all its parts."""
+    standings: tuple[Standing, ...]
+    """The ranked ones first, best first; then those that are not ranked."""
+    attempts: tuple[Attempt, ...]
+    output: str = "artifact.md"
+    artifact_folders: dict[tuple[str, int], Path] = field(default_factory=dict, repr=False)
+
+    @property
+    def winners(self) -> tuple[str, ...]:
+        """Those on the first place: several are a tie, none means that nobody passed."""
+        return tuple(standing.candidate for standing in self.standings if standing.rank == 1)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every attempt says something about its candidate."""
+        return self.state == "finished" and all(attempt.finished for attempt in self.attempts)
+
+    def artifact_of(self, candidate: str) -> Path | None:
+        """The artifact of a candidate's first good attempt."""
+        for attempt in sorted(self.attempts, key=lambda attempt: attempt.round):
+            if attempt.candidate == candidate and attempt.ok:
+                return self.artifact_folders[candidate, attempt.round] / self.output
+        return None
+
+    @property
+    def winner_artifact(self) -> Path | None:
+        """That of the winner; None if there is none, or more than one."""
+        return self.artifact_of(self.winners[0]) if len(self.winners) == 1 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """For `result.json` and `--json`."""
+        artifact = self.winner_artifact
+        return {
+            "run": self.run,
+            "state": self.state,
+            "complete": self.complete,
+            "objective": self.objective,
+            "seconds": round(self.seconds, 3),
+            "winners": list(self.winners),
+            "winner_artifact": str(artifact) if artifact else None,
+            "standings": [standing.to_json() for standing in self.standings],
+            "attempts": [attempt.to_json() for attempt in self.attempts],
+        }

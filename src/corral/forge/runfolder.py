@@ -1,0 +1,221 @@
+"""A run's folder: `run.json`, the log of events, the artifacts, the result. Everything can be told again from it.
+
+The log is the truth: an attempt counts when its last event is written, whole, on a line of its own. A killed run
+therefore loses the attempts that were under way, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from corral.errors import RunFolderError
+from corral.forge.definition import FORMAT
+from corral.forge.events import ForgeEvent
+from corral.forge.ids import check_id
+from corral.forge.judge.model import Standing
+from corral.forge.outcome import Attempt
+from corral.forge.plan import Turn
+
+DEFINITION = "run.json"
+EVENTS = "events.jsonl"
+RESULT = "result.json"
+_MAX_LINE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as its folder tells it."""
+
+    path: Path
+    definition: dict[str, Any]
+    attempts: dict[tuple[str, int], Attempt] = field(default_factory=dict)
+    """The last of each candidate and round; not those that were under way when the run broke off."""
+    standings: tuple[Standing, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+        return str(self.definition["run"])
+
+    @property
+    def state(self) -> str:
+        """`running`, `finished` or `interrupted`. A run that was killed says `running` for ever: see `is_held`."""
+        return str(self.definition.get("state", "running"))
+
+    @property
+    def objective(self) -> str:
+        """What it was about."""
+        return str(self.definition.get("objective", ""))
+
+    @property
+    def repeat(self) -> int:
+        """How many rounds."""
+        return int(self.definition.get("settings", {}).get("repeat", 1))
+
+    def artifacts(self, candidate: str, number: int = 1) -> Path:
+        """Where the artifacts of an attempt are."""
+        return artifact_folder(self.path, Turn(candidate, number), self.repeat)
+
+    def events(self) -> Iterator[ForgeEvent]:
+        """All that happened, in order."""
+        return read_events(self.path / EVENTS)
+
+    def is_held(self) -> bool:
+        """Whether a process is at it right now."""
+        try:
+            with (self.path / EVENTS).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+def artifact_folder(run: Path, turn: Turn, repeat: int) -> Path:
+    """`<run>/<candidate>`, and with several rounds a folder for each."""
+    folder = run / check_id(turn.candidate)
+    return folder if repeat == 1 else folder / str(int(turn.round))
+
+
+def read_run(path: Path | str) -> Run:
+    """A run from its folder, finished or not.
+
+    Raises:
+        RunFolderError: it is no such folder, or of a version that this one can't read.
+    """
+    folder = Path(path)
+    try:
+        definition = json.loads((folder / DEFINITION).read_text(encoding="utf-8"))
+        number = definition["format"]
+        ids = [check_id(candidate["id"]) for candidate in definition["candidates"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunFolderError(
+            f"{str(folder)!r} is not a contest's folder", hint="give one that has a run.json, such as artifacts/<run>"
+        ) from error
+    if number != FORMAT:
+        raise RunFolderError(f"{str(folder)!r} has format {number}, not {FORMAT}", hint="use the version that wrote it")
+    attempts: dict[tuple[str, int], Attempt] = {}
+    standings: dict[str, Standing] = {}
+    seconds = 0.0
+    for event in read_events(folder / EVENTS):
+        seconds = max(seconds, event.at)
+        if event.candidate is not None and event.candidate not in ids:
+            continue  # not of this run: nobody's path is made from it
+        with contextlib.suppress(TypeError, KeyError, ValueError):  # a line that somebody wrote by hand
+            if event.kind == "attempt-ended" and event.candidate is not None:
+                attempt = Attempt.from_json(event.data)
+                attempts[attempt.candidate, attempt.round] = attempt
+            elif event.kind == "judging":
+                standings.clear()
+            elif event.kind == "judged":
+                standing = Standing.from_json(event.data)
+                standings[standing.candidate] = standing
+    return Run(
+        path=folder, definition=definition, attempts=attempts, standings=tuple(standings.values()), seconds=seconds
+    )
+
+
+def read_events(path: Path) -> Iterator[ForgeEvent]:
+    """Events from a log. A last line without its end, and what is no event, is passed over."""
+    try:
+        file = path.open("rb")
+    except OSError:
+        return
+    with file:
+        while line := file.readline(_MAX_LINE_BYTES):
+            if line.endswith(b"\n"):
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    yield ForgeEvent.from_line(line.decode("utf-8", "replace"))
+
+
+class RunWriter:
+    """Who holds a run: the only one that writes into its folder."""
+
+    def __init__(self, path: Path, log: IO[bytes]) -> None:
+        self.path = path
+        self._log = log
+
+    @classmethod
+    def begin(cls, path: Path) -> RunWriter:
+        """Make the folder of a new run. Raises: RunFolderError."""
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError as error:
+            raise RunFolderError(f"{str(path)!r} is there already", hint="resume it, or take another name") from error
+        except OSError as error:
+            raise RunFolderError(
+                f"{str(path)!r} can't be made: {error.strerror}", hint="choose another folder"
+            ) from error
+        return cls(path, _hold(path))
+
+    @classmethod
+    def resume(cls, path: Path) -> RunWriter:
+        """Go on with a run that broke off. Raises: RunFolderError."""
+        log = _hold(path)
+        _cut_torn_line(log)
+        return cls(path, log)
+
+    def define(self, definition: dict[str, Any]) -> None:
+        """Write `run.json`, whole or not at all."""
+        _write_json(self.path / DEFINITION, definition)
+
+    def append(self, event: ForgeEvent) -> None:
+        """One line more. It is with the kernel when this returns: our own death does not take it."""
+        self._log.write(event.to_line().encode("ascii") + b"\n")
+        self._log.flush()
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write the result."""
+        _write_json(self.path / RESULT, result)
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._log.close()
+
+
+def _hold(path: Path) -> IO[bytes]:
+    """The log, locked for as long as it is open: the kernel lets go of it with the process."""
+    try:
+        log = (path / EVENTS).open("ab+")
+    except OSError as error:
+        raise RunFolderError(
+            f"{str(path)!r} can't be written: {error.strerror}", hint="is it the run's folder?"
+        ) from error
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        log.close()
+        raise RunFolderError(f"another process is at {str(path)!r}", hint="wait for its end, or watch it") from error
+    return log
+
+
+def _cut_torn_line(log: IO[bytes]) -> None:
+    """What a killed process had half written."""
+    size = log.seek(0, os.SEEK_END)
+    end = size
+    while end > 0:
+        begin = max(0, end - 65536)
+        log.seek(begin)
+        found = log.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            end = begin + found + 1
+            break
+        end = begin
+    if end != size:
+        log.truncate(end)
+    log.seek(0, os.SEEK_END)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(json.dumps(value, indent=2) + "\n", encoding="ascii")
+    beside.replace(path)

@@ -1,0 +1,98 @@
+"""How a contest is held: time for each phase, how much may be taken out, how many run at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from corral.errors import SpecError
+from corral.spec import Resources, parse_size
+
+Phase = Literal["create", "place", "run", "collect", "judge"]
+"""What an attempt goes through: a sandbox, the candidate's files in it, the run, its artifacts, the judges."""
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds for each phase of one attempt. Only `run` is the candidate's own."""
+
+    create: float = 120.0
+    place: float = 60.0
+    run: float = 60.0
+    collect: float = 60.0
+    judge: float = 120.0
+
+    def __post_init__(self) -> None:
+        for name in ("create", "place", "run", "collect", "judge"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+                raise SpecError(f"timeout {name}={value!r} is not a time", hint="give seconds above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """How much is taken out of an attempt's sandbox. What is over it is left there, and that is said."""
+
+    files: int = 1000
+    file_bytes: int | str = 64 * MIB
+    total_bytes: int | str = 256 * MIB
+    log_bytes: int | str = MIB
+    """How much of what a candidate prints is passed on and kept, for each attempt."""
+
+    def __post_init__(self) -> None:
+        for name in ("file_bytes", "total_bytes", "log_bytes"):
+            object.__setattr__(self, name, parse_size(getattr(self, name), what=name))
+            if int(getattr(self, name)) < 1:
+                raise SpecError(f"{name}={getattr(self, name)!r} is not a limit", hint="give bytes, 1 or more")
+        if isinstance(self.files, bool) or not isinstance(self.files, int) or self.files < 1:
+            raise SpecError(f"files={self.files!r} is not a limit", hint="give a whole number, 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The rules that are the same for every candidate."""
+
+    backend: str = "embedded"
+    """Only its name: the object, where one was given, is the contest's."""
+    resources: Resources = field(default_factory=lambda: Resources(cpus=1.0))
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    take: Take = field(default_factory=Take)
+    output: str = "artifact.md"
+    """The name of the file that a candidate has to write."""
+    jobs: int | None = None
+    """How many run at once; None: as many as processors and memory bear."""
+    repeat: int = 1
+    seed: int = 0
+    """Shuffles the order of starts."""
+    pin: bool = False
+    """Give each run a processor of its own."""
+    retries: int = 1
+    """How often an attempt that failed for want of a sandbox is begun again."""
+    setup: str = ""
+    """Text for /bin/sh, run once in the base that every candidate begins from."""
+    meter_seconds: float = 0.5
+    """How often what a running candidate uses is looked at; 0: never."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("repeat", 1), ("retries", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise SpecError(f"{name}={value!r} is not a count", hint=f"give a whole number of at least {least}")
+        if self.jobs is not None and (isinstance(self.jobs, bool) or not isinstance(self.jobs, int) or self.jobs < 1):
+            raise SpecError(f"jobs={self.jobs!r} is not a count", hint="give 1 or more, or None")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise SpecError(f"seed={self.seed!r} is not a seed", hint="give a whole number")
+        check_output_name(self.output)
+
+
+def check_output_name(name: str) -> str:
+    """A plain file name. Raises: SpecError."""
+    if (
+        not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name
+        or len(name.encode("utf-8", "surrogateescape")) > 255
+    ):  # fmt: skip
+        raise SpecError(f"output={name!r} is not a file's name", hint="such as artifact.md, without a folder")
+    return name

@@ -1,0 +1,308 @@
+"""What a candidate is made of: a script, a folder, a commit, a command, or a function of yours that drives an agent.
+
+A source says three things: what it is (for `run.json`, with a hash, so that a resumed run is of the same candidates),
+what has to be laid into the sandbox, and the command that is then run. The contract of all but functions:
+`<command> "<objective>" <output file>`; exit code 0 is success, what is printed is the log, the file is the artifact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import os
+import shlex
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corral.errors import SpecError
+from corral.protocol import AsyncSandbox
+
+if TYPE_CHECKING:
+    from corral.forge.seat import Seat, SyncSeat
+
+OBJECTIVE = "{objective}"
+OUTPUT = "{output}"
+FOLDER = "candidate"
+"""Below the workdir: where a candidate's files are, and where it is started."""
+_INTERPRETERS: Mapping[str, tuple[str, ...]] = {
+    ".py": ("python3",), ".sh": ("sh",), ".bash": ("bash",), ".js": ("node",), ".mjs": ("node",), ".cjs": ("node",),
+    ".rb": ("ruby",), ".pl": ("perl",), ".php": ("php",), ".lua": ("lua",),
+}  # fmt: skip
+_SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
+_CHUNK_BYTES = 256 * 1024
+_MAX_HASHED_FILES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One file. How it is run follows from its ending; anything else is executed, so its first line says how (#!)."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+        if not self.path.is_file():
+            raise SpecError(f"there is no file {str(self.path)!r}", hint="a candidate is a script that exists")
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, place and hash."""
+        return {"kind": "script", "path": str(self.path.absolute()), "sha256": hash_file(self.path)}
+
+    async def place(self, box: AsyncSandbox, folder: str) -> None:
+        """The script under its own name."""
+        mode = 0o755 if self.path.suffix not in _INTERPRETERS else 0o644
+        await box.files.write(f"{folder}/{self._name}", await asyncio.to_thread(self.path.read_bytes), mode=mode)
+
+    def command(self, folder: str) -> tuple[str, ...]:
+        """By its ending, or by itself."""
+        return (*_INTERPRETERS.get(self.path.suffix, ()), f"{folder}/{self._name}")
+
+    @property
+    def _name(self) -> str:
+        return self.path.name
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder with all its files, and the command that is run in it."""
+
+    path: Path
+    argv: tuple[str, ...] = ()
+    """Without one: `./run` if it is there, else `python3 main.py`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+        object.__setattr__(self, "argv", as_argv(self.argv))
+        if not self.path.is_dir():
+            raise SpecError(f"there is no folder {str(self.path)!r}", hint="a candidate is a folder that exists")
+        if not self.argv:
+            object.__setattr__(self, "argv", _find_start({name.name for name in self.path.iterdir()}, self.path))
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, place, command and hash."""
+        return {
+            "kind": "folder", "path": str(self.path.absolute()), "command": list(self.argv),
+            "sha256": hash_folder(self.path),
+        }  # fmt: skip
+
+    async def place(self, box: AsyncSandbox, folder: str) -> None:
+        """The folder's content."""
+        await box.files.upload(self.path, folder)
+
+    def command(self, folder: str) -> tuple[str, ...]:
+        """As given."""
+        return self.argv
+
+
+@dataclass(frozen=True, slots=True)
+class GitFolder:
+    """A commit of a repository on this machine: what is not committed has no part in the contest."""
+
+    path: Path
+    ref: str = "HEAD"
+    argv: tuple[str, ...] = ()
+    commit: str = field(default="", init=False)
+    """Found out when the candidate is made: a branch that moves later does not move the contest."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+        object.__setattr__(self, "argv", as_argv(self.argv))
+        if self.ref.startswith("-") or "\0" in self.ref:
+            raise SpecError(f"{self.ref!r} is not a commit", hint="give a branch, a tag or a commit")
+        object.__setattr__(self, "commit", _git(self.path, "rev-parse", "--verify", f"{self.ref}^{{commit}}").strip())
+        if not self.argv:
+            names = set(_git(self.path, "ls-tree", "--name-only", "-z", f"{self.commit}:./").split("\0"))
+            object.__setattr__(self, "argv", _find_start(names, self.path))
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, place, command and commit."""
+        return {
+            "kind": "git", "path": str(self.path.absolute()), "ref": self.ref, "commit": self.commit,
+            "command": list(self.argv),
+        }  # fmt: skip
+
+    async def place(self, box: AsyncSandbox, folder: str) -> None:
+        """What the commit has, by `git archive`."""
+        await box.files.mkdir(folder)
+        await box.files.unpack(folder, self._archive())
+
+    async def _archive(self) -> AsyncIterator[bytes]:
+        process = await asyncio.create_subprocess_exec(
+            *_GIT, "-C", str(self.path), "archive", "--format=tar", f"{self.commit}:./",
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            while chunk := await process.stdout.read(_CHUNK_BYTES):
+                yield chunk
+            if await process.wait() != 0:
+                raise SpecError(f"git could not read {self.commit} of {str(self.path)!r}", hint="is it still there?")
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def command(self, folder: str) -> tuple[str, ...]:
+        """As given."""
+        return self.argv
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that the sandbox has already, or that the base's setup has put there. A text is for /bin/sh."""
+
+    argv: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "argv", as_argv(self.argv))
+        if not self.argv:
+            raise SpecError("a command is empty", hint="give a program and its arguments")
+
+    def describe(self) -> dict[str, Any]:
+        """Kind and words."""
+        return {"kind": "command", "command": list(self.argv)}
+
+    async def place(self, box: AsyncSandbox, folder: str) -> None:
+        """Only the folder it is run in."""
+        await box.files.mkdir(folder)
+
+    def command(self, folder: str) -> tuple[str, ...]:
+        """As given."""
+        return self.argv
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A function of yours that drives an agent. It is run here, by you, and gets a sandbox for what the agent does.
+
+    An async function gets a `Seat`, a plain one a `SyncSeat` in a thread of its own: objective, sandbox, the path that
+    the artifact has to have, and `log()`. What it raises is the candidate's crash.
+    """
+
+    function: Callable[[Seat], Awaitable[object]] | Callable[[SyncSeat], object]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise SpecError(f"{self.function!r} can't be called", hint="give a function that takes a seat")
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is to be awaited."""
+        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
+            getattr(self.function, "__call__", None)  # noqa: B004 - an object with an async __call__, not "can be called"
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Kind and name; the hash is of its source, where that can be found."""
+        called = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        name = f"{getattr(self.function, '__module__', '?')}.{called}"
+        try:
+            source: str | None = inspect.getsource(self.function)
+        except (OSError, TypeError):
+            source = None
+        return {
+            "kind": "agent",
+            "name": name,
+            "sha256": hashlib.sha256(source.encode()).hexdigest() if source else None,
+        }
+
+    async def place(self, box: AsyncSandbox, folder: str) -> None:
+        """Only the folder it may use."""
+        await box.files.mkdir(folder)
+
+
+Source = Script | Folder | GitFolder | Command | Agent
+
+
+def as_argv(command: str | Sequence[str]) -> tuple[str, ...]:
+    """A command's words; a text is for /bin/sh, with the objective as $1 and the output file as $2.
+
+    Raises:
+        SpecError: something else than texts.
+    """
+    if isinstance(command, str):
+        return ("/bin/sh", "-c", command, "candidate") if command.strip() else ()
+    if not all(isinstance(word, str) and "\0" not in word for word in command):
+        raise SpecError(f"{list(command)!r} is not a command", hint="give texts, without NUL")
+    return tuple(command)
+
+
+def fill_in(argv: Sequence[str], *, objective: str, output: str) -> list[str]:
+    """The words with `{objective}` and `{output}` in their places; if neither is there, both are put at the end."""
+    if not any(OBJECTIVE in word or OUTPUT in word for word in argv):
+        return [*argv, objective, output]
+    if len(argv) > 2 and Path(argv[0]).name in _SHELLS and argv[1] == "-c":  # in a shell's text a word must stay a word
+        text = argv[2].replace(OUTPUT, shlex.quote(output)).replace(OBJECTIVE, shlex.quote(objective))
+        return [*argv[:2], text, *argv[3:]]
+    # The objective last: it may itself contain the other's mark.
+    return [word if OBJECTIVE not in word else word.replace(OBJECTIVE, objective) for word in
+            (word.replace(OUTPUT, output) for word in argv)]  # fmt: skip
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_folder(path: Path) -> str:
+    """SHA-256 over names, kinds, modes and contents below a folder, in order.
+
+    Raises:
+        SpecError: more files than anybody means.
+    """
+    whole = hashlib.sha256()
+    count = 0
+    for folder, names, files in os.walk(path):
+        names.sort()
+        for name in sorted([*files, *(name for name in names if Path(folder, name).is_symlink())]):
+            count += 1
+            if count > _MAX_HASHED_FILES:
+                raise SpecError(f"{str(path)!r} has more than {_MAX_HASHED_FILES} files", hint="give a smaller folder")
+            file = Path(folder, name)
+            status = file.lstat()
+            if stat.S_ISLNK(status.st_mode):
+                content = hashlib.sha256(os.fsencode(file.readlink())).hexdigest()
+            elif stat.S_ISREG(status.st_mode):
+                content = hash_file(file)
+            else:
+                continue  # not taken along either
+            kind = stat.S_IFMT(status.st_mode) | (status.st_mode & 0o111)
+            whole.update(os.fsencode(file.relative_to(path)) + f"\0{kind:o}\0{content}\0".encode())
+    return whole.hexdigest()
+
+
+def _find_start(names: set[str], path: Path) -> tuple[str, ...]:
+    if "run" in names:
+        return ("./run",)
+    if "main.py" in names:
+        return ("python3", "main.py")
+    raise SpecError(
+        f"{str(path)!r} has neither `run` nor `main.py`", hint="give the command: Candidate.folder(…, command=…)"
+    )
+
+
+# Nothing that a repository brings along may run here.
+_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-pager")
+
+
+def _git(path: Path, *words: str) -> str:
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            [*_GIT, "-C", str(path), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+            errors="surrogateescape",
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise SpecError("git is not installed", hint="install git, or give the folder itself") from error
+    except subprocess.CalledProcessError as error:
+        said = str(error.stderr).strip().splitlines()
+        raise SpecError(
+            f"{str(path)!r}: {said[-1] if said else 'git failed'}", hint="is it a repository, and is the commit there?"
+        ) from error
+    return done.stdout
