@@ -28,8 +28,20 @@ from corral.cli.run import to_json
               help="Measure `corral serve` instead, through the official SDK.")  # fmt: skip
 @click.option("--restart", type=click.IntRange(min=0), default=200, show_default=True, metavar="N",
               help="With --server: how many sandboxes there are when it is killed and started again.")  # fmt: skip
+@click.option(
+    "--forge", "of_forge", is_flag=True, help="Measure a contest instead: what it costs beside its candidates."
+)
+@click.option("--candidates", type=click.IntRange(min=2), default=200, show_default=True, metavar="N",
+              help="With --forge: how many take part.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(min=0.01), default=1.0, show_default=True, metavar="S",
+              help="With --forge: how long each of them sleeps.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
+              help="With --forge: how many run at once.")  # fmt: skip
 @json_option
-def bench(runs: int, rounds: int, quick: bool, of_server: bool, restart: int, as_json: bool) -> int:
+def bench(
+    runs: int, rounds: int, quick: bool, of_server: bool, restart: int, of_forge: bool, candidates: int,
+    seconds: float, jobs: int, as_json: bool,
+) -> int:  # fmt: skip
     """Measure this machine: sandboxes beside plain subprocesses, and beside bubblewrap and Docker where they are.
 
     All contestants take turns in one run, so that ratios hold on a busy machine too. Every defence is on.
@@ -38,9 +50,14 @@ def bench(runs: int, rounds: int, quick: bool, of_server: bool, restart: int, as
     corral bench
     corral bench --runs 100 --json
     corral bench --server --restart 200
+    corral bench --forge --candidates 200 --jobs 2
     """
     if quick:
-        runs, rounds, restart = min(runs, 5), min(rounds, 20), min(restart, 20)
+        runs, rounds, restart, candidates = min(runs, 5), min(rounds, 20), min(restart, 20), min(candidates, 20)
+    if of_server and of_forge:
+        raise click.UsageError("--server and --forge are two measurements: give one of them")
+    if of_forge:
+        return _bench_forge(candidates=candidates, seconds=seconds, jobs=jobs, as_json=as_json)
     if of_server:
         return _bench_server(runs=runs, restart=restart, as_json=as_json)
     progress = Progress()
@@ -88,6 +105,25 @@ def _bench_server(*, runs: int, restart: int, as_json: bool) -> int:
     if restart:
         click.echo(paint("  ready again: from the start of the process until it listens", "dim"))
     return 0
+
+
+def _bench_forge(*, candidates: int, seconds: float, jobs: int, as_json: bool) -> int:
+    from corral.cli.bench import forge
+
+    progress = Progress()
+    try:
+        figures = run_async(forge.measure(candidates=candidates, seconds=seconds, jobs=jobs, tell=progress.show))
+    finally:
+        progress.clear()
+    if as_json:
+        click.echo(to_json({**_about(1), "figures": forge.to_json(figures)}))
+    else:
+        click.echo(paint("A contest beside its candidates' own time", "bold"))
+        lines = [
+            [figure.what, paint(figure.text, "green" if figure.good else "red"), figure.detail] for figure in figures
+        ]
+        click.echo("\n".join(table(lines, align=["left", "right"], indent=2)))
+    return 0 if all(figure.good for figure in figures) else 1
 
 
 def _about(runs: int) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""`corral bench --forge`: what a contest costs beyond the time of its candidates, and what it leaves."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from corral.backends.registry import get_backend
+from corral.cli.display import show_seconds, show_size
+from corral.forge.candidate import Candidate
+from corral.forge.contest import Contest
+from corral.forge.events import ForgeEvent
+from corral.forge.outcome import Attempt
+from corral.powers import KeepsSandboxes
+
+_SCRIPT = """\
+import sys, time
+time.sleep({seconds})
+print("done")
+open(sys.argv[2], "w").write("x" * 1000)
+"""
+_OVERHEAD_AIM = 0.05
+_GROWTH_AIM_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the outcome."""
+
+    what: str
+    text: str
+    detail: str
+    good: bool = True
+
+
+async def measure(*, candidates: int, seconds: float, jobs: int, tell: Callable[[str], None]) -> list[Figure]:
+    """Hold a contest of candidates that sleep, and look at what else it took."""
+    memory: list[int] = []
+
+    def listen(event: ForgeEvent) -> None:
+        if event.kind == "attempt-ended":
+            memory.append(_own_memory())
+            tell(f"{len(memory)} of {candidates} candidates have ended …")
+
+    backend = get_backend()
+    with tempfile.TemporaryDirectory(prefix="corral-bench-") as folder:
+        script = _write_script(Path(folder), seconds)
+        contest = Contest(
+            [Candidate.script(script, id=f"candidate-{number}") for number in range(candidates)],
+            "sleep",
+            artifacts_dir=Path(folder, "artifacts"),
+            jobs=jobs,
+            on_event=listen,
+        )
+        result = await contest.run()
+    left = len(await backend.list())
+    if isinstance(backend, KeepsSandboxes):
+        left += sum((info.name or "").startswith("forge-") for info in await backend.list_snapshots())
+    own = sum(attempt.seconds or 0.0 for attempt in result.attempts) / jobs
+    overhead = (result.seconds - own) / own
+    # From a quarter on: by then everything that is loaded once is loaded.
+    growth = memory[-1] - memory[len(memory) // 4]
+    good = sum(attempt.ok for attempt in result.attempts)
+    return [
+        Figure("candidates", f"{good} of {candidates}", f"{seconds:g} s each, {jobs} at once", good == candidates),
+        Figure("whole contest", show_seconds(result.seconds), f"their own time ÷ {jobs}: {show_seconds(own)}"),
+        Figure("overhead", f"{overhead:.1%}", f"aim: at most {_OVERHEAD_AIM:.0%}", overhead <= _OVERHEAD_AIM),
+        *_phases(result.attempts),
+        Figure("our memory", show_size(memory[-1]), f"{show_size(abs(growth))} {'more' if growth > 0 else 'less'} than "
+               "after a quarter", growth <= _GROWTH_AIM_BYTES),
+        Figure("left behind", str(left), "sandboxes and snapshots", left == 0),
+    ]  # fmt: skip
+
+
+def _write_script(folder: Path, seconds: float) -> Path:
+    script = folder / "candidate.py"
+    script.write_text(_SCRIPT.format(seconds=seconds), encoding="ascii")
+    return script
+
+
+def _phases(attempts: tuple[Attempt, ...]) -> list[Figure]:
+    return [
+        Figure(f"  {phase}", show_seconds(statistics.median(attempt.phases.get(phase, 0.0) for attempt in attempts)),
+               detail)
+        for phase, detail in (
+            ("create", "a sandbox, while others run"),
+            ("place", "the candidate's files, while others run"),
+            ("run", "with starting it and hearing of its end"),
+            ("collect", "its artifacts, while others run"),
+        )
+    ]  # fmt: skip
+
+
+def _own_memory() -> int:
+    """What this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * 4096
+
+
+def to_json(figures: list[Figure]) -> list[dict[str, object]]:
+    """For scripts."""
+    return [asdict(figure) for figure in figures]

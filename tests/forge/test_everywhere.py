@@ -1,0 +1,77 @@
+"""The same contest on every backend has the same winner, and hostile candidates harm nobody on any of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from corral.backends.daytona import DaytonaBackend
+from corral.backends.docker import DockerBackend
+from corral.backends.embedded import EmbeddedBackend
+from corral.forge import Candidate, Contest, Judge, Timeouts
+from corral.forge.judge.gates import ArtifactPresent, ExitCode
+from corral.forge.judge.rounds import PythonScore
+from corral.forge.judge.work import Work
+from corral.protocol import Backend
+from corral.spec import Resources
+from support.dockerd import open_daemon
+from support.serving import served
+
+pytestmark = pytest.mark.needs_userns
+
+
+@pytest.fixture(scope="module", params=["embedded", "daytona", pytest.param("docker", marks=pytest.mark.needs_docker)])
+def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+    if request.param == "embedded":
+        yield EmbeddedBackend()
+    elif request.param == "daytona":
+        with served(tmp_path_factory.mktemp("server") / "data") as server:
+            yield DaytonaBackend(api_key=server.key, api_url=server.url)
+    else:
+        with open_daemon() as daemon:
+            yield DockerBackend(host=daemon.host, image=daemon.image)
+
+
+CANDIDATES = {
+    "short": "import sys; open(sys.argv[2], 'w').write('one')",
+    "long": "import sys; open(sys.argv[2], 'w').write('one two three')",
+    "crash": "import sys; open(sys.argv[2], 'w').write('one two three four'); 1 / 0",
+    "absent": "print('nothing to see')",
+    "link": "import os, sys; os.symlink('/etc/passwd', sys.argv[2])",
+    "fifo": "import os, sys; os.mkfifo(sys.argv[2])",
+    "forks": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+    "flood": "import sys\nfor _ in range(2000): print('x' * 9999)\nopen(sys.argv[2], 'w').write('')",
+}
+OUTCOMES = {
+    "short": "ok", "long": "ok", "crash": "crashed", "absent": "no-artifact", "link": "refused-artifact",
+    "fifo": "refused-artifact", "forks": "timeout", "flood": "ok",
+}  # fmt: skip
+
+
+def count_words(work: Work) -> float:
+    return float(10 * len(work.read_text().split()))
+
+
+async def test_same_winner_everywhere(tmp_path: Path, backend: Backend) -> None:
+    candidates = []
+    for name, text in CANDIDATES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        candidates.append(Candidate.script(tmp_path / f"{name}.py"))
+    judge = Judge(gates=(ExitCode(), ArtifactPresent()), scores=(PythonScore(count_words),))
+    result = await Contest(
+        candidates, "write words", judge, backend=backend, artifacts_dir=tmp_path / "artifacts", jobs=2,
+        timeouts=Timeouts(run=8), resources=Resources(cpus=0.5, processes=32, memory_bytes="256MiB"),
+    ).run()  # fmt: skip
+    assert {attempt.candidate: attempt.outcome for attempt in result.attempts} == OUTCOMES, result.attempts
+    assert result.winners == ("long",)
+    assert [(standing.candidate, standing.rank) for standing in result.standings[:3]] == [
+        ("long", 1),
+        ("short", 2),
+        ("flood", 3),
+    ]
+    assert {standing.candidate for standing in result.standings if standing.disqualified} == {
+        name for name, outcome in OUTCOMES.items() if outcome != "ok"
+    }
+    flood = next(attempt for attempt in result.attempts if attempt.candidate == "flood")
+    assert flood.log_bytes == 2000 * 10_000
+    assert await backend.list() == [] or await backend.list() == ()
