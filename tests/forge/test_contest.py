@@ -374,6 +374,33 @@ async def test_listener_that_fails_is_not_called_again(tmp_path: Path) -> None:
     assert "warning" in fine
 
 
+async def test_candidate_that_changes_meanwhile_is_told_of(tmp_path: Path) -> None:
+    path = script(tmp_path, "a.py", WRITES)
+    told: list[str] = []
+
+    def listen(event: ForgeEvent) -> None:
+        if event.kind == "attempt-ended":
+            path.write_text("1 / 0")
+        if event.kind == "warning":
+            told.append(event.data["text"])
+
+    await Contest([path, ["true"]], "goal", artifacts_dir=tmp_path, on_event=listen).run()
+    assert told == ["candidate a was changed on disk while the contest was held"]
+
+
+async def test_full_disk_here_is_one_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from corral.forge import attempt
+
+    async def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(attempt, "take_out", fails)
+    contest = Contest([script(tmp_path, "a.py", WRITES)], "goal", artifacts_dir=tmp_path)
+    with pytest.raises(OSError, match="No space left"):
+        await contest.run(run_id="run")
+    assert read_run(tmp_path / "run").state == "interrupted"
+
+
 # Broken off, and gone on with.
 
 COUNTS = "import sys, uuid\nopen(sys.argv[2], 'w').write(str(uuid.uuid4()))\n"

@@ -56,6 +56,7 @@ class _Progress:
     phases: dict[str, float] = field(default_factory=dict)
     sandbox_id: str = ""
     retries: int = 0
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +71,28 @@ class Attempts:
     tell: Callable[..., None]
     """tell(kind, candidate, round, **data)."""
 
-    async def make(self, candidate: Candidate, turn: Turn, slots: Slots) -> Attempt:
+    on_end: Callable[[Attempt], None]
+    """Told once of every attempt that was begun, before its sandbox is closed."""
+
+    async def make(self, candidate: Candidate, turn: Turn, slots: Slots) -> None:
         """One attempt, with its retries. Cancelled, it ends its sandbox and tells so, then goes on being cancelled."""
         retries = 0
         while True:
             progress = self._begin(turn, retries)
             try:
-                return await self._once(candidate, turn, slots, progress)
+                await self._once(candidate, turn, slots, progress)
             except _InfrastructureError as error:
                 if retries >= self.settings.retries:
-                    return self._unfinished(turn, progress, "infrastructure", str(error))
+                    self._give_up(turn, progress, "infrastructure", str(error))
+                    return
                 retries += 1
                 progress.tell("retry", reason=str(error))
             except asyncio.CancelledError:
-                self._unfinished(turn, progress, "cancelled", "the contest was ended")
+                if not progress.ended:  # else only its sandbox was still to be closed
+                    self._give_up(turn, progress, "cancelled", "the contest was ended")
                 raise
+            else:
+                return
 
     def _begin(self, turn: Turn, retries: int) -> _Progress:
         def tell(kind: str, **data: object) -> None:
@@ -92,7 +100,7 @@ class Attempts:
 
         return _Progress(tell, LogKeeper(tell, limit_bytes=int(self.settings.take.log_bytes)), retries=retries)
 
-    async def _once(self, candidate: Candidate, turn: Turn, slots: Slots, progress: _Progress) -> Attempt:
+    async def _once(self, candidate: Candidate, turn: Turn, slots: Slots, progress: _Progress) -> None:
         base = self.base_of(candidate)
         async with self._sandbox(candidate, base, progress) as box:
             folder, out = (f"{box.spec.workdir.rstrip('/')}/{name}" for name in (FOLDER, OUT))
@@ -104,7 +112,7 @@ class Attempts:
             async with slots.take() as processor:
                 ran = await self._run(candidate, box, folder, f"{out}/{self.settings.output}", processor, progress)
             attempt = self._describe(turn, progress, ran)
-            return self._end(await self._collect(box, out, turn, attempt, progress), progress)
+            self._end(await self._collect(box, out, turn, attempt, progress), progress)
 
     async def _run(
         self, candidate: Candidate, box: SandboxBase, folder: str, output: str, processor: int | None,
@@ -204,12 +212,12 @@ class Attempts:
             notes=ran.usage.notes,
         )
 
-    def _unfinished(self, turn: Turn, progress: _Progress, outcome: Outcome, reason: str) -> Attempt:
-        attempt = Attempt(candidate=turn.candidate, round=turn.round, outcome=outcome, reason=reason)
-        return self._end(attempt, progress)
+    def _give_up(self, turn: Turn, progress: _Progress, outcome: Outcome, reason: str) -> None:
+        self._end(Attempt(candidate=turn.candidate, round=turn.round, outcome=outcome, reason=reason), progress)
 
-    def _end(self, attempt: Attempt, progress: _Progress) -> Attempt:
-        attempt = replace(
+    def _end(self, attempt: Attempt, progress: _Progress) -> None:
+        progress.ended = True
+        whole = replace(
             attempt,
             phases={phase: round(seconds, 6) for phase, seconds in progress.phases.items()},
             log=progress.log.text,
@@ -217,8 +225,8 @@ class Attempts:
             retries=progress.retries,
             sandbox_id=progress.sandbox_id,
         )
-        progress.tell("attempt-ended", **attempt.to_json())
-        return attempt
+        progress.tell("attempt-ended", **whole.to_json())
+        self.on_end(whole)
 
 
 def _lost(attempt: Attempt, reason: str) -> Attempt:

@@ -190,10 +190,25 @@ class _Hold:
         left = [turn for turn in self._turns if turn not in self._attempts]
         if left:
             await self._hold(left)
+            for name in await asyncio.to_thread(self._list_changed):
+                self._teller.tell("warning", text=f"candidate {name} was changed on disk while the contest was held")
         self._teller.tell("judging")
         self._standings = await self._judge()
         for standing in self._standings:
             self._teller.tell("judged", standing.candidate, **standing.to_json())
+
+    def _list_changed(self) -> list[str]:
+        """Candidates that are no longer what `run.json` says they are."""
+        said = {item["id"]: item["source"] for item in self._definition["candidates"]}
+        changed = []
+        for candidate in self._contest.candidates:
+            try:
+                same = candidate.source.describe() == said[candidate.id]
+            except (OSError, SpecError):
+                same = False
+            if not same:
+                changed.append(candidate.id)
+        return changed
 
     async def _hold(self, left: Sequence[Turn]) -> None:
         begun = time.monotonic()
@@ -209,11 +224,15 @@ class _Hold:
                 base_of=lambda candidate: self._bases[_base_key(candidate)],
                 folder_of=self._folder_of,
                 tell=self._teller.tell,
+                on_end=self._keep,
             )
             await self._run_all(left, attempts)
         finally:
             for base in self._bases.values():
                 await base.aclose()
+
+    def _keep(self, attempt: Attempt) -> None:
+        self._attempts[Turn(attempt.candidate, attempt.round)] = attempt
 
     async def _prepare_base(self, candidate: Candidate) -> None:
         key = _base_key(candidate)
@@ -242,11 +261,15 @@ class _Hold:
 
         async def one(turn: Turn) -> None:
             async with alive:
-                self._attempts[turn] = await attempts.make(self._by_id[turn.candidate], turn, slots)
+                await attempts.make(self._by_id[turn.candidate], turn, slots)
 
-        async with asyncio.TaskGroup() as group:
-            for turn in left:
-                group.create_task(one(turn))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for turn in left:
+                    group.create_task(one(turn))
+        except ExceptionGroup as failures:
+            # What no attempt could take on itself, such as a full disk here: one is as good as all.
+            raise failures.exceptions[0] from failures
 
     async def _judge(self) -> tuple[Standing, ...]:
         entries, unfinished = [], {}
