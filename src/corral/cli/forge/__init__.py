@@ -1,0 +1,25 @@
+"""`corral forge`: contests of candidates, each in a sandbox of its own."""
+
+from __future__ import annotations
+
+import click
+
+from corral.cli.forge.begin import init
+from corral.cli.forge.look import compare, list_runs, replay, report, watch
+from corral.cli.forge.run import run
+
+
+@click.group()
+def forge() -> None:
+    """Hold contests: candidates on one objective, each in a sandbox of its own, judged, everything written down.
+
+    \b
+    corral forge run                                   the contest that ships: five candidates
+    corral forge run a.py b.py -o 'Sort the numbers'   yours
+    corral forge init my-contest                       one to start from
+    corral forge watch                                 the newest run as a page
+    """
+
+
+for command in (run, init, list_runs, replay, compare, report, watch):
+    forge.add_command(command)

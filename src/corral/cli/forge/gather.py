@@ -1,0 +1,272 @@
+"""What a contest shall be: from flags, from `contest.toml`, from the folder of a run that is resumed.
+
+Flags win. CORRAL_* variables and config.toml are for contests that nobody has written down: they change neither a
+contest.toml nor a run that is resumed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from corral.cli import options
+from corral.errors import RunFolderError, SpecError
+
+if TYPE_CHECKING:
+    from corral.forge.candidate import Candidate
+    from corral.forge.contestfile import ContestFile
+    from corral.forge.judge.judge import Judge
+    from corral.forge.runfolder import Run
+    from corral.forge.settings import Settings
+    from corral.protocol import Backend
+
+_FALLBACK = "Daytona not configured, falling back to local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """Everything that `Contest` is made of."""
+
+    candidates: tuple[Candidate, ...]
+    objective: str
+    judge: Judge
+    backend: str | Backend
+    settings: Settings
+    artifacts: Path
+    resumed: Run | None
+    notes: tuple[str, ...]
+    """To be said before it begins."""
+    again: tuple[str, ...]
+    """What a command line that resumes it needs beside the run: what is not written in its folder."""
+
+
+class Flags:
+    """The command's values, and which of them somebody has typed."""
+
+    def __init__(self, context: click.Context, values: Mapping[str, Any]) -> None:
+        self._context = context
+        self._values = values
+        self.weak = True
+        """Whether variables and the configuration file count."""
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._values.get(name)
+        return value if self.weak or self.typed(name) else None
+
+    def typed(self, name: str) -> bool:
+        """Whether it stands on the command line."""
+        return self._context.get_parameter_source(name) == ParameterSource.COMMANDLINE
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables for every candidate."""
+        return options.read_environment(self._values.get("env", ()), self._values.get("env_file", ()))
+
+
+def gather(names: Sequence[str], flags: Flags) -> Gathered:
+    """See above.
+
+    Raises:
+        SpecError, RunFolderError: what can't be.
+        click.UsageError: words that don't go together.
+    """
+    from corral.forge.contestfile import read_contest_file
+    from corral.forge.shipped import OBJECTIVE, find_scripts
+
+    artifacts = flags["artifacts"]
+    file = _find_file(names, resumed=bool(flags["resume"]))
+    contest = read_contest_file(file) if file is not None else None
+    if artifacts is None:
+        artifacts = contest.artifacts if contest is not None and contest.artifacts else Path("artifacts")
+    resumed = find_run(flags["resume"], artifacts) if flags["resume"] else None
+    flags.weak = contest is None and resumed is None
+    usual: str | None = None
+    judge = flags["judge"] or (contest.judge if contest is not None else None)
+    if contest is not None:
+        candidates = contest.candidates
+    elif names:
+        candidates = _from_names(names)
+    elif resumed is not None:
+        from corral.forge.rebuild import rebuild_candidates
+
+        candidates = rebuild_candidates(resumed.definition, os.environ | flags.env)
+    else:
+        candidates = tuple(script.to_candidate() for script in find_scripts())
+        usual = OBJECTIVE
+        judge = judge or ("rubric" if flags["objective"] is None else None)
+    if names or contest is not None or resumed is None:
+        candidates = _equip(candidates, flags)
+    objective = flags["objective"] or (contest.objective if contest is not None else None)
+    objective = objective or (resumed.objective if resumed is not None else usual)
+    if not objective:
+        raise click.UsageError("what are they to do? give --objective", click.get_current_context())
+    backend, notes = _choose_backend(flags, contest, resumed)
+    return Gathered(
+        candidates=candidates,
+        objective=objective,
+        judge=_find_judge(judge, contest, resumed),
+        backend=backend,
+        settings=_settings(flags, contest, resumed),
+        artifacts=artifacts,
+        resumed=resumed,
+        notes=notes,
+        again=_again(judge, contest, flags),
+    )
+
+
+def _again(judge: str | None, contest: ContestFile | None, flags: Flags) -> tuple[str, ...]:
+    words: list[str] = []
+    if judge is not None and ":" in judge:
+        here = contest is not None and judge == contest.judge
+        words += ["--judge", str(contest.path.parent / judge) if contest is not None and here else judge]
+    own = contest.candidates if contest is not None else ()
+    for name in sorted({*flags.env, *(name for candidate in own for name in candidate.env)}):
+        words += ["--env", f"{name}=…"]
+    return tuple(words)
+
+
+def find_run(name: Path | str, artifacts: Path) -> Run:
+    """A run by its folder, or by its id below the artifacts' folder. Raises: RunFolderError."""
+    from corral.forge.runfolder import read_run
+
+    path = Path(name)
+    if not path.exists() and (artifacts / path).is_dir():
+        path = artifacts / path
+    return read_run(path)
+
+
+def list_run_folders(artifacts: Path) -> list[Path]:
+    """Folders of runs, the newest last: an id begins with its time."""
+    if not artifacts.is_dir():
+        return []
+    return sorted(path.parent for path in artifacts.glob("*/run.json"))
+
+
+def newest_run(artifacts: Path) -> Run:
+    """Raises: RunFolderError if there is none."""
+    from corral.forge.runfolder import read_run
+
+    found = list_run_folders(artifacts)
+    if not found:
+        raise RunFolderError(f"there is no run in {str(artifacts)!r}", hint="hold one: corral forge run")
+    newest = max(found, key=lambda path: ((path / "run.json").stat().st_mtime, path.name))
+    return read_run(newest)
+
+
+def _find_file(names: Sequence[str], *, resumed: bool) -> Path | None:
+    from corral.forge.contestfile import NAME, find_contest_file
+
+    if not names:
+        here = Path(NAME)
+        return here if here.is_file() and not resumed else None
+    found = [file for name in names if (file := find_contest_file(Path(name))) is not None]
+    if found and len(names) > 1:
+        raise click.UsageError(
+            f"{found[0]} is a whole contest: give it alone, or candidates without it", click.get_current_context()
+        )
+    return found[0] if found else None
+
+
+def _from_names(names: Sequence[str]) -> tuple[Candidate, ...]:
+    from corral.forge.candidate import as_candidates
+
+    for name in names:
+        if name.startswith("git+") or Path(name).exists():
+            continue
+        if " " in name.strip():
+            raise SpecError(f"{name!r} is no file", hint=f"if it is the objective: --objective {name!r}")
+        raise SpecError(
+            f"there is no candidate {name!r}", hint="give scripts, folders, git+PATH@REF, or a contest.toml"
+        )
+    return as_candidates(names)
+
+
+def _equip(candidates: Sequence[Candidate], flags: Flags) -> tuple[Candidate, ...]:
+    """What flags give to every candidate."""
+    env, packages = flags.env, tuple(flags["packages"] or ())
+    more: dict[str, Any] = {name: flags[name] for name in ("image", "network") if flags[name] is not None}
+    return tuple(
+        replace(each, env={**each.env, **env}, packages=(*each.packages, *packages), **more) for each in candidates
+    )
+
+
+def _choose_backend(
+    flags: Flags, contest: ContestFile | None, resumed: Run | None
+) -> tuple[str | Backend, tuple[str, ...]]:
+    chosen = flags.typed("backend") or flags.typed("url")
+    if flags["daytona"]:
+        if chosen:
+            raise click.UsageError("--daytona is a backend already: give one of the two", click.get_current_context())
+        return _open_daytona()
+    backend = flags["backend"] if chosen or flags.weak else None
+    if backend is None and contest is not None:
+        backend = contest.backend
+    if backend is None and resumed is not None:
+        backend = resumed.definition.get("settings", {}).get("backend")
+    if backend == "daytona":
+        return _open_daytona(need=True)
+    return backend or "embedded", ()
+
+
+def _open_daytona(*, need: bool = False) -> tuple[str | Backend, tuple[str, ...]]:
+    from corral.backends.registry import make_backend
+    from corral.forge.service import find_service_url, get_daytona_config
+
+    key = get_daytona_config()[0]
+    if key is None and not need:
+        return "embedded", (_FALLBACK,)
+    backend = make_backend("daytona", api_key=key, api_url=find_service_url())
+    click.get_current_context().call_on_close(lambda: options.close_server(backend))
+    return backend, ()
+
+
+def _find_judge(name: str | None, contest: ContestFile | None, resumed: Run | None) -> Judge:
+    from corral.forge.judgefile import find_judge, recognise_judge
+
+    if name is not None:
+        return find_judge(name, folder=contest.path.parent if contest is not None and name == contest.judge else None)
+    if resumed is not None:
+        return recognise_judge(resumed.definition.get("judge", {}))
+    return find_judge("default")
+
+
+def _settings(flags: Flags, contest: ContestFile | None, resumed: Run | None) -> Settings:
+    from corral.forge.rebuild import rebuild_settings
+    from corral.forge.settings import Settings
+    from corral.spec import Resources, parse_size
+
+    base = rebuild_settings(resumed.definition) if resumed is not None and contest is None else Settings()
+    if contest is not None:
+        base = replace(base, **contest.settings)
+    change: dict[str, Any] = {
+        name: flags[name] for name in ("jobs", "repeat", "seed", "output") if flags[name] is not None
+    }
+    if flags["pin"]:
+        change["pin"] = True
+    if flags["setup"] is not None:
+        change["setup"] = _read_setup(flags["setup"])
+    if flags["timeout"] is not None:
+        change["timeouts"] = replace(base.timeouts, run=flags["timeout"])
+    limits: dict[str, Any] = {name: flags[name] for name in ("cpus", "processes") if flags[name] is not None}
+    for name, target in (("memory", "memory_bytes"), ("disk", "disk_bytes")):
+        if flags[name] is not None:
+            limits[target] = parse_size(flags[name], what=f"--{name}")
+    if limits:
+        resources: Resources = replace(base.resources, **limits)
+        change["resources"] = resources
+    return replace(base, **change)
+
+
+def _read_setup(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"--setup {text}: it can't be read", hint="give a file with text for /bin/sh") from error

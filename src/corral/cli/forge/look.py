@@ -1,0 +1,206 @@
+"""`corral forge list`, `report`, `replay`, `compare` and `watch`: looking at runs, while they go on and afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from corral.cli import options
+from corral.cli.display import paint, plain, show_seconds, show_size, table, unicode_wanted
+from corral.cli.loop import run_async
+from corral.cli.run import to_json
+from corral.errors import CorralError
+
+if TYPE_CHECKING:
+    from corral.forge.compare import CandidateChange, Change, Comparison
+    from corral.forge.runfolder import Run
+
+_MAX_DIFFERENCES = 30
+_MAX_VALUE_CHARACTERS = 60
+
+_artifacts = click.option(
+    "--artifacts", type=click.Path(path_type=Path, file_okay=False), default="artifacts", metavar="DIR",
+    help="Where runs are kept. Default: artifacts.",
+)  # fmt: skip
+
+
+@click.command("list")
+@_artifacts
+@options.json_option
+def list_runs(artifacts: Path, as_json: bool) -> int:
+    """List the runs in a folder, the newest last."""
+    from corral.cli.forge.gather import list_run_folders
+    from corral.forge.runfolder import read_run
+
+    found: list[dict[str, Any]] = []
+    for folder in list_run_folders(artifacts):
+        try:
+            run = read_run(folder)
+        except CorralError as error:
+            click.echo(f"corral: {plain(error.message)}", err=True)
+            continue
+        state = run.state
+        if state == "running" and not run.is_held():
+            state = "broken off"
+        winners = [standing.candidate for standing in run.standings if standing.rank == 1]
+        found.append({
+            "run": run.run_id, "state": state, "seconds": round(run.seconds, 3), "winners": winners,
+            "candidates": len(run.definition["candidates"]), "objective": run.objective, "folder": str(folder),
+        })  # fmt: skip
+    if as_json:
+        click.echo(to_json(found))
+        return 0
+    rows = [
+        [
+            row["run"], row["state"], show_seconds(row["seconds"]), str(row["candidates"]),
+            plain(", ".join(row["winners"]) or "-"), plain(row["objective"]),
+        ]
+        for row in found
+    ]  # fmt: skip
+    headers = ["run", "state", "took", "candidates", "winner", "objective"]
+    for line in table(rows, headers=headers, align=["left", "left", "right", "right"]):
+        click.echo(line)
+    return 0
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option("--out", "-o", "target", type=click.Path(path_type=Path), metavar="FILE",
+              help="The page. Default: report.html in the run's folder.")  # fmt: skip
+@_artifacts
+def report(run: str, target: Path | None, artifacts: Path) -> int:
+    """Write a run as one page that needs nothing else, to pass on."""
+    from corral.cli.forge.gather import find_run
+    from corral.forge.report import write_report
+
+    found = find_run(run, artifacts)
+    click.echo(str(write_report(found, target if target is not None else found.path / "report.html")))
+    return 0
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option("--speed", type=click.FloatRange(min=0), default=1.0, metavar="N",
+              help="2 is twice as fast, 0 is at once. Default: 1.")  # fmt: skip
+@_artifacts
+def replay(run: str, speed: float, artifacts: Path) -> int:
+    """Show a run again, as it happened."""
+    from corral.cli.forge.gather import find_run
+    from corral.cli.forge.leaderboard import show_standings, show_winner
+    from corral.cli.forge.live import choose_view
+    from corral.forge.replay import replay as tell_again
+
+    found = find_run(run, artifacts)
+    view = choose_view(sys.stdout, speed=speed)
+
+    async def work() -> None:
+        async with view.shown():
+            async for event in tell_again(found, speed=speed):
+                view(event)
+
+    run_async(work())
+    click.echo(f"{paint(plain(found.objective), 'bold')}\n")
+    show_standings(found.standings, found.attempts.values())
+    show_winner(found.standings, _winner_artifact(found))
+    return 0
+
+
+def _winner_artifact(run: Run) -> Path | None:
+    winners = [standing.candidate for standing in run.standings if standing.rank == 1]
+    output = str(run.definition.get("settings", {}).get("output", "artifact.md"))
+    for (candidate, number), attempt in sorted(run.attempts.items()):
+        if [candidate] == winners and attempt.ok:
+            return run.artifacts(candidate, number) / output
+    return None
+
+
+@click.command()
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@_artifacts
+@options.json_option
+def compare(first: str, second: str, artifacts: Path, as_json: bool) -> int:
+    """Compare two runs: what was different about them, and what came out differently."""
+    from corral.cli.forge.gather import find_run
+    from corral.forge.compare import compare_runs
+
+    found = compare_runs(find_run(first, artifacts), find_run(second, artifacts))
+    if as_json:
+        click.echo(to_json(found.to_json()))
+    else:
+        _show_comparison(found)
+    return 0
+
+
+def _show_comparison(found: Comparison) -> None:
+    arrow = "→" if unicode_wanted() else "->"
+    click.echo(f"{found.run_a} {arrow} {found.run_b}")
+    click.echo(f"winner: {plain(', '.join(found.winners_a) or '-')} {arrow} {plain(', '.join(found.winners_b) or '-')}")
+    for each in found.settings[:_MAX_DIFFERENCES]:
+        click.echo(f"  {plain(each.name)}: {_value(each.a)} {arrow} {_value(each.b)}")
+    if len(found.settings) > _MAX_DIFFERENCES:
+        click.echo(f"  and {len(found.settings) - _MAX_DIFFERENCES} more differences")
+    for names, where in ((found.only_a, found.run_a), (found.only_b, found.run_b)):
+        if names:
+            click.echo(f"  only in {where}: {plain(', '.join(names))}")
+    rows = [_row(each, arrow) for each in found.candidates]
+    headers = ["candidate", "rank", "total", "time", "memory", "outcome", "artifacts"]
+    click.echo()
+    for line in table(rows, headers=headers, indent=2):
+        click.echo(line)
+
+
+def _row(each: CandidateChange, arrow: str) -> list[str]:
+    def both(change: Change, show: str = "") -> str:
+        words = [
+            "-" if value is None else show_seconds(value) if show == "s" else show_size(value) if show == "B" else
+            f"{value:{show}}" for value in (change.a, change.b)
+        ]  # fmt: skip
+        return words[0] if words[0] == words[1] else f"{words[0]} {arrow} {words[1]}"
+
+    seconds = both(each.seconds, "s")
+    if each.intervals_overlap:
+        seconds += " (may be chance)"
+    artifacts = "same" if each.artifacts_same else "changed"
+    return [
+        each.id if each.source_same else f"{each.id} (changed)", both(each.rank), both(each.total, ".1f"), seconds,
+        both(each.memory_bytes, "B"),
+        each.outcome_a if each.outcome_a == each.outcome_b else f"{each.outcome_a} {arrow} {each.outcome_b}", artifacts,
+    ]  # fmt: skip
+
+
+def _value(value: object) -> str:
+    text = plain(str(value))
+    return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[:_MAX_VALUE_CHARACTERS]}…"
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: any that is free.")
+@click.option("--open", "open_page", is_flag=True, help="Open it in the browser.")
+@_artifacts
+def watch(run: str | None, port: int, open_page: bool, artifacts: Path) -> int:
+    """Show a run as a live page, on this machine only. Without RUN: the newest. Until Ctrl-C."""
+    from corral.cli.forge.gather import find_run, newest_run
+    from corral.forge.watch import WatchServer
+
+    found = find_run(run, artifacts) if run is not None else newest_run(artifacts)
+
+    async def work() -> None:
+        async with WatchServer(found.path, port=port) as server:
+            click.echo(f"{found.run_id}: {server.url}")
+            if open_page:
+                import webbrowser
+
+                await asyncio.to_thread(webbrowser.open, server.url)
+            await asyncio.get_running_loop().create_future()
+
+    try:
+        run_async(work())
+    except KeyboardInterrupt:
+        return 0
+    return 0

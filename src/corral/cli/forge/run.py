@@ -1,0 +1,184 @@
+"""`corral forge run`: hold a contest, and show it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from corral.cli import options
+from corral.cli.failure import INTERRUPTED
+from corral.cli.loop import run_async
+from corral.cli.run import note, to_json
+from corral.errors import CorralError, RunFolderError
+
+if TYPE_CHECKING:
+    from corral.cli.forge.gather import Gathered
+    from corral.cli.forge.live import View
+    from corral.forge.contest import Contest
+    from corral.forge.result import ContestResult
+
+
+def _limit_options(function: Any) -> Any:
+    for option in reversed((
+        options.setting_option("timeout", type=options.TIME, metavar="TIME",
+                               help="How long one run may take. Default: 60."),
+        options.setting_option("memory", metavar="SIZE"),
+        options.setting_option("cpus", type=float, metavar="N",
+                               help="Processors of a sandbox; 0.5 is half of one. Default: 1."),
+        options.setting_option("disk", metavar="SIZE"),
+        options.setting_option("processes", type=int, metavar="N"),
+        options.setting_option("network", metavar="POLICY"),
+        options.setting_option("image", metavar="IMAGE"),
+    )):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[CANDIDATE…|CONTEST]")
+@click.option("--objective", "-o", metavar="TEXT", help="What all of them are to do.")
+@click.option("--judge", metavar="NAME", help="rubric, default, or FILE.py:NAME.")
+@click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Rounds; times are then medians. Default: 1.")
+@click.option("--jobs", "-j", type=click.IntRange(min=1), metavar="N",
+              help="How many run at once. Default: as many as processors and memory bear.")  # fmt: skip
+@click.option("--seed", type=int, metavar="N", help="Shuffles the order of starts. Default: 0.")
+@click.option("--pin", is_flag=True, help="Give each run a processor of its own.")
+@click.option("--output", metavar="NAME", help="The file that each has to write. Default: artifact.md.")
+@click.option("--setup", metavar="TEXT|@FILE", help="For /bin/sh: run once in the base that all begin from.")
+@options.backend_option
+@click.option("--daytona", "-d", is_flag=True, help="On Daytona, if there is a key for it; else here.")
+@_limit_options
+@options.environment_options
+@click.option("--package", "-p", "packages", multiple=True, metavar="NAME", help="A Python package, for all of them.")
+@click.option("--artifacts", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Where runs are kept. Default: artifacts.")  # fmt: skip
+@click.option("--resume", metavar="RUN", help="Go on with a run that broke off: its folder or its id.")
+@click.option("--report", "report_file", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write a page to pass on, too.")  # fmt: skip
+@click.option("--watch", "watched", is_flag=True, help="Show it as a page on loopback meanwhile.")
+@click.option("--quiet", "-q", is_flag=True, help="Only the leaderboard.")
+@options.json_option
+@click.pass_context
+def run(
+    context: click.Context, /, names: tuple[str, ...], report_file: Path | None, watched: bool, quiet: bool,
+    as_json: bool, **values: Any,
+) -> int:  # fmt: skip
+    """Hold a contest: candidates on one objective, each in a sandbox of its own.
+
+    A candidate is a script, a folder, or git+PATH@REF. It is run as `script "<objective>" <output file>`: exit code 0
+    is success, what it prints is its log, the file is its artifact. CONTEST is a contest.toml or its folder. Without
+    either: ./contest.toml, else ./candidates/*.py, else the five candidates that ship.
+
+    Exit code 0: there is a winner, or a tie. 1: nobody passed, or somebody could not be run for want of a sandbox.
+    130: Ctrl-C; what there is is kept and shown, and the run can be resumed.
+
+    \b
+    corral forge run
+    corral forge run fast.py thorough.py -o 'Summarise the data' --repeat 5
+    corral forge run my-contest/ --report report.html
+    corral forge run --resume artifacts/20260101-120000-abcdef
+    """
+    from corral.cli.forge.gather import Flags, gather
+    from corral.cli.forge.live import choose_view
+    from corral.forge.contest import Contest
+    from corral.forge.ids import new_run_id
+
+    wish = gather(names, Flags(context, values))
+    for text in wish.notes:
+        note(text)
+    stream = sys.stderr if as_json else sys.stdout
+    view = choose_view(stream, quiet=quiet or (as_json and not stream.isatty()))
+    contest = Contest(
+        wish.candidates, wish.objective, wish.judge, backend=wish.backend, artifacts_dir=wish.artifacts, on_event=view,
+        settings=wish.settings,
+    )  # fmt: skip
+    run_id = new_run_id()
+    folder = wish.resumed.path if wish.resumed is not None else wish.artifacts / run_id
+    resume = shlex.join(["corral", "forge", "run", "--resume", str(folder), *wish.again])
+    try:
+        result = run_async(_hold(contest, wish, view, run_id, folder, watched=watched))
+    except KeyboardInterrupt:
+        _show_rest(folder, report_file, resume, as_json=as_json)
+        return INTERRUPTED
+    except Exception as error:
+        if (folder / "run.json").exists() and not isinstance(error, BrokenPipeError | RunFolderError):
+            note(f"what there is is in {folder}; to go on: {resume}")
+        raise
+    _write_report(folder, report_file)
+    if as_json:
+        click.echo(to_json(result.to_json()))
+    else:
+        _show(result, report_file)
+        if not result.complete:
+            note(f"not everybody could be run; to go on: {resume}")
+    return 0 if result.winners and result.complete else 1
+
+
+async def _hold(
+    contest: Contest, wish: Gathered, view: View, run_id: str, folder: Path, *, watched: bool
+) -> ContestResult:
+    if not watched:
+        async with view.shown():
+            return await _begin(contest, wish, run_id)
+    from corral.forge.watch import WatchServer
+
+    async with WatchServer(folder) as server:
+        note(f"to watch: {server.url}")
+        async with view.shown():
+            return await _begin(contest, wish, run_id)
+
+
+async def _begin(contest: Contest, wish: Gathered, run_id: str) -> ContestResult:
+    if wish.resumed is not None:
+        return await contest.run(resume=wish.resumed.path)
+    return await contest.run(run_id=run_id)
+
+
+def _show(result: ContestResult, report_file: Path | None) -> None:
+    from corral.cli.display import paint, plain, show_seconds
+    from corral.cli.forge.leaderboard import show_standings, show_winner
+
+    click.echo(f"{paint(plain(result.objective), 'bold')}\n")
+    show_standings(result.standings, result.attempts)
+    show_winner(result.standings, result.winner_artifact)
+    click.echo()
+    click.echo(paint(f"{result.folder}  ({show_seconds(result.seconds)})", "dim"))
+    if report_file is not None:
+        click.echo(paint(f"{report_file}", "dim"))
+
+
+def _show_rest(folder: Path, report_file: Path | None, resume: str, *, as_json: bool) -> None:
+    """After Ctrl-C: what there is, and how to go on."""
+    from corral.cli.display import show_seconds
+    from corral.forge.runfolder import read_run
+
+    try:
+        found = read_run(folder)
+    except CorralError:
+        note("ended before anything was begun")
+        return
+    _write_report(folder, report_file)
+    if as_json:
+        ended = [attempt.to_json() for attempt in found.attempts.values()]
+        click.echo(to_json({"run": found.run_id, "state": "interrupted", "complete": False, "winners": [],
+                            "standings": [], "attempts": ended}))  # fmt: skip
+    else:
+        for attempt in found.attempts.values():
+            if attempt.finished:
+                click.echo(
+                    f"  {attempt.candidate} {attempt.round}: {attempt.outcome} in {show_seconds(attempt.seconds)}"
+                )
+    done = sum(1 for attempt in found.attempts.values() if attempt.finished)
+    note(f"interrupted: {done} of {len(found.definition.get('order', ()))} runs are done and kept; to go on: {resume}")
+
+
+def _write_report(folder: Path, report_file: Path | None) -> None:
+    if report_file is not None:
+        from corral.forge.report import write_report
+        from corral.forge.runfolder import read_run
+
+        write_report(read_run(folder), report_file)

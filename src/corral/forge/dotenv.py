@@ -1,0 +1,44 @@
+"""Lines NAME=VALUE, as `.env` files have them. The process's own environment is never changed by them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_MAX_BYTES = 1024 * 1024
+
+
+def parse_lines(text: str) -> Iterator[tuple[int, str, str | None]]:
+    """Line number, name and value; None is the value of a line that is no NAME=VALUE.
+
+    `export` may stand before it. A value in quotes is taken as it is; without quotes ` #` begins a comment.
+    """
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip().removeprefix("export ").strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        name, equals, value = stripped.partition("=")
+        yield number, name.strip(), _bare(value.strip()) if equals else None
+
+
+def read_settings(folder: Path | None = None) -> dict[str, str]:
+    """The environment, and beneath it what `.env` in the working folder says: what is really set wins.
+
+    A file that can't be read, and lines that mean nothing, are passed over: it is somebody else's file as well.
+    """
+    try:
+        with ((folder or Path.cwd()) / ".env").open("rb") as file:
+            text = file.read(_MAX_BYTES).decode("utf-8-sig", "replace")
+    except OSError:
+        text = ""
+    found = {name: value for _, name, value in parse_lines(text) if value is not None and _NAME.fullmatch(name)}
+    return found | dict(os.environ)
+
+
+def _bare(value: str) -> str:
+    if value[:1] in ("'", '"') and (end := value.find(value[0], 1)) > 0:
+        return value[1:end]
+    return re.split(r"(?:^|\s)#", value, maxsplit=1)[0].strip()

@@ -1,0 +1,78 @@
+"""Having text looked at in a process apart, which is killed when its time is over. See `worker.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from corral.errors import JudgeError
+
+_WORKER = Path(__file__).with_name("worker.py")
+_KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
+"""Without these, some interpreters do not start. Of the rest of our environment the worker has nothing."""
+_MEMORY_BYTES = 2 * 1024**3
+"""Of address space, a guard: a text of some MiB becomes some hundred of Python."""
+_START_SECONDS = 60.0
+_START_CPU_SECONDS = 5.0
+"""Beside the time for the work: to start an interpreter, on a busy machine."""
+
+
+class OutOfBoundsError(Exception):
+    """The text took more time or memory to look at than it may. Whose fault that is, the caller knows."""
+
+
+async def look_apart(task: dict[str, Any], data: bytes, *, timeout: float) -> dict[str, Any]:
+    """The worker's answer.
+
+    Raises:
+        OutOfBoundsError: no answer in time, or too much memory.
+        JudgeError: the worker itself failed.
+    """
+    limits = {"memory_bytes": _MEMORY_BYTES, "cpu_seconds": math.ceil(timeout + _START_CPU_SECONDS)}
+    env = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", str(_WORKER),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=env,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        answer = await _talk(process.stdin, process.stdout, json.dumps(task | limits).encode() + b"\n" + data, timeout)
+        said = (await process.stderr.read()).decode("utf-8", "replace")
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if code == 0:
+        found: dict[str, Any] = json.loads(answer)
+        return found
+    end = said.strip().rpartition("\n")[2]
+    if code < 0 or "MemoryError" in end:
+        raise OutOfBoundsError("it took too much memory" if "MemoryError" in end else "it took too much time")
+    raise JudgeError(f"the process that looks at artifacts failed: {end[:500]}")
+
+
+async def _talk(stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader, said: bytes, timeout: float) -> bytes:
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it says why on its way out
+                stdin.write(said)
+                await stdin.drain()
+                stdin.close()
+            await stdout.readline()
+    except TimeoutError:
+        raise JudgeError(f"no process to look at artifacts started within {_START_SECONDS:g} s") from None
+    try:
+        async with asyncio.timeout(timeout):
+            return await stdout.read()
+    except TimeoutError:
+        raise OutOfBoundsError(f"it took more than {timeout:g} s") from None

@@ -1,0 +1,248 @@
+"""Commands that judge, each in a fresh sandbox of its own with the artifacts in `artifact/`.
+
+The artifacts are hostile, and the command may run them. So the command starts in the workdir, outside of `artifact/`;
+files of the judge's own are laid into `judge/` after the artifacts, so that no artifact takes their place; only the
+exit code and the last line of standard output count. What a command that runs the candidate's own code must still see
+to is in docs/forge-judges.md; `sealed=True` helps with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from corral.errors import CorralError, JudgeError, SandboxError, SandboxNoSpaceError, SpecError
+from corral.forge.judge.bench import ARTIFACT
+from corral.forge.judge.crowd import do_all
+from corral.forge.judge.gates import GateBase
+from corral.forge.judge.model import Bench, Points
+from corral.forge.judge.rounds import RoundScore
+from corral.forge.judge.work import Work, hash_text, is_number, make_printable
+from corral.results import ExecResult
+from corral.spec import check_env, check_timeout
+
+FILES = "judge"
+"""Below the workdir: where the judge's own files are."""
+
+_KEEP_BYTES = 64 * 1024
+_TRIES = 2
+_NOT_THERE = (126, 127)
+# A shell that does not even find itself says nothing about others.
+_LOOK = 'command -v sh > /dev/null || exit 0; command -v -- "$1" > /dev/null'
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_+.-]+|/[A-Za-z0-9_+./-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command as it will be run over each artifact."""
+
+    command: str | tuple[str, ...]
+    """A text is for /bin/sh."""
+    files: Mapping[str, str | bytes] = field(default_factory=dict, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        words = self.command if isinstance(self.command, str) else tuple(self.command)
+        if (
+            not words
+            or not all(isinstance(word, str) and "\0" not in word for word in words)
+            or not "".join(words).strip()
+        ):
+            raise SpecError(f"{self.command!r} is not a command", hint="a text for /bin/sh, or a list of words")
+        object.__setattr__(self, "command", words)
+        object.__setattr__(self, "env", check_env(self.env))
+        object.__setattr__(self, "files", dict(self.files))
+        for name in self.files:
+            if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+                raise SpecError(f"{name!r} is not the name of a file", hint=f"it is laid down below {FILES}/")
+        check_timeout(self.timeout, what="timeout", error=SpecError)
+
+    async def over(self, work: Work, bench: Bench, *, stdin: bytes = b"") -> ExecResult | str:
+        """Run it over one round's artifacts. A text: why that came to no end, by the artifacts' own fault.
+
+        Raises:
+            JudgeError: no sandbox, or no such command in it.
+        """
+        for _ in range(_TRIES):
+            try:
+                async with bench.open(work.folder) as box:
+                    for name, content in self.files.items():
+                        await box.files.write(f"{FILES}/{name}", content, mode=0o755)
+                    try:
+                        result = await box.exec(
+                            self.command, env=self.env, stdin=stdin, timeout=self.timeout or bench.timeout,
+                            output_limit_bytes=_KEEP_BYTES,
+                        )  # fmt: skip
+                    except SandboxError:
+                        continue  # the only thing in it was this command and the candidate's files
+            except SandboxNoSpaceError:
+                return "the artifacts do not fit into a sandbox"
+            except (CorralError, TimeoutError) as error:
+                raise JudgeError(f"no sandbox to judge in: {error}", candidate=work.candidate) from error
+            if result.exit_code in _NOT_THERE and not await self._exists(bench):
+                raise JudgeError(
+                    f"there is no {self._program!r} where artifacts are judged", candidate=work.candidate,
+                    hint="prepare the contest's base with it, or call it by another name",
+                )  # fmt: skip
+            return result
+        return "the sandbox ended under the command, in each of two that were made for it"
+
+    def describe(self) -> dict[str, Any]:
+        """Words, and hashes of the files. Of the environment only the names: values may be secret."""
+        return {
+            "command": self.command if isinstance(self.command, str) else list(self.command),
+            "files": {name: hash_text(content) for name, content in self.files.items()},
+            "env": sorted(self.env),
+            "timeout": self.timeout,
+        }
+
+    @property
+    def _program(self) -> str:
+        """The program, where it can be told from the words; else nothing."""
+        if not isinstance(self.command, str):
+            return self.command[0]
+        try:
+            words = shlex.split(self.command, comments=True)
+        except ValueError:
+            return ""
+        return words[0] if words and _PLAIN_WORD.fullmatch(words[0]) else ""
+
+    async def _exists(self, bench: Bench) -> bool:
+        """Whether the program is there without the candidate: otherwise it is not the candidate who fails."""
+        program = self._program
+        if not program or program.startswith((f"{ARTIFACT}/", f"{FILES}/", "./", "../")):
+            return True
+        async with bench.open() as box:
+            try:
+                found = await box.exec(["/bin/sh", "-c", _LOOK, "judge", program], timeout=bench.timeout)
+            except CorralError:
+                return True  # it can't be told
+        return found.exit_code == 0
+
+
+def tell_end(result: ExecResult | str) -> str | None:
+    """Why a command did not succeed, with the last that it said; None if it did."""
+    if isinstance(result, str):
+        return result
+    if result.reason == "exited" and result.exit_code == 0:
+        return None
+    end = (result.stderr.strip() or result.stdout.strip()).rpartition("\n")[2]
+    how = {"timeout": "out of time", "oom": "out of memory"}.get(result.reason, f"exit code {result.exit_code}")
+    return f"{how}: {make_printable(end, limit=200)}" if end else how
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command(GateBase):
+    """A command that must end with 0. The last line it prints is the reason when it does not."""
+
+    command: str | Sequence[str] = field(kw_only=False)
+    files: Mapping[str, str | bytes] = field(default_factory=dict, repr=False)
+    """Files of yours that it needs: name below `judge/` → content."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float | None = None
+    """Seconds; None: as the contest's settings say for judges."""
+
+    def __post_init__(self) -> None:
+        GateBase.__post_init__(self)
+        _ = self._run
+
+    async def objection(self, work: Work, bench: Bench) -> str | None:
+        """See `GateBase`."""
+        if work.folder is None:
+            return f"no {work.output}"
+        return tell_end(await self._run.over(work, bench))
+
+    def describe_more(self) -> dict[str, Any]:
+        """See `GateBase`."""
+        return {"kind": "command", **self._run.describe()}
+
+    @property
+    def _run(self) -> Run:
+        return Run(_words(self.command), self.files, self.env, self.timeout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandScore(RoundScore):
+    """A command that prints points as the last line of its standard output: a number of 0 to 100, or
+    `{"points": …, "details": …}`.
+
+    If it fails or its last line is neither, the round has no points and the details say why; with
+    `on_failure="error"` that is the judge's failure instead.
+    """
+
+    command: str | Sequence[str] = field(kw_only=False)
+    files: Mapping[str, str | bytes] = field(default_factory=dict, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float | None = None
+    sealed: bool = False
+    """The command gets a random word as the first line of its standard input, and its last line must begin with it.
+    For commands that run the candidate's code as a child: what that prints does not count."""
+    on_failure: Literal["zero", "error"] = "zero"
+    name: str = "command"
+
+    def __post_init__(self) -> None:
+        RoundScore.__post_init__(self)
+        if self.on_failure not in ("zero", "error"):
+            raise SpecError(f"on_failure={self.on_failure!r} is not known", hint="there are: zero, error")
+        _ = self._run
+
+    async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
+        """See `RoundScore`. The bench says how many run at once; a thousand tasks need not wait for it."""
+        return await do_all(works, lambda work: self._rate_one(work, bench), jobs=16)
+
+    async def _rate_one(self, work: Work, bench: Bench) -> Points:
+        seal = secrets.token_hex(16) if self.sealed else ""
+        result = await self._run.over(work, bench, stdin=f"{seal}\n".encode() if seal else b"")
+        failure = tell_end(result)
+        points = None if isinstance(result, str) or failure else parse_points(result.stdout, seal=seal)
+        if points is not None:
+            return points
+        failure = failure or "the last line is not points"
+        if self.on_failure == "error":
+            raise JudgeError(failure, candidate=work.candidate)
+        return Points(0.0, {"note": failure})
+
+    def describe(self) -> dict[str, Any]:
+        """See `Score`."""
+        return {
+            "kind": "command", **self._run.describe(), "sealed": self.sealed, "on_failure": self.on_failure,
+            "over": self.over,
+        }  # fmt: skip
+
+    @property
+    def _run(self) -> Run:
+        return Run(_words(self.command), self.files, self.env, self.timeout)
+
+
+def parse_points(output: str, *, seal: str = "") -> Points | None:
+    """The points on the last line, None if there are none. Only that line is looked at: all before it is chatter."""
+    line = output.rstrip().rpartition("\n")[2].strip()
+    if seal:
+        word, _, line = line.partition(" ")
+        if not secrets.compare_digest(word.encode("utf-8", "replace"), seal.encode()):
+            return None
+    found: Any
+    try:
+        found = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    details: Any = {}
+    if isinstance(found, dict):
+        found, details = found.get("points"), found.get("details", {})
+    if not is_number(found):
+        return None
+    return Points(float(found), details if isinstance(details, dict) else {"details": details})
+
+
+def _words(command: str | Sequence[str]) -> str | tuple[str, ...]:
+    return command if isinstance(command, str) else tuple(command)
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(name)

@@ -1,0 +1,175 @@
+"""Hard conditions. Each looks at every round of a candidate that was finished, and says why it is not passed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from corral.errors import JudgeError, SpecError
+from corral.forge.judge.crowd import call, check_callable
+from corral.forge.judge.model import Bench, Entry, GateVerdict
+from corral.forge.judge.work import Work, describe_function, list_work
+from corral.spec import parse_size
+
+Rounds = Literal["all", "most", "any"]
+"""How many rounds must pass; `any` goes with scores that take the best of the rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateBase(ABC):
+    """What gates have in common: they look round by round."""
+
+    rounds: Rounds = "all"
+    label: str = ""
+    """Its name on the leaderboard; without one, what it looks at."""
+
+    def __post_init__(self) -> None:
+        if self.rounds not in ("all", "most", "any"):
+            raise SpecError(f"rounds={self.rounds!r} is not known", hint="there are: all, most, any")
+
+    @property
+    def name(self) -> str:
+        """See `Gate`."""
+        return self.label or str(self.describe_more()["kind"])
+
+    @abstractmethod
+    async def objection(self, work: Work, bench: Bench) -> str | None:
+        """Why one round does not pass; None if it does."""
+
+    @abstractmethod
+    def describe_more(self) -> dict[str, Any]:
+        """Kind and parameters."""
+
+    async def check(self, entry: Entry, bench: Bench) -> GateVerdict:
+        """See `Gate`."""
+        works = list_work(entry)
+        reasons: list[str] = []
+        for work in works:
+            if (reason := await self.objection(work, bench)) is not None:
+                where = f"round {work.round}: " if len(works) > 1 else ""
+                reasons.append(f"{where}{reason}")
+        passed = len(works) - len(reasons)
+        needed = {"all": len(works), "most": len(works) // 2 + 1, "any": 1}[self.rounds]
+        return GateVerdict(self.name, passed >= needed, "; ".join(reasons))
+
+    def describe(self) -> dict[str, Any]:
+        """See `Gate`."""
+        return self.describe_more() | {"rounds": self.rounds}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCode(GateBase):
+    """The run ended by itself, with one of these codes. A timeout and the kernel's kill pass by no code."""
+
+    codes: tuple[int, ...] = (0,)
+
+    async def objection(self, work: Work, bench: Bench) -> str | None:
+        """See `GateBase`."""
+        attempt = work.attempt
+        if attempt.outcome in ("timeout", "oom"):
+            return attempt.reason or attempt.outcome
+        if attempt.exit_code in self.codes:
+            return None
+        return attempt.reason or f"exit code {attempt.exit_code}"
+
+    def describe_more(self) -> dict[str, Any]:
+        """See `GateBase`."""
+        return {"kind": "exit-code", "codes": list(self.codes)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactPresent(GateBase):
+    """The artifact is there, and files beside it that are named here."""
+
+    also: tuple[str, ...] = ()
+
+    async def objection(self, work: Work, bench: Bench) -> str | None:
+        """See `GateBase`."""
+        there = {file.path for file in work.files}
+        missing = [name for name in (work.output, *self.also) if name not in there]
+        if not missing:
+            return None
+        refused = {item.path: item.reason for item in work.attempt.refused}
+        return ", ".join(f"no {name}" + (f" ({refused[name]})" if name in refused else "") for name in missing)
+
+    def describe_more(self) -> dict[str, Any]:
+        """See `GateBase`."""
+        return {"kind": "artifact", "also": list(self.also)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size(GateBase):
+    """The artifact's size in bytes (or a text such as "1MiB"), both ends included. In characters: `min_characters`."""
+
+    min: int | str = 1
+    max: int | str | None = None
+    min_characters: int = 0
+    """Of the text without the white space around it."""
+    file: str | None = None
+
+    def __post_init__(self) -> None:
+        GateBase.__post_init__(self)
+        object.__setattr__(self, "min", parse_size(self.min, what="min"))
+        if self.max is not None:
+            object.__setattr__(self, "max", parse_size(self.max, what="max"))
+            if int(self.max) < int(self.min):
+                raise SpecError(f"max={self.max} is less than min={self.min}", hint="nothing would pass")
+
+    async def objection(self, work: Work, bench: Bench) -> str | None:
+        """See `GateBase`."""
+        name = self.file or work.output
+        sizes = [file.size for file in work.files if file.path == name]
+        if not sizes:
+            return f"no {name}"
+        if sizes[0] < int(self.min):
+            return f"{name} has {sizes[0]} bytes, less than {self.min}"
+        if self.max is not None and sizes[0] > int(self.max):
+            return f"{name} has {sizes[0]} bytes, more than {self.max}"
+        if self.min_characters:
+            count = len(work.read_text(self.file).strip())
+            if count < self.min_characters:
+                return f"{name} has {count} characters, less than {self.min_characters}"
+        return None
+
+    def describe_more(self) -> dict[str, Any]:
+        """See `GateBase`."""
+        return {
+            "kind": "size", "min": self.min, "max": self.max, "min_characters": self.min_characters, "file": self.file,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonGate(GateBase):
+    """A function of yours, async or not: it gets a `Work` and gives True, False, or the reason why not as a text.
+
+    An empty text is no reason: it passes. A round without an artifact does not pass, and the function is not asked.
+    What it raises is the judge's failure.
+    """
+
+    function: Callable[[Work], Any] = field(kw_only=False)
+
+    def __post_init__(self) -> None:
+        GateBase.__post_init__(self)
+        check_callable(self.function, what="gate")
+
+    @property
+    def name(self) -> str:
+        """See `Gate`."""
+        return self.label or getattr(self.function, "__name__", "function")
+
+    async def objection(self, work: Work, bench: Bench) -> str | None:
+        """See `GateBase`."""
+        if not work.has_artifact:
+            return f"no {work.output}"
+        said = await call(self.function, work, timeout=bench.timeout, who=self.name)
+        if said is None or not isinstance(said, bool | str):
+            raise JudgeError(f"it said {said!r:.100}", hint="a gate gives True, False, or a reason as a text")
+        if isinstance(said, str):
+            return said or None
+        return None if said else "not passed"
+
+    def describe_more(self) -> dict[str, Any]:
+        """See `GateBase`."""
+        return {"kind": "python", **describe_function(self.function)}

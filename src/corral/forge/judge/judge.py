@@ -1,0 +1,187 @@
+"""The judge: gates decide who is in the ranking, weighted scores decide the order, and ties are ties.
+
+An exception in a gate or score is the judge's failure, never a candidate's: `decide` raises `JudgeError`, which names
+the gate or score and the candidate, and nobody is ranked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from corral.errors import JudgeError, SpecError
+from corral.forge.judge.crowd import check_count, do_all
+from corral.forge.judge.gates import ArtifactPresent, ExitCode
+from corral.forge.judge.measures import Speed, Success, measure
+from corral.forge.judge.model import Bench, Entry, Gate, GateVerdict, Points, Score, Standing
+from corral.forge.judge.ranking import rank
+from corral.forge.judge.work import is_number, make_plain, make_printable
+from corral.forge.statistics import describe_seconds, find_median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Gates and scores. Weights are divided by their sum, so any scale will do."""
+
+    gates: tuple[Gate, ...] = ()
+    scores: tuple[Score, ...] = ()
+    tie_margin: float = 0.0
+    """Totals that are so near to the best of a place share it."""
+    jobs: int = 4
+    """How many candidates are looked at side by side. Sandboxes are bounded by the bench."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gates", tuple(self.gates))
+        object.__setattr__(self, "scores", tuple(self.scores))
+        check_count(self.jobs, what="jobs")
+        if not is_number(self.tie_margin) or self.tie_margin < 0:
+            raise SpecError(f"tie_margin={self.tie_margin!r} is not a margin", hint="give points, 0 or more")
+        for score in self.scores:
+            if not is_number(score.weight) or score.weight < 0:
+                raise SpecError(f"{score.name}: weight={score.weight!r} is not a weight", hint="give 0 or more")
+        names = [score.name for score in self.scores]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise SpecError(f"two scores have the name {twice[0]!r}", hint="give each its own: name=…")
+        if self.scores and not sum(score.weight for score in self.scores) > 0:
+            raise SpecError("all weights are 0", hint="give at least one score a weight")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Each score's part in the total; together 1."""
+        whole = math.fsum(score.weight for score in self.scores)
+        return {score.name: score.weight / whole for score in self.scores}
+
+    async def decide(
+        self, entries: Sequence[Entry], unfinished: Mapping[str, str], bench: Bench
+    ) -> tuple[Standing, ...]:
+        """Everybody's standing: ranked, best first; then disqualified; then those that say nothing about the candidate.
+
+        `unfinished`: id → reason, of candidates whom something else kept from finishing. That is never their loss.
+
+        Raises:
+            JudgeError: a gate or score failed.
+        """
+        _check_entries(entries, unfinished)
+        verdicts = dict(
+            zip(
+                (entry.candidate for entry in entries),
+                await do_all(entries, lambda entry: self._look(entry, bench), jobs=self.jobs),
+                strict=True,
+            )
+        )
+        passed = [entry for entry in entries if all(verdict.passed for verdict in verdicts[entry.candidate])]
+        rated = {score.name: await self._rate(score, passed, bench) for score in self.scores} if passed else {}
+        weights = self.weights
+        totals = {
+            entry.candidate: math.fsum(weights[name] * points[entry.candidate].points for name, points in rated.items())
+            for entry in passed
+        }
+        by_id = {entry.candidate: entry for entry in entries}
+        standings = [
+            _stand(
+                by_id[place.candidate], rank=place.rank, total=place.total, tied=place.tied,
+                gates=verdicts[place.candidate],
+                scores={name: points[place.candidate] for name, points in rated.items()},
+            )
+            for place in rank(totals, tie_margin=self.tie_margin)
+        ]  # fmt: skip
+        for entry in sorted(entries, key=lambda entry: entry.candidate):
+            if failed := [verdict for verdict in verdicts[entry.candidate] if not verdict.passed]:
+                reason = "; ".join(f"{verdict.gate}: {verdict.reason}" for verdict in failed)
+                standings.append(_stand(entry, disqualified=True, reason=reason, gates=verdicts[entry.candidate]))
+        standings += [Standing(candidate=name, rank=None, reason=reason) for name, reason in sorted(unfinished.items())]
+        return tuple(standings)
+
+    def describe(self) -> dict[str, Any]:
+        """For `run.json`: what was asked, and never what was kept secret."""
+        return {
+            "gates": [{"name": gate.name, **gate.describe()} for gate in self.gates],
+            "scores": [{"name": score.name, "weight": score.weight, **score.describe()} for score in self.scores],
+            "tie_margin": self.tie_margin,
+        }
+
+    async def _look(self, entry: Entry, bench: Bench) -> tuple[GateVerdict, ...]:
+        """All gates, also after one that failed: a candidate shall learn everything at once."""
+        found: list[GateVerdict] = []
+        for gate in self.gates:
+            try:
+                verdict = await gate.check(entry, bench)
+            except Exception as error:
+                raise _blame(error, "gate", gate.name, entry.candidate) from error
+            if not isinstance(verdict, GateVerdict) or not isinstance(verdict.passed, bool):
+                raise _refuse("gate", gate.name, entry.candidate, f"{verdict!r:.100} is not a verdict")
+            reason = verdict.reason or ("" if verdict.passed else "not passed")
+            found.append(GateVerdict(gate.name, verdict.passed, make_printable(reason)))
+        return tuple(found)
+
+    async def _rate(self, score: Score, entries: Sequence[Entry], bench: Bench) -> dict[str, Points]:
+        try:
+            found = await score.rate(entries, bench)
+        except Exception as error:
+            raise _blame(error, "score", score.name, None) from error
+        ids = [entry.candidate for entry in entries]
+        if not isinstance(found, Mapping):
+            raise _refuse("score", score.name, None, f"{found!r:.100} is not points by candidate")
+        if strangers := sorted(str(name) for name in found if name not in ids):
+            raise _refuse("score", score.name, strangers[0], "points for somebody who was not to be rated")
+        missing = Points(0.0, {"note": "the score did not say anything about it"})
+        return {name: _check_points(score.name, name, found.get(name, missing)) for name in ids}
+
+
+def default_judge() -> Judge:
+    """When no judge is given: exit code 0 and an artifact; then success and speed, half each.
+
+    The margin is half a point, which is one part in a hundred of the time: less is not a win but the machine's mood.
+    """
+    return Judge(gates=(ExitCode(), ArtifactPresent()), scores=(Success(), Speed()), tie_margin=0.5)
+
+
+def _stand(entry: Entry, **values: Any) -> Standing:
+    values.setdefault("rank", None)
+    return Standing(
+        candidate=entry.candidate,
+        seconds=describe_seconds(measure(entry, "seconds")),
+        cpu_seconds=find_median(cpu) if (cpu := measure(entry, "cpu_seconds")) else None,
+        peak_memory_bytes=int(find_median(memory)) if (memory := measure(entry, "peak_memory_bytes")) else None,
+        **values,
+    )
+
+
+def _check_entries(entries: Sequence[Entry], unfinished: Mapping[str, str]) -> None:
+    names = [*(entry.candidate for entry in entries), *unfinished]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SpecError(f"the candidate {twice[0]!r} is to be judged twice", hint="ids are there once")
+    for entry in entries:
+        if not entry.attempts:
+            raise SpecError(f"the candidate {entry.candidate!r} has no attempt", hint="tell it as unfinished")
+
+
+def _check_points(score: str, candidate: str, points: object) -> Points:
+    """Points within 0 and 100. What is a number but outside is brought inside, and that is said."""
+    if not isinstance(points, Points) or not is_number(points.points):
+        value = points.points if isinstance(points, Points) else points
+        raise _refuse("score", score, candidate, f"{value!r:.100} is not points")
+    value = float(points.points)
+    details = make_plain(points.details)
+    if not 0 <= value <= 100:
+        details["note"] = f"{value:g} was brought within 0 and 100"
+    return Points(min(max(value, 0.0), 100.0), details)
+
+
+def _refuse(kind: str, name: str, candidate: str | None, why: str) -> JudgeError:
+    return _made(kind, name, candidate, why, "a bug in that judge: correct it and resume the run")
+
+
+def _blame(error: Exception, kind: str, name: str, candidate: str | None) -> JudgeError:
+    """The judge's failure. What a score says about the candidate it failed at is kept."""
+    if isinstance(error, JudgeError):
+        return _made(kind, name, error.candidate or candidate, error.message, error.hint)
+    why = f"{type(error).__name__}: {str(error)[:500]}"
+    return _made(kind, name, candidate, why, "correct the judge and resume the run")
+
+
+def _made(kind: str, name: str, candidate: str | None, why: str, hint: str) -> JudgeError:
+    at = f" at {candidate!r}" if candidate else ""
+    return JudgeError(f"the {kind} {name!r} failed{at}: {why}", judge=name, candidate=candidate, op="judge", hint=hint)

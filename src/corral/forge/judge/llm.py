@@ -1,0 +1,182 @@
+"""A model as judge, through any callable from prompt to text: yours, so that no vendor's package is needed here."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from corral.errors import JudgeError, SpecError
+from corral.forge.judge.crowd import call, check_callable, check_count, do_all
+from corral.forge.judge.model import Bench, Points
+from corral.forge.judge.prompt import (
+    MAX_CHARACTERS,
+    ask_points,
+    ask_winner,
+    find_answer,
+    has_points,
+    has_winner,
+    show,
+)
+from corral.forge.judge.rounds import RoundScore
+from corral.forge.judge.work import Work, describe_function, hash_text, make_printable
+from corral.forge.statistics import find_median
+from corral.spec import check_timeout
+
+Ask = Callable[[str], str] | Callable[[str], Awaitable[str]]
+"""Prompt → text, async or not. It is called from several threads or tasks at a time."""
+
+CRITERIA = "How well it does what was asked: right, complete, clear, and nothing that was not asked for."
+_MAX_REASON_CHARACTERS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """How a model is asked: how long it may take, how often it is asked again."""
+
+    ask: Ask
+    timeout: float = 120.0
+    retries: int = 2
+    pause: float = 1.0
+    """Seconds before it is asked again after an error, doubled each time. A bad answer needs none."""
+
+    def __post_init__(self) -> None:
+        check_callable(self.ask, what="ask")
+        check_timeout(self.timeout, what="timeout", error=SpecError)
+        check_count(self.retries, what="retries", least=0)
+
+    async def answer(
+        self, make_prompt: Callable[[str], str], good: Callable[[dict[str, Any]], bool], *, candidate: str | None
+    ) -> dict[str, Any]:
+        """A good answer. Each time the prompt is new: an id or a fence that leaked is of no use.
+
+        Raises:
+            JudgeError: none, however often it was asked.
+        """
+        trouble: Exception | None = None
+        why = ""
+        for turn in range(self.retries + 1):
+            answer_id = secrets.token_hex(8)
+            try:
+                text = await call(self.ask, make_prompt(answer_id), timeout=self.timeout, who="the model")
+            except Exception as error:  # noqa: BLE001 - whatever a client of a model raises: a rate limit, a lost connection
+                trouble, why = error, f"{type(error).__name__}: {str(error)[:300]}"
+                if turn < self.retries:
+                    await asyncio.sleep(self.pause * 2**turn)
+                continue
+            if not isinstance(text, str):
+                raise JudgeError(
+                    f"the model's callable gave {text!r:.100}", candidate=candidate, hint="it gives a text"
+                )
+            if (found := find_answer(text, answer_id=answer_id, good=good)) is not None:
+                return found
+            trouble, why = None, f"not the answer that was asked for: {make_printable(text, limit=200)!r}"
+        raise JudgeError(
+            f"the model gave no answer in {self.retries + 1} tries; the last: {why}", candidate=candidate,
+            hint="try the callable alone, or give it more retries",
+        ) from trouble  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMScore(RoundScore):
+    """A model gives the points, blind: it is not told whose work it sees.
+
+    With `times` it is asked so often, and the median counts.
+    """
+
+    ask: Ask = field(kw_only=False)
+    criteria: str = CRITERIA
+    """What counts, in words. The objective is always told."""
+    times: int = 1
+    retries: int = 2
+    timeout: float = 120.0
+    pause: float = 1.0
+    jobs: int = 4
+    max_characters: int = MAX_CHARACTERS
+    """More of an artifact is not shown: its middle is left out."""
+    name: str = "llm"
+
+    def __post_init__(self) -> None:
+        RoundScore.__post_init__(self)
+        check_count(self.times, what="times")
+        check_count(self.jobs, what="jobs")
+        check_count(self.max_characters, what="max_characters", least=100)
+        _ = self._model
+
+    async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
+        """See `RoundScore`."""
+        shown = [await asyncio.to_thread(show, work, max_characters=self.max_characters) for work in works]
+        questions = [(work, text) for work, text in zip(works, shown, strict=True) for _ in range(self.times)]
+        answers = await do_all(questions, self._ask_one, jobs=self.jobs)
+        return [_join(answers[index * self.times : (index + 1) * self.times]) for index in range(len(works))]
+
+    async def _ask_one(self, question: tuple[Work, str]) -> dict[str, Any]:
+        work, shown = question
+        make = partial(_make_question, objective=work.objective, criteria=self.criteria, shown=shown)
+        return await self._model.answer(make, has_points, candidate=work.candidate)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Score`."""
+        return {
+            "kind": "llm", **describe_function(self.ask), "criteria": self.criteria, "times": self.times,
+            "max_characters": self.max_characters, "over": self.over,
+        }  # fmt: skip
+
+    @property
+    def _model(self) -> Model:
+        return Model(ask=self.ask, timeout=self.timeout, retries=self.retries, pause=self.pause)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMComparison:
+    """A model says which of two is better. For `Pairwise`."""
+
+    ask: Ask = field(kw_only=False)
+    criteria: str = CRITERIA
+    retries: int = 2
+    timeout: float = 120.0
+    pause: float = 1.0
+    max_characters: int = MAX_CHARACTERS // 2
+
+    def __post_init__(self) -> None:
+        check_count(self.max_characters, what="max_characters", least=100)
+        _ = self._model
+
+    async def __call__(self, first: Work, second: Work) -> str:
+        """`first`, `second` or `tie`."""
+        one = await asyncio.to_thread(show, first, max_characters=self.max_characters)
+        two = await asyncio.to_thread(show, second, max_characters=self.max_characters)
+
+        def make(answer_id: str) -> str:
+            return ask_winner(
+                objective=first.objective, criteria=self.criteria, first=one, second=two, answer_id=answer_id
+            )
+
+        found = await self._model.answer(make, has_winner, candidate=first.candidate)
+        return {"a": "first", "b": "second"}.get(str(found["winner"]).strip().lower(), "tie")
+
+    def describe(self) -> dict[str, Any]:
+        """As a score's."""
+        return {
+            "kind": "llm", **describe_function(self.ask), "criteria": self.criteria,
+            "criteria_sha256": hash_text(self.criteria), "max_characters": self.max_characters,
+        }  # fmt: skip
+
+    @property
+    def _model(self) -> Model:
+        return Model(ask=self.ask, timeout=self.timeout, retries=self.retries, pause=self.pause)
+
+
+def _make_question(answer_id: str, *, objective: str, criteria: str, shown: str) -> str:
+    return ask_points(objective=objective, criteria=criteria, shown=shown, answer_id=answer_id)
+
+
+def _join(answers: Sequence[dict[str, Any]]) -> Points:
+    values = [float(answer["points"]) for answer in answers]
+    middle = find_median(values)
+    nearest = min(answers, key=lambda answer: abs(float(answer["points"]) - middle))
+    reason = make_printable(str(nearest.get("reason", "")), limit=_MAX_REASON_CHARACTERS)
+    return Points(middle, {"reason": reason} | ({"answers": values} if len(values) > 1 else {}))

@@ -1,0 +1,109 @@
+"""Scores that look at one round at a time, and then join the rounds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from corral.errors import JudgeError
+from corral.forge.judge.crowd import call, check_callable, check_count, do_all
+from corral.forge.judge.model import Bench, Entry, Points
+from corral.forge.judge.work import Work, describe_function, is_number, list_work, make_plain
+from corral.forge.statistics import Over, check_over, join_rounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundScore(ABC):
+    """What such scores have in common. A round without an artifact has no points, and nobody is asked."""
+
+    weight: float = 1.0
+    over: Over = "median"
+    """How rounds become one number: `median`, `mean`, `worst`, or `best`, which is best-of-k."""
+
+    def __post_init__(self) -> None:
+        check_over(self.over)
+
+    @abstractmethod
+    async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
+        """Points for each of these rounds, in their order."""
+
+    async def rate(self, entries: Sequence[Entry], bench: Bench) -> Mapping[str, Points]:
+        """See `Score`."""
+        every = {entry.candidate: list_work(entry) for entry in entries}
+        works = [work for of_one in every.values() for work in of_one if work.has_artifact]
+        rated = await self.rate_rounds(works, bench)
+        points = {(work.candidate, work.round): given for work, given in zip(works, rated, strict=True)}
+        return {
+            candidate: self._join([points.get((candidate, work.round), _NOTHING) for work in of_one])
+            for candidate, of_one in every.items()
+        }
+
+    def _join(self, rounds: Sequence[Points]) -> Points:
+        if len(rounds) == 1:
+            return rounds[0]
+        # Points of a round are brought within 0 and 100 first: one wild round would else decide a mean.
+        values = [min(max(points.points, 0.0), 100.0) for points in rounds]
+        joined = join_rounds(values, self.over)
+        nearest = min(range(len(values)), key=lambda index: abs(values[index] - joined))
+        details = make_plain(rounds[nearest].details)
+        return Points(joined, details | {"rounds": values, "over": self.over})
+
+
+_NOTHING = Points(0.0, {"note": "no artifact"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonScore(RoundScore):
+    """A function of yours, async or not: it gets a `Work` and gives a number of 0 to 100, or the number and details.
+
+    It runs in this program, so it must not execute what it is given. What it raises is the judge's failure.
+    """
+
+    function: Callable[[Work], Any] = field(kw_only=False)
+    name: str = ""
+    jobs: int = 4
+    timeout: float | None = None
+    """Seconds for one call; None: as the contest's settings say for judges."""
+
+    def __post_init__(self) -> None:
+        RoundScore.__post_init__(self)
+        check_callable(self.function, what="score")
+        check_count(self.jobs, what="jobs")
+        object.__setattr__(self, "name", self.name or getattr(self.function, "__name__", "function"))
+
+    async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
+        """See `RoundScore`."""
+        return await do_all(works, partial(self._rate_one, bench=bench), jobs=self.jobs)
+
+    async def _rate_one(self, work: Work, *, bench: Bench) -> Points:
+        try:
+            said = await call(self.function, work, timeout=self.timeout or bench.timeout, who=self.name)
+        except JudgeError as error:
+            error.candidate = work.candidate
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {str(error)[:500]}"
+            raise JudgeError(why, candidate=work.candidate, hint="correct the function and resume the run") from error
+        return read_answer(said, candidate=work.candidate)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Score`."""
+        return {"kind": "python", **describe_function(self.function), "over": self.over}
+
+
+def read_answer(said: object, *, candidate: str) -> Points:
+    """A number, a pair of a number and details, or Points. Raises: JudgeError for anything else."""
+    value: object = said
+    details: object = {}
+    if isinstance(said, Points):
+        value, details = said.points, said.details
+    elif isinstance(said, tuple) and len(said) == 2:
+        value, details = said
+    if not is_number(value):
+        raise JudgeError(
+            f"{value!r:.100} is not points", candidate=candidate, hint="give a number of 0 to 100, or (number, details)"
+        )
+    return Points(float(value), make_plain(details))

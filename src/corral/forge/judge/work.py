@@ -1,0 +1,122 @@
+"""What is judged at a time: one round of one candidate, with reads that are safe whatever lies there."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from corral.forge.judge.model import Entry
+from corral.forge.judge.reading import MAX_BYTES, read_artifact
+from corral.forge.outcome import ArtifactFile, Attempt
+
+_MAX_DETAILS_CHARACTERS = 16_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One round of one candidate. Functions that judge get this."""
+
+    candidate: str
+    objective: str
+    attempt: Attempt
+    output: str
+    """The name of the artifact itself."""
+    folder: Path | None
+    """Where the artifacts lie; None if this round has none. Read through the methods here, which follow no link."""
+
+    @property
+    def round(self) -> int:
+        """Which of its rounds."""
+        return self.attempt.round
+
+    @property
+    def files(self) -> tuple[ArtifactFile, ...]:
+        """Everything that was taken out."""
+        return self.attempt.artifacts
+
+    @property
+    def has_artifact(self) -> bool:
+        """Whether there is the file that was asked for."""
+        return self.folder is not None and any(file.path == self.output for file in self.attempt.artifacts)
+
+    def read_bytes(self, path: str | None = None, *, max_bytes: int = MAX_BYTES) -> bytes:
+        """A file's content, at most so much of it; without a name, the artifact itself.
+
+        Raises:
+            FileNotFoundError: it is not among the files.
+        """
+        return self.read_start(path, max_bytes=max_bytes)[0]
+
+    def read_start(self, path: str | None = None, *, max_bytes: int = MAX_BYTES) -> tuple[bytes, bool]:
+        """The same, and whether that was all of it."""
+        name = self.output if path is None else path
+        if self.folder is None or not any(file.path == name for file in self.attempt.artifacts):
+            raise FileNotFoundError(f"there is no artifact {name!r}")
+        return read_artifact(self.folder, name, max_bytes=max_bytes)
+
+    def read_text(self, path: str | None = None, *, max_bytes: int = MAX_BYTES) -> str:
+        """The same as text; what is not UTF-8 is shown as U+FFFD."""
+        return self.read_bytes(path, max_bytes=max_bytes).decode("utf-8", "replace")
+
+
+def list_work(entry: Entry) -> list[Work]:
+    """Every finished round of a candidate."""
+    return [
+        Work(
+            candidate=entry.candidate, objective=entry.objective, attempt=attempt, output=entry.settings.output,
+            folder=entry.folders.get(attempt.round) if attempt.artifacts else None,
+        )
+        for attempt in entry.attempts
+    ]  # fmt: skip
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a finite number. True and False are none, though Python says so."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that is larger than any float
+        return False
+
+
+def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
+    """A function's name and the hash of its source, where that can be found. Nothing that it holds is told."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    name = f"{getattr(named, '__module__', '?')}.{named.__qualname__}"
+    try:
+        source: str | None = inspect.getsource(named)
+    except (OSError, TypeError):
+        source = None
+    return {"function": name, "sha256": hash_text(source) if source is not None else None}
+
+
+def hash_text(text: str | bytes) -> str:
+    """SHA-256 of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text).hexdigest()
+
+
+def make_printable(text: str, *, limit: int = 500) -> str:
+    """A text that may quote an artifact, as one line that no terminal takes for more than text."""
+    line = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text[:limit])
+    return line if len(text) <= limit else f"{line}…"
+
+
+def make_plain(details: object) -> dict[str, Any]:
+    """Details as they can be written to the log: plain JSON, not endless."""
+    if not isinstance(details, dict):
+        details = {"details": details}
+    try:
+        text = json.dumps({str(key): value for key, value in details.items()}, default=str)
+    except (ValueError, RecursionError, TypeError):  # a ring, too deep, or keys that are nothing JSON knows
+        return {"cut": f"details that are not plain: {', '.join(map(str, details))[:1000]}"}
+    if len(text) > _MAX_DETAILS_CHARACTERS:
+        return {"cut": text[:1000]}
+    found: dict[str, Any] = json.loads(text, parse_constant=str)  # NaN is no JSON
+    return found

@@ -1,0 +1,86 @@
+"""RUN APART: looks at text that may have been made to be looked at for ever, in a process that can be killed.
+
+Started as a script, so it imports nothing of Corral. Standard input is one line of JSON, which says what to do, and
+then the bytes to look at. An empty line says that all is there and the work begins; the answer is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+_MAX_PROBLEMS = 5
+_MAX_PROBLEM_CHARACTERS = 300
+
+
+def main() -> None:
+    """One task, one answer."""
+    task = json.loads(sys.stdin.buffer.readline())
+    _limit(memory_bytes=task["memory_bytes"], cpu_seconds=task["cpu_seconds"])
+    data = sys.stdin.buffer.read()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    answer = {"regex": search, "schema": validate}[task["task"]](task, data)
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+def search(task: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """Which of the patterns are in the text, by their numbers."""
+    text = data.decode("utf-8", "replace")
+    return {
+        "found": [number for number, (pattern, flags) in enumerate(task["patterns"]) if re.search(pattern, text, flags)]
+    }
+
+
+def validate(task: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """What is wrong with a document, in words; nothing if it is as the schema says."""
+    import jsonschema_rs
+
+    try:
+        document = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+    except RecursionError:
+        return {"problems": ["not JSON: nested too deeply"]}
+    except ValueError as error:
+        return {"problems": [f"not JSON: {error}"[:_MAX_PROBLEM_CHARACTERS]]}
+    validator = jsonschema_rs.validator_for(task["schema"], retriever=_refuse_reference)
+    problems: list[str] = []
+    try:
+        for problem in validator.iter_errors(document):
+            if len(problems) >= _MAX_PROBLEMS:
+                problems.append("…")
+                break
+            place = "/".join(str(part) for part in problem.instance_path)[:100]
+            problems.append(f"/{place}: {problem.message[:_MAX_PROBLEM_CHARACTERS]}")
+    except (ValueError, RecursionError) as error:  # what the library can't take: depth, numbers
+        problems.append(f"can't be checked: {str(error)[:_MAX_PROBLEM_CHARACTERS]}")
+    return {"problems": problems}
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _refuse_reference(uri: str) -> Any:
+    raise ValueError(f"a schema may not fetch {uri!r}")
+
+
+def _limit(*, memory_bytes: int, cpu_seconds: int) -> None:
+    try:
+        import resource
+    except ImportError:  # no such thing on Windows; whoever started us still has the clock
+        return
+    # Should whoever watches the clock be killed, the kernel still ends us by the processor's time.
+    limits = ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CPU, cpu_seconds), (resource.RLIMIT_CORE, 0))
+    for kind, wanted in limits:
+        _, hard = resource.getrlimit(kind)
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        try:
+            resource.setrlimit(kind, (most, most))
+        except (OSError, ValueError):  # macOS knows no limit of address space
+            continue
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""A judge by name: one that ships, or one that a Python file of yours makes."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from corral.errors import RunFolderError, SpecError
+from corral.forge.judge.judge import Judge, default_judge
+from corral.forge.judge.rubric import recorded_rubric
+
+SHIPPED: Mapping[str, Callable[[], Judge]] = {"default": default_judge, "rubric": recorded_rubric}
+
+
+def find_judge(name: str, *, folder: Path | None = None) -> Judge:
+    """`default`, `rubric`, or `FILE.py:NAME`, relative to the folder: a `Judge`, or a function that gives one.
+
+    The file is run here, as what it is: a program of yours.
+
+    Raises:
+        SpecError: no such judge.
+    """
+    if name in SHIPPED:
+        return SHIPPED[name]()
+    path, colon, attribute = name.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        near = difflib.get_close_matches(name, SHIPPED, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SHIPPED)}, and FILE.py:NAME"
+        raise SpecError(f"there is no judge {name!r}", hint=hint)
+    file = (folder or Path()) / path
+    value = getattr(_load(file), attribute, None)
+    if callable(value) and not isinstance(value, Judge):
+        value = value()
+    if not isinstance(value, Judge):
+        raise SpecError(f"{attribute!r} in {file.name} is not a judge", hint="make a corral.forge.Judge of that name")
+    return value
+
+
+def recognise_judge(description: Mapping[str, Any]) -> Judge:
+    """The shipped judge that a run's folder describes. Raises: RunFolderError for any other."""
+    for make in SHIPPED.values():
+        judge = make()
+        if json.loads(json.dumps(judge.describe())) == description:  # as it is read: no tuples
+            return judge
+    raise RunFolderError(
+        "the run had a judge of its own", hint="give it again: --judge FILE.py:NAME, or the contest.toml itself"
+    )
+
+
+def _load(file: Path) -> Any:
+    if not file.is_file():
+        raise SpecError(f"there is no file {str(file)!r}", hint="a judge is given as FILE.py:NAME")
+    # A name of its own for each file: two may be called judge.py.
+    name = f"corral_judge_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise SpecError(f"{file.name} can't be run: {type(error).__name__}: {error}", hint="mend the judge") from error
+    return module

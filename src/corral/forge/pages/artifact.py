@@ -1,0 +1,120 @@
+"""Artifacts as a page may show them. They lie on the host by now, and are a candidate's bytes all the same."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from corral.forge.pages.text import clean, show_size
+
+Kind = Literal["text", "image", "binary"]
+
+_HEX_BYTES = 512
+_SNIFFED_BYTES = 4096
+
+
+def open_confined(folder: Path, name: str) -> BinaryIO:
+    """Open a regular file below a folder; no link is followed on the way.
+
+    Raises:
+        OSError: it is not there, or is not such a file.
+    """
+    parts = name.split("/")
+    if "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise FileNotFoundError(f"no file below the folder: {name!r}")
+    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = below
+        # Not blocking: a FIFO would wait for somebody who writes.
+        found = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
+    finally:
+        os.close(here)
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise FileNotFoundError(f"not a regular file: {name!r}")
+    return os.fdopen(found, "rb")
+
+
+def find_image_type(data: bytes) -> str | None:
+    """By how it begins, never by its name. Pictures that can carry scripts are no pictures here."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return None
+
+
+def find_kind(data: bytes) -> Kind:
+    """What the first bytes of a file say about it."""
+    data = data[:_SNIFFED_BYTES]
+    if find_image_type(data) is not None:
+        return "image"
+    if b"\0" in data:
+        return "binary"
+    try:
+        # Incremental: the last character may be cut in two.
+        codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
+        return "binary"
+    return "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a page shows of one file."""
+
+    kind: Kind
+    text: str = ""
+    """Of a text its content, of bytes a table of the first ones, of a picture nothing."""
+    image_type: str = ""
+    data: bytes = b""
+    """The picture."""
+    note: str = ""
+    """What is not shown, in words."""
+
+
+def show_file(folder: Path, name: str, *, text_bytes: int, image_bytes: int) -> Shown:
+    """Read what may be shown of one artifact. Never raises for what became of it: the note says so."""
+    try:
+        with open_confined(folder, name) as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(_SNIFFED_BYTES)
+            kind = find_kind(head)
+            if kind == "image":
+                if size > image_bytes:
+                    note = f"a picture of {show_size(size)} is too big to be shown here"
+                    return Shown(kind="binary", text=show_bytes(head), note=note)
+                data = head + file.read(image_bytes - len(head))
+                return Shown(kind="image", image_type=find_image_type(head) or "", data=data)
+            if kind == "binary":
+                note = f"the first {_HEX_BYTES} of {size} bytes" if size > _HEX_BYTES else ""
+                return Shown(kind="binary", text=show_bytes(head), note=note)
+            return _show_text(head + file.read(max(0, text_bytes + 1 - len(head))), size, text_bytes)
+    except OSError as error:
+        return Shown(kind="binary", note=f"could not be read: {error.strerror or 'not a file below the folder'}")
+
+
+def _show_text(data: bytes, size: int, limit: int) -> Shown:
+    note = f"the first {show_size(limit)} of {show_size(size)}" if len(data) > limit else ""
+    return Shown(kind="text", text=clean(data[:limit].decode("utf-8", "replace")), note=note)
+
+
+def show_bytes(data: bytes) -> str:
+    """The first bytes as numbers and letters, sixteen in a line."""
+    lines = []
+    for start in range(0, min(len(data), _HEX_BYTES), 16):
+        row = data[start : min(start + 16, _HEX_BYTES)]
+        letters = "".join(chr(byte) if 0x20 <= byte < 0x7F else "·" for byte in row)
+        lines.append(f"{start:08x}  {row.hex(' '):<47}  {letters}")
+    return "\n".join(lines)

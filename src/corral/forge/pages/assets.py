@@ -1,0 +1,12 @@
+"""The files that pages are made of: they lie beside the code, and are read as they are."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+
+@cache
+def read_asset(package: str, name: str) -> str:
+    """The text of one of our own files, such as `page.css` of `corral.forge.pages`."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,112 @@
+"""Text of candidates, made so that it shows what it is.
+
+Escaping for HTML is the page's own duty and comes last. This is the step before: no sequence moves a cursor, no mark
+turns the line around, nothing invisible stays invisible, and every character can be encoded.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and movements
+    r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links, and what else carries a text: of one line
+    r"|\x1b[ -/]*[0-~]"
+)
+_OPEN_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b?|[ -/]*)?\Z")
+_MAX_OPEN = 4096
+"""A sequence that is not closed within so many characters is none."""
+_TO_CHECK = re.compile(
+    r"[^\n\t -~\u00a1-\u00ac\u00ae-\u02ff\u0370-\u052f\u2010-\u2027\u2030-\u205e\u2190-\u2bff\u4e00-\u9fff]"
+)
+_KINDS_TO_SHOW = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+_JOINER = "\u200d"  # holds emoji together, and turns nothing around
+
+
+def clean(text: str) -> str:
+    """The same text with everything in it to be seen. Terminal sequences go; a lone return begins a line."""
+    return show_marks(_ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def clean_line(text: str, *, limit: int = 200) -> str:
+    """The same for names and reasons: one line, not too long."""
+    found = " ".join(clean(text[: limit * 8]).split())
+    return found if len(found) <= limit and len(text) <= limit * 8 else f"{found[: limit - 1]}…"
+
+
+def show_marks(text: str) -> str:
+    """Control characters as their pictures, invisible and unpaired ones by their number."""
+    return _TO_CHECK.sub(lambda found: _shown(found[0]), text)
+
+
+def _shown(character: str) -> str:
+    code = ord(character)
+    if character == _JOINER or unicodedata.category(character) not in _KINDS_TO_SHOW:
+        return character
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else f"⟨U+{code:04X}⟩"
+
+
+def escape(text: object) -> str:
+    """For HTML, as content and in quoted attributes."""
+    return html.escape(str(text), quote=True)
+
+
+class Cleaner:
+    """The same for a stream that comes in pieces: a sequence or a line's end may be cut in two."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What can be shown by now."""
+        text = self._held + piece
+        self._held = ""
+        if text.endswith("\r"):  # perhaps the first half of a line's end
+            text, self._held = text[:-1], "\r"
+        elif (opened := _OPEN_SEQUENCE.search(text, max(0, len(text) - _MAX_OPEN))) is not None:
+            text, self._held = text[: opened.start()], opened[0]
+        return clean(text)
+
+    def close(self) -> str:
+        """What was held back."""
+        held, self._held = self._held, ""
+        return clean(held)
+
+
+def cut_middle(text: str, *, limit: int) -> tuple[str, int]:
+    """At most so many characters, of the beginning and of the end, and how many were left out."""
+    if len(text) <= limit:
+        return text, 0
+    head = text[: limit // 2].rpartition("\n")[0] or text[: limit // 2]
+    tail_from = len(text) - limit // 2
+    tail = text[tail_from:].partition("\n")[2] or text[tail_from:]
+    return f"{head}\n\n… {len(text) - len(head) - len(tail)} characters left out …\n\n{tail}", len(text) - len(
+        head
+    ) - len(tail)
+
+
+def show_size(size: float | None) -> str:
+    """Bytes for people."""
+    if size is None:
+        return "–"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the last unit takes all")
+
+
+def show_seconds(seconds: float | None) -> str:
+    """Seconds for people: three digits that say something."""
+    if seconds is None:
+        return "–"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"
+    if seconds < 100:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

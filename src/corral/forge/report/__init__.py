@@ -1,0 +1,7 @@
+"""The report: a run as one page that can be sent to somebody."""
+
+from __future__ import annotations
+
+from corral.forge.report.write import render_report, write_report
+
+__all__ = ["render_report", "write_report"]

@@ -1,0 +1,248 @@
+"""Charts as SVG, drawn here: no library, no script, and colours that follow the reader's light or dark.
+
+How a mark looks follows from its `kind` alone, by shape as well as by colour, so nobody has to tell hues apart.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from corral.forge.pages.text import clean_line, escape
+from corral.forge.told import MarkKind
+
+_WIDTH, _HEIGHT = 560.0, 340.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 20.0, 14.0, 46.0
+_LOG_ABOVE = 30.0
+"""Values that lie further apart than this, one through the other, are drawn on a logarithmic axis."""
+_MAX_LABELS = 24
+_MAX_ROWS = 40
+_ROW_HEIGHT = 30.0
+_MIDDLE = 'text-anchor="middle"'
+_LETTER = 6.1
+"""About the width of a letter, to keep labels apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One candidate in a chart."""
+
+    id: str
+    name: str
+    kind: MarkKind
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One candidate's times, round by round."""
+
+    id: str
+    name: str
+    kind: MarkKind
+    values: tuple[float, ...]
+    median: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From values to places on the paper."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+    ticks: tuple[float, ...] = field(default=())
+
+    def at(self, value: float) -> float:
+        """Where a value is drawn."""
+        low, high, here = (
+            (math.log(self.low), math.log(self.high), math.log(max(value, self.low)))
+            if self.log
+            else (self.low, self.high, value)
+        )
+        share = 0.5 if high == low else (here - low) / (high - low)
+        return self.start + (self.end - self.start) * min(1.0, max(0.0, share))
+
+
+def make_axis(values: Sequence[float], *, start: float, end: float, binary: bool = False) -> Axis:
+    """An axis for values from 0 on, with round numbers beside it; logarithmic if they are far apart."""
+    step_base = 1024.0 if binary else 1000.0
+    positive = [value for value in values if value > 0 and math.isfinite(value)]
+    top = max(positive, default=1.0)
+    bottom = min(positive, default=top)
+    if positive and top / bottom > _LOG_ABOVE:
+        ticks = _log_ticks(bottom, top, 2.0 if binary else 10.0)
+        return Axis(ticks[0], ticks[-1], start, end, log=True, ticks=_thinned(ticks))
+    unit = step_base ** math.floor(math.log(top, step_base)) if binary else 1.0
+    ticks = tuple(tick * unit for tick in _linear_ticks(top / unit))
+    return Axis(0.0, ticks[-1], start, end, ticks=ticks)
+
+
+def _linear_ticks(top: float) -> tuple[float, ...]:
+    power = 10.0 ** math.floor(math.log10(top / 4))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if top / (power * factor) <= 5)
+    return tuple(step * number for number in range(math.ceil(top / step * 1.0001) + 1))
+
+
+def _log_ticks(bottom: float, top: float, base: float) -> tuple[float, ...]:
+    first, last = math.floor(math.log(bottom, base)), math.ceil(math.log(top, base))
+    return tuple(base**power for power in range(first, max(last, first + 1) + 1))
+
+
+def _thinned(ticks: tuple[float, ...]) -> tuple[float, ...]:
+    stride = math.ceil(len(ticks) / 7)
+    return ticks[::stride]
+
+
+def draw_scatter(
+    marks: Sequence[Mark], *, chart_id: str, title: str, x_label: str, y_label: str, show: Callable[[float], str],
+    binary: bool = False,
+) -> str:  # fmt: skip
+    """Points: how good (up) against what it cost (to the right). The best place is at the upper left."""
+    x_axis = make_axis([mark.x for mark in marks], start=_LEFT, end=_WIDTH - _RIGHT, binary=binary)
+    y_axis = Axis(0.0, 100.0, _HEIGHT - _BOTTOM, _TOP, ticks=(0.0, 25.0, 50.0, 75.0, 100.0))
+    parts = [_grid(x_axis, y_axis, show)]
+    # The winner is drawn last, so that nobody covers it.
+    for mark in sorted(marks, key=lambda mark: ("out", "ranked", "winner").index(mark.kind)):
+        note = f"{clean_line(mark.name)}: {mark.y:.1f} points, {show(mark.x)}"
+        parts.append(_mark(mark.kind, x_axis.at(mark.x), y_axis.at(mark.y), mark.id, note))
+    parts += _labels(marks, x_axis, y_axis)
+    parts.append(_axis_titles(x_label + (" (logarithmic)" if x_axis.log else ""), y_label))
+    said = "; ".join(f"{clean_line(mark.name, limit=60)} {mark.y:.1f} at {show(mark.x)}" for mark in marks[:20])
+    return _svg(chart_id, title, said or "no points", _HEIGHT, "".join(parts))
+
+
+def draw_rounds(rows: Sequence[Row], *, chart_id: str, title: str, show: Callable[[float], str]) -> str:
+    """Each round's time as a dot, the median as a bar, its interval as a line."""
+    shown = rows[:_MAX_ROWS]
+    left = _LEFT + 78.0
+    height = 20 + _ROW_HEIGHT * len(shown) + _BOTTOM
+    values = [value for row in shown for value in (*row.values, row.low or 0, row.high or 0)]
+    axis = make_axis(values, start=left, end=_WIDTH - _RIGHT)
+    parts = []
+    for tick in axis.ticks:
+        x = axis.at(tick)
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="10" y2="{height - _BOTTOM:.1f}"/>')
+        parts.append(
+            f'<text class="tick" x="{x:.1f}" y="{height - _BOTTOM + 18:.1f}" {_MIDDLE}>{_tick(show(tick))}</text>'
+        )
+    for number, row in enumerate(shown):
+        parts.append(_round_row(row, 10 + _ROW_HEIGHT * (number + 0.5), axis, left, show))
+    label = "time of the run" + (" (logarithmic)" if axis.log else "")
+    parts.append(
+        f'<text class="axis" x="{(left + _WIDTH) / 2:.1f}" y="{height - 8:.1f}" text-anchor="middle">{label}</text>'
+    )
+    said = "; ".join(
+        f"{clean_line(row.name, limit=60)}: median {show(row.median)} of {len(row.values)} rounds"
+        for row in shown[:20] if row.median is not None
+    )  # fmt: skip
+    return _svg(chart_id, title, said or "no times", height, "".join(parts))
+
+
+def _round_row(row: Row, y: float, axis: Axis, left: float, show: Callable[[float], str]) -> str:
+    name = clean_line(row.name, limit=19)
+    parts = [f'<text class="label" x="{left - 12:.1f}" y="{y + 4:.1f}" text-anchor="end">{escape(name)}</text>']
+    if row.low is not None and row.high is not None:
+        parts.append(
+            f'<line class="interval {row.kind}" x1="{axis.at(row.low):.1f}" x2="{axis.at(row.high):.1f}" '
+            f'y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
+    for number, value in enumerate(row.values, start=1):
+        parts.append(
+            f'<circle class="dot {row.kind}" cx="{axis.at(value):.1f}" cy="{y:.1f}" r="4">'
+            f"<title>{escape(f'{clean_line(row.name)}, round {number}: {show(value)}')}</title></circle>"
+        )
+    if row.median is not None:
+        x = axis.at(row.median)
+        parts.append(f'<line class="median {row.kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 9:.1f}" y2="{y + 9:.1f}"/>')
+    return f'<g data-candidate="{escape(row.id)}">{"".join(parts)}</g>'
+
+
+def _grid(x_axis: Axis, y_axis: Axis, show: Callable[[float], str]) -> str:
+    parts = []
+    for tick in y_axis.ticks:
+        y = y_axis.at(tick)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:.0f}</text>')
+    for tick in x_axis.ticks:
+        x = x_axis.at(tick)
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
+        parts.append(
+            f'<text class="tick" x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" {_MIDDLE}>{_tick(show(tick))}</text>'
+        )
+    return "".join(parts)
+
+
+def _mark(kind: MarkKind, x: float, y: float, candidate: str, note: str) -> str:
+    if kind == "winner":
+        points = []
+        for corner in range(10):
+            angle, radius = math.pi * corner / 5 - math.pi / 2, 9.5 if corner % 2 == 0 else 4.2
+            points.append(f"{x + radius * math.cos(angle):.1f},{y + radius * math.sin(angle):.1f}")
+        shape = f'<polygon class="mark winner" points="{" ".join(points)}"/>'
+    elif kind == "ranked":
+        shape = f'<circle class="mark ranked" cx="{x:.1f}" cy="{y:.1f}" r="5.5"/>'
+    else:
+        shape = f'<path class="mark out" d="M{x - 4.5:.1f} {y - 4.5:.1f}l9 9m0 -9l-9 9"/>'
+    return f'<g data-candidate="{escape(candidate)}"><title>{escape(note)}</title>{shape}</g>'
+
+
+def _labels(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[str]:
+    """Names beside the points, where there is room; a point without its name still tells it when pointed at."""
+    places = [(x_axis.at(mark.x), y_axis.at(mark.y)) for mark in marks]
+    taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
+    parts: list[str] = []
+    for mark, (x, y) in zip(marks, places, strict=True):
+        if len(parts) == _MAX_LABELS:
+            break
+        name = clean_line(mark.name, limit=22)
+        width = len(name) * _LETTER
+        for anchor, left, base in (
+            ("start", x + 11, y + 4), ("end", x - 11 - width, y + 4), ("middle", x - width / 2, y - 11),
+            ("middle", x - width / 2, y + 20), ("start", x + 9, y - 9), ("start", x + 9, y + 17),
+        ):  # fmt: skip
+            box = (left, base - 11, left + width, base + 3)
+            inside = box[0] >= _LEFT and box[2] <= _WIDTH - 2 and box[1] >= 0 and box[3] <= _HEIGHT - _BOTTOM
+            if inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                at = {"start": left, "end": left + width, "middle": left + width / 2}[anchor]
+                parts.append(
+                    f'<text class="label" x="{at:.1f}" y="{base:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
+                )
+                break
+    return parts
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _axis_titles(x_label: str, y_label: str) -> str:
+    middle = (_TOP + _HEIGHT - _BOTTOM) / 2
+    return (
+        f'<text class="axis" x="{(_LEFT + _WIDTH - _RIGHT) / 2:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">'
+        f"{escape(x_label)}</text>"
+        f'<text class="axis" x="14" y="{middle:.1f}" text-anchor="middle" transform="rotate(-90 14 {middle:.1f})">'
+        f"{escape(y_label)}</text>"
+    )
+
+
+def _tick(text: str) -> str:
+    """Without digits that say nothing: 10.0 s is 10 s."""
+    return escape(re.sub(r"(\.\d*?)0+(?= )", r"\1", text).replace(". ", " "))
+
+
+def _svg(chart_id: str, title: str, said: str, height: float, content: str) -> str:
+    return (
+        f'<svg class="chart" viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img" '
+        f'aria-labelledby="{chart_id}-title {chart_id}-said">'
+        f'<title id="{chart_id}-title">{escape(title)}</title><desc id="{chart_id}-said">{escape(said)}</desc>'
+        f"{content}</svg>"
+    )

@@ -1,0 +1,140 @@
+"""Who won, and the table of all."""
+
+from __future__ import annotations
+
+from corral.forge.pages.text import escape, show_seconds, show_size
+from corral.forge.report.parts import bar, line, name
+from corral.forge.told import CandidateRow, Told
+
+_GOOD = frozenset({"ok"})
+
+
+def write_banner(told: Told) -> str:
+    """The answer, before anything else."""
+    winners = told.winners
+    if len(winners) == 1:
+        return _banner("won", "Winner", name(winners[0].name), _why_won(told, winners[0]))
+    if winners:
+        names = " and ".join(name(row.name) for row in winners)
+        total = winners[0].total
+        return _banner("tie", "Tie", names, f"{len(winners)} candidates share the first place" + _with_points(total))
+    if told.state != "finished" and not any(row.standing for row in told.rows):
+        word = "was interrupted" if told.state == "interrupted" else "has not ended"
+        return _banner("open", "No result yet", f"The run {word}", "Nobody was judged. What there is stands below.")
+    reasons = "No candidate passed every gate." if told.rows else "There were no candidates."
+    return _banner("nobody", "No winner", "Nobody won", reasons)
+
+
+def _banner(kind: str, over: str, headline: str, below: str) -> str:
+    return (
+        f'<section class="banner {kind}" aria-label="Result"><p class="over">{over}</p>'
+        f'<p class="headline">{headline}</p><p class="below">{below}</p></section>'
+    )
+
+
+def _with_points(total: float | None) -> str:
+    return "" if total is None else f" with {total:.1f} points"
+
+
+def _why_won(told: Told, row: CandidateRow) -> str:
+    said = [] if row.total is None else [f"{row.total:.1f} of 100 points"]
+    others = [other for other in told.rows if other.kind == "ranked" and other.total is not None]
+    if others and row.total is not None and others[0].total is not None:
+        said.append(f"{row.total - others[0].total:.1f} ahead of {name(others[0].name, limit=60)}")
+    if row.median_seconds is not None:
+        said.append(show_seconds(row.median_seconds))
+    return " · ".join(said)
+
+
+def write_leaderboard(told: Told) -> str:
+    """The table. On a narrow page it scrolls by itself."""
+    heads = [
+        '<th scope="col" class="rank">Rank</th><th scope="col" class="who">Candidate</th>',
+        '<th scope="col" class="number">Total</th>',
+        *(_score_head(told, score) for score in told.score_names),
+        '<th scope="col">Gates</th>',
+        '<th scope="col" class="number">Time</th><th scope="col" class="number">CPU</th>',
+        '<th scope="col" class="number">Memory</th><th scope="col">Outcome</th>',
+    ]
+    rows = "".join(_write_row(told, row) for row in told.rows)
+    interval = (
+        "; below it the interval of the median over the rounds (95 %, where there are six or more)"
+        if told.repeated
+        else ""
+    )
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Leaderboard">'
+        f'<table class="board" id="leaderboard"><thead><tr>{"".join(heads)}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+        f'<p class="remark">Time is that of the run alone{interval}. CPU and memory are the kernel’s counts.</p>'
+    )
+
+
+def _score_head(told: Told, score: str) -> str:
+    weight = told.weights.get(score)
+    part = f'<span class="weight">{weight * 100:.0f} %</span>' if weight is not None else ""
+    return f'<th scope="col" class="number">{name(score, limit=30)}{part}</th>'
+
+
+def _write_row(told: Told, row: CandidateRow) -> str:
+    cells = [
+        f'<td class="rank"><span class="place">{escape(row.place)}</span></td>',
+        f'<th scope="row" class="who"><a href="#candidate-{escape(row.id)}">{name(row.name)}</a>{_sub(row)}</th>',
+        f'<td class="number total">{_points(row.total, row.kind)}</td>',
+    ]
+    scores = {} if row.standing is None else row.standing.scores
+    cells += [
+        f'<td class="number">{_points(scores[key].points if key in scores else None, "score")}</td>'
+        for key in told.score_names
+    ]
+    cells += [
+        f'<td class="gates">{_gates(row)}</td>',
+        f'<td class="number">{_time(row)}</td>',
+        f'<td class="number">{show_seconds(row.cpu_seconds)}</td>',
+        f'<td class="number">{show_size(row.peak_memory_bytes)}</td>',
+        f"<td>{chip(row.outcome)}</td>",
+    ]
+    return f'<tr class="{row.kind}" data-candidate="{escape(row.id)}">{"".join(cells)}</tr>'
+
+
+def _sub(row: CandidateRow) -> str:
+    gates = () if row.standing is None else row.standing.gates
+    # Why a gate was failed stands in the gates' own column.
+    text = row.description if any(not gate.passed and gate.reason for gate in gates) else row.reason or row.description
+    return f'<span class="sub" dir="auto">{line(text, limit=160)}</span>' if text else ""
+
+
+def _points(points: float | None, kind: str) -> str:
+    return "–" if points is None else f"{points:.1f}{bar(points, kind=kind)}"
+
+
+def _gates(row: CandidateRow) -> str:
+    gates = () if row.standing is None else row.standing.gates
+    if not gates:
+        return "–"
+    failed = [gate for gate in gates if not gate.passed]
+    if not failed:
+        return (
+            f'<span class="passed" title="{line(", ".join(gate.gate for gate in gates))}">✓ {len(gates)} passed</span>'
+        )
+    return "".join(
+        f'<span class="failed">✗ {name(gate.gate, limit=40)}'
+        f'<span class="sub" dir="auto">{line(gate.reason, limit=160)}</span></span>'
+        for gate in failed
+    )
+
+
+def _time(row: CandidateRow) -> str:
+    text = show_seconds(row.median_seconds)
+    if row.interval is not None:
+        low, high = row.interval
+        text += f'<span class="sub">{show_seconds(low)} – {show_seconds(high)}</span>'
+    return text
+
+
+def chip(outcome: str) -> str:
+    """How it ended, with a sign as well as a colour."""
+    kind = "good" if outcome in _GOOD else "bad"
+    if outcome in ("not run", "cancelled", "infrastructure"):
+        kind = "none"
+    return f'<span class="chip {kind}">{escape(outcome)}</span>'

@@ -1,0 +1,259 @@
+"""The rest of the page: what was asked, each candidate, its logs, its artifacts, and how to hold the run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from corral.forge.outcome import Attempt
+from corral.forge.pages.text import escape, show_seconds, show_size
+from corral.forge.report.charts import Mark, Row, draw_rounds, draw_scatter
+from corral.forge.report.embed import Embedded
+from corral.forge.report.leaderboard import chip
+from corral.forge.report.parts import bar, block, facts, flatten, line, name
+from corral.forge.told import CandidateRow, Told
+
+_MAX_MANIFEST_ROWS = 2000
+_MAX_DETAILS = 40
+
+
+def write_header(told: Told) -> str:
+    """What was asked, when, and by which rules."""
+    versions = told.definition.get("versions")
+    versions = versions if isinstance(versions, Mapping) else {}
+    settings = told.settings
+    pairs = [
+        ("Run", f"<code>{line(told.run)}</code>"),
+        ("Started", f'<time datetime="{line(told.started)}">{line(_moment(told.started))}</time>'),
+        ("Took", show_seconds(told.seconds)),
+        ("State", line(told.state)),
+        ("Candidates", str(len(told.rows))),
+        ("Rounds", line(settings.get("repeat", 1))),
+        ("At once", line(told.definition.get("jobs", "–"))),
+        ("Seed", f"<code>{line(settings.get('seed', 0))}</code>"),
+        ("Backend", line(versions.get("backend") or settings.get("backend", "–"))),
+        ("Corral", line(versions.get("corral", "–"))),
+        ("Python", line(versions.get("python", "–"))),
+        ("Kernel", line(versions.get("kernel", "–"))),
+    ]
+    return f'<p class="objective" dir="auto">{block(told.objective)}</p>{facts(pairs)}'
+
+
+def _moment(text: str) -> str:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{found:%Y-%m-%d %H:%M:%S} {found.tzname() or ''}".strip()
+
+
+def write_charts(told: Told) -> str:
+    """Score against time and against memory, and each round's time; none without points."""
+    times = [_mark(row, row.median_seconds) for row in told.rows]
+    memories = [_mark(row, row.peak_memory_bytes) for row in told.rows]
+    charts = []
+    for chart_id, title, found, label, show, binary in (
+        ("chart-time", "Score against time", times, "time of the run", show_seconds, False),
+        ("chart-memory", "Score against memory", memories, "peak memory", show_size, True),
+    ):
+        if marks := [mark for mark in found if mark is not None]:
+            points = draw_scatter(
+                marks, chart_id=chart_id, title=title, x_label=label, y_label="total score", show=show, binary=binary
+            )
+            charts.append(f"<figure><figcaption>{title}</figcaption>{points}</figure>")
+    rows = [strip for row in told.rows if (strip := _round_row(row)) is not None] if told.repeated else []
+    if rows:
+        strips = draw_rounds(rows, chart_id="chart-rounds", title="Times by round", show=show_seconds)
+        charts.append(f'<figure class="rounds"><figcaption>Times by round</figcaption>{strips}</figure>')
+    if not charts:
+        return '<p class="remark">Nothing was measured that could be drawn.</p>'
+    legend = (
+        '<p class="legend"><span class="winner">★ winner</span><span class="ranked">● ranked</span>'
+        '<span class="out">✕ not ranked</span><span>The best place is at the upper left.</span></p>'
+    )
+    return f'<div class="charts">{"".join(charts)}</div>{legend}'
+
+
+def _mark(row: CandidateRow, cost: float | None) -> Mark | None:
+    if row.total is None or cost is None:
+        return None
+    return Mark(id=row.id, name=row.name, kind=row.kind, x=float(cost), y=row.total)
+
+
+def _round_row(row: CandidateRow) -> Row | None:
+    values = tuple(attempt.seconds for attempt in row.attempts if attempt.finished and attempt.seconds is not None)
+    if not values:
+        return None
+    low, high = row.interval or (None, None)
+    return Row(id=row.id, name=row.name, kind=row.kind, values=values, median=row.median_seconds, low=low, high=high)
+
+
+def write_candidates(told: Told) -> str:
+    """For each candidate: what it is made of, what the judges said, and how each attempt went."""
+    return "".join(_candidate(row) for row in told.rows)
+
+
+def _candidate(row: CandidateRow) -> str:
+    source = row.definition.get("source")
+    pairs = [("Id", f"<code>{escape(row.id)}</code>")]
+    if isinstance(source, Mapping):
+        pairs += [(f"Source: {key}", f"<code>{line(value)}</code>") for key, value in flatten(source)]
+    for key in ("packages", "resources", "image", "network", "env"):
+        if row.definition.get(key):
+            pairs += [(found, line(value)) for found, value in flatten({key: row.definition[key]})]
+    said = f'<p dir="auto">{line(row.description, limit=1000)}</p>' if row.description else ""
+    reason = f'<p class="reason" dir="auto">{line(row.reason, limit=1000)}</p>' if row.reason else ""
+    return (
+        f'<details class="card {row.kind}" id="candidate-{escape(row.id)}"><summary>'
+        f'<span class="place">{row.place}</span>'
+        f'<span class="title">{name(row.name)}</span>{chip(row.outcome)}</summary><div class="inner">'
+        f"{said}{reason}{_verdicts(row)}{_attempts(row)}{facts(pairs)}</div></details>"
+    )
+
+
+def _verdicts(row: CandidateRow) -> str:
+    if row.standing is None:
+        return ""
+    gates = "".join(
+        f'<li class="{"passed" if gate.passed else "failed"}">{"✓" if gate.passed else "✗"} {name(gate.gate)}'
+        f'<span class="sub" dir="auto">{line(gate.reason)}</span></li>'
+        for gate in row.standing.gates
+    )
+    scores = "".join(
+        f"<li>{name(key)} <b>{points.points:.1f}</b>{bar(points.points, kind='score')}"
+        f'<span class="sub" dir="auto">{_details(points.details)}</span></li>'
+        for key, points in row.standing.scores.items()
+    )
+    return (f'<h4>Gates</h4><ul class="verdicts">{gates}</ul>' if gates else "") + (
+        f'<h4>Scores</h4><ul class="verdicts">{scores}</ul>' if scores else ""
+    )
+
+
+def _details(details: Mapping[str, Any]) -> str:
+    pairs = list(flatten(details))
+    said = " · ".join(f"{line(key, limit=60)}: {line(value, limit=300)}" for key, value in pairs[:_MAX_DETAILS])
+    return said + (" · …" if len(pairs) > _MAX_DETAILS else "")
+
+
+def _attempts(row: CandidateRow) -> str:
+    if not row.attempts:
+        return ""
+    rows = "".join(
+        f'<tr><td class="number">{attempt.round}</td><td>{chip(attempt.outcome)}<span class="sub" dir="auto">'
+        f"{line('; '.join(filter(None, (attempt.reason, *attempt.notes))))}</span></td>"
+        f'<td class="number">{"–" if attempt.exit_code is None else attempt.exit_code}</td>'
+        f'<td class="number">{show_seconds(attempt.seconds)}</td>'
+        f'<td class="number">{show_seconds(attempt.cpu_seconds)}</td>'
+        f'<td class="number">{show_size(attempt.peak_memory_bytes)}</td><td class="number">{attempt.retries}</td>'
+        f"<td>{line(', '.join(f'{key} {show_seconds(value)}' for key, value in attempt.phases.items()))}</td></tr>"
+        for attempt in row.attempts
+    )
+    heads = "".join(
+        f'<th scope="col"{" class=number" if number else ""}>{head}</th>'
+        for head, number in (
+            ("Round", True), ("Outcome", False), ("Exit code", True), ("Time", True), ("CPU", True), ("Memory", True),
+            ("Retries", True), ("Phases", False),
+        )
+    )  # fmt: skip
+    return (
+        '<h4>Attempts</h4><div class="scroll" tabindex="0" role="region" aria-label="Attempts">'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def write_logs(told: Told, logs: Mapping[tuple[str, int], str]) -> str:
+    """What each printed, folded."""
+    found = []
+    for row in told.rows:
+        for attempt in row.attempts:
+            text = logs.get((row.id, attempt.round), "")
+            found.append(
+                f'<details class="card log" data-log><summary><span class="title">{name(row.name)}'
+                f"{_round(row, attempt)}"
+                f'</span><span class="hits" data-hits></span><span class="sub">{_printed(attempt)}</span></summary>'
+                + (
+                    f'<pre class="inner" tabindex="0">{escape(text)}</pre>'
+                    if text
+                    else '<p class="inner">It printed nothing.</p>'
+                )
+                + "</details>"
+            )
+    return "".join(found) or '<p class="remark">No attempt has ended.</p>'
+
+
+def _round(row: CandidateRow, attempt: Attempt) -> str:
+    return f" <small>round {attempt.round}</small>" if len(row.attempts) > 1 or attempt.round > 1 else ""
+
+
+def _printed(attempt: Attempt) -> str:
+    return f"{show_size(attempt.log_bytes or len(attempt.log))} printed"
+
+
+def write_manifest(told: Told, embedded: Embedded) -> str:
+    """Every file that was taken out with its hash, and what was not taken."""
+    rows: list[str] = []
+    count = 0
+    for row in told.rows:
+        for attempt in row.attempts:
+            who = f"<td>{name(row.name, limit=40)}{_round(row, attempt)}</td>"
+            for file in attempt.artifacts:
+                count += 1
+                if count <= _MAX_MANIFEST_ROWS:
+                    rows.append(
+                        f"<tr>{who}<td><code>{name(file.path, limit=300)}</code></td>"
+                        f'<td class="number">{show_size(file.size)}</td>'
+                        f'<td><code class="hash">{line(file.sha256)}</code></td></tr>'
+                    )
+            for refused in attempt.refused:
+                count += 1
+                if count <= _MAX_MANIFEST_ROWS:
+                    rows.append(
+                        f'<tr class="refused">{who}<td><code>{name(refused.path, limit=300)}</code></td>'
+                        f'<td colspan="2">not taken: {line(refused.reason)}</td></tr>'
+                    )
+    if not rows:
+        return '<p class="remark">No file was taken out.</p>'
+    more = f'<p class="remark">… and {count - _MAX_MANIFEST_ROWS} more.</p>' if count > _MAX_MANIFEST_ROWS else ""
+    if embedded.left_out:
+        more += f'<p class="remark">{embedded.left_out} files are not in this page; they are in the run’s folder.</p>'
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Manifest"><table class="manifest"><thead><tr>'
+        '<th scope="col">Candidate</th><th scope="col">File</th><th scope="col" class="number">Size</th>'
+        f'<th scope="col">SHA-256</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>{more}'
+    )
+
+
+def write_repeat(told: Told, command: str) -> str:
+    """How to hold it again, and the rules as they were."""
+    judge = told.definition.get("judge")
+    return (
+        f'<pre class="command" tabindex="0">{block(command)}</pre>'
+        f"<h4>Rules for all</h4>{facts((key, line(value)) for key, value in flatten(told.settings))}"
+        + (_judge(judge) if isinstance(judge, Mapping) else "")
+    )
+
+
+def _judge(judge: Mapping[str, Any]) -> str:
+    """Its gates and scores as lists; whatever else it says of itself as it stands."""
+    lists, rest = [], {}
+    for key, value in judge.items():
+        if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            items = "".join(_judge_item(item) for item in value[:_MAX_DETAILS])
+            lists.append(f'<h4>Judge: {line(key)}</h4><ul class="verdicts">{items}</ul>')
+        else:
+            rest[key] = value
+    return "".join(lists) + (
+        f"<h4>Judge</h4>{facts((key, line(value)) for key, value in flatten(rest))}" if rest else ""
+    )
+
+
+def _judge_item(item: Mapping[str, Any]) -> str:
+    said = {key: value for key, value in item.items() if key != "name" and value is not None}
+    return f'<li>{name(item.get("name", "–"))}<span class="sub">{_details(said)}</span></li>'
+
+
+def write_warnings(told: Told) -> str:
+    """What the contest itself had to say."""
+    said = "".join(f'<li dir="auto">{line(warning, limit=600)}</li>' for warning in told.warnings)
+    return f'<section class="warnings" aria-label="Warnings"><h2>Warnings</h2><ul>{said}</ul></section>' if said else ""

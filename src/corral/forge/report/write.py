@@ -1,0 +1,98 @@
+"""One page that needs nothing else: no request leaves it, and nothing in it that is a candidate's can run.
+
+The policy in its head allows exactly our own script and style, by their hashes. What candidates made is text that was
+escaped, or data in a block for our script, which puts it on the page as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING
+
+from corral.forge.pages.assets import read_asset
+from corral.forge.pages.text import clean_line, escape
+from corral.forge.report.embed import embed_artifacts, embed_logs
+from corral.forge.report.leaderboard import write_banner, write_leaderboard
+from corral.forge.report.parts import data_block
+from corral.forge.report.repeat import make_command
+from corral.forge.report.sections import (
+    write_candidates,
+    write_charts,
+    write_header,
+    write_logs,
+    write_manifest,
+    write_repeat,
+    write_warnings,
+)
+from corral.forge.told import tell
+
+if TYPE_CHECKING:
+    from corral.forge.runfolder import Run
+
+_HERE = "corral.forge.report"
+_SHARED = "corral.forge.pages"
+
+
+def write_report(run: Run, target: Path, *, command: str | None = None) -> Path:
+    """Write the run's report, whole or not at all, and say where.
+
+    Args:
+        run: As its folder tells it; also one that broke off.
+        target: The file. One that is there is replaced; a folder gets `report.html`.
+        command: What holds this contest again, where the caller knows it.
+
+    Raises:
+        OSError: it can't be written there.
+    """
+    file = target / "report.html" if target.is_dir() else target
+    page = render_report(run, command=command)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, unfinished = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(page)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(unfinished).chmod(0o666 & ~umask)  # it is to be passed on, not for us alone
+        Path(unfinished).replace(file)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise
+    return file
+
+
+def render_report(run: Run, *, command: str | None = None) -> str:
+    """The page as text."""
+    told = tell(run)
+    embedded = embed_artifacts(run, told)
+    style = read_asset(_SHARED, "page.css") + read_asset(_HERE, "report.css")
+    script = read_asset(_HERE, "diff.js") + read_asset(_HERE, "report.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return Template(read_asset(_HERE, "report.html")).substitute(
+        policy=escape(policy),
+        title=escape(f"{clean_line(told.objective, limit=60) or 'Contest'} · {clean_line(told.run)}"),
+        style=style,
+        script=script,
+        header=write_header(told),
+        banner=write_banner(told),
+        warnings=write_warnings(told),
+        leaderboard=write_leaderboard(told),
+        charts=write_charts(told),
+        candidates=write_candidates(told),
+        logs=write_logs(told, embed_logs(told.rows)),
+        manifest=write_manifest(told, embedded),
+        repeat=write_repeat(told, command or make_command(told)),
+        data=data_block("artifact-data", embedded.files),
+    )
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

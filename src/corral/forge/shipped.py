@@ -1,0 +1,69 @@
+"""The candidates that take part when nobody names any: those in `./candidates`, else the five that ship."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from corral.errors import SpecError
+from corral.forge.candidate import Candidate
+from corral.forge.ids import id_from_name
+
+OBJECTIVE = "Generate weekly 'AI Events in San Francisco' post for Discord"
+"""What the five are made for. It needs no network: what they know is in them."""
+
+FOLDER = Path(__file__).parent / "candidates"
+_MAX_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A candidate that is one Python file, and what it says of itself."""
+
+    id: str
+    name: str
+    description: str
+    path: Path
+
+    def to_candidate(self) -> Candidate:
+        """For a contest."""
+        return Candidate.script(self.path, id=self.id, name=self.name, description=self.description)
+
+
+def list_shipped() -> tuple[Script, ...]:
+    """The five, in their order."""
+    return tuple(_describe(FOLDER / f"{name}.py", name) for name in ("alpha", "beta", "gamma", "delta", "epsilon"))
+
+
+def find_scripts(folder: Path | None = None) -> tuple[Script, ...]:
+    """`candidates/*.py` below the working folder, by name; if there are none, the five that ship.
+
+    Raises:
+        SpecError: a file name of which no id can be made.
+    """
+    here = (folder or Path.cwd()) / "candidates"
+    paths = sorted(path for path in here.glob("*.py") if path.is_file() and not path.name.startswith(("_", ".")))
+    found: dict[str, Script] = {}
+    for path in paths:
+        script = _describe(path, id_from_name(path.stem))
+        if script.id.lower() in found:
+            other = found[script.id.lower()].path.name
+            raise SpecError(f"{path.name} and {other} have the same id {script.id!r}", hint="rename one")
+        found[script.id.lower()] = script
+    return tuple(found.values()) or list_shipped()
+
+
+def _describe(path: Path, candidate_id: str) -> Script:
+    """What it is said to be is the first line of the file's docstring. Nothing of it is run."""
+    name = f"Agent {candidate_id.replace('_', ' ').replace('-', ' ').title()}"
+    return Script(id=candidate_id, name=name, description=_first_line(path).rstrip("."), path=path)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            text = ast.get_docstring(ast.parse(file.read(_MAX_BYTES))) or ""
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""  # that it is no Python is for the contest to find out
+    return text.strip().partition("\n")[0][:200]

@@ -1,0 +1,176 @@
+"""Medians and how sure they are, with no assumption about how times are distributed. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from corral.errors import SpecError
+
+Over = Literal["median", "mean", "best", "worst"]
+"""How several rounds of one candidate become one number; `best` is best-of-k."""
+
+CONFIDENCE = 0.95
+_OVERS = ("median", "mean", "best", "worst")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Where the true median lies. `coverage` is how sure that is, which for few values is less than was asked for."""
+
+    low: float
+    high: float
+    coverage: float
+
+    def overlaps(self, other: Interval) -> bool:
+        """Whether the two have a point in common: then a difference may be chance."""
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Some measured values in a few numbers."""
+
+    count: int
+    median: float
+    mean: float
+    least: float
+    most: float
+    deviation: float
+    """Standard deviation of the sample; 0 for one value."""
+    low: float
+    high: float
+    """The median's interval, by `median_interval`."""
+
+    def to_json(self) -> dict[str, float]:
+        """As plain values."""
+        return asdict(self)
+
+
+def find_median(values: Sequence[float]) -> float:
+    """The middle one, or the mean of the two in the middle.
+
+    Raises:
+        ValueError: no values, or one that is not finite.
+    """
+    ordered = _check(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return _between(ordered[middle - 1], ordered[middle])
+
+
+def find_mean(values: Sequence[float]) -> float:
+    """The mean, which never leaves the range of the values. Raises: as `find_median`."""
+    ordered = _check(values)
+    # Divided first: the sum of what is finite may not be.
+    return min(max(math.fsum(value / len(ordered) for value in ordered), ordered[0]), ordered[-1])
+
+
+def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Interval:
+    """An interval that has the true median with at least that confidence, from the order of the values alone.
+
+    Of n values, the number that lie below the true median follows the binomial distribution with p = 1/2, whatever they
+    measure. So the k-th smallest and the k-th largest enclose it with the probability 1 − 2·P(B ≤ k − 1). The largest k
+    that is still sure enough is taken. Below six values none is for 95 %: then it is the whole range, and `coverage`
+    says how sure that is (1 − 2^(1−n), for five values 93.75 %).
+
+    Raises:
+        ValueError: as `find_median`, or a confidence that is not between 0 and 1.
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence!r} is not between 0 and 1")
+    ordered = _check(values)
+    count = len(ordered)
+    # Whole numbers: 2^n fits no float for many values.
+    below, rank, ways = 1, 0, 1
+    while rank + 1 < (count + 1) // 2:
+        ways = ways * (count - rank) // (rank + 1)
+        if _coverage(below + ways, count) < confidence:
+            break
+        below, rank = below + ways, rank + 1
+    return Interval(ordered[rank], ordered[count - 1 - rank], _coverage(below, count))
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Everything at once. Raises: as `find_median`."""
+    ordered = _check(values)
+    mean = find_mean(ordered)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in ordered) / max(len(ordered) - 1, 1))
+    interval = median_interval(ordered)
+    return Summary(
+        count=len(ordered), median=find_median(ordered), mean=mean, least=ordered[0], most=ordered[-1],
+        deviation=spread, low=interval.low, high=interval.high,
+    )  # fmt: skip
+
+
+def describe_seconds(values: Sequence[float]) -> dict[str, float]:
+    """What a standing says of times: `median`, and of several values also `low` and `high`. Nothing of none."""
+    if not values:
+        return {}
+    found = {"median": find_median(values)}
+    if len(values) > 1:
+        interval = median_interval(values)
+        found |= {"low": interval.low, "high": interval.high}
+    return found
+
+
+def check_over(over: str) -> Over:
+    """One of the four ways. Raises: SpecError."""
+    for known in _OVERS:
+        if over == known:
+            return known  # type: ignore[return-value] # mypy does not narrow a text by comparison
+    raise SpecError(f"over={over!r} is not a way to join rounds", hint=f"there are: {', '.join(_OVERS)}")
+
+
+def join_rounds(points: Sequence[float], over: Over) -> float:
+    """One number for several rounds, where more is better. Raises: as `find_median`."""
+    if over == "median":
+        return find_median(points)
+    if over == "mean":
+        return find_mean(points)
+    return max(_check(points)) if over == "best" else min(_check(points))
+
+
+def find_strengths(wins: Mapping[tuple[str, str], float], names: Sequence[str]) -> dict[str, float]:
+    """Bradley-Terry strengths from comparisons; (a, b) → how often a won over b, where a tie is half for each.
+
+    Each name also has one comparison with a stranger of strength 1 that ends in a tie. Without it, whoever wins all
+    would be infinitely strong. Strengths mean: a beats b with the probability s(a) / (s(a) + s(b)).
+    """
+    strengths = dict.fromkeys(names, 1.0)
+    pairs: dict[str, dict[str, float]] = {name: {} for name in names}
+    won = dict.fromkeys(names, 0.5)
+    for (first, second), count in wins.items():
+        won[first] += count
+        for one, other in ((first, second), (second, first)):
+            pairs[one][other] = pairs[one].get(other, 0.0) + count
+    for _ in range(1000):  # it converges in tens; this is a guard
+        old = strengths
+        strengths = {
+            name: won[name]
+            / (1 / (old[name] + 1) + math.fsum(n / (old[name] + old[other]) for other, n in met.items()))
+            for name, met in pairs.items()
+        }
+        if all(math.isclose(old[name], strengths[name], rel_tol=1e-12) for name in names):
+            break
+    return strengths
+
+
+def _check(values: Sequence[float]) -> list[float]:
+    if not values:
+        raise ValueError("there are no values")
+    if not all(math.isfinite(value) for value in values):
+        raise ValueError("a value is not finite")
+    return sorted(float(value) for value in values)
+
+
+def _between(low: float, high: float) -> float:
+    return min(max(low / 2 + high / 2, low), high)
+
+
+def _coverage(below: int, count: int) -> float:
+    """How sure it is, if `below` is the sum of the binomial coefficients that were left out at each end."""
+    return max(0.0, 1 - (below << 1) / (1 << count)) if count > 1 else 0.0

@@ -1,0 +1,89 @@
+"""Just enough HTTP for one page on loopback: GET, one request per connection, everything bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+MAX_HEAD_BYTES = 16 * 1024
+HEAD_SECONDS = 10.0
+_REASONS = {
+    200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+    431: "Request Header Fields Too Large", 503: "Service Unavailable",
+}  # fmt: skip
+# For every answer. The page's own policy is stricter in what it may load, and is set beside these.
+_ALWAYS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Connection": "close",
+}
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+NOTHING_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
+"""For what candidates made: whatever it is, it may do nothing."""
+
+
+class BadRequestError(Exception):
+    """The client's fault. Carries the status."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks for."""
+
+    method: str
+    path: str
+    """Decoded; without what stands after a question mark."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By names in small letters."""
+
+
+async def read_request(reader: asyncio.StreamReader) -> Request:
+    """The head of one request. A body is neither wanted nor read.
+
+    Raises:
+        BadRequestError: it is none.
+        TimeoutError: it does not come.
+    """
+    try:
+        async with asyncio.timeout(HEAD_SECONDS):
+            head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError as error:
+        raise BadRequestError(431, "the request's head is too long") from error
+    except asyncio.IncompleteReadError as error:
+        raise BadRequestError(400, "the request ended early") from error
+    lines = head.decode("latin-1").split("\r\n")
+    words = lines[0].split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
+        raise BadRequestError(400, "not a request")
+    headers: dict[str, str] = {}
+    for line in lines[1:-2]:
+        name, colon, value = line.partition(":")
+        if not colon or name.strip() != name or name.lower() in headers:  # two hosts are no host
+            raise BadRequestError(400, "a header is none, or comes twice")
+        headers[name.lower()] = value.strip()
+    return Request(words[0], unquote(words[1].partition("?")[0], errors="replace"), headers)
+
+
+def make_head(status: int, kind: str, *, more: Mapping[str, str] | None = None) -> bytes:
+    """The head of an answer."""
+    headers = {"Content-Type": kind, "Content-Security-Policy": NOTHING_POLICY, **_ALWAYS, **(more or {})}
+    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", *(f"{name}: {value}" for name, value in headers.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def make_answer(status: int, kind: str, body: bytes, *, more: Mapping[str, str] | None = None) -> bytes:
+    """A whole answer."""
+    return make_head(status, kind, more={"Content-Length": str(len(body)), **(more or {})}) + body
