@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 IMAGE = "corral-test:1"
+BUSYBOX_IMAGE = "corral-test-busybox:1"
 _READY_SECONDS = 60.0
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _PROGRAMS = """
@@ -29,6 +30,12 @@ _PROGRAMS = """
     kill ln ls mkdir mkfifo mktemp mv nohup nproc od printf ps pwd readlink realpath rm rmdir sed seq setsid sha256sum
     sleep sort stat stty sync tail tar tee test timeout touch tr true truncate tty uname uniq wc which whoami xargs yes
 """.split()  # noqa: SIM905 - a list literal would be a page long
+_CAPABILITIES = """
+    CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
+    NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN
+    SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE
+    MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE
+""".split()  # noqa: SIM905 - by number
 _LEFT_OUT = re.compile(r"/(__pycache__|test|tests|idlelib|tkinter|ensurepip|lib2to3|site-packages|dist-packages)(/|$)")
 _FOLDERS = ("usr", "usr/bin", "usr/lib", "etc", "proc", "sys", "dev", "home", "srv", "var", "run", "root")
 
@@ -62,13 +69,16 @@ def find_lack() -> str | None:
 
 
 @contextmanager
-def open_daemon() -> Iterator[Daemon]:
-    """Start one, put the image into it, and end it, by its number, with all that it holds."""
+def open_daemon(*, bridge: bool = False) -> Iterator[Daemon]:
+    """Start one, put the image into it, and end it, by its number, with all that it holds.
+
+    With a bridge it has Docker's own network, inside its own namespace: it leads to the daemon's side and no further.
+    """
     folder = Path(tempfile.mkdtemp(prefix="corral-dockerd-", dir="/tmp"))  # a socket's path must be short
     process: subprocess.Popen[bytes] | None = None
     try:
         host = f"unix://{folder}/docker.sock"
-        process = _start(folder, host)
+        process = _start(folder, host, bridge=bridge)
         _load_image(folder, host)
         yield Daemon(host, IMAGE, process.pid)
     finally:
@@ -77,12 +87,13 @@ def open_daemon() -> Iterator[Daemon]:
         _remove(folder)
 
 
-def _start(folder: Path, host: str) -> subprocess.Popen[bytes]:
+def _start(folder: Path, host: str, *, bridge: bool) -> subprocess.Popen[bytes]:
     # In a mount and a network namespace of its own, so that nothing of the machine's is touched; no bridge, no rules.
     argv = [
         "unshare", "--mount", "--net", "--propagation", "slave",
         "dockerd", "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid",
-        "--host", host, "--bridge", "none", "--iptables=false", "--ip6tables=false", "--log-level", "warn",
+        "--host", host, *([] if bridge else ["--bridge", "none"]), "--iptables=false", "--ip6tables=false", "--log-level", "warn",
+        *_wrap_runtime(folder),
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -96,6 +107,26 @@ def _start(folder: Path, host: str) -> subprocess.Popen[bytes]:
             raise RuntimeError(f"dockerd does not answer:\n{(folder / 'log').read_text()[-3000:]}")
         time.sleep(0.1)
     return process
+
+
+def _wrap_runtime(folder: Path) -> list[str]:
+    """A privileged exec asks for every capability there is, and fails where root itself has not got them all.
+
+    There, and only there, the runtime is called by a script that strikes out the missing ones.
+    """
+    bounding = int(re.findall(r"^CapBnd:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)[0], 16)
+    missing = [name for number, name in enumerate(_CAPABILITIES) if not bounding >> number & 1]
+    runc = shutil.which("runc", path=_PATH)
+    if not missing or runc is None:
+        return []
+    edits = " ".join(f'-e \'s/"CAP_{name}",//g; s/,"CAP_{name}"//g\'' for name in missing)
+    script = folder / "runtime"
+    script.write_text(
+        '#!/bin/sh\nfor word; do\n  [ "$last" != --process ] || sed -i ' + edits + ' "$word"\n  last=$word\ndone\n'
+        f'exec {runc} "$@"\n'
+    )
+    script.chmod(0o755)
+    return ["--add-runtime", f"lesser={script}", "--default-runtime", "lesser"]
 
 
 def _answers(host: str) -> bool:
@@ -155,6 +186,32 @@ def write_rootfs(target: Path) -> None:
         tar.add(library, arcname=str(library).lstrip("/"), filter=_plain)
         _add_text(tar, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\ndaytona:x:1000:1000::/home/daytona:/bin/sh\n")
         _add_text(tar, "etc/group", "root:x:0:\ndaytona:x:1000:\n")
+
+
+def find_busybox() -> str | None:
+    """A busybox that needs no libraries, None if this machine has none."""
+    found = shutil.which("busybox", path=_PATH)
+    if found is None or _find_libraries([found]):
+        return None
+    return found
+
+
+def load_busybox(daemon: Daemon, busybox: str) -> str:
+    """An image with busybox and nothing else; gives its name."""
+    applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True, timeout=30).stdout.split()
+    with tempfile.NamedTemporaryFile(suffix=".tar") as file:
+        with tarfile.open(file.name, "w") as tar:
+            for name in ("bin", "etc", "proc", "sys", "dev", "home", "root", "var"):
+                _add_folder(tar, name, 0o755)
+            _add_folder(tar, "tmp", 0o1777)
+            _add_file(tar, "bin/busybox", busybox)
+            for name in applets:
+                if name != "busybox":
+                    _add_link(tar, f"bin/{name}", "busybox")
+            _add_text(tar, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\ndaytona:x:1000:1000::/home/daytona:/bin/sh\n")
+            _add_text(tar, "etc/group", "root:x:0:\ndaytona:x:1000:\n")
+        daemon.run("import", "--change", "USER daytona", file.name, BUSYBOX_IMAGE)
+    return BUSYBOX_IMAGE
 
 
 def _find_libraries(paths: list[str]) -> dict[str, str]:

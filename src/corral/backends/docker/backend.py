@@ -19,6 +19,7 @@ from corral.backends.docker.capable import describe, refuse_what_is_missing
 from corral.backends.docker.container import (
     CREATED_LABEL,
     GVISOR_RUNTIME,
+    KEY_LABEL,
     LABEL,
     OWNER_LABEL,
     SPEC_LABEL,
@@ -29,6 +30,7 @@ from corral.backends.docker.container import (
 )
 from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi, Json
+from corral.backends.docker.enter import make_key
 from corral.backends.docker.images import ensure_image
 from corral.backends.docker.keeping import OWN_IMAGES, STOPPED, Keeping
 from corral.backends.docker.link import LinkHolder
@@ -163,8 +165,9 @@ class DockerBackend:
             image = await ensure_image(self._api, self.settings, spec.image)
         standing = Standing(sandbox_id or str(uuid.uuid4()))
         body = Body(container="", standing=standing, created=time.time(), user="", trash=trash)
+        body.view_key = make_key() if self.settings.isolation == "runc" else None
         sandbox = DockerSandbox(body, spec, self._links, self._keeping, on_event=on_event)
-        creating = asyncio.ensure_future(self._create_container(spec, image, standing))
+        creating = asyncio.ensure_future(self._create_container(spec, image, standing, body.view_key))
         try:
             body.container = await asyncio.shield(creating)
             await self._bring_up(sandbox, body, spec, image)
@@ -176,11 +179,13 @@ class DockerBackend:
         sandbox.tell("created")
         return sandbox
 
-    async def _create_container(self, spec: Spec, image: str, standing: Standing) -> str:
+    async def _create_container(self, spec: Spec, image: str, standing: Standing, key: str | None = None) -> str:
         if self._disk is None:
             self._disk = await can_limit_disk(self._api)
         for disk in (True, False) if self._disk else (False,):
-            config = make_config(spec, self.settings, image=image, sandbox_id=standing.sandbox_id, disk=disk)
+            config = make_config(
+                spec, self.settings, image=image, sandbox_id=standing.sandbox_id, disk=disk, view_key=key
+            )
             try:
                 return await self._api.create_container(config, name=str(standing))
             except DockerError as error:
@@ -257,7 +262,7 @@ class DockerBackend:
         labels = container["Labels"]
         body = Body(
             container=str(container["Id"]), standing=standing, created=float(labels[CREATED_LABEL]), user="",
-            is_paused=container.get("State") == "paused",
+            is_paused=container.get("State") == "paused", view_key=labels.get(KEY_LABEL),
         )  # fmt: skip
         sandbox = DockerSandbox(body, load_spec(labels[SPEC_LABEL]), self._links, self._keeping)
         known = self._users.get(str(container.get("Image")))
@@ -408,7 +413,8 @@ class DockerBackend:
             info = await self._api.info()
             if self._disk is None:
                 self._disk = await can_limit_disk(self._api)
-            return describe(info, self.settings, disk=self._disk)
+            lack = await self._links.get().views.find_lack()
+            return describe(info, self.settings, disk=self._disk, no_views=lack)
 
     async def sweep(self) -> None:
         """Remove what processes of this machine left that are no more, and what is over. In the I/O thread."""

@@ -28,8 +28,8 @@ def refuse_what_is_missing(spec: Spec) -> None:
             raise CapabilityError(f"the docker backend has no {power}", op="create", hint=hint)
 
 
-def describe(info: dict[str, Any], settings: Settings, *, disk: bool) -> Capabilities:
-    """What the daemon says that it can."""
+def describe(info: dict[str, Any], settings: Settings, *, disk: bool, no_views: str | None) -> Capabilities:
+    """What the daemon says that it can. `no_views`: why there are none."""
     gvisor = settings.isolation == "gvisor"
     notes = [
         "between stdout and stderr the order is only close: the daemon reads them apart",
@@ -38,6 +38,8 @@ def describe(info: dict[str, Any], settings: Settings, *, disk: bool) -> Capabil
     ]
     if not disk:
         notes.append(f"the storage driver {info.get('Driver')} has no limit for one container's disk here")
+    if no_views is not None:
+        notes.append(f"no views: {no_views}")
     return Capabilities(
         isolation="gVisor (runsc)" if gvisor else "container: namespaces, no capabilities, seccomp, cgroups",
         memory="hard" if info.get("MemoryLimit") else "none",
@@ -45,6 +47,6 @@ def describe(info: dict[str, Any], settings: Settings, *, disk: bool) -> Capabil
         cpu="hard" if info.get("CpuCfsQuota", info.get("CPUCfsQuota")) else "none",
         disk="hard" if disk else "none",
         network=("none", "open"),
-        powers=POWERS,
+        powers=POWERS if no_views is not None else POWERS | {"views"},
         notes=tuple(notes),
     )

@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from corral.backends.docker.enter import make_mount, open_to_key
 from corral.backends.docker.insidescripts import KEEPER
 from corral.backends.docker.settings import Settings
 from corral.spec import Lifetime, NetworkPolicy, Resources, Spec
@@ -20,10 +21,13 @@ LABEL = "dev.corral.sandbox"
 SPEC_LABEL = "dev.corral.spec"
 OWNER_LABEL = "dev.corral.owner"
 CREATED_LABEL = "dev.corral.created"
+KEY_LABEL = "dev.corral.view-key"
+"""For whoever connects, and makes views there. Containers can't read labels."""
 IMAGE_LABEL = "dev.corral.image"
 """On images of ours: `snapshot`, `stopped`, `fork` or `build`."""
 GVISOR_RUNTIME = "runsc"
 
+_ANY_KEY = f"{0x5EC7E7 << 39:x}"
 _NAME = re.compile(r"/?corral_(?P<id>[0-9a-f-]{36})_(?:o|k_(?P<deadline>\d+)_(?P<name>.*))")
 
 
@@ -128,10 +132,16 @@ def is_orphan(owner: str) -> bool:
 
 
 @cache
-def read_seccomp() -> str:
-    """Our profile; made from the engine's table by tools/export-seccomp."""
+def _load_seccomp(*, with_key: bool) -> str:
     profile = json.loads((files("corral.backends.docker") / "seccomp.json").read_text())
-    return json.dumps(profile, separators=(",", ":"))
+    return json.dumps(open_to_key(profile, _ANY_KEY) if with_key else profile, separators=(",", ":"))
+
+
+def read_seccomp(view_key: str | None = None) -> str:
+    """Our profile; made from the engine's table by tools/export-seccomp."""
+    text = _load_seccomp(with_key=view_key is not None)
+    # It is long, so the key is put into the text.
+    return text if view_key is None else text.replace(str(int(_ANY_KEY, 16)), str(int(view_key, 16)))
 
 
 def make_limits(resources: Resources, settings: Settings) -> dict[str, Any]:
@@ -145,14 +155,16 @@ def make_limits(resources: Resources, settings: Settings) -> dict[str, Any]:
     }
 
 
-def make_config(spec: Spec, settings: Settings, *, image: str, sandbox_id: str, disk: bool) -> dict[str, Any]:
+def make_config(
+    spec: Spec, settings: Settings, *, image: str, sandbox_id: str, disk: bool, view_key: str | None = None
+) -> dict[str, Any]:
     """Everything that is strict by default: no network, no capability, no new privileges, our filter, all limits."""
     host: dict[str, Any] = {
         **make_limits(spec.resources, settings),
         "AutoRemove": True,
         "NetworkMode": "none" if spec.network.mode == "none" else "default",
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges", f"seccomp={read_seccomp()}"],
+        "SecurityOpt": ["no-new-privileges", f"seccomp={read_seccomp(view_key)}"],
         "Ulimits": [
             {"Name": "nofile", "Soft": spec.resources.open_files, "Hard": spec.resources.open_files},
             {"Name": "core", "Soft": 0, "Hard": 0},
@@ -163,6 +175,8 @@ def make_config(spec: Spec, settings: Settings, *, image: str, sandbox_id: str, 
     }
     if settings.isolation == "gvisor":
         host["Runtime"] = GVISOR_RUNTIME
+    if view_key is not None:
+        host["Mounts"] = [make_mount()]
     if disk:
         host["StorageOpt"] = {"size": str(spec.resources.disk)}
     return {
@@ -185,6 +199,7 @@ def make_config(spec: Spec, settings: Settings, *, image: str, sandbox_id: str, 
             SPEC_LABEL: dump_spec(spec),
             OWNER_LABEL: describe_owner(),
             CREATED_LABEL: f"{time.time():.3f}",
+            **({KEY_LABEL: view_key} if view_key is not None else {}),
         },
         "HostConfig": host,
     }

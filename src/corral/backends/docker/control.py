@@ -47,6 +47,8 @@ class Control:
         if not self._closed:
             self._closed = True
             self._on_end()
+            with contextlib.suppress(*_BROKEN):
+                await self._stream.close()
 
     async def ask(self, line: str, *, answer: str) -> bool:
         """Say a line; whether the answer came."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import aiodocker
@@ -32,6 +34,25 @@ class Duplex(Stream):
             transport.write_eof()
 
 
+@contextlib.contextmanager
+def as_podman_wants(config: Json) -> Iterator[Json]:
+    """Podman takes a system call filter by the name of a file, which it reads while the container is made.
+
+    So it has to be on this machine. One that is not refuses, as it finds no such file.
+    """
+    options = config.get("HostConfig", {}).get("SecurityOpt", [])
+    with tempfile.NamedTemporaryFile("w", prefix="corral-seccomp-", suffix=".json") as file:
+        changed = []
+        for option in options:
+            name, _, value = option.partition("=")
+            if name == "seccomp":
+                file.write(value)
+                file.flush()
+                value = file.name
+            changed.append(f"{name}={value}" if value else name)
+        yield {**config, "HostConfig": {**config.get("HostConfig", {}), "SecurityOpt": changed}}
+
+
 class EngineApi:
     """One connection pool to one daemon."""
 
@@ -43,6 +64,7 @@ class EngineApi:
         url = "unix://localhost" if self._connector is not None else host  # the client's own word for any socket
         self._docker = aiodocker.Docker(url=url, connector=self._connector, timeout=timeout)
         self._known_info: Json | None = None
+        self._is_podman: bool | None = None
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -55,6 +77,13 @@ class EngineApi:
         if self._known_info is None:
             self._known_info = dict(await self._docker.system.info())
         return self._known_info
+
+    async def is_podman(self) -> bool:
+        """Whether it is podman that answers; asked once."""
+        if self._is_podman is None:
+            told = await self._docker.version()
+            self._is_podman = any("podman" in str(part.get("Name")).lower() for part in told.get("Components") or [])
+        return self._is_podman
 
     async def _ask(self, path: str, method: str = "GET", *, params: Json | None = None, body: Any = None) -> Any:
         data = json.dumps(body) if body is not None else None
@@ -69,7 +98,8 @@ class EngineApi:
 
     async def create_container(self, config: Json, *, name: str) -> str:
         """Gives its id."""
-        container = await self._docker.containers.create(config, name=name)
+        with as_podman_wants(config) if await self.is_podman() else contextlib.nullcontext(config) as wanted:
+            container = await self._docker.containers.create(wanted, name=name)
         return str(container.id)
 
     async def start_container(self, container: str) -> None:
@@ -163,12 +193,13 @@ class EngineApi:
     # Programs.
 
     async def create_exec(
-        self, container: str, argv: Sequence[str], *, env: Mapping[str, str], user: str, stdin: bool, tty: bool
-    ) -> str:
-        """Prepare a program; gives its id."""
+        self, container: str, argv: Sequence[str], *, env: Mapping[str, str], user: str, stdin: bool, tty: bool,
+        privileged: bool = False,
+    ) -> str:  # fmt: skip
+        """Prepare a program; gives its id. `privileged` is for `enter` alone."""
         body: Json = {
             "Cmd": list(argv), "Env": [f"{name}={value}" for name, value in env.items()], "AttachStdin": stdin,
-            "AttachStdout": True, "AttachStderr": True, "Tty": tty, "User": user,
+            "AttachStdout": True, "AttachStderr": True, "Tty": tty, "User": user, "Privileged": privileged,
         }  # fmt: skip
         if tty:
             body["DetachKeys"] = _NO_DETACH
@@ -208,12 +239,20 @@ class EngineApi:
         async for event in self._docker.images.pull(name, stream=True):
             yield dict(event)
 
+    async def import_image(self, data: bytes, *, name: str) -> None:
+        """Make one of a tar. The name goes in one piece: podman does not look at a tag beside it."""
+        async with self._docker._query(  # noqa: SLF001
+            "images/create", method="POST", params={"fromSrc": "-", "repo": name}, data=data,
+            headers={"Content-Type": "application/x-tar"},
+        ) as response:  # fmt: skip
+            await response.read()
+
     async def build(self, context: bytes, *, tag: str, labels: Mapping[str, str]) -> AsyncIterator[Json]:
         """Build one from a tar with a Dockerfile; tells how it goes."""
         import io
 
         async for event in self._docker.images.build(
-            fileobj=io.BytesIO(context), encoding="identity", tag=tag, labels=dict(labels), stream=True, rm=True
+            fileobj=io.BytesIO(context), encoding="identity", tag=tag, labels=dict(labels), stream=True, forcerm=True
         ):
             yield dict(event)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import re
 import tarfile
 from collections.abc import AsyncIterator
 
@@ -18,6 +19,7 @@ from corral.errors import BackendUnavailableError
 from corral.image import Image
 
 BUILD_REPO = "corral-build"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 log = logging.getLogger("corral.docker")
 
@@ -73,10 +75,14 @@ class _StepFailedError(Exception):
 
 
 async def _follow(steps: AsyncIterator[Json], name: str) -> None:
+    last = ""
     async for step in steps:
         if "error" in step:
-            raise _StepFailedError(str(step["error"]))
-        text = str(step.get("status") or step.get("stream") or "").strip()
+            raise _StepFailedError(
+                f"{step['error']}; the last line before was: {last[-200:]}" if last else step["error"]
+            )
+        text = _COLOUR.sub("", str(step.get("status") or step.get("stream") or "")).strip()
+        last = text or last
         if text and "progressDetail" not in step:
             log.debug("%s: %s", name, text[:200])
 

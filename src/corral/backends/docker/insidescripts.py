@@ -130,17 +130,29 @@ def split_env(request: SpawnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
     Raises:
         InvalidCommandError: all together more than a kernel takes.
     """
-    odd = [f"{name}={value}" for name, value in request.env.items() if not _VARIABLE.fullmatch(name) or
-           _has_raw_bytes(value)]  # fmt: skip
+    odd, plain = part_env(request)
+    return (("env", *odd, *request.argv) if odd else request.argv), plain
+
+
+def part_env(request: SpawnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The variables that neither a shell nor JSON hands on, as words; and the others.
+
+    Raises:
+        InvalidCommandError: all together more than a kernel takes.
+    """
+    odd = tuple(f"{name}={value}" for name, value in request.env.items() if not _VARIABLE.fullmatch(name) or
+                _has_raw_bytes(value))  # fmt: skip
     names = {word.partition("=")[0] for word in odd}
     plain = {name: value for name, value in request.env.items() if name not in names}
-    words = (*request.argv, *odd, *(f"{name}={value}" for name, value in plain.items()))
+    words = (
+        *request.argv, *odd, *(f"{name}={value}" for name, value in plain.items()), *request.read_only, *request.hidden,
+    )  # fmt: skip
     if sum(len(word.encode("utf-8", "surrogateescape")) + 9 for word in words) > _MAX_TOGETHER_BYTES:
         raise InvalidCommandError(
             "arguments and environment are together too much for a kernel",
             hint="pass content as stdin=, or write a file",
         )
-    return (("env", *odd, *request.argv) if odd else request.argv), plain
+    return odd, plain
 
 
 def _has_raw_bytes(word: str) -> bool:

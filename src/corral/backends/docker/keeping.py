@@ -31,6 +31,7 @@ STOPPED = "corral-stopped"
 TRASH = "corral-trash"
 """Nobody's any more, but in use by a container: removed when that has ended."""
 OWN_IMAGES = frozenset({SNAPSHOTS, STOPPED, TRASH})
+_FORK_SECONDS = 300.0
 NAME_LABEL = "dev.corral.name"
 
 
@@ -169,8 +170,11 @@ class Keeping:
         await self._api.remove_image(f"{TRASH}:{tag}")
 
     async def sweep_trash(self) -> None:
-        """Remove what nobody needs any more."""
+        """Remove what nobody needs any more. One that was made just now may be about to become a fork."""
         for image in await self._find(TRASH):
+            age = time.time() - float(image["Labels"][CREATED_LABEL])
+            if not image["Labels"].get(LABEL) and age < _FORK_SECONDS:
+                continue
             await self._api.remove_image(f"{TRASH}:{image['Tag']}")
 
     async def make_trash(self, container: str) -> str:

@@ -7,6 +7,7 @@ import asyncio
 from corral.backends.docker.engine_api import EngineApi
 from corral.backends.docker.iothread import IoThread
 from corral.backends.docker.settings import Settings
+from corral.backends.docker.views import Views
 from corral.perprocess import PerProcess
 
 
@@ -18,6 +19,7 @@ class Link:
         self.io = IoThread()
         self.locks: dict[str, asyncio.Lock] = {}
         self._api: EngineApi | None = None
+        self._views: Views | None = None
 
     @property
     def api(self) -> EngineApi:
@@ -26,9 +28,16 @@ class Link:
             self._api = EngineApi(self.settings.host)
         return self._api
 
+    @property
+    def views(self) -> Views:
+        """For what runs in the I/O thread only."""
+        if self._views is None:
+            self._views = Views(self.api, self.settings)
+        return self._views
+
     async def close(self) -> None:
         """In the I/O thread."""
-        api, self._api = self._api, None
+        api, self._api, self._views = self._api, None, None
         if api is not None:
             await api.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import secrets
 import signal as signals
 import time
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from aiodocker.exceptions import DockerError
 
+from corral.backends.docker.asking import collect
 from corral.backends.docker.engine_api import Duplex
+from corral.backends.docker.enter import ROOT, ask_who, enter, explain, parse_who
 from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, split_env
-from corral.backends.docker.seam import gone, is_gone, mapped
+from corral.backends.docker.seam import gone, is_gone, mapped, says_no_user
 from corral.command import SpawnRequest
 from corral.errors import (
     BackendUnavailableError,
@@ -38,7 +39,6 @@ _LAST_WORDS_SECONDS = 0.1
 _MAX_EARLY_BYTES = 1024 * 1024
 _KILLED = 128 + signals.SIGKILL
 _BROKEN = (aiohttp.ClientError, ConnectionError, RuntimeError, OSError)
-_NO_USER = re.compile(r"unable to find user|no matching entries in passwd|invalid user", re.IGNORECASE)
 
 
 class DockerProcess(ProcessBase):
@@ -100,15 +100,12 @@ class DockerProcess(ProcessBase):
 
     async def _begin(self) -> None:
         request = self._request
-        argv, env = split_env(request)
-        argv = launch(
-            argv, token=self.token, cwd=request.cwd, stdin=request.stdin,
-            size=(request.rows, request.columns) if request.pty else None,
-        )  # fmt: skip
+        view = bool(request.read_only or request.hidden)
         with mapped(op="exec", sandbox_id=self._sandbox.id):
+            argv, env = await self._enter() if view else self._launch()
             self._exec_id = await self._sandbox.api.create_exec(
-                self._sandbox.container, argv, env={**env, CALL_VARIABLE: self.token}, user=request.user,
-                stdin=request.stdin, tty=request.pty,
+                self._sandbox.container, argv, env={**env, CALL_VARIABLE: self.token},
+                user=ROOT if view else request.user, stdin=request.stdin, tty=request.pty, privileged=view,
             )  # fmt: skip
             if self._abandoned:
                 raise asyncio.CancelledError
@@ -124,6 +121,26 @@ class DockerProcess(ProcessBase):
             self._timer = self._io.loop.call_later(max(0.0, left), self.end_tree, "timeout")
         self._sandbox.processes.add(self)
         self._io.spawn(self._follow())
+
+    def _launch(self) -> tuple[tuple[str, ...], dict[str, str]]:
+        request = self._request
+        argv, env = split_env(request)
+        size = (request.rows, request.columns) if request.pty else None
+        return launch(argv, token=self.token, cwd=request.cwd, stdin=request.stdin, size=size), env
+
+    async def _enter(self) -> tuple[tuple[str, ...], dict[str, str]]:
+        """With a view: `enter` has to be root, and is told who to become."""
+        request = self._request
+        known = self._sandbox.users
+        if request.user not in known:
+            asking = collect(self._sandbox.api, self._sandbox.container, ask_who(self.token), user=request.user)
+            _, said = await asking
+            who = parse_who(said, self.token)
+            if who is None:
+                await self._explain(said)
+                raise AssertionError("that raises")
+            known[request.user] = who
+        return enter(request, known[request.user], token=self.token, key=self._sandbox.view_key)
 
     async def _read_head(self) -> None:
         """The first line says its number."""
@@ -141,6 +158,8 @@ class DockerProcess(ProcessBase):
                 await self._explain(self._head)
         line, _, rest = self._head.partition(b"\n")
         words = line.decode("ascii", "replace").split()
+        if len(words) == 4 and words[0] == self.token:
+            raise explain(words[1:], self._request, sandbox_id=self._sandbox.id)
         if len(words) != 2 or words[0] != self.token:
             await self._explain(self._head)
         if words[1] == "cwd":
@@ -160,7 +179,7 @@ class DockerProcess(ProcessBase):
         """Why there is no program. Raises, always."""
         text = said.decode("utf-8", "replace").strip()[:300]
         where = self._sandbox.id
-        if _NO_USER.search(text):
+        if says_no_user(text):
             raise InvalidCommandError(f"there is no user {self._request.user!r} inside", sandbox_id=where, op="exec")
         if not await self._sandbox.is_alive():
             raise gone(where, op="exec")

@@ -14,9 +14,11 @@ from typing import Any
 
 from aiodocker.exceptions import DockerError
 
+from corral.backends.docker.asking import run_script
 from corral.backends.docker.container import Standing, make_limits
 from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi
+from corral.backends.docker.enter import Who
 from corral.backends.docker.insidescripts import KILLER, SIGNALLER
 from corral.backends.docker.iothread import IoThread
 from corral.backends.docker.keeping import Keeping
@@ -57,6 +59,10 @@ class Body:
     oom_kills: int = 0
     trash: str | None = None
     """An image that is nobody's once this sandbox has ended."""
+    view_key: str | None = None
+    """What `enter` needs to make views in it; None where there are none."""
+    users: dict[str, Who] = field(default_factory=dict)
+    """Those who had views."""
     processes: set[DockerProcess] = field(default_factory=set)
 
 
@@ -104,6 +110,17 @@ class DockerSandbox(SandboxBase):
         """Whether it lives on without its owner."""
         return self._body.standing.kept
 
+    @property
+    def view_key(self) -> str:
+        """See `Body`."""
+        assert self._body.view_key is not None, "it was looked at before the call"
+        return self._body.view_key
+
+    @property
+    def users(self) -> dict[str, Who]:
+        """See `Body`."""
+        return self._body.users
+
     def tell(self, kind: str) -> None:
         """An event, from the backend."""
         self._say(kind)
@@ -140,9 +157,7 @@ class DockerSandbox(SandboxBase):
     async def _spawn(self, request: SpawnRequest) -> DockerProcess:
         self._check()
         if request.read_only or request.hidden:
-            raise CapabilityError(
-                "the docker backend has no views", sandbox_id=self._id, op="exec", hint="the embedded backend has them"
-            )
+            await self.io.run(self._check_views())
         process = DockerProcess(self, request)
         try:
             await self.io.run(self._begin(process), undo=_end_process)
@@ -152,6 +167,15 @@ class DockerSandbox(SandboxBase):
             error.sandbox_id = error.sandbox_id or self._id
             raise
         return process
+
+    async def _check_views(self) -> None:
+        lack: str | None = "the container was made without"
+        if self._body.view_key is not None:
+            with mapped(op="exec", sandbox_id=self._id):
+                lack = await self._links.get().views.find_lack()
+        if lack is not None:
+            text = f"this sandbox has no views: {lack}"
+            raise CapabilityError(text, sandbox_id=self._id, op="exec", hint="the embedded backend has them")
 
     async def _begin(self, process: DockerProcess) -> DockerProcess:
         await process.begin()
@@ -168,19 +192,7 @@ class DockerSandbox(SandboxBase):
 
     async def run_inside(self, script: str, *args: str, user: str) -> tuple[int, bytes]:
         """A short script of ours, in the I/O thread; its exit code and the first of its output."""
-        argv = ["/bin/sh", "-c", script, "sh", *args]
-        exec_id = await self.api.create_exec(self.container, argv, env={}, user=user, stdin=False, tty=False)
-        output = bytearray()
-        async with self.api.start_exec(exec_id, tty=False) as stream:
-            while (message := await stream.read_out()) is not None:
-                if message.stream == 1 and len(output) < 65536:
-                    output += message.data
-        for _ in range(200):
-            told = await self.api.inspect_exec(exec_id)
-            if not told["Running"] and told["ExitCode"] is not None:
-                return int(told["ExitCode"]), bytes(output)
-            await asyncio.sleep(0.01)
-        return 1, bytes(output)
+        return await run_script(self.api, self.container, script, *args, user=user)
 
     async def send_signal(self, process: DockerProcess, number: int) -> None:
         """To a program's process group."""

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 import aiohttp
 from aiodocker.exceptions import DockerError
 
-from corral.errors import BackendError, BackendUnavailableError, CorralError, SandboxGoneError, SandboxPausedError
+from corral.errors import (
+    BackendError,
+    BackendUnavailableError,
+    CorralError,
+    InvalidCommandError,
+    SandboxGoneError,
+    SandboxPausedError,
+)
 
 NOT_FOUND = 404
 CONFLICT = 409
+_NO_USER = re.compile(r"unable to find user|no matching entries in passwd|invalid user", re.IGNORECASE)
 _NO_CONNECTION = 900
 """The client's own word for a daemon that is not there."""
 
@@ -40,7 +49,14 @@ def translate(error: DockerError, *, op: str, sandbox_id: str | None) -> CorralE
         return SandboxPausedError("the sandbox is paused", sandbox_id=sandbox_id, op=op, hint="resume() it first")
     if sandbox_id is not None and is_gone(error):
         return gone(sandbox_id, op=op)
+    if op == "exec" and says_no_user(text):  # podman's way; Docker says so in the program's output
+        return InvalidCommandError("there is no such user inside", sandbox_id=sandbox_id, op=op)
     return BackendError(f"the Docker daemon refused: {text[:300]}", sandbox_id=sandbox_id, op=op)
+
+
+def says_no_user(text: str) -> bool:
+    """Whether it is a user that was not found."""
+    return _NO_USER.search(text) is not None
 
 
 def is_gone(error: DockerError) -> bool:
