@@ -8,9 +8,11 @@ from corral.tools.permission import OperationRules, Permissions, Rule
 from corral.tools.policy import ShellPolicy
 from corral.tools.render import ToolText
 from corral.tools.shell import ShellCapabilities, ShellTool
+from corral.tools.shells import BackgroundTools
 from corral.tools.tool import Tool
 
 __all__ = [
+    "BackgroundTools",
     "CodeTool",
     "FileTools",
     "OperationRules",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,8 +18,8 @@ from corral.files import FilesBase
 from corral.results import GlobResult, GrepMatch, GrepResult
 from corral.sandbox import SandboxBase
 from corral.tools.hashline import DEFAULT_HASH_LENGTH, edit_lines, line_hash, split_lines
-from corral.tools.permission import Operation, Permissions, normal_path, real_path
-from corral.tools.reading import MAX_EDIT_BYTES, SNIFFED_BYTES, read_window
+from corral.tools.permission import Operation, Permissions, Rule, normal_path, real_path
+from corral.tools.reading import MAX_EDIT_BYTES, SNIFFED_BYTES, limit_search, read_window
 from corral.tools.render import (
     DEFAULT_MAX_CHARS,
     ToolText,
@@ -45,13 +46,22 @@ _PATH = "a path inside the sandbox; relative ones are under the working director
 
 
 @dataclass(frozen=True, slots=True)
+class Entered:
+    """Where an allowed call really leads, and which rules were asked about for it."""
+
+    path: str
+    operation: Operation
+    asked: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Gate:
     """The rules of a set of tools, and whom to ask."""
 
     permissions: Permissions | None = None
     on_ask: OnAsk | None = None
 
-    async def enter(self, box: SandboxBase, operation: Operation, path: str) -> str:
+    async def enter(self, box: SandboxBase, operation: Operation, path: str) -> Entered:
         """The real path, if it may be used.
 
         Raises:
@@ -60,28 +70,31 @@ class Gate:
         """
         workdir = box.spec.workdir
         real = await real_path(box.files, path, workdir=workdir)
+        asked: list[Rule] = []
         for name in dict.fromkeys((normal_path(path, workdir=workdir), real)):
-            await self._judge(operation, name, path)
-        return real
+            asked += await self._judge(operation, name, path)
+        return Entered(real, operation, tuple(asked))
 
-    async def _judge(self, operation: Operation, name: str, given: str) -> None:
+    async def _judge(self, operation: Operation, name: str, given: str) -> list[Rule]:
+        """The rule that was asked about, if one was. Raises: PolicyError."""
         if self.permissions is None:
-            return
+            return []
         decision = self.permissions.decide(operation, name)
         if decision.action == "allow":
-            return
+            return []
         note = decision.rule.note if decision.rule is not None else ""
         if decision.action == "ask" and self.on_ask is not None:
             answer = self.on_ask(operation, name, note)
             if await answer if inspect.isawaitable(answer) else answer:
-                return
+                return [decision.rule] if decision.rule is not None else []
         why = f": {note}" if note else ""
         raise PolicyError(f"{operation} of {quote(given)} is not allowed{why}", op=operation)
 
-    async def shows(self, box: SandboxBase, operations: Sequence[Operation], path: str) -> bool:
-        """Whether a search that was allowed may show this path. Nobody is asked again.
+    async def shows(self, box: SandboxBase, entered: Entered, path: str, *more: Operation) -> bool:
+        """Whether a search that was allowed may show this path, for its own operation and for `more`.
 
-        Left out is what is denied, and what a rule of its own says to ask for.
+        Left out is what is denied, and what a rule of its own says to ask for. Nobody is asked again: a rule that was
+        asked about when the search began holds for all that it finds.
         """
         if self.permissions is None:
             return True
@@ -90,13 +103,15 @@ class Gate:
         except SandboxFileError:
             return False
         names = dict.fromkeys((path, real))
-        return all(self._leaves(operation, name) for operation in operations for name in names)
+        return all(self._leaves(entered, operation, name) for operation in (entered.operation, *more) for name in names)
 
-    def _leaves(self, operation: Operation, name: str) -> bool:
+    def _leaves(self, entered: Entered, operation: Operation, name: str) -> bool:
         decision = self.permissions.decide(operation, name) if self.permissions is not None else None
         if decision is None or decision.action == "allow":
             return True
-        return decision.action == "ask" and decision.rule is None
+        if decision.action == "deny":
+            return False
+        return decision.rule is None or (operation == entered.operation and decision.rule in entered.asked)
 
 
 class FileTool(Tool):
@@ -180,14 +195,14 @@ class FileTools:
 
 
 async def _list(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
-    path = await tool.gate.enter(box, "ls", values["path"])
-    entries = await box.files.list(path)
-    shown = [info for info in entries if await tool.gate.shows(box, ("ls",), info.path)]
+    entered = await tool.gate.enter(box, "ls", values["path"])
+    entries = await box.files.list(entered.path)
+    shown = [info for info in entries if await tool.gate.shows(box, entered, info.path)]
     return render_listing(values["path"], shown, max_chars=tool.max_chars)
 
 
 async def _read(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
-    path = await tool.gate.enter(box, "read", values["path"])
+    path = (await tool.gate.enter(box, "read", values["path"])).path
     window = await read_window(
         box.files, path, offset=values["offset"], limit=values["limit"], max_chars=tool.max_chars
     )
@@ -196,12 +211,18 @@ async def _read(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> 
         return render_binary(values["path"], size=size, beginning=window.beginning)
     if not window.lines and values["offset"] and window.total is not None:
         return render_error(f"{quote(values['path'])} has only {window.total} lines", code="arguments")
-    return render_lines(window.lines, first=values["offset"] + 1, total=window.total, max_chars=tool.max_chars)
+    return render_lines(
+        window.lines,
+        first=values["offset"] + 1,
+        total=window.total,
+        max_chars=tool.max_chars,
+        beyond=window.beyond,
+    )
 
 
 async def _read_tagged(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
     """As `_read`; but a hash is of a whole line, to the byte, so the whole file is needed."""
-    path = await tool.gate.enter(box, "read", values["path"])
+    path = (await tool.gate.enter(box, "read", values["path"])).path
     data = await box.files.read(path, max_bytes=MAX_EDIT_BYTES)
     if b"\0" in data[:SNIFFED_BYTES]:
         return render_binary(values["path"], size=len(data), beginning=data)
@@ -219,14 +240,14 @@ async def _read_tagged(tool: FileTool, box: SandboxBase, values: Mapping[str, An
 
 
 async def _write(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
-    path = await tool.gate.enter(box, "write", values["path"])
+    path = (await tool.gate.enter(box, "write", values["path"])).path
     size = await box.files.write(path, values["content"])
     lines = values["content"].count("\n") + (not values["content"].endswith("\n") and bool(values["content"]))
     return ToolText(f"Wrote {lines} lines ({size} bytes) to {quote(values['path'])}")
 
 
 async def _edit(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
-    path = await tool.gate.enter(box, "edit", values["path"])
+    path = (await tool.gate.enter(box, "edit", values["path"])).path
     old, new, every = values["old_string"], values["new_string"], values["replace_all"]
     if old == new:
         raise ArgumentsError("'old_string' and 'new_string' are the same")
@@ -241,7 +262,7 @@ async def _edit(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> 
 
 
 async def _edit_lines(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
-    path = await tool.gate.enter(box, "edit", values["path"])
+    path = (await tool.gate.enter(box, "edit", values["path"])).path
     before = await box.files.read(path, max_bytes=MAX_EDIT_BYTES)
     done = edit_lines(
         before.decode("utf-8", "surrogateescape"),
@@ -275,38 +296,42 @@ async def _glob(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> 
     pattern, path = values["pattern"], values["path"]
     if pattern.startswith("/"):
         # A search from the root is judged as one: the folder in the pattern is the one that is meant.
-        fixed = pattern.split("*")[0].rpartition("/")[0] or "/"
+        fixed = re.split(r"[*?\[{]", pattern)[0].rpartition("/")[0] or "/"
         path, pattern = fixed, pattern[len(fixed) :].lstrip("/")
-    root = await tool.gate.enter(box, "glob", path)
-    found = await box.files.glob(pattern, path=root, limit=GLOB_LIMIT)
-    shown = tuple([info for info in found.files if await tool.gate.shows(box, ("glob",), info.path)])
+    entered = await tool.gate.enter(box, "glob", path)
+    async with limit_search():
+        found = await box.files.glob(pattern, path=entered.path, limit=GLOB_LIMIT)
+    shown = tuple([info for info in found.files if await tool.gate.shows(box, entered, info.path)])
     result = GlobResult(shown, truncated=found.truncated, unreadable=found.unreadable)
     return replace_result(render_glob(values["pattern"], result, max_chars=tool.max_chars), result)
 
 
 async def _grep(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
-    root = await tool.gate.enter(box, "grep", values["path"])
+    entered = await tool.gate.enter(box, "grep", values["path"])
     if values["output_mode"] not in _MODES:
         raise ArgumentsError(f"'output_mode' must be one of {', '.join(_MODES)}")
-    found = await box.files.grep(
-        values["pattern"],
-        path=root,
-        include=values["glob"],
-        ignore_case=values["ignore_case"],
-        fixed=values["fixed"],
-        hidden=not values["ignore_hidden"],
-        limit=GREP_LIMIT,
-    )
-    shown = await _filter_matches(tool, box, found.matches)
+    async with limit_search():
+        found = await box.files.grep(
+            values["pattern"],
+            path=entered.path,
+            include=values["glob"],
+            ignore_case=values["ignore_case"],
+            fixed=values["fixed"],
+            hidden=not values["ignore_hidden"],
+            limit=GREP_LIMIT,
+        )
+    shown = await _filter_matches(tool, box, entered, found.matches)
     result = GrepResult(shown, truncated=found.truncated, unreadable=found.unreadable)
     text = render_grep(values["pattern"], result, mode=values["output_mode"], max_chars=tool.max_chars)
     return replace_result(text, result)
 
 
-async def _filter_matches(tool: FileTool, box: SandboxBase, matches: Sequence[GrepMatch]) -> tuple[GrepMatch, ...]:
+async def _filter_matches(
+    tool: FileTool, box: SandboxBase, entered: Entered, matches: Sequence[GrepMatch]
+) -> tuple[GrepMatch, ...]:
     """Content is content: what may not be read may not be searched."""
     may = {
-        path: await tool.gate.shows(box, ("grep", "read"), path)
+        path: await tool.gate.shows(box, entered, path, "read")
         for path in dict.fromkeys(match.path for match in matches)
     }
     return tuple(match for match in matches if may[match.path])

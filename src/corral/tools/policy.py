@@ -7,15 +7,16 @@ stops it is the view of the kernel, in `corral.tools.view`.
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from corral.errors import PolicyError
-from corral.tools.permission import compile_pattern
+from corral.tools.permission import compile_pattern, expand_braces
 
 READONLY_COMMANDS = (
     "cat",
@@ -42,10 +43,26 @@ RUNNERS = frozenset(
     {"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "busybox", "toybox", "env", "xargs", "nohup", "timeout", "nice"}
     | {"ionice", "setsid", "stdbuf", "time", "sudo", "doas", "su", "chroot", "unshare", "nsenter", "setpriv", "watch"}
     | {"script", "parallel", "exec", "command", "eval", "flock", "strace", "perl", "python", "python3", "ruby", "node"}
+    | {
+        "awk",
+        "gawk",
+        "mawk",
+        "nawk",
+        "php",
+        "lua",
+        "tclsh",
+        "expect",
+        "gdb",
+        "make",
+        "vi",
+        "vim",
+        "ed",
+        "ssh",
+        "run-parts",
+    }
 )
 """Programs that run other programs: their other words are looked at, too."""
-
-_SYNTAX = ("\n", "\r", "`", "$(", ">", "<", "|", ";", "&")
+_MOST_WORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +71,8 @@ class ShellPolicy:
 
     - `allowed`: patterns of words, of which one must begin the command: `"git log"`, `"npm run *"`.
     - `blocked`: patterns that must not; a program is meant by its path as well.
-    - `ignore`: paths that must not be named, in the way of `.gitignore`; and nothing outside the working folder may be.
+    - `ignore`: paths that must not be named, in the way of `.gitignore` (one that begins with `/` is meant from the
+      working folder and from the root); and nothing outside the working folder may be.
     - `readonly`: nothing may be written. Without `allowed`, only `READONLY_COMMANDS` are.
     """
 
@@ -62,6 +80,10 @@ class ShellPolicy:
     blocked: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     readonly: bool = False
+
+    def __post_init__(self) -> None:
+        for pattern in self.ignore:
+            read_ignore(pattern)  # raises where it means nothing that could be kept
 
     @classmethod
     def of(
@@ -72,7 +94,7 @@ class ShellPolicy:
         ignore: Sequence[str] | None = None,
         readonly: bool = False,
     ) -> ShellPolicy:
-        """From whatever sequences a caller has."""
+        """From whatever sequences a caller has. Raises: TypeError, ValueError."""
         for name, value in (("allowed", allowed), ("blocked", blocked), ("ignore", ignore)):
             if isinstance(value, str):
                 raise TypeError(f"{name} is a list of patterns, not a text")
@@ -89,6 +111,13 @@ class ShellPolicy:
         if self.allowed is None and self.readonly:
             return READONLY_COMMANDS
         return self.allowed
+
+    def lets(self, program: str) -> bool:
+        """Whether a program of this name may run, with whatever words."""
+        commands = self.commands
+        if any(self._blocks([program], pattern) for pattern in self.blocked):
+            return False
+        return commands is None or any(match_words(pattern, [program]) for pattern in commands)
 
     def check(self, command: str, *, workdir: str) -> list[str]:
         """The words to run.
@@ -118,17 +147,21 @@ class ShellPolicy:
         return any(fnmatchcase(word, pattern) for word in words if word)
 
     def name_paths(self, argv: Sequence[str], *, workdir: str) -> list[str]:
-        """Every path that a word may mean, absolute, where `ignore` asks for it."""
+        """Every path that a word may mean, absolute, where `ignore` asks for it. Raises: PolicyError for too many."""
         if not self.ignore:
             return []
+        if len(argv) > _MOST_WORDS:
+            raise PolicyError(f"Command not allowed (more than {_MOST_WORDS} words)")  # each may cost several questions
         found: list[str] = []
         for index, word in enumerate(argv):
             if index == 0 and "/" not in word:
                 continue
             named = [word]
             if word.startswith("-"):
-                # "--file=x", and options with their value glued to them: "-fx".
-                named = [word[2:]] if not word.startswith("--") and len(word) > 2 else []
+                # "--file=x", and options with their value glued to them: "-fx", and behind others "-rfx".
+                glued = re.match(r"-[A-Za-z0-9]{0,20}", word)
+                last = glued.end() if glued is not None and not word.startswith("--") else 0
+                named = [word[start:] for start in range(2, last + 1)]
             if "=" in word:
                 named.append(word.partition("=")[2])
             found += [posixpath.normpath(posixpath.join(workdir, name)) for name in named if name]
@@ -147,21 +180,52 @@ class ShellPolicy:
     def ignores(self, path: str, *, workdir: str) -> bool:
         """Whether a rule means this path, or a folder above it."""
         parts = posixpath.relpath(path, workdir).split("/")
+        ignored = [one for pattern in self.ignore for one in read_ignore(pattern)]
         for end in range(1, len(parts) + 1):
             relative = "/".join(parts[:end])
-            absolute = posixpath.join(workdir, relative)
-            if any(_means(pattern, relative, absolute) for pattern in self.ignore):
+            absolute = posixpath.normpath(posixpath.join(workdir, relative))
+            if any(one.means(relative, absolute) for one in ignored):
                 return True
         return False
 
 
-def _means(pattern: str, relative: str, absolute: str) -> bool:
-    if pattern.startswith("/"):
-        return compile_pattern(pattern.rstrip("/") or "/").fullmatch(absolute) is not None
-    bare = pattern.strip("/").removeprefix("./")
-    if "/" not in bare:
-        return compile_pattern(bare).fullmatch(posixpath.basename(relative)) is not None
-    return compile_pattern(bare).fullmatch(relative) is not None
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """One pattern of `ignore`, without braces: of a name anywhere, or of a path from the working folder or the root."""
+
+    pattern: str
+    kind: Literal["name", "relative", "absolute"]
+
+    def means(self, relative: str, absolute: str) -> bool:
+        """Whether this path is meant, without those below it."""
+        against = {"name": posixpath.basename(relative), "relative": relative, "absolute": absolute}
+        return compile_pattern(self.pattern).fullmatch(against[self.kind]) is not None
+
+
+@functools.lru_cache(maxsize=256)
+def read_ignore(pattern: str) -> tuple[Ignored, ...]:
+    """What a pattern of `ignore` means; nothing for an empty one.
+
+    Raises:
+        ValueError: it means everything, or has more braces than can be kept.
+    """
+    if not pattern.strip():
+        return ()
+    spelt = expand_braces(pattern)
+    if spelt == (pattern,) and re.search(r"\{[^{}]*,[^{}]*\}", pattern):
+        raise ValueError(f"ignore={pattern!r} has too many braces; write several patterns")
+    found: list[Ignored] = []
+    for one in spelt:
+        # As text: a pattern may be written as sloppily as a path.
+        normal = posixpath.normpath(one)
+        bare = normal.lstrip("/")
+        if bare in ("", "."):
+            raise ValueError(f"ignore={pattern!r} means the whole folder, and leaves nothing to work with")
+        if one.startswith("/"):
+            found += [Ignored(f"/{bare}", "absolute"), Ignored(bare, "relative")]
+        else:
+            found.append(Ignored(bare, "relative" if "/" in bare else "name"))
+    return tuple(found)
 
 
 def match_words(pattern: str, argv: Sequence[str]) -> bool:
@@ -171,33 +235,39 @@ def match_words(pattern: str, argv: Sequence[str]) -> bool:
 
 
 def split_command(command: str) -> list[str]:
-    """The words of a command that uses nothing of a shell but quotes.
+    """The words of a command that uses nothing of a shell but quotes, as `shlex.split` gives them.
+
+    In time that grows with its length alone: a model may write megabytes, and whoever else is on this event loop waits.
 
     Raises:
         PolicyError: it uses more.
     """
-    if _has_syntax(command):
-        raise PolicyError(f"Command not allowed (shell syntax is not available in restricted mode): {command!r}")
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise PolicyError(f"Command not allowed (unbalanced quotes): {command!r}") from error
-
-
-def _has_syntax(command: str) -> bool:
-    """Whether something stands outside quotes that only a shell understands."""
-    quote = ""
-    position = 0
-    while position < len(command):
-        character = command[position]
-        if character == "\\" and quote != "'":
-            position += 2
+    words: list[str] = []
+    word: list[str] | None = None
+    is_closed = True
+    for piece in _PIECE.finditer(command):
+        text, kind = piece[0], piece.lastgroup
+        if kind in ("bare", "gap") and _SYNTAX.search(text):
+            raise PolicyError(f"Command not allowed (shell syntax is not available in restricted mode): {command!r}")
+        if kind == "gap":
+            words += ["".join(word)] if word is not None else []
+            word = None
             continue
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif command.startswith(_SYNTAX, position):
-            return True
-        position += 1
-    return False
+        word = [] if word is None else word
+        is_closed = is_closed and kind != "open"
+        if kind in ("single", "double"):
+            text = text[1:-1]
+        word.append(_ESCAPED_IN_QUOTES.sub(r"\1", text) if kind == "double" else text[kind == "escaped" :])
+    if not is_closed:
+        raise PolicyError(f"Command not allowed (unbalanced quotes): {command!r}")
+    return [*words, "".join(word)] if word is not None else words
+
+
+_PIECE = re.compile(
+    r"""(?P<gap>[ \t\r\n]+)|(?P<bare>[^ \t\r\n'"\\]+)|(?P<escaped>\\.)"""
+    r"""|(?P<single>'[^']*')|(?P<double>"[^"\\]*(?:\\.[^"\\]*)*")|(?P<open>['"\\].*)""",
+    re.DOTALL,
+)
+_ESCAPED_IN_QUOTES = re.compile(r"""\\(["\\])""")
+_SYNTAX = re.compile(r"[\n\r`><|;&]|\$\(")
+"""What only a shell understands, where it is not quoted."""

@@ -1,9 +1,13 @@
-"""A window of lines of a file, however large it is: only what is shown is kept."""
+"""A window of lines of a file, however large it is: only what is shown is kept. And how long a search may take."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from corral.errors import SandboxFileError
 from corral.files import FilesBase
 from corral.tools.render import MAX_LINE_CHARS
 
@@ -14,6 +18,24 @@ _COUNTED_BYTES = 64 * 1024 * 1024
 SNIFFED_BYTES = 8192
 """A NUL among the first so many bytes tells that a file is no text."""
 _KEPT_LINE_BYTES = MAX_LINE_CHARS * 8
+SEARCH_SECONDS = 120.0
+"""A search that takes longer is given up: there are patterns for which a regular expression never ends."""
+
+
+@contextlib.asynccontextmanager
+async def limit_search() -> AsyncIterator[None]:
+    """Raises: SandboxFileError when the time for a search is over."""
+    try:
+        async with asyncio.timeout(SEARCH_SECONDS) as clock:
+            yield
+    except TimeoutError as error:
+        if not clock.expired():
+            raise
+        raise SandboxFileError(
+            f"the search took longer than {SEARCH_SECONDS:g} seconds",
+            op="search",
+            hint="give a simpler pattern, or a narrower path",
+        ) from error
 
 
 @dataclass(slots=True)
@@ -27,6 +49,8 @@ class Window:
     total: int | None = None
     cut: bool = False
     """Whether a line is not whole."""
+    beyond: dict[int, int] = field(default_factory=dict)
+    """Place of such a line in `lines` → how many bytes of it are not there."""
     binary: bool = False
     beginning: bytes = b""
 
@@ -87,7 +111,10 @@ class _Reader:
         if self._first <= self._number < self._end:
             room = _KEPT_LINE_BYTES - len(self._line)
             self._line += data[:room]
-            self.window.cut = self.window.cut or len(data) > room
+            if len(data) > room:
+                self.window.cut = True
+                place = len(self.window.lines)
+                self.window.beyond[place] = self.window.beyond.get(place, 0) + len(data) - room
 
     def _close(self) -> None:
         if self._first <= self._number < self._end and self._room >= 0:

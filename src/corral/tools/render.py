@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from corral.results import ExecResult, FileInfo, GlobResult, GrepResult
@@ -20,6 +20,8 @@ DEFAULT_MAX_CHARS = 30_000
 LEAST_MAX_CHARS = 500
 MAX_LINE_CHARS = 2_000
 _GREP_LINE_CHARS = 300
+_LINE_NOTE_CHARS = 120
+"""Room for saying that a line goes on."""
 
 GrepMode = Literal["content", "files_with_matches", "count"]
 
@@ -56,7 +58,8 @@ class ToolText(str):
 
 # Colours and the like say nothing to a model, and are dropped. Any other escape sequence loses only its escape.
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
-_LINE_END = re.compile(r"\r+\n")
+# From the first of them on: else a long row of \r without an end would be looked through again from each of its places.
+_LINE_END = re.compile(r"(?<!\r)\r+\n")
 
 
 def _build_table() -> dict[int, str]:
@@ -64,18 +67,30 @@ def _build_table() -> dict[int, str]:
     table[0x7F] = "\u2421"
     unseen = [
         *range(0x80, 0xA0),  # C1 controls: 0x9b is an escape sequence's beginning, too
-        0x061C,
-        0x180E,
-        *range(0x200B, 0x2010),  # no width, and marks of direction
         *range(0x2028, 0x202F),  # line ends of another kind, embeddings and overrides of direction
+        *range(0xFFF9, 0xFFFC),  # annotations of one text by another
+        # And all that Unicode lets a display leave out: whole messages fit where nobody sees any.
+        0x00AD,
+        0x034F,
+        0x061C,
+        *range(0x115F, 0x1161),
+        *range(0x17B4, 0x17B6),
+        *range(0x180B, 0x1810),
+        *range(0x200B, 0x2010),  # no width, and marks of direction
         *range(0x2060, 0x2070),  # isolates, and invisible operators
+        0x3164,
+        *range(0xFE00, 0xFE10),
         0xFEFF,
-        *range(0xFFF9, 0xFFFC),
-        *range(0xE0000, 0xE0080),  # tags: a whole invisible alphabet
+        0xFFA0,
+        *range(0xFFF0, 0xFFF9),
+        *range(0x1BCA0, 0x1BCA4),
+        *range(0x1D173, 0x1D17B),
+        *range(0xE0000, 0xE1000),  # tags and more variation selectors: whole invisible alphabets
     ]
     table |= {code: f"<U+{code:04X}>" for code in unseen}
-    table[0x200D] = "\u200d"  # joins emoji, and hides nothing
-    table[0x200C] = "\u200c"  # Persian needs it
+    # A joiner of emoji, one that Persian needs, and what makes a sign an emoji or not.
+    for code in (0x200D, 0x200C, 0xFE0E, 0xFE0F):
+        del table[code]
     table |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # a lone surrogate breaks the JSON it is sent in
     return table
 
@@ -126,10 +141,11 @@ def _cut_front(text: str) -> str:
 
 # Results of programs.
 
-_OUTPUT_HINT = "write the output to a file and read it piece by piece, or print less"
+OUTPUT_HINT = "write the output to a file and read it piece by piece, or print less"
+"""For whoever may write files."""
 
 
-def render_result(result: ExecResult, *, max_chars: int = DEFAULT_MAX_CHARS, hint: str = _OUTPUT_HINT) -> ToolText:
+def render_result(result: ExecResult, *, max_chars: int = DEFAULT_MAX_CHARS, hint: str = OUTPUT_HINT) -> ToolText:
     """What a program printed, in order, and how it ended."""
     footer = f"[{describe_end(result)}]"
     body, cut = bound(make_harmless(result.output), max_chars=max_chars - len(footer) - 1, hint=hint)
@@ -184,29 +200,46 @@ def render_lines(
     total: int | None,
     max_chars: int = DEFAULT_MAX_CHARS,
     tags: Sequence[str] | None = None,
+    beyond: Mapping[int, int] | None = None,
 ) -> ToolText:
     """Numbered lines of a file, from line `first` (1 is the first) on; `tags` are shown instead of plain numbers.
 
-    As many as fit; the last line says where to go on. `total` is None where nobody has counted to the end.
+    As many as fit; the last line says where to go on. `total` is None where nobody has counted to the end. `beyond` is
+    how many bytes of a line, by its place in `lines`, were not even read.
     """
     shown: list[str] = []
+    cut = False
     room = max(max_chars, LEAST_MAX_CHARS) - 150
     for index, line in enumerate(lines):
-        text = make_harmless(line)
-        if len(text) > MAX_LINE_CHARS:
-            text = f"{text[:MAX_LINE_CHARS]} [… {len(text) - MAX_LINE_CHARS} more characters in this line]"
-        text = f"{tags[index]}{text}" if tags is not None else f"{first + index:6d}\t{text}"
-        room -= len(text) + 1
+        number = first + index
+        tag = tags[index] if tags is not None else f"{number:6d}\t"
+        # The first line is shown in part rather than not at all: else nobody could ever read on.
+        most = min(MAX_LINE_CHARS, max(0, room - len(tag) - _LINE_NOTE_CHARS)) if not shown else MAX_LINE_CHARS
+        text, is_cut = _render_line(line, number=number, max_chars=most, beyond_bytes=(beyond or {}).get(index, 0))
+        room -= len(tag) + len(text) + 1
         if room < 0:
             break
-        shown.append(text)
+        shown.append(f"{tag}{text}")
+        cut = cut or is_cut
     last = first + len(shown) - 1
     if total is not None and last >= total:
-        return ToolText("\n".join(shown) or "(the file is empty)")
+        return ToolText("\n".join(shown) or "(the file is empty)", truncated=cut)
     of = f" of {total}" if total is not None else ""
-    if not shown:
-        return ToolText(f"[line {first}{of} is too long to be shown]", truncated=True)
     return ToolText("\n".join([*shown, f"[lines {first}–{last}{of}; read on with offset={last}]"]), truncated=True)
+
+
+def _render_line(line: str, *, number: int, max_chars: int, beyond_bytes: int) -> tuple[str, bool]:
+    """A line as far as it is shown, and whether something of it is missing."""
+    kept = line[:max_chars]
+    text = make_harmless(kept)
+    while len(text) > max_chars:  # what is made visible is longer
+        kept = kept[: len(kept) * max_chars // len(text)]
+        text = make_harmless(kept)
+    left = len(line[len(kept) :].encode("utf-8", "replace")) + beyond_bytes
+    if not left:
+        return text, False
+    at = len(kept.encode("utf-8", "replace"))
+    return f"{text} [… {left} more bytes in this line; in a shell: sed -n {number}p FILE | tail -c +{at + 1}]", True
 
 
 def render_binary(path: str, *, size: int, beginning: bytes) -> ToolText:

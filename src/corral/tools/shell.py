@@ -6,7 +6,7 @@ import logging
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from corral.errors import CapabilityError, InvalidCommandError, SandboxFileError
 from corral.paths import inside
@@ -15,13 +15,19 @@ from corral.sandbox import SandboxBase
 from corral.tools.code import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
 from corral.tools.permission import real_path
 from corral.tools.policy import ShellPolicy
-from corral.tools.render import DEFAULT_MAX_CHARS, ToolText, render_result
+from corral.tools.render import DEFAULT_MAX_CHARS, OUTPUT_HINT, ToolText, render_result
 from corral.tools.schema import Parameter
 from corral.tools.tool import Source, Tool, open_source, timeout_parameter
 from corral.tools.view import Viewer
 
 Enforcement = Literal["both", "kernel"]
 _ATTEMPTS = 3
+_PARTS = {
+    "tail": ("tail -n +LINE", "tail -n +LINE FILE"),
+    "head": ("head -n LINES", "head -n LINES FILE"),
+    "grep": ("grep PATTERN", "grep PATTERN FILE"),
+}
+"""Programs that show a part: in a pipe, and alone."""
 _PROBE_SECONDS = 30.0
 
 log = logging.getLogger("corral.tools")
@@ -65,6 +71,8 @@ class ShellTool(Tool):
         cwd: str | None = None,
     ) -> None:
         self.policy = ShellPolicy.of(allowed=allowed, blocked=blocked, ignore=ignore, readonly=readonly)
+        if enforcement not in get_args(Enforcement):
+            raise ValueError(f"enforcement={enforcement!r} is not known; give 'both' or 'kernel'")
         if enforcement == "kernel" and any(len(p.split()) > 1 for p in (*(allowed or ()), *(blocked or ()))):
             raise ValueError(
                 "the kernel knows programs, not their words: give rules of one word, or enforcement='both'"
@@ -139,7 +147,21 @@ class ShellTool(Tool):
     async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
         """See `Tool`."""
         result = await self.execute(box, values["command"], timeout=values["timeout_seconds"] or self._timeout)
-        return render_result(result, max_chars=self.max_chars)
+        return render_result(result, max_chars=self.max_chars, hint=self.hint)
+
+    @property
+    def hint(self) -> str:
+        """How a model gets the rest of an output that was cut: only what the rules let it do."""
+        if not self.policy.restricted:
+            return OUTPUT_HINT
+        piped = self.enforcement == "kernel"
+        if piped and not self.policy.readonly and self.policy.allowed is None:
+            return OUTPUT_HINT
+        part = "ask for a part of it"
+        for program, use in _PARTS.items():
+            if self.policy.lets(program):
+                return f"{part}, for example with {f'| {use[0]}' if piped else use[1]}"
+        return part
 
     async def execute(self, box: SandboxBase, command: str, *, timeout: float) -> ExecResult:
         """Run a command as far as the rules let it; for those who render the result themselves.

@@ -13,17 +13,29 @@ from __future__ import annotations
 import posixpath
 import re
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxNotFolderError, SpecError
+from corral.errors import (
+    PolicyError,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+    SandboxNotFolderError,
+    SandboxPermissionError,
+    SpecError,
+)
 from corral.results import FileInfo
 from corral.sandbox import SandboxBase
 from corral.tools.permission import real_path
-from corral.tools.policy import ShellPolicy
+from corral.tools.policy import Ignored, ShellPolicy, read_ignore
 
 MAX_HIDDEN = 10_000
+_MOST_UNREADABLE = 50
+"""Backends name no more than so many folders that could not be looked into."""
+_BOX_OF_TOOLS = 20
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/corral", "/dev", "/proc", "/sys")
+"""What every program needs."""
 _PATH_SECONDS = 30.0
 _LISTED = ("/etc/alternatives",)
 """Folders outside PATH to which many programs are links: listed at once, instead of asking for each."""
@@ -72,7 +84,12 @@ class Viewer:
         _inventories.pop(box, None)
 
     async def make(self, box: SandboxBase, *, workdir: str) -> View:
-        """The view of the next call, in that folder. Raises: SpecError when `ignore` means more than can be hidden."""
+        """The view of the next call, in that folder.
+
+        Raises:
+            SpecError: `ignore` means more than can be hidden.
+            PolicyError: there is more that nobody can look into than can be hidden.
+        """
         hidden = await self._hide_programs(box)
         hidden += await self._hide_ignored(box, workdir)
         return View(("/",) if self._policy.readonly else (), tuple(dict.fromkeys(hidden)))
@@ -89,13 +106,11 @@ class Viewer:
         named: dict[str, list[str]] = {}
         for path, real in inventory.reals.items():
             named.setdefault(real, []).append(posixpath.basename(path))
-        hidden: list[str] = []
-        for real, names in named.items():
-            # A file with many names (busybox) is hidden only if all of them are meant.
-            is_blocked = all(any(fnmatchcase(name, pattern) for pattern in blocked) for name in names)
-            if is_blocked or (commands is not None and real not in kept):
-                hidden.append(real)
-        return hidden
+        return [
+            real
+            for real, names in named.items()
+            if (commands is not None and real not in kept) or _is_blocked(names, blocked, is_wanted=real in kept)
+        ]
 
     @staticmethod
     def _single_words(patterns: Iterable[str]) -> tuple[str, ...]:
@@ -137,11 +152,12 @@ class Viewer:
         waiting = [
             real
             for path, real in inventory.reals.items()
-            if any(fnmatchcase(posixpath.basename(path), program) or path == program for program in programs)
+            if any(fnmatchcase(posixpath.basename(path), program) for program in programs)
         ]
         walk = _Walk(box)
-        if self._shell and (shell := await walk.follow("/bin/sh")) is not None:
-            waiting.append(shell)
+        by_path = [program for program in programs if program.startswith("/")]
+        followed = [await walk.follow(path) for path in (*by_path, *(("/bin/sh",) if self._shell else ()))]
+        waiting += [real for real in followed if real is not None]
         kept: set[str] = set()
         while waiting:
             real = waiting.pop()
@@ -174,42 +190,73 @@ class Viewer:
     async def _hide_ignored(self, box: SandboxBase, workdir: str) -> list[str]:
         found: set[str] = set()
         for pattern in self._policy.ignore:
-            root, glob = _split_pattern(pattern, workdir)
-            try:
-                result = await box.files.glob(glob, path=root, hidden=True, limit=MAX_HIDDEN)
-            except (SandboxFileNotFoundError, SandboxNotFolderError):
-                continue
-            if result.truncated:
-                raise SpecError(f"ignore={pattern!r} means too many files", hint="name the folder they are in")
-            for info in result.files:
-                found.add(info.path if info.kind != "link" else await self._find_target(box, info.path, workdir))
-        found.discard("")
+            for ignored in read_ignore(pattern):
+                found |= await self._find_ignored(box, ignored, workdir)
         # What lies in a hidden folder is hidden with it, and has no path any more by the time its turn would come.
         return [path for path in sorted(found) if not any(above in found for above in _folders_above(path))]
 
+    async def _find_ignored(self, box: SandboxBase, ignored: Ignored, workdir: str) -> set[str]:
+        """What a pattern means now; and what nobody can look into, where it may lie unseen."""
+        root, glob = _split_pattern(ignored, workdir)
+        try:
+            result = await box.files.glob(glob, path=root, hidden=True, limit=MAX_HIDDEN)
+        except (SandboxFileNotFoundError, SandboxNotFolderError):
+            return set()
+        except SandboxPermissionError:
+            return {root}
+        if result.truncated:
+            raise SpecError(f"ignore={ignored.pattern!r} means too many files", hint="name the folder they are in")
+        if len(result.unreadable) >= _MOST_UNREADABLE:
+            raise PolicyError("Access denied: there are too many folders that can't be looked into")
+        found = {text.rpartition(": ")[0] for text in result.unreadable}
+        for info in result.files:
+            found.add(info.path if info.kind != "link" else await self._find_target(box, info.path, workdir))
+        found.discard("")
+        return found
+
     @staticmethod
     async def _find_target(box: SandboxBase, link: str, workdir: str) -> str:
-        """Where a link leads, if that is something below the working folder; else nothing.
+        """Where a link leads, if that can be hidden; else nothing.
 
-        A link to the root, which anybody inside can make, must not hide everything.
+        Anybody inside can make a link to the root, or to a library that every program needs: such must not hide
+        everything.
         """
         try:
             target = await real_path(box.files, link, workdir=workdir)
             exists = await box.files.exists(target)
         except SandboxFileError:
             return ""
-        return target if exists and target.startswith(f"{workdir.rstrip('/')}/") else ""
+        needed = any(_is_below(target, system) or _is_below(system, target) for system in (*_SYSTEM, workdir))
+        return target if exists and (_is_below(target, workdir) or not needed) and target != workdir else ""
 
 
-def _split_pattern(pattern: str, workdir: str) -> tuple[str, str]:
+def _is_below(path: str, folder: str) -> bool:
+    """Whether a path is a folder, or something in it."""
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _is_blocked(names: Sequence[str], blocked: Sequence[str], *, is_wanted: bool) -> bool:
+    """Whether a program of these names is to be hidden.
+
+    One name suffices, as `awk` does for mawk. But where another one is allowed, or where so many programs are one file
+    that it is a box of tools (busybox), all of them must be meant.
+    """
+    meant = [any(fnmatchcase(name, pattern) for pattern in blocked) for name in names]
+    return all(meant) or (any(meant) and not is_wanted and len(names) < _BOX_OF_TOOLS)
+
+
+def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:
     """A folder to start from, and a glob below it. A whole folder's content is meant by the folder itself."""
-    pattern = pattern.removesuffix("/**") if pattern.strip("/*") else pattern
-    if not pattern.startswith("/"):
-        bare = pattern.strip("/").removeprefix("./")
-        return workdir, bare if "/" in bare else f"**/{bare}"
+    pattern = ignored.pattern.removesuffix("/**") if ignored.pattern.strip("/*") else ignored.pattern
+    if ignored.kind == "name":
+        return workdir, f"**/{pattern}"
+    if ignored.kind == "relative":
+        if not pattern.startswith("../"):
+            return workdir, pattern
+        pattern = posixpath.normpath(posixpath.join(workdir, pattern))
     parts = [part for part in pattern.split("/") if part]
     fixed: list[str] = []
-    while len(parts) > 1 and not set(parts[0]) & set("*?[{"):
+    while len(parts) > 1 and not set(parts[0]) & set("*?["):
         fixed.append(parts.pop(0))
     return "/" + "/".join(fixed), "/".join(parts)
 

@@ -7,20 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, BinaryContent, DeferredToolRequests, DeferredToolResults, ToolReturnPart
+from pydantic_ai import Agent, BinaryContent, DeferredToolRequests, DeferredToolResults
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UserError
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
-    ModelResponse,
-    RetryPromptPart,
-    TextPart,
-    ToolCallPart,
-    UserPromptPart,
-)
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.messages import RetryPromptPart
 
-from corral import Sandbox, SandboxGoneError
+from adapters.pydantic_ai.scripted import Call, Script, run
+from corral import CapabilityError, Sandbox, SandboxGoneError
 from corral.adapters.pydantic_ai import (
     READONLY_RULESET,
     STRICT_RULESET,
@@ -39,44 +31,12 @@ from corral.adapters.pydantic_ai import (
 
 pytestmark = pytest.mark.needs_userns
 
-Call = tuple[str, dict[str, Any]]
-
 
 @dataclass
 class Deps:
     """As users of the known toolset write them."""
 
     backend: Any
-
-
-class Script:
-    """A model that makes these calls, one each turn, and keeps what it is shown."""
-
-    def __init__(self, *calls: Call) -> None:
-        self.calls = calls
-        self.shown: list[Any] = []
-        self.tools: dict[str, dict[str, Any]] = {}
-        self.model = FunctionModel(self._answer)
-
-    def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        self.tools = {tool.name: tool.parameters_json_schema for tool in info.function_tools}
-        turn = sum(isinstance(message, ModelResponse) for message in messages)
-        last = messages[-1]
-        assert isinstance(last, ModelRequest)
-        self.shown += [
-            part.content for part in last.parts if isinstance(part, ToolReturnPart | RetryPromptPart | UserPromptPart)
-        ][0 if turn else 1 :]
-        if turn < len(self.calls):
-            name, arguments = self.calls[turn]
-            return ModelResponse(parts=[ToolCallPart(name, arguments)])
-        return ModelResponse(parts=[TextPart("done")])
-
-
-async def run(toolset: CorralToolset[Any], *calls: Call, deps: Any = None) -> list[Any]:
-    script = Script(*calls)
-    result = await Agent(script.model, toolsets=[toolset], deps_type=object).run("go", deps=deps)
-    assert result.output == "done"
-    return script.shown
 
 
 async def test_the_texts_that_a_model_sees(box: Sandbox) -> None:
@@ -468,3 +428,126 @@ async def test_too_many_retries_are_the_limit_of_the_toolset(box: Sandbox) -> No
     script = Script(*[("read_file", {})] * 9)
     with pytest.raises(UnexpectedModelBehavior):
         await Agent(script.model, toolsets=[CorralToolset(box, max_retries=2)]).run("go")
+
+
+# What the record of the known system misses: each mended here.
+
+
+@pytest.mark.parametrize("action", ["deny", "ask"])
+async def test_weak_point_14_grep_shows_nothing_of_a_file_that_may_only_be_read_after_asking(
+    box: Sandbox, action: Any
+) -> None:
+    box.exec(PREPARE, check=True)
+    rules = PermissionRuleset(
+        default="allow", read=OperationPermissions("allow", [PermissionRule("**/*.key", action, "Ask first")])
+    )
+    shown = await run(
+        CorralToolset(box, permissions=rules), ("grep", {"pattern": "needle", "path": "open", "output_mode": "content"})
+    )
+    assert shown == ["Matches for 'needle':\n  /home/daytona/open/b.txt:1: needle"]
+
+
+async def test_a_rule_that_was_asked_about_holds_for_all_that_is_found(box: Sandbox) -> None:
+    box.exec(PREPARE, check=True)
+    asked: list[str] = []
+
+    def say_yes(operation: str, target: str, reason: str) -> bool:
+        asked.append(target)
+        return True
+
+    rules = PermissionRuleset(
+        default="allow", ls=OperationPermissions("allow", [PermissionRule("/home/daytona/open/**", "ask")])
+    )
+    (shown,) = await run(CorralToolset(box, permissions=rules, ask_callback=say_yes), ("ls", {"path": "open"}))
+    assert "b.txt" in shown
+    assert asked == ["open"]
+
+
+async def test_weak_point_14_what_was_judged_is_what_is_used(box: Sandbox) -> None:
+    """A link that is exchanged while somebody is asked leads nowhere else than when the rules were asked."""
+    box.exec("mkdir -p mine secret; echo mine > mine/a.txt; echo secret > secret/a.txt; ln -s mine door", check=True)
+
+    def exchange(operation: str, target: str, reason: str) -> bool:
+        box.exec("ln -sfn secret door", check=True)
+        return True
+
+    rules = PermissionRuleset(
+        default="ask", read=OperationPermissions("ask", [PermissionRule("/home/daytona/secret/**", "deny")])
+    )
+    toolset = CorralToolset[Any](box, permissions=rules, ask_callback=exchange)
+    assert await run(toolset, ("read_file", {"path": "door/a.txt"})) == ["     1\tmine"]
+    box.exec("ln -sfn mine door", check=True)
+    edit = {"path": "door/a.txt", "old_string": "mine", "new_string": "edited"}
+    assert await run(toolset, ("edit_file", edit)) == ["Edited door/a.txt: replaced 1 occurrence(s)"]
+    box.exec("ln -sfn mine door", check=True)
+    assert await run(toolset, ("write_file", {"path": "door/b.txt", "content": "x"})) == ["Wrote 1 lines to door/b.txt"]
+    assert box.files.read("secret/a.txt") == b"secret\n"
+    assert box.files.read("mine/a.txt") == b"edited\n"
+    assert box.files.exists("mine/b.txt")
+    assert not box.files.exists("secret/b.txt")
+
+
+async def test_a_search_that_never_ends_is_given_up(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.tools.reading.SEARCH_SECONDS", 0.5)
+    box.files.write("a.txt", "a" * 60 + "!\n")
+    (shown,) = await run(CorralToolset(box), ("grep", {"pattern": "(a+)+$"}))
+    assert "the search took longer than 0.5 seconds" in str(shown)
+
+
+async def test_a_search_that_ends_early_says_so(box: Sandbox) -> None:
+    box.exec("seq 1 12000 > many.txt", check=True)
+    shown = await run(
+        CorralToolset(box),
+        ("grep", {"pattern": "[0-9]", "output_mode": "count"}),
+        ("grep", {"pattern": "^7$", "output_mode": "count"}),
+    )
+    assert shown[0].endswith("\n  [the search ended early, and there are more: give a narrower pattern or path]")
+    assert shown[1] == "Found 1 match(es) for '^7$'"
+
+
+LOOK = """
+cat open/my.key open/harmless.txt 2>&1; python3 -c "print(open('open/my.key').read())" 2>&1 | tail -1
+find . -name my.key -exec cat {} + 2>&1; cat hidden/a.txt; sh -c 'cat open/b.txt'; env cat .env 2>&1
+"""
+
+
+async def test_weak_point_14_the_kernel_hides_from_commands_what_may_not_be_read(box: Sandbox) -> None:
+    box.exec(PREPARE + "echo needle > .env; ln -s / root; ln -s nowhere lost", check=True)
+    patterns = ("**/*.key", "**/.env", "/home/daytona/hidden/**", "**/root", "**/lost")
+    rules = PermissionRuleset(
+        default="allow", read=OperationPermissions("allow", [PermissionRule(pattern, "deny") for pattern in patterns])
+    )
+    toolset = CorralToolset[Any](box, permissions=rules, hide_denied=True)
+    shown = await run(toolset, ("execute", {"command": LOOK}), ("execute", {"command": "echo made > new; cat new"}))
+    assert shown[0].count("needle") == 1  # of open/b.txt, which may be read
+    assert shown[1] == "made\n"
+    assert box.exec("cat open/my.key hidden/a.txt .env").stdout == "needle\n" * 3  # other calls see everything
+    assert "needle" in (await run(CorralToolset(box, permissions=rules), ("execute", {"command": LOOK})))[0]
+
+
+async def test_weak_point_14_commands_see_what_a_rule_allows_where_the_rest_is_denied(box: Sandbox) -> None:
+    box.exec(PREPARE, check=True)
+    rules = PermissionRuleset(default="allow", read=OperationPermissions("deny", [PermissionRule("**/b.txt", "allow")]))
+    toolset = CorralToolset[Any](box, permissions=rules, hide_denied=True)
+    (shown,) = await run(toolset, ("execute", {"command": "cat open/* hidden/* 2>/dev/null; true"}))
+    assert shown == "needle\n"
+
+
+async def test_weak_point_14_where_nothing_may_be_written_commands_write_nothing(box: Sandbox) -> None:
+    rules = PermissionRuleset(default="allow", write=OperationPermissions("deny"), edit=OperationPermissions("deny"))
+    toolset = CorralToolset[Any](box, permissions=rules, hide_denied=True)
+    (shown,) = await run(toolset, ("execute", {"command": "echo x > a.txt; echo y > /tmp/b; echo still running"}))
+    assert "still running" in shown
+    assert not box.files.exists("a.txt")
+    assert not box.files.exists("/tmp/b")
+
+
+async def test_weak_point_14_hiding_is_refused_where_it_can_not_be_kept(box: Sandbox) -> None:
+    with pytest.raises(ValueError, match="needs permissions="):
+        CorralToolset(box, hide_denied=True)
+    with pytest.raises(ValueError, match="in the background"):
+        CorralToolset(box, permissions=SECRET, hide_denied=True, include_background=True)
+    with Sandbox(backend="memory") as fake:
+        fake.files.write("my.key", "x")
+        with pytest.raises(CapabilityError):
+            await run(CorralToolset(fake, permissions=SECRET, hide_denied=True), ("execute", {"command": "ls"}))

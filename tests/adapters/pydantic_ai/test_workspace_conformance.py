@@ -8,8 +8,10 @@ from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
 
 from corral.adapters.pydantic_ai import CorralWorkspace
 from corral.backends.daytona import DaytonaBackend
+from corral.backends.docker import DockerBackend
 from corral.portal import get_portal
 from corral.protocol import Backend
+from support.dockerd import open_daemon
 from support.serving import ServedProcess
 
 Made = list[CorralWorkspace]
@@ -93,6 +95,25 @@ class TestDaytona(Contract):
     @pytest.fixture
     def maker(self, service: Backend) -> Backend:
         return service
+
+
+@pytest.fixture(scope="module")
+def docker() -> Iterator[Backend]:
+    """The docker backend at a daemon of the tests' own."""
+    with open_daemon() as daemon:
+        backend = DockerBackend(host=daemon.host, image=daemon.image)
+        yield backend
+        get_portal().run(backend.aclose())
+
+
+@pytest.mark.needs_docker
+@pytest.mark.backends
+class TestDocker(Contract):
+    """On Docker."""
+
+    @pytest.fixture
+    def maker(self, docker: Backend) -> Backend:
+        return docker
 
 
 class TestMemory(Contract):

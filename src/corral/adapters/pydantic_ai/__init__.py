@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from corral.adapters.pydantic_ai.capability import ConsoleCapability, CorralWorkspaces
+    from corral.adapters.pydantic_ai.checker import PermissionAskError, PermissionChecker, PermissionDeniedError
     from corral.adapters.pydantic_ai.daytona import AsyncDaytonaSandbox, DaytonaSandbox
-    from corral.adapters.pydantic_ai.permissions import (
+    from corral.adapters.pydantic_ai.results import (
+        BackgroundHandle,
+        BackgroundOutput,
+        BackgroundProcessInfo,
+        EditResult,
+        ExecuteResponse,
+        FileInfo,
+        GrepMatch,
+        WriteResult,
+    )
+    from corral.adapters.pydantic_ai.rules import (
         DANGEROUS_COMMANDS,
         DEFAULT_RULESET,
         PERMISSIVE_RULESET,
@@ -25,42 +36,55 @@ if TYPE_CHECKING:
         PermissionRuleset,
         create_ruleset,
     )
-    from corral.adapters.pydantic_ai.results import EditResult, ExecuteResponse, FileInfo, GrepMatch, WriteResult
+    from corral.adapters.pydantic_ai.runtime import BUILTIN_RUNTIMES, RuntimeConfig, get_runtime
     from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
+    from corral.adapters.pydantic_ai.sessions import SessionManager
+    from corral.adapters.pydantic_ai.source import ConsoleDeps
     from corral.adapters.pydantic_ai.sync import CorralSandbox
-    from corral.adapters.pydantic_ai.toolset import ConsoleDeps, CorralToolset, create_console_toolset
+    from corral.adapters.pydantic_ai.toolset import CorralToolset, create_console_toolset
     from corral.adapters.pydantic_ai.workspace import CorralWorkspace
 
 _HOME_OF = {
+    "SessionManager": "sessions",
+    "RuntimeConfig": "runtime",
+    "BUILTIN_RUNTIMES": "runtime",
+    "get_runtime": "runtime",
+    "PermissionChecker": "checker",
+    "PermissionAskError": "checker",
+    "PermissionDeniedError": "checker",
+    "BackgroundHandle": "results",
+    "BackgroundOutput": "results",
+    "BackgroundProcessInfo": "results",
     "AsyncCorralSandbox": "sandbox",
     "AsyncDaytonaSandbox": "daytona",
     "ConsoleCapability": "capability",
-    "ConsoleDeps": "toolset",
+    "ConsoleDeps": "source",
     "CorralSandbox": "sync",
     "CorralToolset": "toolset",
     "CorralWorkspace": "workspace",
     "CorralWorkspaces": "capability",
-    "DANGEROUS_COMMANDS": "permissions",
-    "DEFAULT_RULESET": "permissions",
+    "DANGEROUS_COMMANDS": "rules",
+    "DEFAULT_RULESET": "rules",
     "DaytonaSandbox": "daytona",
     "EditResult": "results",
     "ExecuteResponse": "results",
     "FileInfo": "results",
     "GrepMatch": "results",
-    "OperationPermissions": "permissions",
-    "PERMISSIVE_RULESET": "permissions",
-    "PermissionRule": "permissions",
-    "PermissionRuleset": "permissions",
-    "READONLY_RULESET": "permissions",
-    "SECRETS_PATTERNS": "permissions",
-    "STRICT_RULESET": "permissions",
-    "SYSTEM_PATTERNS": "permissions",
+    "OperationPermissions": "rules",
+    "PERMISSIVE_RULESET": "rules",
+    "PermissionRule": "rules",
+    "PermissionRuleset": "rules",
+    "READONLY_RULESET": "rules",
+    "SECRETS_PATTERNS": "rules",
+    "STRICT_RULESET": "rules",
+    "SYSTEM_PATTERNS": "rules",
     "WriteResult": "results",
     "create_console_toolset": "toolset",
-    "create_ruleset": "permissions",
+    "create_ruleset": "rules",
 }
 
 __all__ = [
+    "BUILTIN_RUNTIMES",
     "DANGEROUS_COMMANDS",
     "DEFAULT_RULESET",
     "PERMISSIVE_RULESET",
@@ -70,6 +94,9 @@ __all__ = [
     "SYSTEM_PATTERNS",
     "AsyncCorralSandbox",
     "AsyncDaytonaSandbox",
+    "BackgroundHandle",
+    "BackgroundOutput",
+    "BackgroundProcessInfo",
     "ConsoleCapability",
     "ConsoleDeps",
     "CorralSandbox",
@@ -82,11 +109,17 @@ __all__ = [
     "FileInfo",
     "GrepMatch",
     "OperationPermissions",
+    "PermissionAskError",
+    "PermissionChecker",
+    "PermissionDeniedError",
     "PermissionRule",
     "PermissionRuleset",
+    "RuntimeConfig",
+    "SessionManager",
     "WriteResult",
     "create_console_toolset",
     "create_ruleset",
+    "get_runtime",
 ]
 
 

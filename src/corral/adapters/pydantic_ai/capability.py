@@ -10,8 +10,9 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.workspaces import WorkspaceBackend, WorkspaceRef
 
-from corral.adapters.pydantic_ai.permissions import AskCallback, PermissionRuleset
-from corral.adapters.pydantic_ai.toolset import AnySandbox, CorralToolset, EditFormat
+from corral.adapters.pydantic_ai.rules import AskCallback, PermissionRuleset
+from corral.adapters.pydantic_ai.source import AnySource
+from corral.adapters.pydantic_ai.toolset import CorralToolset, EditFormat
 from corral.adapters.pydantic_ai.workspace import LIFETIME_SECONDS, CorralWorkspace, parse_ref
 from corral.protocol import Backend
 from corral.spec import Spec
@@ -26,7 +27,9 @@ class ConsoleCapability(AbstractCapability[Any]):
     edit_format: EditFormat = "str_replace"
     permissions: Permissions | PermissionRuleset | None = None
     _: KW_ONLY
-    sandbox: AnySandbox | None = None
+    sandbox: AnySource | None = None
+    include_background: bool = False
+    hide_denied: bool = False
     image_support: bool = True
     ask_callback: AskCallback | None = None
 
@@ -35,6 +38,8 @@ class ConsoleCapability(AbstractCapability[Any]):
         return CorralToolset(
             self.sandbox,
             include_execute=self.include_execute,
+            include_background=self.include_background,
+            hide_denied=self.hide_denied,
             edit_format=self.edit_format,
             permissions=self.permissions,
             image_support=self.image_support,

@@ -20,6 +20,8 @@ from corral.sandbox import SandboxBase
 from corral.spec import Spec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_MADE = re.compile(r"s-[0-9a-f]{32}")
+"""What is made of an id that is no name. Who gives such a text as an id must not get at somebody else's sandbox."""
 
 
 class Opening:
@@ -202,7 +204,7 @@ async def _find_named(maker: Backend, wanted: str, name: str) -> SandboxBase:
 
 
 def make_name(sandbox_id: str) -> str:
-    """A name that every backend takes, the same for the same id."""
-    if _NAME.fullmatch(sandbox_id):
+    """A name that every backend takes, the same for the same id, and another for another."""
+    if _NAME.fullmatch(sandbox_id) and not _MADE.fullmatch(sandbox_id):
         return sandbox_id
     return f"s-{hashlib.sha256(sandbox_id.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NotRequired, TypedDict
+from typing import NotRequired, TypedDict, TypeVar
 
 from corral.errors import SandboxClosedError, SandboxGoneError
 from corral.results import EndReason, ExecResult
 
 MAX_OUTPUT_CHARS = 100_000
+T = TypeVar("T")
 
 
 class FileInfo(TypedDict):
@@ -27,6 +29,14 @@ class GrepMatch(TypedDict):
     path: str
     line_number: int
     line: str
+
+
+class Found(list[T]):
+    """What a search found: a list, as the protocol wants it, that also knows whether it is all there is."""
+
+    def __init__(self, items: Iterable[T] = (), *, truncated: bool = False) -> None:
+        super().__init__(items)
+        self.truncated = truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,51 @@ class EditResult:
     cause: Exception | None = field(default=None, compare=False)
     sha256: str | None = field(default=None, compare=False)
     """Of the new content."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundHandle:
+    """A command that was started in the background."""
+
+    shell_id: str
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundOutput:
+    """What a background command has printed since the last reading, and whether it still runs."""
+
+    shell_id: str
+    stdout: str
+    stderr: str
+    running: bool
+    exit_code: int | None = None
+    output: str = field(default="", compare=False)
+    """Both streams, in order."""
+    waiting: bool = field(default=False, compare=False)
+    """Whether there is more to read already."""
+    lost_bytes: int = field(default=0, compare=False)
+    """About how much was dropped because nobody read it in time."""
+    error: Exception | None = field(default=None, compare=False)
+    """Why nothing could be read; then `stderr` says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundProcessInfo:
+    """What a list says of a background command."""
+
+    shell_id: str
+    command: str
+    running: bool
+    exit_code: int | None = None
+    started_at: float = field(default=0.0, compare=False)
+    """As Unix time."""
+
+
+def is_truncated(found: object) -> bool:
+    """Whether a search found more than it gives."""
+    return isinstance(found, Found) and found.truncated
 
 
 def is_gone(error: Exception | None) -> bool:

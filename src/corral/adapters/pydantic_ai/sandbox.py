@@ -12,16 +12,19 @@ import logging
 import posixpath
 import time
 import weakref
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from corral.adapters.pydantic_ai.background import BackgroundBase
+from corral.adapters.pydantic_ai.describing import as_text, describe_edit_error, describe_file, follow_link
 from corral.adapters.pydantic_ai.opening import Birth, Opening, let_go
 from corral.adapters.pydantic_ai.results import (
     MAX_OUTPUT_CHARS,
     EditResult,
     ExecuteResponse,
     FileInfo,
+    Found,
     GrepMatch,
     WriteResult,
     narrow_result,
@@ -36,13 +39,11 @@ from corral.errors import (
     EngineFaultError,
     SandboxClosedError,
     SandboxError,
-    SandboxFileError,
     SandboxFileNotFoundError,
     SandboxGoneError,
 )
 from corral.files import encode
 from corral.protocol import Backend
-from corral.results import FileInfo as CoreFileInfo
 from corral.sandbox import SandboxBase
 from corral.spec import HOME, Spec
 from corral.sync import Sandbox
@@ -57,7 +58,20 @@ ALIVE_SECONDS = 10.0
 _EDIT_ATTEMPTS = 5
 
 
-class AsyncCorralSandbox:
+class RealPath(str):
+    """A path as somebody named it, for messages, with where it really leads, for use."""
+
+    __slots__ = ("real",)
+    real: str
+
+    def __new__(cls, name: str, *, real: str) -> Self:
+        """The name, and the absolute path behind it."""
+        self = super().__new__(cls, name)
+        self.real = real
+        return self
+
+
+class AsyncCorralSandbox(BackgroundBase):
     """The protocol for async callers. The sandbox is made at the first use, or by `start`.
 
     With a `sandbox_id` it is found again under that id, by any process, until `stop`; without one it belongs to this
@@ -109,7 +123,7 @@ class AsyncCorralSandbox:
         self._ended = False
         self.work_dir = work_dir
         self.last_error: Exception | None = None
-        self.last_activity = time.time()
+        self._used = [time.time()]  # shared with views of `raising`
         self._finalizer = weakref.finalize(self, let_go, opening)
         self._finalizer.atexit = False  # at exit the backend ends what this process owns, and needs no loop for it
 
@@ -127,6 +141,15 @@ class AsyncCorralSandbox:
     def box(self) -> SandboxBase | None:
         """The sandbox itself, if it is there, for everything that the protocol has no word for."""
         return self._opening.box
+
+    @property
+    def ended(self) -> bool:
+        """Whether `stop` has ended it, and not only tried."""
+        return self._ended or (self._stopped and not self._opening.begun)
+
+    async def get_box(self) -> SandboxBase:
+        """The same, made if it is not there yet. Raises: what making a sandbox raises; SandboxClosedError."""
+        return await self._open()
 
     # Life.
 
@@ -173,7 +196,12 @@ class AsyncCorralSandbox:
 
     def touch(self) -> None:
         """It was used just now."""
-        self.last_activity = time.time()
+        self._used[0] = time.time()
+
+    @property
+    def last_activity(self) -> float:
+        """When it was last used, as Unix time."""
+        return self._used[0]
 
     async def aclose(self) -> None:
         """End it if it is this process's own; let go of it if it was asked for by an id. Idempotent."""
@@ -191,13 +219,23 @@ class AsyncCorralSandbox:
 
     # Commands.
 
-    async def execute(self, command: str, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command with `/bin/sh` in `work_dir`. Without a timeout, here or in the spec, it has half an hour."""
+    async def execute(
+        self,
+        command: str,
+        timeout: float | None = None,
+        *,
+        read_only: Sequence[str] = (),
+        hidden: Sequence[str] = (),
+    ) -> ExecuteResponse:
+        """Run a command with `/bin/sh` in `work_dir`. Without a timeout, here or in the spec, it has half an hour.
+
+        `read_only` and `hidden` restrict what this one command may write and see, where the backend has views.
+        """
         seconds = timeout or DEFAULT_TIMEOUT_SECONDS
         try:
             box = await self._open()
             seconds = timeout or box.spec.exec_timeout or DEFAULT_TIMEOUT_SECONDS
-            result = await box.exec(command, cwd=self.work_dir, timeout=seconds)
+            result = await box.exec(command, cwd=self.work_dir, timeout=seconds, read_only=read_only, hidden=hidden)
         except CorralError as error:
             self._note(error, "execute")
             return ExecuteResponse(f"Error: {error}", 1, error=error)
@@ -240,7 +278,7 @@ class AsyncCorralSandbox:
         if not window.lines and offset > 0:
             return f"Error: Offset {offset} exceeds file length ({window.total} lines)"
         numbered = enumerate(window.lines, max(0, offset) + 1)
-        text = "\n".join(f"{number:6d}\t{_as_text(line)}" for number, line in numbered)
+        text = "\n".join(f"{number:6d}\t{as_text(line)}" for number, line in numbered)
         shown = max(0, offset) + len(window.lines)
         if window.total is not None and shown >= window.total and not window.cut:
             return text
@@ -288,7 +326,7 @@ class AsyncCorralSandbox:
             return EditResult(error=f"File not found: {path}", cause=error)
         except EditError as error:
             self.last_error = error
-            return EditResult(error=_describe_edit_error(error, old_string), cause=error)
+            return EditResult(error=describe_edit_error(error, old_string), cause=error)
         except CorralError as error:
             self._note(error, "edit")
             return EditResult(error=f"Failed to edit file: {error}", cause=error)
@@ -342,7 +380,7 @@ class AsyncCorralSandbox:
         try:
             box = await self._open()
             found = await box.files.list(self.at(path or "."))
-            entries = [_describe(info, await _follow(box, info)) for info in found]
+            entries = [describe_file(info, await follow_link(box, info)) for info in found]
         except CorralError as error:
             self._note(error, "ls_info")
             return []
@@ -357,7 +395,7 @@ class AsyncCorralSandbox:
         except CorralError as error:
             self._note(error, "glob_info")
             return []
-        return [_describe(info, info) for info in found]
+        return Found((describe_file(info, info) for info in found), truncated=found.truncated)
 
     async def grep_raw(
         self,
@@ -378,7 +416,8 @@ class AsyncCorralSandbox:
         except CorralError as error:
             self._note(error, "grep_raw")
             return f"Error: {error}"
-        return [GrepMatch(path=match.path, line_number=match.line, line=match.text) for match in found]
+        matches = (GrepMatch(path=match.path, line_number=match.line, line=match.text) for match in found)
+        return Found(matches, truncated=found.truncated)
 
     async def read_image(self, path: str, *, max_bytes: int) -> bytes:
         """The whole content. Raises: as `corral.protocol.AsyncFiles.read`."""
@@ -398,7 +437,7 @@ class AsyncCorralSandbox:
 
     def at(self, path: str) -> str:
         """An absolute path: relative ones are below `work_dir`, as for commands."""
-        return posixpath.join(self.work_dir, path)
+        return path.real if isinstance(path, RealPath) else posixpath.join(self.work_dir, path)
 
     def normal(self, path: str) -> str:
         """The same, with `..` taken as text."""
@@ -438,38 +477,3 @@ async def _swap(box: SandboxBase, path: str, before: bytes, after: bytes) -> boo
     except (EditConflictError, EditError):
         return False
     return True
-
-
-async def _follow(box: SandboxBase, info: CoreFileInfo) -> CoreFileInfo:
-    """What a link leads to; itself, if nowhere."""
-    if info.kind != "link":
-        return info
-    try:
-        return await box.files.stat(info.path)
-    except SandboxFileError:
-        return info
-
-
-def _describe(info: CoreFileInfo, real: CoreFileInfo) -> FileInfo:
-    return FileInfo(
-        name=info.name,
-        path=info.path,
-        is_dir=real.is_folder,
-        size=None if real.is_folder else real.size,
-        modified_at=datetime.fromtimestamp(real.modified, UTC).isoformat(),
-    )
-
-
-def _as_text(line: str) -> str:
-    """What is not UTF-8 becomes U+FFFD."""
-    return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _describe_edit_error(error: EditError, old: str) -> str:
-    if not old:
-        return "Failed to edit file: the text to replace is empty"
-    if not error.count:
-        return "String not found in file"
-    return (
-        f"String found {error.count} times. Use replace_all=True to replace all, or provide more context."
-    )  # fmt: skip

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self, Unpack
 
-from corral.adapters.pydantic_ai.results import EditResult, ExecuteResponse, FileInfo, GrepMatch, WriteResult
+from corral.adapters.pydantic_ai.results import (
+    BackgroundHandle,
+    BackgroundOutput,
+    BackgroundProcessInfo,
+    EditResult,
+    ExecuteResponse,
+    FileInfo,
+    GrepMatch,
+    WriteResult,
+)
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.door import Wishes
 from corral.portal import get_portal
@@ -12,6 +21,7 @@ from corral.protocol import Backend
 from corral.sandbox import SandboxBase
 from corral.spec import HOME, Spec
 from corral.sync import Sandbox
+from corral.tools.background import READ_BYTES
 
 
 class CorralSandbox:
@@ -144,6 +154,34 @@ class CorralSandbox:
     ) -> list[GrepMatch] | str:
         """See `AsyncCorralSandbox.grep_raw`."""
         return get_portal().run(self._inner.grep_raw(pattern, path, glob, ignore_hidden))
+
+    def execute_background(self, command: str) -> BackgroundHandle:
+        """See `AsyncCorralSandbox.execute_background`."""
+        return get_portal().run(self._inner.execute_background(command))
+
+    def read_background(
+        self, shell_id: str, *, wait_seconds: float = 0.0, newest: bool = False, max_bytes: int = READ_BYTES
+    ) -> BackgroundOutput:
+        """See `AsyncCorralSandbox.read_background`."""
+        return get_portal().run(
+            self._inner.read_background(shell_id, wait_seconds=wait_seconds, newest=newest, max_bytes=max_bytes)
+        )
+
+    def write_background(self, shell_id: str, text: str | bytes, *, close: bool = False) -> bool:
+        """See `AsyncCorralSandbox.write_background`."""
+        return get_portal().run(self._inner.write_background(shell_id, text, close=close))
+
+    def kill_background(self, shell_id: str) -> bool:
+        """See `AsyncCorralSandbox.kill_background`."""
+        return get_portal().run(self._inner.kill_background(shell_id))
+
+    def list_background(self) -> list[BackgroundProcessInfo]:
+        """See `AsyncCorralSandbox.list_background`."""
+        return get_portal().run(self._inner.list_background())
+
+    def kill_all_background(self) -> None:
+        """See `AsyncCorralSandbox.kill_all_background`."""
+        get_portal().run(self._inner.kill_all_background())
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ GrepMode = Literal["content", "files_with_matches", "count"]
 MAX_FILES = 100
 MAX_MATCHES = 50
 MAX_LINE_CHARS = 100
+NOT_ALL = "  [the search ended early, and there are more: give a narrower pattern or path]"
 
 
 def render_listing(path: str, entries: Sequence[FileInfo]) -> str:
@@ -34,18 +35,25 @@ def render_written(path: str, content: str) -> str:
     return f"Wrote {lines} lines to {quote(path)}"
 
 
-def render_found(pattern: str, path: str, found: Sequence[FileInfo]) -> str:
-    """Files that match a pattern."""
+def render_found(pattern: str, path: str, found: Sequence[FileInfo], *, truncated: bool = False) -> str:
+    """Files that match a pattern. `truncated`: the search itself was not finished."""
     if not found:
         return f"No files matching '{quote(pattern)}' in {quote(path)}"
     lines = [f"  {quote(info['path'], max_chars=1000)}" for info in found[:MAX_FILES]]
     if len(found) > MAX_FILES:
         lines.append(f"  ... and {len(found) - MAX_FILES} more")
+    if truncated:
+        lines.append(NOT_ALL)
     return "\n".join([f"Found {len(found)} file(s) matching '{quote(pattern)}':", *lines])
 
 
-def render_matches(pattern: str, matches: Sequence[GrepMatch], *, mode: GrepMode) -> str:
-    """Lines that match, the files they are in, or how many there are."""
+def render_matches(pattern: str, matches: Sequence[GrepMatch], *, mode: GrepMode, truncated: bool = False) -> str:
+    """Lines that match, the files they are in, or how many there are. `truncated`: the search was not finished."""
+    text = _render_matches(pattern, matches, mode=mode)
+    return f"{text}\n{NOT_ALL}" if truncated else text
+
+
+def _render_matches(pattern: str, matches: Sequence[GrepMatch], *, mode: GrepMode) -> str:
     if not matches:
         return f"No matches for '{quote(pattern)}'"
     if mode == "count":

@@ -8,32 +8,26 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Never, Protocol, TypeVar, runtime_checkable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Never, TypeVar
 
 from pydantic_ai import BinaryContent, FunctionToolset, ModelRetry, RunContext
-from pydantic_ai.exceptions import ToolFailed, UserError
+from pydantic_ai.exceptions import ToolFailed
 
 from corral.adapters.pydantic_ai import texts
+from corral.adapters.pydantic_ai.backgroundtools import BackgroundCalls
 from corral.adapters.pydantic_ai.descriptions import DESCRIPTIONS
-from corral.adapters.pydantic_ai.permissions import (
-    AskCallback,
-    AskFallback,
-    Gate,
-    PermissionRuleset,
-    as_permissions,
-)
-from corral.adapters.pydantic_ai.results import EditResult
+from corral.adapters.pydantic_ai.hiding import execute_hidden
+from corral.adapters.pydantic_ai.permissions import Gate
+from corral.adapters.pydantic_ai.results import EditResult, is_truncated
+from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback, PermissionRuleset, as_permissions
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
-from corral.adapters.pydantic_ai.sync import CorralSandbox
-from corral.adapters.pydantic_ai.workspace import CorralWorkspace
-from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
-from corral.sandbox import SandboxBase
-from corral.sync import Sandbox
+from corral.adapters.pydantic_ai.source import AnySource, check_source, open_for_run
+from corral.errors import PolicyError, SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
 from corral.tools.hashline import DEFAULT_HASH_LENGTH, KNOWN_HASH_LENGTH
 from corral.tools.permission import Operation, Permissions
 from corral.tools.render import make_harmless, quote
 
-AnySandbox = AsyncCorralSandbox | CorralSandbox | SandboxBase | Sandbox
 EditFormat = Literal["str_replace", "hashline"]
 D = TypeVar("D")
 
@@ -48,36 +42,32 @@ MAX_IMAGE_BYTES = 50 * 1024 * 1024
 EXECUTE_SECONDS = 120
 
 
-@runtime_checkable
-class ConsoleDeps(Protocol):
-    """What an agent's deps have if its tools shall find the sandbox there."""
-
-    @property
-    def backend(self) -> Any:
-        """The sandbox."""
-
-
 class CorralToolset(FunctionToolset[D]):
     """The tools as a toolset: `Agent(…, toolsets=[CorralToolset(sandbox)])`.
 
-    Without a `sandbox` it is `deps.backend`, or the run's own workspace if that is a `CorralWorkspace`.
+    A `corral.Environment` may stand in the sandbox's place: it is opened for each call, with the run's deps and
+    conversation as its context. Without either it is `deps.backend`, or the run's own workspace if that is a
+    `CorralWorkspace`. `include_background` adds tools for commands that go on.
 
     `permissions` are rules for every path and command, `ask_callback` is asked where they say so (without it, an
-    approval of Pydantic AI's is required). `edit_format="hashline"` edits by line and hash instead of by text.
+    approval of Pydantic AI's is required). With `hide_denied`, commands don't see what may not be read: the kernel
+    hides it from them, on backends with views. `edit_format="hashline"` edits by line and hash instead of by text.
     """
 
     def __init__(
         self,
-        sandbox: AnySandbox | None = None,
+        sandbox: AnySource | None = None,
         *,
         id: str | None = None,  # noqa: A002 - as toolsets name it
         include_execute: bool = True,
+        include_background: bool = False,
         require_write_approval: bool = False,
         require_execute_approval: bool = False,
         default_ignore_hidden: bool = True,
         permissions: Permissions | PermissionRuleset | None = None,
         ask_callback: AskCallback | None = None,
         ask_fallback: AskFallback = "error",
+        hide_denied: bool = False,
         max_retries: int = 3,
         image_support: bool = True,
         max_image_bytes: int = MAX_IMAGE_BYTES,
@@ -88,9 +78,12 @@ class CorralToolset(FunctionToolset[D]):
         super().__init__(max_retries=max_retries, id=id)
         if edit_format not in ("str_replace", "hashline"):
             raise ValueError(f"edit_format={edit_format!r} is neither 'str_replace' nor 'hashline'")
-        self._sandbox = _as_console(sandbox) if sandbox is not None else None
+        self._source = check_source(sandbox) if sandbox is not None else None
         rules = as_permissions(permissions) if permissions is not None else None
         self._gate = Gate(rules, ask_callback, ask_fallback)
+        if hide_denied and (rules is None or include_background):
+            raise ValueError("hide_denied= needs permissions=, and can't be kept for commands in the background")
+        self._hide_denied = hide_denied
         self._ignore_hidden = default_ignore_hidden
         self._max_image_bytes = max_image_bytes if image_support else 0
         self._hash_length = hash_length
@@ -114,20 +107,23 @@ class CorralToolset(FunctionToolset[D]):
         add("grep", self.grep)
         if include_execute:
             add("execute", self.execute, approval=execute)
+        if include_background:
+            background = BackgroundCalls(self.open_sandbox, self._gate)
+            for call in (
+                background.execute_background,
+                background.read_background,
+                background.write_background,
+                background.kill_background,
+                background.list_background,
+            ):
+                add("execute", call, approval=execute and call.__name__ in ("execute_background", "write_background"))
 
     def _tags(self, name: str) -> bool:
         return self._hashline and name == "read_file"
 
-    async def find_sandbox(self, ctx: RunContext[D]) -> AsyncCorralSandbox:
-        """The sandbox of a call. Raises: UserError if there is none."""
-        if self._sandbox is not None:
-            return self._sandbox
-        if isinstance(ctx.deps, ConsoleDeps):
-            return _as_console(ctx.deps.backend)
-        workspace = ctx.workspace.backend if ctx.workspace is not None else None
-        if isinstance(workspace, CorralWorkspace):
-            return AsyncCorralSandbox.over(await workspace.sandbox(), work_dir=await workspace.working_dir())
-        raise UserError("no sandbox: give CorralToolset one, or deps with a `backend`, or the run a CorralWorkspace")
+    def open_sandbox(self, ctx: RunContext[D]) -> AbstractAsyncContextManager[AsyncCorralSandbox]:
+        """The sandbox of a call, for as long as the block lasts. Raises: UserError if there is none."""
+        return open_for_run(ctx, self._source)
 
     # The tools. Their docstrings describe the parameters to a model.
 
@@ -137,10 +133,10 @@ class CorralToolset(FunctionToolset[D]):
         Args:
             path: The folder to list; the working folder if not given.
         """
-        sandbox = await self.find_sandbox(ctx)
-        sight = await self._gate.check_path(ctx, sandbox, "ls", path)
-        entries = await sandbox.ls_info(path)
-        return texts.render_listing(path, [entry for entry in entries if sight.shows(entry["path"], "ls")])
+        async with self.open_sandbox(ctx) as sandbox:
+            sight = await self._gate.check_path(ctx, sandbox, "ls", path)
+            entries = await sandbox.ls_info(sight.path)
+            return texts.render_listing(path, [entry for entry in entries if sight.shows(entry["path"], "ls")])
 
     async def read_file(
         self, ctx: RunContext[D], path: str, offset: int = 0, limit: int = 2000
@@ -152,17 +148,17 @@ class CorralToolset(FunctionToolset[D]):
             offset: How many lines to skip.
             limit: How many lines to read at most.
         """
-        sandbox = await self.find_sandbox(ctx)
-        await self._gate.check_path(ctx, sandbox, "read", path)
-        kind = IMAGE_TYPES.get(posixpath.splitext(path)[1].lower())
-        if kind is not None and self._max_image_bytes:
-            return await self._read_image(ctx, sandbox, path, kind)
-        if self._hashline:
-            return await self._read_tagged(ctx, sandbox, path, offset, limit)
-        text = await sandbox.read(path, offset, limit)
-        if text.startswith("Error: "):
-            _let_mend(ctx, text)
-        return make_harmless(text)
+        async with self.open_sandbox(ctx) as sandbox:
+            path = (await self._gate.check_path(ctx, sandbox, "read", path)).path
+            kind = IMAGE_TYPES.get(posixpath.splitext(path)[1].lower())
+            if kind is not None and self._max_image_bytes:
+                return await self._read_image(ctx, sandbox, path, kind)
+            if self._hashline:
+                return await self._read_tagged(ctx, sandbox, path, offset, limit)
+            text = await sandbox.read(path, offset, limit)
+            if text.startswith("Error: "):
+                _let_mend(ctx, text)
+            return make_harmless(text)
 
     async def write_file(self, ctx: RunContext[D], path: str, content: str) -> str:
         """Write a file.
@@ -171,12 +167,12 @@ class CorralToolset(FunctionToolset[D]):
             path: The file to write, absolute or below the working folder.
             content: Everything that shall be in it.
         """
-        sandbox = await self.find_sandbox(ctx)
-        await self._gate.check_path(ctx, sandbox, "write", path)
-        result = await sandbox.write(path, content)
-        if result.error is not None:
-            _let_mend(ctx, f"Error: {result.error}")
-        return texts.render_written(path, content)
+        async with self.open_sandbox(ctx) as sandbox:
+            path = (await self._gate.check_path(ctx, sandbox, "write", path)).path
+            result = await sandbox.write(path, content)
+            if result.error is not None:
+                _let_mend(ctx, f"Error: {result.error}")
+            return texts.render_written(path, content)
 
     async def edit_file(
         self,
@@ -194,10 +190,10 @@ class CorralToolset(FunctionToolset[D]):
             new_string: The text to put in its place.
             replace_all: Replace it wherever it stands; otherwise it must stand there exactly once.
         """
-        sandbox = await self.find_sandbox(ctx)
-        await self._gate.check_path(ctx, sandbox, "edit", path)
-        result = await sandbox.edit(path, old_string, new_string, replace_all)
-        return f"Edited {quote(path)}: replaced {self._check_edit(ctx, result).occurrences} occurrence(s)"
+        async with self.open_sandbox(ctx) as sandbox:
+            path = (await self._gate.check_path(ctx, sandbox, "edit", path)).path
+            result = await sandbox.edit(path, old_string, new_string, replace_all)
+            return f"Edited {quote(path)}: replaced {self._check_edit(ctx, result).occurrences} occurrence(s)"
 
     async def hashline_edit(
         self,
@@ -221,20 +217,20 @@ class CorralToolset(FunctionToolset[D]):
             end_hash: The hash of the last line.
             insert_after: Insert after the line instead of replacing it.
         """
-        sandbox = await self.find_sandbox(ctx)
-        await self._gate.check_path(ctx, sandbox, "edit", path)
-        result, summary = await sandbox.edit_lines(
-            path,
-            start_line,
-            start_hash,
-            new_content,
-            end_line,
-            end_hash,
-            insert_after=insert_after,
-            hash_length=self._hash_length,
-        )
-        self._check_edit(ctx, result)
-        return f"Edited {quote(path)}: {summary}"
+        async with self.open_sandbox(ctx) as sandbox:
+            path = (await self._gate.check_path(ctx, sandbox, "edit", path)).path
+            result, summary = await sandbox.edit_lines(
+                path,
+                start_line,
+                start_hash,
+                new_content,
+                end_line,
+                end_hash,
+                insert_after=insert_after,
+                hash_length=self._hash_length,
+            )
+            self._check_edit(ctx, result)
+            return f"Edited {quote(path)}: {summary}"
 
     async def glob(self, ctx: RunContext[D], pattern: str, path: str = ".") -> str:
         """Find files.
@@ -243,11 +239,13 @@ class CorralToolset(FunctionToolset[D]):
             pattern: What their paths look like, such as `**/*.py`.
             path: The folder to look in; the working folder if not given.
         """
-        sandbox = await self.find_sandbox(ctx)
-        root = pattern if pattern.startswith("/") else path
-        sight = await self._gate.check_path(ctx, sandbox, "glob", _search_root(root, sandbox))
-        found = await sandbox.glob_info(pattern, path)
-        return texts.render_found(pattern, path, [info for info in found if sight.shows(info["path"], "glob")])
+        async with self.open_sandbox(ctx) as sandbox:
+            anchored = pattern.startswith("/")  # then the pattern says where to look
+            root = _search_root(pattern if anchored else path, sandbox)
+            sight = await self._gate.check_path(ctx, sandbox, "glob", root)
+            found = await sandbox.glob_info(pattern, path if anchored else sight.path)
+            shown = [info for info in found if sight.shows(info["path"], "glob")]
+            return texts.render_found(pattern, path, shown, truncated=is_truncated(found))
 
     async def grep(
         self,
@@ -267,14 +265,14 @@ class CorralToolset(FunctionToolset[D]):
             output_mode: The lines, the files they are in, or how many there are.
             ignore_hidden: Leave out files and folders whose names begin with a dot.
         """
-        sandbox = await self.find_sandbox(ctx)
-        sight = await self._gate.check_path(ctx, sandbox, "grep", _search_root(path, sandbox))
-        hidden = self._ignore_hidden if ignore_hidden is None else ignore_hidden
-        matches = await sandbox.grep_raw(pattern, path, glob_pattern, hidden)
-        if isinstance(matches, str):
-            _let_mend(ctx, matches)
-        shown = [match for match in matches if sight.shows(match["path"], "grep", "read")]
-        return texts.render_matches(pattern, shown, mode=output_mode)
+        async with self.open_sandbox(ctx) as sandbox:
+            sight = await self._gate.check_path(ctx, sandbox, "grep", _search_root(path, sandbox))
+            hidden = self._ignore_hidden if ignore_hidden is None else ignore_hidden
+            matches = await sandbox.grep_raw(pattern, sight.path, glob_pattern, hidden)
+            if isinstance(matches, str):
+                _let_mend(ctx, matches)
+            shown = [match for match in matches if sight.shows(match["path"], "grep", "read")]
+            return texts.render_matches(pattern, shown, mode=output_mode, truncated=is_truncated(matches))
 
     async def execute(self, ctx: RunContext[D], command: str, timeout: float | None = EXECUTE_SECONDS) -> str:
         """Run a command.
@@ -283,12 +281,18 @@ class CorralToolset(FunctionToolset[D]):
             command: The command, for a shell.
             timeout: How many seconds it may take.
         """
-        sandbox = await self.find_sandbox(ctx)
-        await self._gate.check_command(ctx, command)
-        response = await sandbox.execute(command, timeout)
-        if response.error is not None:
-            _let_mend(ctx, response.output)
-        return texts.render_execution(response)
+        async with self.open_sandbox(ctx) as sandbox:
+            await self._gate.check_command(ctx, command)
+            if self._hide_denied:
+                try:
+                    response = await execute_hidden(sandbox, self._gate, command, timeout)
+                except (PolicyError, SandboxFileError) as error:
+                    raise ToolFailed(f"Permission denied for execute: {quote(str(error))}") from error
+            else:
+                response = await sandbox.execute(command, timeout)
+            if response.error is not None:
+                _let_mend(ctx, response.output)
+            return texts.render_execution(response)
 
     # Underneath.
 
@@ -340,7 +344,7 @@ def create_console_toolset(
     edit_format: EditFormat = "str_replace",
     descriptions: Mapping[str, str] | None = None,
     *,
-    sandbox: AnySandbox | None = None,
+    sandbox: AnySource | None = None,
     ask_callback: AskCallback | None = None,
     ask_fallback: AskFallback = "error",
     hash_length: int = KNOWN_HASH_LENGTH,
@@ -363,17 +367,6 @@ def create_console_toolset(
         hash_length=hash_length,
         descriptions=descriptions,
     )
-
-
-def _as_console(sandbox: object) -> AsyncCorralSandbox:
-    """Any sandbox of ours as the async class that raises when it is gone."""
-    if isinstance(sandbox, AsyncCorralSandbox):
-        return sandbox.raising()
-    if isinstance(sandbox, CorralSandbox):
-        return sandbox.async_sandbox.raising()
-    if isinstance(sandbox, Sandbox | SandboxBase):
-        return AsyncCorralSandbox.over(sandbox)
-    raise UserError(f"{type(sandbox).__name__} is not a sandbox of Corral's")
 
 
 def _search_root(path: str | None, sandbox: AsyncCorralSandbox) -> str:

@@ -1,0 +1,80 @@
+"""Rules for paths, kept for commands too: what may not be read is hidden from them by the kernel, call by call.
+
+Looked through is the working folder. What a rule denies there, or says to ask for, is not there for the command,
+whoever in it looks: a shell, an editor, or a program that the model has written.
+"""
+
+from __future__ import annotations
+
+from corral.adapters.pydantic_ai.permissions import Gate
+from corral.adapters.pydantic_ai.results import ExecuteResponse
+from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
+from corral.errors import InvalidCommandError, PolicyError, SandboxFileError
+from corral.results import FileInfo
+from corral.tools.permission import Permissions, real_path
+from corral.tools.reading import limit_search
+from corral.tools.view import MAX_HIDDEN, View
+
+_ATTEMPTS = 3
+_LOOKED_AT = 100_000
+
+
+async def execute_hidden(
+    sandbox: AsyncCorralSandbox, gate: Gate, command: str, timeout: float | None
+) -> ExecuteResponse:
+    """Run a command that does not see what the rules deny.
+
+    Raises:
+        CapabilityError: the backend has no views.
+        PolicyError: there is more to hide, or to look through, than can be.
+    """
+    assert gate.permissions is not None
+    for attempt in range(_ATTEMPTS):
+        view = await make_view(sandbox, gate.permissions)
+        response = await sandbox.execute(command, timeout, read_only=view.read_only, hidden=view.hidden)
+        # A path of the view has vanished between looking and running; nothing was run then.
+        vanished = isinstance(response.error, InvalidCommandError) and "view path" in str(response.error)
+        if not vanished or attempt == _ATTEMPTS - 1:
+            return response
+    raise AssertionError("the loop ends by itself")
+
+
+async def make_view(sandbox: AsyncCorralSandbox, permissions: Permissions) -> View:
+    """What the next command may see. Raises: PolicyError."""
+    box = await sandbox.get_box()
+    root = await sandbox.real_path(".")
+    async with limit_search():
+        found = await box.files.glob("**", path=root, hidden=True, limit=_LOOKED_AT)
+    if found.truncated:
+        raise PolicyError(f"{root} holds more than {_LOOKED_AT} files, too many to keep rules for commands")
+    hidden: set[str] = set()
+    for info in found.files:
+        if not _is_hidden(permissions, info):
+            continue
+        target = info.path
+        if info.kind == "link":
+            try:
+                target = await real_path(box.files, info.path, workdir=root)
+            except SandboxFileError:
+                continue  # it leads nowhere
+            if not target.startswith(f"{root.rstrip('/')}/") or not await box.files.exists(target):
+                continue  # a link to the root, which anybody can make, must not hide everything
+        hidden.add(target)
+    # What lies in a hidden folder is hidden with it.
+    kept = tuple(path for path in sorted(hidden) if not _lies_in_one_of(path, hidden))
+    if len(kept) > MAX_HIDDEN:
+        raise PolicyError(f"the rules hide more than {MAX_HIDDEN} files, too many to keep them for commands")
+    return View(("/",) if permissions.never("write") and permissions.never("edit") else (), kept)
+
+
+def _lies_in_one_of(path: str, folders: set[str]) -> bool:
+    parts = path.split("/")[1:-1]
+    return any("/" + "/".join(parts[:end]) in folders for end in range(1, len(parts) + 1))
+
+
+def _is_hidden(permissions: Permissions, info: FileInfo) -> bool:
+    decision = permissions.decide("read", info.path)
+    if decision.rule is not None:
+        return decision.action != "allow"
+    # A folder that only the default denies may hold what a rule allows.
+    return decision.action == "deny" and not info.is_folder

@@ -1,0 +1,98 @@
+"""RuntimeConfig: what a session's sandbox starts from, under the known name; and the known ready-made ones."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from corral.errors import SpecError
+from corral.image import Image
+from corral.spec import Spec
+
+PackageManager = Literal["pip", "npm", "apt", "cargo"]
+
+_INSTALL = {"npm": "npm install -g", "cargo": "cargo install"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeConfig:
+    """With neither `image` nor `base_image` it needs no image: Python packages are laid under the sandbox.
+
+    `image` is taken as it is; upon `base_image` an image is built, on backends that can. `setup_commands` are run
+    while it is built, else in each new sandbox. Images are always kept for next time, whatever `cache_image` says.
+    """
+
+    name: str
+    description: str = ""
+    image: str | None = None
+    base_image: str | None = None
+    packages: Sequence[str] = ()
+    package_manager: PackageManager = "pip"
+    setup_commands: Sequence[str] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    work_dir: str = "/workspace"
+    cache_image: bool = True
+
+    def make_spec(self) -> Spec:
+        """The wish. Raises: SpecError for what can't be."""
+        if self.image is not None or self.base_image is None:
+            if self.packages and (self.image is not None or self.package_manager != "pip"):
+                raise SpecError(
+                    f"the runtime {self.name!r} has packages, and nothing to install them on",
+                    hint="give base_image=; without an image, only packages of pip",
+                )
+            return Spec(image=self.image, packages=tuple(self.packages), env=dict(self.env_vars), workdir=self.work_dir)
+        return Spec(image=self._build(Image.base(self.base_image)), env=dict(self.env_vars), workdir=self.work_dir)
+
+    @property
+    def late_commands(self) -> tuple[str, ...]:
+        """What is left to run in a new sandbox."""
+        built = self.image is None and self.base_image is not None
+        return () if built else tuple(self.setup_commands)
+
+    def _build(self, image: Image) -> Image:
+        if self.packages:
+            if self.package_manager == "pip":
+                image = image.pip_install(*self.packages)
+            elif self.package_manager == "apt":
+                image = image.apt_install(*self.packages)
+            else:
+                image = image.run(f"{_INSTALL[self.package_manager]} {' '.join(map(shlex.quote, self.packages))}")
+        return image.run(*self.setup_commands) if self.setup_commands else image
+
+
+BUILTIN_RUNTIMES = {
+    runtime.name: runtime
+    for runtime in (
+        RuntimeConfig(name="python-minimal", description="Python with its standard library"),
+        RuntimeConfig(
+            name="python-datascience",
+            description="Python with the usual packages for data",
+            packages=("numpy", "pandas", "matplotlib", "scikit-learn", "seaborn"),
+        ),
+        RuntimeConfig(
+            name="python-web",
+            description="Python with the usual packages for the web",
+            packages=("fastapi", "uvicorn", "sqlalchemy", "httpx"),
+        ),
+        RuntimeConfig(name="node-minimal", description="Node.js", image="node:20-slim"),
+        RuntimeConfig(
+            name="node-react",
+            description="Node.js with TypeScript, Vite and React",
+            base_image="node:20-slim",
+            packages=("typescript", "vite", "react", "react-dom"),
+            package_manager="npm",
+        ),
+    )
+}
+
+
+def get_runtime(runtime: RuntimeConfig | str) -> RuntimeConfig:
+    """One by its name. Raises: KeyError, which says which there are."""
+    if isinstance(runtime, RuntimeConfig):
+        return runtime
+    if runtime not in BUILTIN_RUNTIMES:
+        raise KeyError(f"Unknown runtime '{runtime}'. Available: {', '.join(BUILTIN_RUNTIMES)}")
+    return BUILTIN_RUNTIMES[runtime]

@@ -1,0 +1,310 @@
+"""SessionManager: a sandbox for each session, under the known name; made once, and ended when nobody uses it.
+
+Everything is done on the portal's loop, so that several event loops may share a manager, and that whoever is cancelled
+while waiting leaves no sandbox that nobody knows of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import inspect
+import logging
+import os
+import time
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from corral.adapters.pydantic_ai.keeping import lay_down, take_back
+from corral.adapters.pydantic_ai.runtime import RuntimeConfig, get_runtime
+from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
+from corral.adapters.pydantic_ai.sync import CorralSandbox
+from corral.errors import EnvironmentFullError, ExitError, SandboxClosedError, SandboxGoneError
+from corral.portal import get_portal
+from corral.protocol import Backend
+from corral.spec import Spec
+
+log = logging.getLogger("corral.adapters.pydantic_ai")
+
+SandboxFactory = Callable[[str], Any]
+"""From a session's id to a sandbox of the protocol, sync or async; the function may be either, too."""
+OnRelease = Callable[[str, Any], Awaitable[object] | object]
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+
+
+class SessionManager:
+    """Sandboxes by session id: `await manager.get_or_create("alice")`.
+
+    Without a `sandbox_factory` each session has a `CorralSandbox` on `backend`, shaped by `default_runtime`. Under
+    `workspace_root` the files of each session are kept: copied in when its sandbox is made, and back when it ends.
+
+    - `max_sessions`: for one more, the least recently used that is not `in_use(session_id)` is released.
+    - `on_release(session_id, sandbox)`: called, and awaited if need be, before a sandbox is ended.
+    - `executor`: where a factory or a sandbox runs that would block; a thread of the loop's without it.
+    """
+
+    def __init__(
+        self,
+        sandbox_factory: SandboxFactory | None = None,
+        default_runtime: RuntimeConfig | Spec | str | None = None,
+        default_idle_timeout: float = 3600,
+        workspace_root: str | os.PathLike[str] | None = None,
+        *,
+        max_sessions: int | None = None,
+        on_release: OnRelease | None = None,
+        executor: concurrent.futures.Executor | None = None,
+        in_use: Callable[[str], bool] | None = None,
+        backend: str | Backend = "embedded",
+    ) -> None:
+        if max_sessions is not None and max_sessions < 1:
+            raise ValueError(f"max_sessions={max_sessions!r} leaves no session")
+        self._factory = sandbox_factory
+        self._runtime = default_runtime
+        self._idle_seconds = default_idle_timeout
+        self._root = Path(workspace_root) if workspace_root is not None else None
+        self._max_sessions = max_sessions
+        self._on_release = on_release
+        self._executor = executor
+        self._in_use = in_use
+        self._backend = backend
+        self._sessions: dict[str, Any] = {}
+        """The least recently used first."""
+        self._given_out: dict[str, float] = {}
+        self._turns: dict[str, _Turn] = {}
+        self._making: set[str] = set()
+        self._cleaning: concurrent.futures.Future[None] | None = None
+
+    @property
+    def sessions(self) -> dict[str, Any]:
+        """The sandboxes by session, as they are now."""
+        return dict(self._sessions)
+
+    @property
+    def session_count(self) -> int:
+        """How many there are."""
+        return len(self._sessions)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __contains__(self, session_id: object) -> bool:
+        return session_id in self._sessions
+
+    async def get_or_create(self, session_id: str, runtime: RuntimeConfig | Spec | str | None = None) -> Any:
+        """The session's sandbox, if it is alive; else a new one. That one was lost is logged.
+
+        Raises:
+            EnvironmentFullError: there are as many as may be, and all are in use.
+            KeyError: no such runtime.
+            BackendError, SandboxError: what making a sandbox raises.
+        """
+        return await _on_portal(self._get_or_create(session_id, runtime))
+
+    async def release(self, session_id: str) -> bool:
+        """End a session's sandbox; whether there was one. What could not be ended stays, and can be tried again."""
+        return await _on_portal(self._release(session_id))
+
+    async def cleanup_idle(self, max_idle: float | None = None) -> int:
+        """End those that were not used for so many seconds; gives how many. One that can't be ended is logged."""
+        return await _on_portal(self._clean(self._idle_seconds if max_idle is None else max_idle))
+
+    def start_cleanup_loop(self, interval: float = 300) -> None:
+        """Look for idle ones from time to time, until `stop_cleanup_loop`, or until the manager is forgotten."""
+        if self._cleaning is None or self._cleaning.done():
+            self._cleaning = get_portal().submit(_clean_for_ever(weakref.ref(self), interval))
+
+    def stop_cleanup_loop(self) -> None:
+        """Stop that."""
+        cleaning, self._cleaning = self._cleaning, None
+        if cleaning is not None:
+            cleaning.cancel()
+
+    async def shutdown(self) -> int:
+        """End all of them, side by side; gives how many. What could not be ended is logged, and stays."""
+        self.stop_cleanup_loop()
+        # Those as well that are being made, or looked at.
+        return await _on_portal(self._end_all(list(dict.fromkeys([*self._sessions, *self._turns]))))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    # On the portal's loop.
+
+    async def _get_or_create(self, session_id: str, runtime: RuntimeConfig | Spec | str | None) -> Any:
+        if not isinstance(session_id, str) or not session_id:
+            raise ValueError(f"{session_id!r} is not a session's id")
+        async with self._turn(session_id):
+            sandbox = self._sessions.get(session_id)
+            if sandbox is not None and not await self._is_alive(sandbox):
+                log.warning("the sandbox of session %r has ended; a new one is made", session_id)
+                del self._sessions[session_id]
+                sandbox = None
+            if sandbox is None:
+                sandbox = await self._make(session_id, runtime)
+            self._sessions.pop(session_id, None)
+            self._sessions[session_id] = sandbox  # the last in the order of use
+            self._given_out[session_id] = time.time()
+            return sandbox
+
+    async def _is_alive(self, sandbox: Any) -> bool:
+        alive = bool(await self._call(sandbox, "is_alive"))
+        if not alive and isinstance(inner := _inner(sandbox), AsyncCorralSandbox):
+            # Not `stop`: one that is found by its id may only be out of reach for the moment.
+            with contextlib.suppress(Exception):
+                await inner.aclose()
+        return alive
+
+    async def _make(self, session_id: str, runtime: RuntimeConfig | Spec | str | None) -> Any:
+        chosen = runtime if runtime is not None else self._runtime
+        if isinstance(chosen, str):
+            chosen = get_runtime(chosen)
+        await self._make_room(session_id)
+        self._making.add(session_id)
+        try:
+            if self._factory is not None:
+                sandbox = await self._run(self._factory, session_id)
+                await self._call(sandbox, "start")
+                return sandbox
+            return await self._make_own(session_id, chosen)
+        finally:
+            self._making.discard(session_id)
+
+    async def _make_own(self, session_id: str, runtime: RuntimeConfig | Spec | None) -> CorralSandbox:
+        spec = runtime.make_spec() if isinstance(runtime, RuntimeConfig) else runtime or Spec()
+        # In a thread: its constructor waits for this very loop.
+        sandbox: CorralSandbox = await self._run(lambda: CorralSandbox(backend=self._backend, spec=spec))
+        try:
+            box = await sandbox.async_sandbox.get_box()
+            if self._root is not None:
+                await lay_down(box, self._root, session_id)
+            for command in runtime.late_commands if isinstance(runtime, RuntimeConfig) else ():
+                await box.exec(command, check=True)
+        except BaseException as error:
+            await sandbox.async_sandbox.aclose()
+            if isinstance(error, ExitError):
+                error.add_note(f"in a setup command of the runtime of session {session_id!r}")
+            raise
+        return sandbox
+
+    async def _make_room(self, session_id: str) -> None:
+        while self._max_sessions is not None and len(self._sessions) + len(self._making) >= self._max_sessions:
+            oldest = self._find_oldest()
+            if oldest is None:
+                raise EnvironmentFullError(
+                    f"there are {self._max_sessions} sessions, and all are in use", hint="release one, or allow more"
+                )
+            # Somebody may be asking for it just now: then another is the oldest.
+            await self._release(oldest, unless=lambda each: each != self._find_oldest())
+
+    def _find_oldest(self) -> str | None:
+        return next((each for each in self._sessions if not self._is_used(each)), None)
+
+    def _is_used(self, session_id: str) -> bool:
+        return self._in_use is not None and self._in_use(session_id)
+
+    async def _release(self, session_id: str, *, unless: Callable[[str], bool] | None = None) -> bool:
+        async with self._turn(session_id):
+            sandbox = self._sessions.get(session_id)
+            if sandbox is None or (unless is not None and unless(session_id)):
+                return False
+            if self._on_release is not None:
+                try:
+                    await self._run(self._on_release, session_id, sandbox)
+                except Exception:
+                    log.exception("on_release failed for session %r", session_id)
+            if self._root is not None and self._factory is None and (box := _inner(sandbox).box) is not None:
+                try:
+                    await take_back(box, self._root, session_id)
+                except (SandboxGoneError, SandboxClosedError):
+                    log.warning("the sandbox of session %r has ended, and what was not kept is lost", session_id)
+            await self._stop(sandbox)
+            self._sessions.pop(session_id, None)
+            self._given_out.pop(session_id, None)
+            return True
+
+    async def _stop(self, sandbox: Any) -> None:
+        await self._call(sandbox, "stop")
+        inner = _inner(sandbox)
+        if isinstance(inner, AsyncCorralSandbox) and not inner.ended and inner.last_error is not None:
+            raise inner.last_error  # the class of the known name keeps it to itself
+
+    async def _clean(self, max_idle: float) -> int:
+        def is_active(session_id: str) -> bool:
+            return time.time() - self._last_use(session_id) <= max_idle or self._is_used(session_id)
+
+        return await self._end_all([each for each in self._sessions if not is_active(each)], unless=is_active)
+
+    async def _end_all(self, session_ids: list[str], *, unless: Callable[[str], bool] | None = None) -> int:
+        ended = await asyncio.gather(
+            *(self._release(each, unless=unless) for each in session_ids), return_exceptions=True
+        )
+        for session_id, result in zip(session_ids, ended, strict=True):
+            if isinstance(result, BaseException):
+                log.warning("the sandbox of session %r could not be ended: %s", session_id, result)
+        return sum(result is True for result in ended)
+
+    def _last_use(self, session_id: str) -> float:
+        sandbox = self._sessions.get(session_id)
+        noted = [getattr(sandbox, name, None) for name in ("last_activity", "_last_activity")]
+        return max([self._given_out.get(session_id, 0.0), *(time for time in noted if isinstance(time, int | float))])
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, session_id: str) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(session_id, _Turn())
+        turn.waiting += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:  # as long as somebody waits, whoever comes next waits for the same
+                del self._turns[session_id]
+
+    async def _call(self, sandbox: Any, method: str) -> Any:
+        return await self._run(getattr(_inner(sandbox), method))
+
+    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call what may be async, or may block."""
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments)
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._executor, function, *arguments)
+        return await result if inspect.isawaitable(result) else result
+
+
+def _inner(sandbox: Any) -> Any:
+    """Our own sync class by its async one, which needs no thread."""
+    return sandbox.async_sandbox if isinstance(sandbox, CorralSandbox) else sandbox
+
+
+async def _on_portal(work: Coroutine[Any, Any, T]) -> T:
+    return await asyncio.shield(asyncio.wrap_future(get_portal().submit(work)))
+
+
+async def _clean_for_ever(manager: weakref.ref[SessionManager], interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        living = manager()
+        if living is None:
+            return
+        try:
+            await living.cleanup_idle()
+        except Exception:
+            log.exception("looking for idle sessions failed")
+        del living

@@ -1,0 +1,279 @@
+"""Commands in the background: started by one call, and read, fed and ended by later ones.
+
+Each is a recorded program of the sandbox (`corral.record`), so it needs nobody to hold it: another handle finds it
+again, and where the sandbox outlives this process, so does it. It ends with the sandbox at the latest. Reading goes on
+where the last reading of this process ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import weakref
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError
+from corral.protocol import PathLike
+from corral.record import Entry, Recorded, RecordInfo
+from corral.sandbox import SandboxBase
+from corral.tools.unread import Mark, Reading
+
+PREFIX = "shell-"
+"""Background commands are recorded programs with such names."""
+MAX_SHELLS = 32
+"""So many are kept in one sandbox. For one more, the oldest that has ended is forgotten."""
+RECORD_BYTES = 1024 * 1024
+"""How much output of each is kept."""
+READ_BYTES = 100_000
+"""How much one reading gives."""
+_NOTED_CHARS = 4096
+_QUIET_SECONDS = 0.1
+_SETTLED_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShellHandle:
+    """A command that was started."""
+
+    shell_id: str
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShellOutput:
+    """What a command has printed since the last reading, and how it stands."""
+
+    shell_id: str
+    stdout: bytes
+    stderr: bytes
+    output: bytes
+    """Both, in order."""
+    running: bool
+    exit_code: int | None = None
+    reason: str | None = None
+    """Why it ended."""
+    waiting: bool = False
+    """Whether there is more to read already."""
+    lost_bytes: int = 0
+    """About how much was dropped because nobody read it in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellInfo:
+    """What a list says of a command."""
+
+    shell_id: str
+    command: str
+    running: bool
+    exit_code: int | None
+    started: float
+    """As Unix time."""
+
+
+_marks: weakref.WeakKeyDictionary[SandboxBase, dict[str, Mark]] = weakref.WeakKeyDictionary()
+"""How far each was read in this process: a tool may have a new handle of the same sandbox for each call."""
+
+
+async def start_shell(
+    box: SandboxBase,
+    command: str,
+    *,
+    cwd: PathLike | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> ShellHandle:
+    """Start a command with `/bin/sh`, and don't wait for it.
+
+    Raises:
+        ExecError: as many as may be are running, or the command can't be.
+    """
+    if not isinstance(command, str) or not command.strip():
+        raise InvalidCommandError("the command is empty", hint="give a shell text")
+    known = await _make_room(box)
+    note = json.dumps({"command": command[:_NOTED_CHARS]}).encode()
+    number = max((_number(info.name) for info in known), default=0)
+    while True:
+        number += 1
+        shell_id = f"{PREFIX}{number}"
+        try:
+            recorded = await box.start_recorded(
+                command, name=shell_id, cwd=cwd, env=env, timeout=timeout, limit_bytes=RECORD_BYTES, note=note
+            )
+        except NameTakenError:
+            continue  # somebody else was faster
+        _marks_of(box).pop(shell_id, None)
+        return ShellHandle(shell_id, recorded.pid, command)
+
+
+async def read_shell(
+    box: SandboxBase, shell_id: str, *, wait_seconds: float = 0.0, newest: bool = False, max_bytes: int = READ_BYTES
+) -> ShellOutput:
+    """What is new. With `wait_seconds`, wait so long for something new or the end.
+
+    What does not fit into `max_bytes` waits for the next reading; with `newest`, what is older is skipped instead.
+
+    Raises:
+        NotRecordedError: there is no such command.
+    """
+    recorded = await _find(box, shell_id)
+    mark = _marks_of(box).get(shell_id, Mark())
+    if wait_seconds > 0 and not mark.waiting:
+        await _wait_for_news(recorded, mark.position, wait_seconds)
+    # Asked before the output is read, so that one that is told to have ended has nothing more to say.
+    end = await _read_end(recorded)
+    reading = Reading(mark, max_bytes=max(1, max_bytes), newest=newest)
+    async with contextlib.aclosing(_entries(recorded, mark.position, follow=False)) as entries:
+        async for entry in entries:
+            if not reading.take(entry):
+                break
+    mark = _marks_of(box)[shell_id] = reading.finish(whole=end is not None)
+    return ShellOutput(
+        shell_id,
+        stdout=reading.join("stdout"),
+        stderr=reading.join("stderr"),
+        output=reading.join("stdout", "stderr"),
+        running=end is None,
+        exit_code=end.exit_code if end is not None else None,
+        reason=end.reason if end is not None else None,
+        waiting=mark.waiting,
+        lost_bytes=reading.lost_bytes,
+    )
+
+
+async def write_shell(box: SandboxBase, shell_id: str, text: bytes | str, *, close: bool = False) -> None:
+    """Feed its standard input; with `close`, end that afterwards.
+
+    Raises:
+        NotRecordedError: there is no such command.
+        ExecError: it has ended, or has closed its input.
+    """
+    recorded = await _find(box, shell_id)
+    if text:
+        await recorded.write(text)
+    if close:
+        await recorded.close_stdin()
+
+
+async def kill_shell(box: SandboxBase, shell_id: str) -> bool:
+    """End it with all that it started; what it printed can still be read. Gives whether it was running.
+
+    Raises:
+        NotRecordedError: there is no such command.
+    """
+    recorded = await _find(box, shell_id)
+    if await _read_end(recorded) is not None:
+        return False
+    await recorded.kill()
+    return True
+
+
+async def list_shells(box: SandboxBase) -> list[ShellInfo]:
+    """All of them, in the order of their numbers; those that have ended too."""
+    found = []
+    for info in await _list(box):
+        try:
+            recorded = await box.find_recorded(info.name)
+            notes = await recorded.notes()
+        except NotRecordedError:
+            continue  # forgotten meanwhile
+        ended = _parse_end(notes[-1].data) if notes and notes[-1].kind == "end" else None
+        command = _parse_command(notes[0].data) if notes and notes[0].kind == "note" else ""
+        found.append(ShellInfo(info.name, command, ended is None, ended.exit_code if ended else None, info.started))
+    return found
+
+
+# Underneath.
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    exit_code: int | None = None
+    reason: str | None = None
+
+
+def _marks_of(box: SandboxBase) -> dict[str, Mark]:
+    return _marks.setdefault(box, {})
+
+
+def _entries(recorded: Recorded, since: int, *, follow: bool) -> AsyncGenerator[Entry]:
+    return cast("AsyncGenerator[Entry]", recorded.entries(since=since, follow=follow))  # all are, and can be closed
+
+
+def _number(name: str) -> int:
+    digits = name.removeprefix(PREFIX)
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
+
+
+async def _list(box: SandboxBase) -> list[RecordInfo]:
+    found = [info for info in await box.list_recorded() if info.name.startswith(PREFIX) and _number(info.name)]
+    return sorted(found, key=lambda info: _number(info.name))
+
+
+async def _find(box: SandboxBase, shell_id: str) -> Recorded:
+    if not isinstance(shell_id, str) or not shell_id.startswith(PREFIX):
+        # Sessions and terminals are recorded programs as well, and none of ours.
+        raise NotRecordedError(f"there is no background command {shell_id!r:.80}", op="background")
+    try:
+        return await box.find_recorded(shell_id)
+    except NotRecordedError:
+        raise NotRecordedError(f"there is no background command {shell_id!r:.80}", op="background") from None
+
+
+async def _make_room(box: SandboxBase) -> list[RecordInfo]:
+    known = await _list(box)
+    while len(known) >= MAX_SHELLS:
+        ended = next((info for info in known if not info.running), None)
+        if ended is None:
+            raise ExecError(f"{MAX_SHELLS} background commands are running", op="background", hint="end one first")
+        known.remove(ended)
+        with contextlib.suppress(NotRecordedError):
+            await (await box.find_recorded(ended.name)).forget()
+        _marks_of(box).pop(ended.name, None)
+    return known
+
+
+async def _wait_for_news(recorded: Recorded, since: int, seconds: float) -> None:
+    """Until something was printed, and then until it is quiet for a moment: programs print a line in several pieces."""
+    with contextlib.suppress(TimeoutError):
+        async with (
+            asyncio.timeout(seconds) as clock,
+            contextlib.aclosing(_entries(recorded, since, follow=True)) as entries,
+        ):
+            latest = asyncio.get_running_loop().time() + seconds
+            async for entry in entries:
+                if entry.kind == "end":
+                    return
+                if entry.kind != "note":
+                    now = asyncio.get_running_loop().time()
+                    latest = min(latest, now + _SETTLED_SECONDS)
+                    clock.reschedule(min(latest, now + _QUIET_SECONDS))
+
+
+async def _read_end(recorded: Recorded) -> _End | None:
+    notes = await recorded.notes()
+    return _parse_end(notes[-1].data) if notes and notes[-1].kind == "end" else None
+
+
+def _parse_end(data: bytes) -> _End:
+    """What is kept outside may have been written by an older version, so nothing is taken for granted."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return _End()
+    if not isinstance(found, dict):
+        return _End()
+    code, reason = found.get("exit_code"), found.get("reason")
+    return _End(code if isinstance(code, int) else None, reason if isinstance(reason, str) else None)
+
+
+def _parse_command(data: bytes) -> str:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return ""
+    command = found.get("command") if isinstance(found, dict) else None
+    return command if isinstance(command, str) else ""

@@ -1,0 +1,101 @@
+"""Reading a record piece by piece: as much as fits, without losing the rest, and never half a character."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from corral.record import Entry
+
+_MOST_SEEN_BYTES = 4 * 1024 * 1024
+"""One reading looks at no more: a program may print faster than we read."""
+_MAX_TAIL_BYTES = 3
+"""Of a character of UTF-8, so many bytes may be there before its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a command was read: a place in its record, and what was taken from before it and not yet given."""
+
+    position: int = 0
+    rest: tuple[tuple[str, bytes], ...] = ()
+    waiting: bool = False
+    """Whether there is more to read at once; half a character is not."""
+
+
+class Reading:
+    """One reading of a record: as much as fits, and where to go on."""
+
+    def __init__(self, mark: Mark, *, max_bytes: int, newest: bool) -> None:
+        self.lost_bytes = 0
+        self._position = mark.position
+        self._most = max_bytes
+        self._newest = newest
+        self._pieces = list(mark.rest)
+        self._size = sum(len(data) for _, data in self._pieces)
+        self._seen = 0
+        self._waiting = False
+        self._rest: list[tuple[str, bytes]] = []
+
+    def take(self, entry: Entry) -> bool:
+        """One entry; False when there is no room for more."""
+        if self._seen > _MOST_SEEN_BYTES or (self._size > self._most and not self._newest):
+            self._waiting = True  # also where one prints faster than we can read
+            return False
+        # The record itself drops what is oldest; a gap tells how much.
+        self.lost_bytes += max(0, entry.offset - self._position)
+        self._position = entry.next_offset
+        if entry.kind in ("stdout", "stderr"):
+            self._seen += len(entry.data)
+            self._size += len(entry.data)
+            self._pieces.append((entry.kind, entry.data))
+            while self._newest and self._size - len(self._pieces[0][1]) >= self._most:
+                self._drop_first(len(self._pieces[0][1]))
+        return True
+
+    def finish(self, *, whole: bool) -> Mark:
+        """Cut it to size; gives where to go on. Of a program that runs, half a character waits for its other half."""
+        if self._newest and self._size > self._most:
+            self._drop_first(self._size - self._most)
+        while self._size > self._most:
+            kind, data = self._pieces.pop()
+            keep = max(0, len(data) - (self._size - self._most))
+            self._size -= len(data) - keep
+            self._rest.insert(0, (kind, data[keep:]))
+            if keep:
+                self._pieces.append((kind, data[:keep]))
+        waiting = self._waiting or bool(self._rest)
+        if not whole or waiting:
+            for kind in ("stdout", "stderr"):
+                self._hold_back(kind)
+        return Mark(self._position, tuple(self._rest), waiting)
+
+    def _drop_first(self, count: int) -> None:
+        kind, data = self._pieces.pop(0)
+        self._size -= count
+        self.lost_bytes += count
+        if count < len(data):
+            self._pieces.insert(0, (kind, data[count:]))
+
+    def _hold_back(self, kind: str) -> None:
+        last = next((index for index in reversed(range(len(self._pieces))) if self._pieces[index][0] == kind), None)
+        if last is None:
+            return
+        data = self._pieces[last][1]
+        tail = _count_open_bytes(data)
+        if tail > 0 and self._most > _MAX_TAIL_BYTES:  # where not even one character fits, it would never get on
+            self._pieces[last] = (kind, data[: len(data) - tail])
+            self._rest.insert(0, (kind, data[len(data) - tail :]))
+
+    def join(self, *kinds: str) -> bytes:
+        return b"".join(data for kind, data in self._pieces if kind in kinds)
+
+
+def _count_open_bytes(data: bytes) -> int:
+    """How many bytes at the end are the beginning of a UTF-8 character."""
+    for back in range(1, min(_MAX_TAIL_BYTES, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0b1100_0000 == 0b1000_0000:
+            continue
+        length = 2 if byte >> 5 == 0b110 else 3 if byte >> 4 == 0b1110 else 4 if byte >> 3 == 0b11110 else 1
+        return back if length > back else 0
+    return 0
