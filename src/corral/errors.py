@@ -38,6 +38,8 @@ CorralError
 │   ├── EditError                             the text is not there, or not once
 │   └── EditConflictError                     the file is no longer what was read
 ├── PolicyError (PermissionError)             a rule of the caller forbids it
+├── RunFolderError                            a contest's folder is none, is in use, or belongs to another contest
+├── JudgeError                                a judge of a contest failed; no candidate loses by it
 └── EngineFaultError                          the engine broke a promise of its own: a bug, please report it
 
 Each class has a `code`, its identity on the wire and in logs, which never changes. Messages name the value, say what to
@@ -360,6 +362,32 @@ class PolicyError(CorralError, PermissionError):
     """A rule of the caller forbids it."""
 
     code = "policy"
+
+
+class RunFolderError(CorralError):
+    """A folder is not that of a contest, is used by somebody else, or belongs to another contest."""
+
+    code = "run_folder"
+
+
+class JudgeError(CorralError):
+    """A judge of a contest failed: `judge` names the gate or score, `candidate` at whom it looked, if at one alone."""
+
+    code = "judge"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        judge: str = "",
+        candidate: str | None = None,
+        sandbox_id: str | None = None,
+        op: str | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, sandbox_id=sandbox_id, op=op, hint=hint)
+        self.judge = judge
+        self.candidate = candidate
 
 
 class EngineFaultError(CorralError):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
-from collections.abc import AsyncIterable, Coroutine
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from corral.errors import CorralError, InvalidCommandError
+from corral.errors import CorralError, InvalidCommandError, SandboxGoneError
 from corral.process import ProcessBase, as_bytes
 from corral.protocol import OnOutput, Stdin
 from corral.results import ExecResult
 
 _STDIN_CHUNK_BYTES = 256 * 1024
+
+B = TypeVar("B", bound="_Ending")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def check_input(stdin: object) -> None:
@@ -73,3 +79,26 @@ async def _offer(process: ProcessBase, data: bytes) -> bool:
     except CorralError:
         return False  # it has closed its input, or has ended
     return True
+
+
+class _Ending(Protocol):
+    ended: SandboxGoneError | None
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+
+
+def notes_end(run: Callable[Concatenate[B, P], Awaitable[T]]) -> Callable[Concatenate[B, P], Coroutine[Any, Any, T]]:
+    """A method of a sandbox that runs programs: if it finds the sandbox gone, the sandbox knows so from then on."""
+
+    @functools.wraps(run)
+    async def noting(box: B, /, *args: P.args, **options: P.kwargs) -> T:
+        try:
+            return await run(box, *args, **options)
+        except SandboxGoneError as error:
+            if error.sandbox_id == box.id:
+                box.ended = error
+            raise
+
+    return noting

@@ -29,6 +29,11 @@ class PerProcess(Generic[T]):
                 self._value = self._make()
             return self._value
 
+    def find(self) -> T | None:
+        """The same, if it was made already."""
+        with self._lock:
+            return self._value
+
     def _forget(self) -> None:
         # The parent's lock may have been held by another thread at the moment of the fork.
         self._lock = threading.Lock()

@@ -26,7 +26,7 @@ from corral.errors import (
     SandboxFileError,
     SandboxGoneError,
 )
-from corral.feed import check_input, wait_for
+from corral.feed import check_input, notes_end, wait_for
 from corral.files import FilesBase
 from corral.languages import Language, Runtime, choose_runtime, find_language
 from corral.paths import TEMPORARY, inside
@@ -65,6 +65,7 @@ class SandboxBase(SessionsBase, ABC):
     """See `corral.protocol.AsyncSandbox` for the promises. A backend implements what is abstract here."""
 
     temporary = TEMPORARY  # the folder inside in which snippets and long scripts lie while they run
+    ended: SandboxGoneError | None = None  # what the last program was told that found the sandbox gone
 
     def __init__(
         self, *, sandbox_id: str, spec: Spec, backend: str, on_event: Callable[[Event], None] | None = None
@@ -253,6 +254,7 @@ class SandboxBase(SessionsBase, ABC):
         folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
         private = f"{self.temporary}/.corral-{secrets.token_hex(8)}"
         beside = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
+        path: str | None = None
         try:
             path = await self._place(source, runtime, private=private, beside=beside)
             argv = [word.replace("{file}", path) for word in runtime.argv]
@@ -266,12 +268,14 @@ class SandboxBase(SessionsBase, ABC):
             )
             result = await self._run(request, stdin, on_output)
         finally:
-            # Both, whatever was reached: a write that was cancelled may have been carried out all the same.
-            await self._drop(beside if runtime.beside else private)
+            # Both, where it is not known: a write that was cancelled may have been carried out all the same.
+            if runtime.beside:
+                await self._drop(beside)
+            if path != beside:
+                await self._drop(private)
         if result.exit_code == NOT_FOUND_EXIT_CODE and not found.probe:
             await self._ensure_program(found, runtime)
-        values = {field.name: getattr(result, field.name) for field in fields(result)}
-        coded = CodeResult(**values, language=found.name)
+        coded = CodeResult(**{field.name: getattr(result, field.name) for field in fields(result)}, language=found.name)
         if check:
             self._checked(coded, "run_code")
         return coded
@@ -338,12 +342,7 @@ class SandboxBase(SessionsBase, ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if (
-            error is not None
-            and self._spec.lifetime.keep_on_failure
-            and isinstance(error, Exception)
-            and not self._closed
-        ):
+        if isinstance(error, Exception) and self._spec.lifetime.keep_on_failure and not self._closed:
             try:
                 kept = await self.detach()
             except CorralError:
@@ -368,6 +367,7 @@ class SandboxBase(SessionsBase, ABC):
 
     # Running.
 
+    @notes_end
     async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
         process = await self._spawn(replace(request, listened=on_output is not None))
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -124,7 +124,7 @@ class Spec:
     """What it starts from: a name in a registry, a recipe, or (for `daytona`) the vendor's own object."""
     resources: Resources = field(default_factory=Resources)
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # it may hold secrets
     workdir: str = HOME
     lifetime: Lifetime = field(default_factory=Lifetime)
     name: str | None = None
@@ -147,17 +147,19 @@ class Spec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "env", check_env(self.env))
-        object.__setattr__(self, "labels", dict(self.labels))
-        if isinstance(self.packages, str):
-            raise SpecError(f"packages={self.packages!r} is a text", hint="give a list: packages=['numpy']")
+        object.__setattr__(self, "labels", check_labels(self.labels))
+        if isinstance(self.packages, str) or not isinstance(self.packages, Iterable):
+            kind = "text" if isinstance(self.packages, str) else type(self.packages).__name__
+            raise SpecError(f"packages={self.packages!r} is a {kind}", hint="give a list: packages=['numpy']")
         object.__setattr__(self, "packages", tuple(self.packages))
         for package in self.packages:
             if not isinstance(package, str) or not re.match(r"[A-Za-z0-9]", package) or "\n" in package:
                 raise SpecError(f"{package!r} is not a package requirement", hint="write it as for pip: 'numpy>=2'")
-        if not self.workdir.startswith("/") or "\0" in self.workdir or ".." in self.workdir.split("/"):
+        workdir = self.workdir if isinstance(self.workdir, str) else ""
+        if not workdir.startswith("/") or "\0" in workdir or ".." in workdir.split("/"):
             raise SpecError(f"workdir={self.workdir!r} is not an absolute path", hint=f"for example {HOME}")
         check_name(self.name)
-        if not _HOSTNAME.fullmatch(self.hostname):
+        if not isinstance(self.hostname, str) or not _HOSTNAME.fullmatch(self.hostname):
             raise SpecError(
                 f"hostname={self.hostname!r} is not a host name", hint="letters, digits and '-', at most 63"
             )
@@ -188,9 +190,21 @@ def check_timeout(value: float | None, *, what: str, error: type[CorralError]) -
         raise error(f"{what}={value!r} is not a time", hint="give seconds above 0, or None for no limit")
 
 
+def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """A mapping of texts. Raises: SpecError."""
+    if not isinstance(labels, Mapping):
+        raise SpecError(f"labels are a {type(labels).__name__}", hint="give a mapping of names and values")
+    for name, value in labels.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise SpecError(f"the label {name!r} is not a text with a text", hint="give strings: labels={'a': '1'}")
+    return dict(labels)
+
+
 def check_env(env: Mapping[str, str], *, error: type[CorralError] = SpecError) -> dict[str, str]:
     """Names without '=' and NUL, values without NUL; raises `error` otherwise. Values are never shown."""
     checked: dict[str, str] = {}
+    if not isinstance(env, Mapping):
+        raise error(f"the environment is a {type(env).__name__}", hint="give a mapping of names and values")
     for name, value in env.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise error(f"{name!r} is not a name for an environment variable", hint="no '=', no NUL, not empty")

@@ -203,11 +203,12 @@ class Transcript:
     def _lose(self, gap: int, entry: Entry) -> None:
         assert self._demux is not None
         told = next((told for told in self.commands.values() if not told.ended), None)
-        self._demux.lose(gap, None if told is None else told.id)
         if told is not None:
             told.lossy = True
             if told.start is None:
-                told.start = entry.offset, self._demux.copy()  # its first mark is lost; this is probably its output
+                # Its first mark is lost, and what is missing is probably its output: it begins with the gap.
+                told.start = entry.offset - gap, self._demux.copy()
+        self._demux.lose(gap, None if told is None else told.id)
 
     def _take(self, piece: Piece, entry: Entry, before: Demux) -> None:
         told = self.commands.get(piece.command or "")

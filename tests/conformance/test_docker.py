@@ -18,7 +18,7 @@ from corral.image import Image
 from corral.protocol import Backend
 from corral.testing.pytest import conformance_tests
 from support.backends import set_apart
-from support.dockerd import Daemon, open_daemon
+from support.dockerd import Daemon, find_busybox, find_lack, load_busybox, open_daemon
 
 _ORDER = "the daemon reads both streams apart, and the order between them is lost there"
 CANNOT = {
@@ -200,3 +200,94 @@ def test_a_recipe_is_built_once(daemon: Daemon) -> None:
 
     assert asyncio.run(use()) == ["yes\n/srv/made\n"] * 2
     assert daemon.run("images", "--quiet", "corral-build").count("\n") == 1
+
+
+def test_a_recipe_runs_commands_and_a_failure_is_told_and_leaves_nothing(daemon: Daemon) -> None:
+    recipe = Image.base(daemon.image).env({"WORD": "it's $5"}).run("printf 'two\nlines: %s' \"$WORD\" > /tmp/made")
+
+    async def use() -> tuple[str, str]:
+        backend = make()
+        box = await backend.create(make_spec(image=recipe))
+        made = (await box.exec("cat /tmp/made")).stdout
+        with pytest.raises(BackendUnavailableError) as caught:
+            await backend.create(make_spec(image=recipe.run("echo this is why >&2; exit 3")))
+        await backend.aclose()
+        return made, str(caught.value)
+
+    before = daemon.count()
+    made, reason = asyncio.run(use())
+    assert made == "two\nlines: it's $5"
+    assert "code: 3" in reason
+    assert "this is why" in reason
+    assert daemon.count() == before
+
+
+BUSYBOX = find_busybox() if find_lack() is None else None
+
+
+@pytest.mark.skipif(BUSYBOX is None, reason="there is no static busybox here (Debian's package busybox-static)")
+def test_busybox_alone_is_enough(daemon: Daemon) -> None:
+    """An image without coreutils, bash, Python or any library."""
+
+    async def use() -> None:
+        backend = DockerBackend(host=daemon.host, image=load_busybox(daemon, str(BUSYBOX)))
+        box = await backend.create(make_spec())
+        assert (await box.exec("pwd; id -u; cat", stdin="typed")).stdout == "/home/daytona\n1000\ntyped"
+        odd = "a b/don't\n-v\udcff"
+        await box.files.write(odd, b"\0\xff\n" * 100_000)
+        assert await box.files.read(odd) == b"\0\xff\n" * 100_000
+        await box.files.write("text.txt", "one\ntwo\n")
+        assert [match.line for match in (await box.files.grep("w.$")).matches] == [2]
+        assert sorted((await box.files.glob("**/*.txt")).paths) == ["/home/daytona/text.txt"]
+        await box.files.move("text.txt", "moved.txt")
+        assert sorted(info.name for info in await box.files.list(".")) == ["a b", "moved.txt"]
+        ended = await box.exec("sleep 1000 & sleep 1000", timeout=1)
+        assert ended.reason == "timeout"
+        assert "sleep 1000" not in (await box.exec("ps")).stdout
+        kept = await box.exec("echo new > moved.txt; cat moved.txt 'a b'/*", read_only=["."], hidden=["a b"])
+        assert kept.stdout == "one\ntwo\n"
+        async with await box.start("stty size; read line; echo got $line", pty=True, rows=30, columns=99) as process:
+            await process.write("typed\n")
+            assert "30 99" in (await process.wait()).stdout
+        await backend.aclose()
+
+    asyncio.run(use())
+
+
+SERVER = """
+import http.server, sys
+class Hello(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b"hello")
+server = http.server.HTTPServer((sys.argv[1], 0), Hello)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=20).read())"
+
+
+@pytest.mark.backends
+def test_an_open_network_leads_out_and_none_does_not() -> None:
+    with open_daemon(bridge=True) as bridged:
+        gateway = bridged.run("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", "bridge").strip()
+        entered = ["nsenter", "--net", "--target", str(bridged.pid), sys.executable, "-c", SERVER, gateway]
+        server = subprocess.Popen(entered, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            assert server.stdout is not None
+            url = f"http://{gateway}:{int(server.stdout.readline())}/"
+
+            async def fetch(network: str) -> tuple[int, str]:
+                backend = DockerBackend(host=bridged.host, image=bridged.image)
+                box = await backend.create(make_spec(network=network))
+                result = await box.exec(["python3", "-c", FETCH, url])
+                await backend.aclose()
+                return result.exit_code, result.stdout or result.stderr[-300:]
+
+            assert asyncio.run(fetch("open")) == (0, "b'hello'\n")
+            assert asyncio.run(fetch("none")) == (1, "")
+        finally:
+            server.kill()
+            server.wait()
+            if server.stdout is not None:
+                server.stdout.close()

@@ -5,6 +5,7 @@ Each way round is also tried where only words are checked, and works there: so i
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ WAYS_TO_REMOVE = {
     "another program that removes": Way({"allowed": ["sh"]}, f"sh -c 'mv {FILE} /tmp/taken'"),
     "an interpreter": Way({"allowed": ["sh"]}, f"sh -c 'python3 {HOME}/script.py'"),
     "blocked in a text that is put together": Way({"blocked": ["rm"]}, f"sh -c 'a=r; b=m; $a$b -f {FILE}'"),
+    "blocked under another name of it": Way({"blocked": ["python3"]}, f"sh -c 'a=pyth; ${{a}}on3 {HOME}/script.py'"),
     "blocked through a link": Way({"blocked": ["rm"]}, f"sh -c 'ln -s /bin/r? /tmp/other; /tmp/other -f {FILE}'"),
     "blocked through a copy": Way({"blocked": ["rm"]}, f"sh -c 'cp /bin/r? /tmp/copied && /tmp/copied -f {FILE}'"),
     "blocked by the loader": Way({"blocked": ["rm"]}, f"sh -c '/lib*/ld-*.so* /bin/r? -f {FILE}'"),
@@ -141,6 +143,68 @@ async def test_it_is_the_kernel_that_hides(env: Environment, box: SandboxBase, w
     assert SECRET in await call(ShellTool(env, ignore=["vault/**", ".env"]), WAYS_TO_SEE[way])
 
 
+@dataclass(frozen=True)
+class Detour:
+    """Several calls, or a tree prepared by somebody else, after which a file is no longer where the rule has it."""
+
+    rule: str
+    commands: tuple[str, ...]
+    before: str = "true"
+
+
+DETOURS = {
+    "the folder gets another name": Detour("vault/key", ("mv vault moved", "sh -c 'cat moved/k*'")),
+    "a folder further up does": Detour("a/b/key", ("sh -c 'mv a new'", "grep -r . new"), "mkdir a; cp -r vault a/b"),
+    "the folder can't be listed": Detour("key", ("chmod 311 vault", "sh -c 'cd vault; cat k\"\"ey'")),
+    "and is opened on the way": Detour("key", ("chmod 444 vault", "sh -c 'chmod 755 vault; cat vault/k*'")),
+    "nor the one a rule begins with": Detour(
+        f"{HOME}/vault/key", ("chmod 311 vault", "sh -c 'cd vault; cat k\"\"ey'")
+    ),
+    "a rule with braces": Detour("{vault,other}/*.{key,k}*", ("sh -c 'cat v*/*'",), "mv vault/key vault/a.key"),
+    "a rule from the root": Detour("/vault", ("sh -c 'cat v*/*'",)),
+    "a rule that goes up again": Detour(f"{HOME}/x/../vault", ("sh -c 'cat v*/*'",)),
+    "a rule for a neighbour": Detour("../../tmp/vault", ("sh -c 'cat /t*/v*/*'",), "mv vault /tmp"),
+    "a link that leads out": Detour("door", ("sh -c 'cat d*/k*'",), "mv vault /tmp; ln -s /tmp/vault door"),
+    "a link to a file elsewhere": Detour("door", ("sh -c 'cat d*'",), "mv vault /tmp; ln -s /tmp/vault/key door"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("detour", DETOURS)
+async def test_ignored_file_can_not_be_seen_after(env: Environment, box: SandboxBase, detour: str) -> None:
+    steps = DETOURS[detour]
+    await box.files.remove(f"{HOME}/.env")
+    try:
+        await box.exec(steps.before, check=True)
+        tool = ShellTool(env, ignore=[steps.rule])
+        assert SECRET not in "".join([await call(tool, command) for command in steps.commands])
+    finally:
+        await box.exec(["chmod", "-R", "u+rwx", HOME], check=True)
+
+
+@pytest.mark.usefixtures("by_words_only")
+@pytest.mark.parametrize("detour", DETOURS)
+async def test_it_is_the_kernel_that_keeps_hidden(env: Environment, box: SandboxBase, detour: str) -> None:
+    steps = DETOURS[detour]
+    await box.files.remove(f"{HOME}/.env")
+    try:
+        await box.exec(steps.before, check=True)
+        tool = ShellTool(env, ignore=[steps.rule])
+        assert SECRET in "".join([await call(tool, command) for command in steps.commands])
+    finally:
+        await box.exec(["chmod", "-R", "u+rwx", HOME], check=True)
+
+
+async def test_folders_beyond_counting_that_can_not_be_listed_are_no_hiding_place(
+    env: Environment, box: SandboxBase
+) -> None:
+    await box.exec("for x in $(seq 60); do mkdir shut$x; cp vault/key shut$x; chmod 311 shut$x; done", check=True)
+    try:
+        text = await call(ShellTool(env, ignore=["key"]), "sh -c 'cat shut55/k\"\"ey'")
+        assert text == "Error: Access denied: there are too many folders that can't be looked into"
+    finally:
+        await box.exec("chmod 755 shut*", check=True)
+
+
 async def test_ignored_things_may_be_missing_many_or_links(env: Environment, box: SandboxBase) -> None:
     await box.exec(f"for x in $(seq 3000); do echo {SECRET} > many$x.dat; done", check=True, timeout=60)
     await box.files.symlink("door.link", f"{HOME}/vault")
@@ -183,6 +247,9 @@ async def test_allowed_script_keeps_its_interpreter(env: Environment) -> None:
         await box.files.write(f"{HOME}/.local/bin/mine", b"#!/usr/bin/env python3\nprint('mine')\n", mode=0o755)
     tool = ShellTool(env, allowed=["mine"])
     assert (await call(tool, "mine")).startswith("mine\n[exit code: 0")
+    by_path = ShellTool(env, allowed=["/bin/cat"])
+    assert (await call(by_path, "/bin/cat precious")).startswith("old\n[exit code: 0")
+    assert (await call(by_path, "/bin/ls")).error == "policy"
     assert (await call(tool, "python3 -c 1")).error == "policy"
 
 
@@ -216,6 +283,30 @@ async def test_flood_is_bounded_and_said(env: Environment, box: SandboxBase) -> 
     assert len(text) <= 30_000
     assert text.truncated
     assert "of 300000000 bytes of output the middle was not kept" in text
+
+
+async def test_rest_of_what_was_cut_is_got_in_the_way_that_is_named(env: Environment, box: SandboxBase) -> None:
+    await box.files.write("big", "".join(f"line {number}\n" for number in range(1, 20_001)))
+    tool = ShellTool(env, readonly=True)
+    text, seen = await call(tool, "cat big"), 0
+    while "left out" in text:
+        assert "; ask for a part of it, for example with tail -n +LINE FILE …]" in text
+        last = int(text.partition("\n[… ")[0].rpartition("line ")[2])
+        assert last > seen, "no step forward"
+        seen, text = last, await call(tool, f"tail -n +{last + 1} big")
+    assert text.startswith(f"line {seen + 1}\n")
+    assert "\nline 20000\n[exit code: 0" in text
+
+
+async def test_rest_of_a_long_line_is_got_in_the_way_that_is_named(env: Environment, box: SandboxBase) -> None:
+    await box.files.write("long", "first\n" + "é" * 50_000 + "THE END\n")
+    text = await FileTools(env)["read_file"].call({"path": "long"})
+    found = re.search(r"\[… (\d+) more bytes in this line; in a shell: (sed .*)\]", text)
+    assert found is not None
+    rest = await ShellTool(env, max_chars=200_000).call({"command": found[2].replace("FILE", "long")})
+    said = rest.rpartition("\n[exit code: 0")[0]
+    assert len(said.encode()) == int(found[1])
+    assert said.endswith("THE END")
 
 
 async def test_snippet_of_five_megabytes_runs(env: Environment, box: SandboxBase) -> None:

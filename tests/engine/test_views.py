@@ -108,7 +108,7 @@ async def test_read_only_ends_with_the_call(box: SandboxBase) -> None:
 
 
 async def test_whole_sandbox_can_be_read_only(box: SandboxBase) -> None:
-    folders = "/ /tmp /home/daytona /workspace /var/tmp /etc /usr /opt"
+    folders = "/ /tmp /home/daytona /workspace /var/tmp /etc /usr /opt /dev/shm"
     script = f"for folder in {folders}; do touch $folder/x && echo wrote $folder; done; true"
     result = await box.exec(script, read_only=["/"])
     assert "wrote" not in result.stdout
@@ -119,6 +119,16 @@ async def test_hidden_file_reads_as_empty_or_not_at_all(box: SandboxBase) -> Non
     result = await box.exec(f"cat {FILE}; cat /proc/self/root{FILE}; cp {FILE} /tmp/copy; cat /tmp/copy", hidden=[FILE])
     assert "old" not in result.output
     assert await box.files.read(FILE) == b"old"
+
+
+async def test_folders_above_what_is_hidden_keep_their_names_for_the_call(box: SandboxBase) -> None:
+    await box.files.write("a/b/c/secret", b"hunter2")
+    script = "mv a x; mv a/b a/x; mv a/b/c a/b/x; mv a/b/c/secret y; touch a/new a/b/new && mv a/b/new a/b/renamed"
+    result = await box.exec(script, hidden=["a/b/c/secret"])
+    assert result.exit_code == 0, "what lies beside it can be changed"
+    assert await box.files.read("a/b/c/secret") == b"hunter2"
+    assert await box.files.exists("a/b/renamed")
+    await box.exec("mv a x", check=True)
 
 
 async def test_hidden_folder_shows_nothing_of_its_content(box: SandboxBase) -> None:

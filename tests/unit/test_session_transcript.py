@@ -116,6 +116,18 @@ def test_mark_of_stderr_that_was_dropped_is_not_waited_for() -> None:
     assert record.transcript().commands["one"].ended
 
 
+def test_command_whose_beginning_was_dropped_begins_with_the_gap() -> None:
+    """Else what is missing of it would be said nowhere."""
+    record = opened()
+    record.ask("one")
+    dropped = record.entries[-1].next_offset
+    record.lose(1000)
+    record.add("stdout", b"the rest" + mark("e one 5"))
+    told = record.transcript().commands["one"]
+    assert told.start is not None
+    assert told.start[0] == dropped
+
+
 def test_end_of_the_shell_ends_what_runs_and_not_what_waits() -> None:
     record = opened()
     record.ask("one")

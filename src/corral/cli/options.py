@@ -107,11 +107,12 @@ def _choose_backend(context: click.Context, parameter: click.Parameter, value: s
     if value != "daytona" and given in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
         raise click.UsageError(f"--url is for a server, and --backend {value} needs none: give one of the two", context)
     server = open_server(url, context.meta.get("corral.key"))
-    context.call_on_close(lambda: _close(server))
+    context.call_on_close(lambda: close_server(server))
     return server
 
 
-def _close(server: Any) -> None:
+def close_server(server: Any) -> None:
+    """At a command's end."""
     import asyncio
 
     asyncio.run(server.aclose())
@@ -220,16 +221,14 @@ def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> di
     Raises:
         SpecError: a line that is no NAME=VALUE, or a name that has no value here.
     """
+    from corral.forge.dotenv import parse_lines
+
     found: dict[str, str] = {}
     for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-            text = line.strip().removeprefix("export ")
-            if not text or text.startswith("#"):
-                continue
-            name, equals, value = text.partition("=")
-            if not equals:
+        for number, name, line_value in parse_lines(file.read_text(encoding="utf-8")):
+            if line_value is None:
                 raise SpecError(f"{file.name}, line {number}: {name!r} has no value", hint="write NAME=VALUE")
-            found[name.strip()] = _unquote(value.strip())
+            found[name] = line_value
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
@@ -238,10 +237,6 @@ def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> di
             value = os.environ[name]
         found[name] = value
     return found
-
-
-def _unquote(value: str) -> str:
-    return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
 def read_labels(pairs: tuple[str, ...]) -> dict[str, str]:

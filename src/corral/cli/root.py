@@ -19,6 +19,7 @@ _COMMANDS = {
     "run": "corral.cli.run:run",
     "shell": "corral.cli.shell:shell",
     "sandbox": "corral.cli.sandbox:sandbox",
+    "forge": "corral.cli.forge:forge",
     "serve": "corral.cli.serve:serve",
     "key": "corral.cli.key:key",
     "doctor": "corral.cli.doctor:doctor",

@@ -22,6 +22,7 @@ from corral.engine.recipe import CODE_GID, CODE_UID
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these, and what is ignored stays so over execve; handlers do not."""
+_SHARED_MEMORY: Final = "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ def _restrict_view(program: Program) -> None:
             syscalls.mount(path, path, "", syscalls.MS_BIND | syscalls.MS_REC)
         for mounted in _mounts_below(path):
             syscalls.mount("", mounted, "", syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | kept)
+    _hold_folders(program)
     for path in program.hidden:
         if _must_exist(path):
             syscalls.mount("tmpfs", path, "tmpfs", kept | syscalls.MS_RDONLY, "mode=0000,size=4k,nr_inodes=2")
@@ -143,6 +145,28 @@ def _restrict_view(program: Program) -> None:
         raise RefusedError(text, code="view", errno=error.errno or 0) from error
 
 
+def _hold_folders(program: Program) -> None:
+    """Folders above what is hidden keep their names for this call: what is mounted can't be renamed.
+
+    Else a program could call a folder otherwise, and the next call, to which a path is hidden by the same name, would
+    see what lies there.
+    """
+    above: set[str] = set()
+    for path in program.hidden:
+        folder = os.path.dirname(os.path.realpath(path))
+        while folder != "/" and folder not in above:
+            above.add(folder)
+            folder = os.path.dirname(folder)
+    for folder in sorted(above):  # from the outside in
+        try:
+            where = os.stat(os.path.dirname(folder))
+            if program.uid != 0 and where.st_uid == 0 and not where.st_mode & 0o022:
+                continue  # nobody in this call may rename it anyway
+            syscalls.mount(folder, folder, "", syscalls.MS_BIND | syscalls.MS_REC)
+        except FileNotFoundError:
+            continue  # then what is hidden is not there either, which is told below
+
+
 def _mounts_below(path: str) -> list[str]:
     """`path` and the writable places mounted under it (a read-only root must not leave /usr writable)."""
     prefix = path.rstrip("/") + "/"
@@ -153,7 +177,10 @@ def _mounts_below(path: str) -> list[str]:
             target, kind = _unescape(words[4]), line.partition(" - ")[2].split()[0]
             if target.startswith(prefix) and kind in ("overlay", "tmpfs") and not target.startswith("/proc/"):
                 found.append(target)
-    return [target for target in dict.fromkeys(found) if target == path or not target.startswith("/dev")]
+    # /dev itself is read-only from the beginning, and as a bind mount without devices it would be of no use.
+    return [
+        target for target in dict.fromkeys(found) if target in (path, _SHARED_MEMORY) or not target.startswith("/dev/")
+    ]
 
 
 def _unescape(text: str) -> str:

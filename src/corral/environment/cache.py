@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from corral.environment import lifetime
+from corral.environment.lending import Lending, Lent
 from corral.errors import EnvironmentFullError, SandboxError, SandboxGoneError, SandboxStoppedError
 from corral.portal import Portal, get_portal
 from corral.protocol import Backend
@@ -27,6 +28,7 @@ from corral.sandbox import SandboxBase
 
 _REMEMBERED_LOSSES = 1000
 _LONGEST_REST_SECONDS = 30.0
+_SHORTEST_REST_SECONDS = 0.02
 
 T = TypeVar("T")
 
@@ -38,11 +40,16 @@ class Entry:
     """One sandbox: being made, or made."""
 
     key: str
-    backend: Backend
+    lent: Lent
     held: tuple[object, ...] = ()
     making: concurrent.futures.Future[SandboxBase] = field(default_factory=concurrent.futures.Future)
     users: int = 0
     used: float = 0.0
+
+    @property
+    def backend(self) -> Backend:
+        """Its maker."""
+        return self.lent.backend
 
     @property
     def box(self) -> SandboxBase | None:
@@ -72,9 +79,10 @@ class Cache:
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
         self._ending: dict[Entry, concurrent.futures.Future[None]] = {}
+        self._condemned: list[Entry] = []
         self._undeleted: dict[str, tuple[Entry, Exception]] = {}
         self._losses: OrderedDict[str, str] = OrderedDict()
-        self._backends: dict[str, Backend] = {}
+        self._lending = Lending()
         self._retired: list[Backend] = []
         self._resting = False
         self._portal: Portal | None = None
@@ -87,40 +95,40 @@ class Cache:
         key: str,
         make: Callable[[], Coroutine[Any, Any, SandboxBase]],
         *,
-        backend: Backend,
+        lent: Lent,
         held: tuple[object, ...] = (),
     ) -> Entry:
-        """The entry of a key, in use from now on; a new one begins to be made.
+        """The entry of a key, in use from now on; a new one begins to be made, by the backend that was lent.
 
         Raises:
             EnvironmentFullError: there are as many as may be, and all are in use.
         """
-        with self._lock:
-            known = self._entries.get(key)
-            if known is not None and known.box is not None and known.box.closed:
-                del self._entries[key]  # by whoever opened it: it was theirs to close
-                known = None
-            if known is not None:
-                known.users += 1
-                return known
-            victim = self._make_room()
-            entry = Entry(key, backend, held, users=1, used=time.monotonic())
-            # From here on it can't be cancelled, by however many wait for it.
-            entry.making.set_running_or_notify_cancel()
-            self._entries[key] = entry
-            lost = self._losses.pop(key, None)
-        if victim is not None:
-            self.end(victim)
+        try:
+            with self._lock:
+                known = self._entries.get(key)
+                if known is not None and known.box is not None and known.box.closed:
+                    self._condemn(known)  # closed by whoever opened it, and theirs to close
+                elif known is not None:
+                    known.users += 1
+                    return known
+                self._make_room()
+                entry = Entry(key, self._lending.share(lent), held, users=1, used=time.monotonic())
+                # From here on it can't be cancelled, by however many wait for it.
+                entry.making.set_running_or_notify_cancel()
+                self._entries[key] = entry
+                lost = self._losses.pop(key, None)
+        finally:
+            self._carry_out()
         if lost is not None:
             log.warning("a new sandbox takes the place of one that %s", lost)
         self._submit(entry, make)
         self._watch_idle()
         return entry
 
-    def _make_room(self) -> Entry | None:
-        """The least recently used one that is free, where the cache is full."""
+    def _make_room(self) -> None:
+        """With the lock held. Where the cache is full, the least recently used one that is free goes."""
         if self._max is None or len(self._entries) < self._max:
-            return None
+            return
         free = [entry for entry in self._entries.values() if not entry.users and entry.box is not None]
         if not free:
             raise EnvironmentFullError(
@@ -128,13 +136,11 @@ class Cache:
                 op="open",
                 hint="leave an open block, or raise max_sandboxes",
             )
-        victim = min(free, key=lambda entry: entry.used)
-        self._lose(victim, "made room for another")
-        return victim
+        self._lose(min(free, key=lambda entry: entry.used), "made room for another")
 
     def _lose(self, entry: Entry, why: str) -> None:
-        """With the lock held. Who comes back for it is told that it is not the one they had."""
-        del self._entries[entry.key]
+        """With the lock held. It is ended, and who comes back for it is told that it is not the one they had."""
+        self._condemn(entry)
         self._losses[entry.key] = f"{why} ({entry.box.id if entry.box else 'never made'})"
         while len(self._losses) > _REMEMBERED_LOSSES:
             self._losses.popitem(last=False)
@@ -153,6 +159,7 @@ class Cache:
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it; nobody else could
             # First out of the cache, then told: who tries again at once must not find it.
             self._drop(entry)
+            self.give_back(entry.lent)
             told = error if isinstance(error, Exception) else SandboxError("the sandbox was not made to its end")
             entry.making.set_exception(told)
         else:
@@ -176,16 +183,12 @@ class Cache:
         with self._lock:
             if self._entries.get(entry.key) is not entry:
                 return
+            if isinstance(error, SandboxStoppedError):
+                del self._entries[entry.key]
+                log.warning("sandbox %s was stopped, and is left as it is", error.sandbox_id)
+                return
             self._lose(entry, "is gone" if isinstance(error, SandboxGoneError) else "was closed")
-        if isinstance(error, SandboxStoppedError):
-            log.warning("sandbox %s was stopped, and is left as it is", error.sandbox_id)
-            return
-        self.end(entry)
-
-    def take_out(self, key: str) -> Entry | None:
-        """The entry of a key, which the cache has no more."""
-        with self._lock:
-            return self._entries.pop(key, None)
+        self._carry_out()
 
     def failure_of(self, sandbox_id: str) -> Exception | None:
         """Why a sandbox could not be deleted, if so."""
@@ -201,32 +204,54 @@ class Cache:
 
     # Backends that only this environment uses.
 
-    def keep_backend(self, key: str, make: Callable[[], Backend]) -> Backend:
-        """A backend made from options: one for each set of them."""
-        with self._lock:
-            known = self._backends.get(key)
-        if known is not None:
-            return known
-        made = make()
-        with self._lock:
-            return self._backends.setdefault(key, made)
+    def lend(self, key: str, make: Callable[[], Backend]) -> Lent:
+        """A backend made from options, one for each set of them; to be given back."""
+        lent, surplus = self._lending.lend(key, make)
+        self._close_soon(surplus)
+        return lent
+
+    def give_back(self, lent: Lent) -> None:
+        """It is not used any more, by one."""
+        self._close_soon(self._lending.give_back(lent))
+
+    def _close_soon(self, backends: list[Backend]) -> None:
+        for backend in backends:
+            get_portal().run_soon(_close(backend))
 
     # Ending.
 
-    def end(self, entry: Entry) -> concurrent.futures.Future[None]:
-        """Delete it, on the portal. What can't be deleted is remembered for `end_all`."""
-        with self._lock:
-            known = self._ending.get(entry)
-            if known is not None:
-                return known
-            ending: concurrent.futures.Future[None] = concurrent.futures.Future()
-            ending.set_running_or_notify_cancel()
-            self._ending[entry] = ending
-        try:
-            get_portal().submit(self._end(entry, ending))
-        except RuntimeError:  # the program is at its end: what happens then is in `lifetime`
-            ending.set_result(None)
+    def _condemn(self, entry: Entry) -> concurrent.futures.Future[None]:
+        """With the lock held. It is out of the cache and among what ends, in one step: at any moment the program may
+        exit, and must find all that lives. `_carry_out` follows, without the lock."""
+        if self._entries.get(entry.key) is entry:
+            del self._entries[entry.key]
+        known = self._ending.get(entry)
+        if known is not None:
+            return known
+        ending: concurrent.futures.Future[None] = concurrent.futures.Future()
+        ending.set_running_or_notify_cancel()
+        self._ending[entry] = ending
+        self._condemned.append(entry)
         return ending
+
+    def _carry_out(self) -> None:
+        """Begin to end what is condemned, on the portal. What can't be deleted is remembered for `end_all`."""
+        with self._lock:
+            condemned, self._condemned = self._condemned, []
+            endings = [(entry, self._ending[entry]) for entry in condemned]
+        for entry, ending in endings:
+            try:
+                get_portal().submit(self._end(entry, ending))
+            except RuntimeError:  # the program is at its end: what happens then is in `lifetime`
+                ending.set_result(None)
+
+    def discard(self, key: str) -> tuple[Entry, concurrent.futures.Future[None]] | None:
+        """End the entry of a key; gives it and its end, if there is one."""
+        with self._lock:
+            entry = self._entries.get(key)
+            ending = self._condemn(entry) if entry is not None else None
+        self._carry_out()
+        return (entry, ending) if entry is not None and ending is not None else None
 
     async def _end(self, entry: Entry, ending: concurrent.futures.Future[None]) -> None:
         box: SandboxBase | None = None
@@ -246,6 +271,8 @@ class Cache:
                     if failure is not None:
                         self._undeleted[box.id] = (entry, failure)
                 self._ending.pop(entry, None)
+            if box is not None and failure is None:
+                self.give_back(entry.lent)
             if box is not None and failure is not None:
                 log.warning("sandbox %s could not be deleted: %s", box.id, type(failure).__name__)
             ending.set_result(None)
@@ -256,16 +283,13 @@ class Cache:
         Gives the failures, by id of the sandbox.
         """
         with self._lock:
-            entries = [*self._entries.values(), *(entry for entry, _ in self._undeleted.values())]
-            self._entries.clear()
+            for entry in [*self._entries.values(), *(entry for entry, _ in self._undeleted.values())]:
+                self._condemn(entry)
             self._losses.clear()
             # Who opens it from now on gets backends of its own: these are closed with their last sandbox.
-            self._retired += self._backends.values()
-            self._backends.clear()
-        for entry in entries:
-            self.end(entry)
-        with self._lock:
+            self._retired += self._lending.retire()
             waited = list(self._ending.values())
+        self._carry_out()
         await asyncio.gather(*(asyncio.wrap_future(ending) for ending in waited))
         with self._lock:
             failures = {sandbox_id: error for sandbox_id, (_, error) in self._undeleted.items()}
@@ -287,7 +311,7 @@ class Cache:
 
     def forget(self) -> None:
         """In a forked child: all of it is the parent's. Kept in memory, so that nothing is finalised here."""
-        self._parents = (self._entries, self._ending, self._undeleted, self._backends, self._retired)
+        self._parents = (self._entries, self._ending, self._undeleted, self._lending, self._retired)
         self._begin()
 
     # Idleness.
@@ -299,7 +323,7 @@ class Cache:
             if self._resting:
                 return
             self._resting = True
-        rest = min(self._idle_seconds / 2, _LONGEST_REST_SECONDS)
+        rest = min(max(self._idle_seconds / 2, _SHORTEST_REST_SECONDS), _LONGEST_REST_SECONDS)
         get_portal().call_later(rest, _look_idle, weakref.ref(self))
 
     def end_idle(self) -> None:
@@ -311,8 +335,7 @@ class Cache:
             for entry in idle:
                 self._lose(entry, "was idle for too long")
             left = bool(self._entries)
-        for entry in idle:
-            self.end(entry)
+        self._carry_out()
         if left:
             self._watch_idle()
 
@@ -321,3 +344,10 @@ def _look_idle(cache: weakref.ref[Cache]) -> None:
     found = cache()
     if found is not None and found.pid == os.getpid():
         found.end_idle()
+
+
+async def _close(backend: Backend) -> None:
+    try:
+        await backend.aclose()
+    except Exception as error:  # noqa: BLE001 - nobody waits for it, and its sandboxes were ended before
+        log.warning("a backend that nobody used could not be closed: %s", type(error).__name__)

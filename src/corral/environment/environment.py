@@ -12,7 +12,8 @@ from corral.backends.registry import backend_names, get_backend, make_backend
 from corral.door import Wishes, create_on, make_spec
 from corral.environment.cache import Cache, Entry, wait_for
 from corral.environment.conversation import Conversation, conversation_of
-from corral.environment.key import make_key
+from corral.environment.key import Same, make_key
+from corral.environment.lending import Lent
 from corral.environment.variable import Resolver, Variable, has_variable
 from corral.errors import LeftBehindError, SandboxClosedError, SandboxGoneError, SpecError
 from corral.portal import get_portal
@@ -56,7 +57,7 @@ class Environment:
         on_event: Callable[[Event], None] | None = None,
         **wishes: Any,
     ) -> None:
-        if max_sandboxes is not None and (isinstance(max_sandboxes, bool) or max_sandboxes < 1):
+        if max_sandboxes is not None and (type(max_sandboxes) is not int or max_sandboxes < 1):
             raise SpecError(
                 f"max_sandboxes={max_sandboxes!r} is not a number of sandboxes", hint="give 1 or more, or None"
             )
@@ -109,14 +110,20 @@ class Environment:
             VariableError: one error, for all variables without a value.
             SpecError: a value that can't be.
         """
-        return self._resolve(context)[0]
+        spec, lent, _ = self._resolve(context)
+        self._cache.give_back(lent)
+        return spec
 
     async def capabilities(self, context: Any = None) -> Capabilities:
         """What holds on its backend. Raises: as `resolve`."""
-        return await self._resolve(context)[1].capabilities()
+        _, lent, _ = self._resolve(context)
+        try:
+            return await lent.backend.capabilities()
+        finally:
+            self._cache.give_back(lent)
 
-    def _resolve(self, context: Any) -> tuple[Spec, Backend, tuple[object, ...]]:
-        """The spec, the backend, and what tells that backend from others."""
+    def _resolve(self, context: Any) -> tuple[Spec, Lent, tuple[object, ...]]:
+        """The spec, the backend (to be given back), and what tells that backend from others."""
         resolver = Resolver(context)
         wishes = {name: resolver.resolve(value, name=name) for name, value in self._wishes.items()}
         wanted = resolver.resolve(self._backend, name="backend")
@@ -126,15 +133,18 @@ class Environment:
         if options is not None and not isinstance(options, Mapping):
             raise SpecError(f"options are a {type(options).__name__}", hint="give a mapping of names and values")
         if _is_backend(wanted):
-            return spec, wanted, (wanted, None)
+            return spec, Lent(wanted), (Same(wanted), None)
         if isinstance(wanted, str) and options is None:
-            return spec, get_backend(wanted), (wanted, None)
+            return spec, Lent(get_backend(wanted)), (wanted, None)
         if not isinstance(wanted, str) and not callable(wanted):
-            raise SpecError(f"{wanted!r} is no backend", hint="give a name, a Backend, or what makes one")
+            # Not the value: it may be a secret that stands in the wrong place.
+            raise SpecError(
+                f"a {type(wanted).__name__} is no backend", hint="give a name, a Backend, or what makes one"
+            )
         given = dict(options or {})
         key, _ = make_key(wanted, given)
         make = (lambda: make_backend(wanted, **given)) if isinstance(wanted, str) else (lambda: wanted(**given))
-        return spec, self._cache.keep_backend(key, make), (wanted, given)
+        return spec, self._cache.lend(key, make), (wanted, given)
 
     # Opening.
 
@@ -171,9 +181,12 @@ class Environment:
             self._cache.release(entry)
 
     def _take(self, context: Any, key: str | None) -> Entry:
-        spec, backend, told_apart = self._resolve(context)
-        name, held = self._name(spec, told_apart, context, key)
-        return self._cache.take(name, lambda: self._make(backend, spec), backend=backend, held=held)
+        spec, lent, told_apart = self._resolve(context)
+        try:
+            name, held = self._name(spec, told_apart, context, key)
+            return self._cache.take(name, lambda: self._make(lent.backend, spec), lent=lent, held=held)
+        finally:
+            self._cache.give_back(lent)
 
     def _name(
         self, spec: Spec, told_apart: tuple[object, ...], context: Any, key: str | None
@@ -197,10 +210,15 @@ class Environment:
     def _noticing(self, entry: Entry, box: SandboxBase) -> Iterator[None]:
         try:
             yield
-        except (SandboxGoneError, SandboxClosedError) as error:
-            if error.sandbox_id in (None, box.id):
-                self._cache.notice_gone(entry, error)
+        except Exception as error:
+            found = _find_loss(error, box.id)
+            if found is not None:
+                self._cache.notice_gone(entry, found)
             raise
+        finally:
+            # One that was found gone by a caller who took the error for an answer is gone all the same.
+            if box.ended is not None:
+                self._cache.notice_gone(entry, box.ended)
 
     # Ending.
 
@@ -211,11 +229,13 @@ class Environment:
             LeftBehindError: it could not be deleted; `aclose` will try again.
             VariableError, SpecError: as `resolve`.
         """
-        spec, _, told_apart = self._resolve(context)
-        entry = self._cache.take_out(self._name(spec, told_apart, context, key)[0])
-        if entry is None:
+        spec, lent, told_apart = self._resolve(context)
+        self._cache.give_back(lent)
+        found = self._cache.discard(self._name(spec, told_apart, context, key)[0])
+        if found is None:
             return False
-        await wait_for(self._cache.end(entry))
+        entry, ending = found
+        await wait_for(ending)
         if entry.box is not None and (failure := self._cache.failure_of(entry.box.id)) is not None:
             raise _left_behind({entry.box.id: failure})
         return True
@@ -266,6 +286,23 @@ class Environment:
 
 def _is_backend(value: Any) -> bool:
     return not isinstance(value, str | type) and hasattr(value, "create") and hasattr(value, "capabilities")
+
+
+def _find_loss(error: BaseException, sandbox_id: str) -> SandboxGoneError | SandboxClosedError | None:
+    """The error that says that this sandbox is no more: itself, in a group, or what it was raised from."""
+    waiting: list[BaseException] = [error]
+    seen: set[int] = set()
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, SandboxGoneError | SandboxClosedError) and found.sandbox_id in (None, sandbox_id):
+            return found
+        if isinstance(found, BaseExceptionGroup):
+            waiting += found.exceptions
+        waiting += [above for above in (found.__cause__, found.__context__) if above is not None]
+    return None
 
 
 def _left_behind(failures: dict[str, Exception]) -> LeftBehindError:

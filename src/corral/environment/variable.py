@@ -83,7 +83,7 @@ class Resolver:
             return self.resolve(variable.default, name=name)
         if variable.default_factory is not None:
             try:
-                return variable.default_factory()
+                return self.resolve(variable.default_factory(), name=name)
             except Exception as error:  # noqa: BLE001 - it is the caller's function: the error below says whose
                 self._failures.append(error)
         self._missing.append(key if key is not None else "(a variable without a name in a list)")

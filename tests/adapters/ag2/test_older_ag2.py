@@ -28,6 +28,15 @@ def test_ag2_0_14(tmp_path: Path, service: ServedProcess) -> None:
     printed = run([str(python), "-m", "pytest", *settings, *quiet, *tests])
     assert " passed" in printed
     assert " skipped" not in printed
+    for example in find_examples():
+        assert "execution succeeded" in run([str(python), str(example)]), example.name
+
+
+def find_examples() -> list[Path]:
+    """Those that are written for this ag2."""
+    found = [path for path in sorted((ROOT / "examples").glob("*.py")) if "ag2==0.14" in path.read_text()]
+    assert found
+    return found
 
 
 def run(argv: list[str]) -> str:

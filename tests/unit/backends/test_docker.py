@@ -1,8 +1,10 @@
 """What of the Docker backend needs no daemon."""
 
 import asyncio
+import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 from importlib.resources import files
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends.docker import insidescripts
+from corral.backends.docker import enter, insidescripts
 from corral.backends.docker.capable import refuse_what_is_missing
 from corral.backends.docker.container import Standing, describe_owner, dump_spec, is_orphan, load_spec, make_config
 from corral.backends.docker.settings import Settings, find_host, make_settings
@@ -18,7 +20,14 @@ from corral.backends.registry import backend_names, get_backend
 from corral.command import SpawnRequest
 from corral.door import make_spec
 from corral.engine.seccomp.docker import docker_profile
-from corral.errors import BackendUnavailableError, CapabilityError, InvalidCommandError, SpecError
+from corral.errors import (
+    BackendUnavailableError,
+    CapabilityError,
+    ExecError,
+    InvalidCommandError,
+    SpecError,
+    WorkdirError,
+)
 from corral.spec import Resources, Spec
 
 SETTINGS = Settings(host="unix:///nowhere")
@@ -169,3 +178,109 @@ def test_variables_that_a_shell_would_drop_go_by_env() -> None:
     assert env == {"A": "1"}
     with pytest.raises(InvalidCommandError):
         insidescripts.split_env(make_request(argv=("true", *["x" * 100_000] * 30)))
+
+
+# Views.
+
+KEY = "0123456789abcdef"
+ME = enter.Who(1000, 1001, (1001, 7), "/home/me")
+
+
+def test_enter_was_built_of_its_source() -> None:
+    """tools/build-enter builds it anew."""
+    folder = files("corral.backends.docker")
+    sums = dict(reversed(line.split()) for line in (folder / "enter.sums").read_text().splitlines())
+    assert sorted(sums) == ["enter-aarch64", "enter-x86_64", "enter.c"]
+    for name, known in sums.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == known, name
+
+
+def test_the_filter_differs_for_the_key_in_four_calls_only() -> None:
+    guarded = {"mount_setattr", "move_mount", "open_tree", "unshare"}
+    plain, opened = docker_profile(), enter.open_to_key(docker_profile(), KEY)
+    *rest, allow, refuse = opened["syscalls"]
+    assert set(allow["names"]) == set(refuse["names"]) == guarded
+    (allowed,), (refused,) = allow["args"], refuse["args"]
+    assert (allow["action"], allowed["op"]) == ("SCMP_ACT_ALLOW", "SCMP_CMP_EQ")
+    assert (refuse["action"], refuse["errnoRet"], refused["op"]) == ("SCMP_ACT_ERRNO", 1, "SCMP_CMP_NE")
+    assert allowed["value"] == refused["value"] == int(KEY, 16)
+    assert allowed["index"] == refused["index"] == 5
+    without = [
+        {**rule, "names": names}
+        for rule in plain["syscalls"]
+        if (names := [name for name in rule["names"] if name not in guarded])
+    ]
+    assert rest == without
+    assert {**opened, "syscalls": []} == {**plain, "syscalls": []}
+
+
+def test_a_container_with_a_key_can_not_write_what_enter_is_in() -> None:
+    config = make_config(Spec(), SETTINGS, image="i", sandbox_id="s", disk=False, view_key=KEY)
+    (mount,) = config["HostConfig"]["Mounts"]
+    assert (mount["Type"], mount["Target"], mount["ReadOnly"]) == ("volume", "/.corral", True)
+    assert str(int(KEY, 16)) in config["HostConfig"]["SecurityOpt"][1]
+    assert config["HostConfig"]["CapDrop"] == ["ALL"]
+    assert "Mounts" not in make_config(Spec(), SETTINGS, image="i", sandbox_id="s", disk=False)["HostConfig"]
+
+
+def test_enter_is_told_words_and_bytes() -> None:
+    request = make_request(
+        argv=("p", "a\\b", "\udcff"), env={"A": "1", "R": "\udcfe"}, cwd="/w", read_only=("/r",), hidden=("/h", "/i")
+    )
+    argv, env = enter.enter(request, ME, token="t", key=KEY)
+    assert argv == (
+        "/.corral/enter", "view", "t", "1000", "1001", "1001,7", "-n", "24", "80",
+        "/w", "1", "2", "1", "/r", "/h", "/i", "R=\\376", "p", "a\\134b", "\\377",
+    )  # fmt: skip
+    assert env == {"HOME": "/home/me", "A": "1", "CORRAL_VIEW_KEY": KEY}
+    assert enter.enter(make_request(env={"HOME": "/x"}, pty=True), ME, token="t", key=KEY)[0][6] == "-t"
+    with pytest.raises(InvalidCommandError):
+        enter.enter(make_request(hidden=tuple(["/" + "x" * 4000] * 600)), ME, token="t", key=KEY)
+
+
+def test_what_enter_answers_is_understood() -> None:
+    request = make_request(read_only=("/r",), hidden=("/h", "/i"))
+
+    def told(*words: str) -> Exception:
+        return enter.explain(words, request, sandbox_id="s")
+
+    assert isinstance(told("cwd", "2", "0"), WorkdirError)
+    assert "view path '/i': No such file" in str(told("hidden", "2", "1"))
+    assert isinstance(told("read_only", "13", "0"), InvalidCommandError)
+    assert isinstance(told("landlock", "38", "0"), CapabilityError)
+    assert isinstance(told("unshare", "1", "0"), ExecError)
+    assert enter.parse_who(b"t 1000 1001 1001,7, /home/a b\n", "t") == enter.Who(1000, 1001, (1001, 7), "/home/a b")
+    assert enter.parse_who(b"t 1000 1001  \n", "t") == enter.Who(1000, 1001, (), "")
+    for odd in (b"", b"x 1 1 1, /\n", b"t 1\n", b"t a b c d\n", b"t 1 1 x, /\n", b"OCI runtime exec failed: t\n"):
+        assert enter.parse_who(odd, "t") is None
+
+
+@pytest.mark.skipif(enter.read_enter(platform.machine()) is None, reason="enter is not built for this machine")
+def test_enter_runs_and_does_nothing_without_a_key(tmp_path: Path) -> None:
+    program = tmp_path / "enter"
+    program.write_bytes(enter.read_enter(platform.machine()) or b"")
+    program.chmod(0o755)
+
+    def run(*words: str, **env: str) -> tuple[bytes, int]:
+        done = subprocess.run([str(program), *words], capture_output=True, timeout=30, env=env)
+        return done.stdout, done.returncode
+
+    said, code = run("whoami", "tok", HOME="/some where")
+    who = enter.parse_who(said, "tok")
+    assert code == 0
+    assert who is not None
+    assert (who.uid, who.gid, who.home) == (os.getuid(), os.getgid(), "/some where")
+    assert set(who.groups) == set(os.getgroups())
+    nothing: list[tuple[str, ...]] = [
+        (), ("view",), ("other",), ("whoami",), ("view", "t", "0", "0", "0", "n", "0", "0", "/", "0", "0", "0", "id"),
+        ("view", "t", "0", "0", "0", "n", "0", "0", "/", "9", "9", "9", "id"),
+        ("view", "t", "0", "0", "0", "n", "0", "0", "/", "18446744073709551615", "1", "0", "id"),
+    ]  # fmt: skip
+    for words in nothing:
+        assert run(*words) == (b"", 125), words
+
+
+def test_there_is_an_enter_for_the_usual_machines() -> None:
+    assert enter.read_enter("x86_64") == enter.read_enter("amd64")
+    assert enter.read_enter("aarch64") == enter.read_enter("arm64")
+    assert enter.read_enter("riscv64") is None

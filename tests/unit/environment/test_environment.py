@@ -1,11 +1,13 @@
 """Environments on the fake: what is shared, what is apart, and that each sandbox is made once and ended once."""
 
 import asyncio
+import contextlib
 import copy
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -24,6 +26,8 @@ from corral import (
 )
 from corral.backends.memory import MemoryBackend
 from corral.backends.memory.sandbox import MemorySandbox
+from corral.environment import lifetime
+from corral.environment.cache import Cache
 from corral.environment.key import make_key
 from corral.results import Event
 from corral.sandbox import SandboxBase
@@ -218,6 +222,35 @@ async def test_gone_sandbox_is_told_and_then_a_new_one_is_made(backend: Slow, ca
             await use(env)
         assert await open_id(env) != lost
     assert f"is gone ({lost})" in caplog.text
+
+
+async def find_gone_in_a_group(box: SandboxBase) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(box.exec("true"))
+
+
+async def find_gone_and_say_it_otherwise(box: SandboxBase) -> None:
+    try:
+        await box.exec("true")
+    except SandboxGoneError as error:
+        raise ValueError("of my own") from error
+
+
+async def find_gone_and_go_on(box: SandboxBase) -> None:
+    with contextlib.suppress(SandboxGoneError):
+        await box.exec("true")
+
+
+@pytest.mark.parametrize("find", [find_gone_in_a_group, find_gone_and_say_it_otherwise, find_gone_and_go_on])
+async def test_gone_sandbox_is_noticed_however_its_user_takes_it(
+    backend: Slow, find: Callable[[SandboxBase], Coroutine[Any, Any, None]]
+) -> None:
+    async with Environment(backend=backend) as env:
+        with contextlib.suppress(ExceptionGroup, ValueError):
+            async with env.open() as box:
+                backend._boxes[box.id].end()
+                await find(box)
+        assert await open_id(env) != box.id
 
 
 async def test_error_of_another_sandbox_leaves_this_one(backend: Slow) -> None:
@@ -442,6 +475,35 @@ async def test_backend_is_made_from_options_once_for_each_set_of_them_and_closed
     assert all(own.closed and own.count_living() == 0 for own in made)
 
 
+async def test_equal_backends_are_not_the_same() -> None:
+    @dataclass
+    class Named(Slow):
+        service: str
+
+        def __post_init__(self) -> None:
+            super().__init__()
+
+    one, other = Named("here"), Named("here")
+    async with Environment(backend=Variable()) as env:
+        assert await open_id(env, {"backend": one}) != await open_id(env, {"backend": other})
+        assert await open_id(env, {"backend": one}) == await open_id(env, {"backend": one})
+    assert one.count_living() == other.count_living() == 0
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"backend": ["hunter2"]}, {"env": "hunter2"}, {"labels": {"a": ["hunter2"]}}, {"options": ["hunter2"]}]
+)
+def test_value_that_can_not_be_is_told_without_showing_it(wishes: dict[str, Any]) -> None:
+    env = Environment(backend=Variable(default="memory"), **{name: Variable() for name in wishes if name != "backend"})
+    with pytest.raises(SpecError) as caught:
+        env.resolve(wishes)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_spec_shows_no_environment() -> None:
+    assert "hunter2" not in repr(Environment(env={"TOKEN": Variable()}).resolve({"TOKEN": "hunter2"}))
+
+
 def test_backend_that_is_not_there_is_told_at_once() -> None:
     with pytest.raises(UnknownBackendError):
         Environment(backend="no-such")
@@ -451,15 +513,53 @@ def test_backend_that_is_not_there_is_told_at_once() -> None:
         Environment(backend="memory", options={"secret_option": "hunter2"}).resolve()
 
 
-@pytest.mark.parametrize("options", [{"max_sandboxes": 0}, {"idle_seconds": 0}, {"idle_seconds": float("nan")}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_sandboxes": 0},
+        {"max_sandboxes": "5"},
+        {"max_sandboxes": 1.5},
+        {"idle_seconds": 0},
+        {"idle_seconds": float("nan")},
+    ],
+)
 def test_bounds_that_can_not_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
         Environment(backend=MemoryBackend(), **options)
 
 
-async def test_backend_that_can_is_told_at_exit_without_an_event_loop() -> None:
-    from corral.environment import lifetime
+@pytest.mark.parametrize("how", ["aclose", "discard", "make room", "be gone", "be idle"])
+async def test_exit_finds_every_sandbox_at_any_moment_of_its_end(
+    backend: Slow, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the cache to its deletion there is no moment at which nobody would know of it."""
+    seen: list[bool] = []
+    carry_out = Cache._carry_out
 
+    def look_before(self: Cache) -> None:
+        seen.append(len(self.list_living()) >= backend.count_living())
+        carry_out(self)
+
+    monkeypatch.setattr(Cache, "_carry_out", look_before)
+    env = Environment(backend=backend, max_sandboxes=1, idle_seconds=0.01 if how == "be idle" else None)
+    async with env.open() as box:
+        pass
+    if how == "make room":
+        await open_id(env, key="other")
+    elif how == "discard":
+        assert await env.discard()
+    elif how == "be gone":
+        with pytest.raises(SandboxGoneError):
+            async with env.open():
+                raise SandboxGoneError("or so it seems", sandbox_id=box.id)
+    elif how == "be idle":
+        await wait_until(lambda: not env.sandbox_ids)
+    await env.aclose()
+    assert len(seen) > 1
+    assert all(seen)
+
+
+async def test_backend_that_can_is_told_at_exit_without_an_event_loop() -> None:
     ended: list[str] = []
 
     class Ends(MemoryBackend):

@@ -100,3 +100,13 @@ def test_repr_of_a_variable_has_no_default() -> None:
 def test_what_is_no_context_is_refused() -> None:
     with pytest.raises(SpecError, match="int is not a context"):
         variables_of(3)
+
+
+def test_factory_may_give_a_variable_and_is_checked_like_any_value() -> None:
+    env = Environment(backend=MemoryBackend(), workdir=Variable(default_factory=lambda: Variable("folder")))
+    assert env.resolve({"folder": "/a"}).workdir == "/a"
+    with pytest.raises(VariableError) as caught:
+        env.resolve({})
+    assert caught.value.names == ("folder",)
+    with pytest.raises(SpecError, match="workdir"):
+        Environment(backend=MemoryBackend(), workdir=Variable(default_factory=dict)).resolve()

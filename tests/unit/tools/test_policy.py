@@ -1,6 +1,10 @@
 """The words of a restricted command: what is let through, and what a model is told of the rest."""
 
+import shlex
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from corral.errors import PolicyError
 from corral.tools.policy import READONLY_COMMANDS, ShellPolicy, split_command
@@ -145,3 +149,68 @@ def test_without_rules_nothing_is_restricted() -> None:
 def test_text_in_the_place_of_a_list_is_a_mistake() -> None:
     with pytest.raises(TypeError, match="allowed"):
         ShellPolicy.of(allowed="ls")
+
+
+@given(st.text(alphabet="ab '\"\\\t$*{=\x0b\xa0", max_size=12))
+def test_words_are_those_of_shlex(command: str) -> None:
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        with pytest.raises(PolicyError, match="unbalanced"):
+            split_command(command)
+    else:
+        assert split_command(command) == words
+
+
+@pytest.mark.parametrize(
+    "command", ["echo " + "x" * 3_000_000, "echo '" + "x" * 3_000_000 + "'", 'echo "' + "\\x" * 1_000_000 + '"']
+)
+def test_long_command_takes_no_time_beyond_its_length(command: str) -> None:
+    assert len(ShellPolicy.of(allowed=["echo"]).check(command, workdir=WORKDIR)) == 2
+
+
+def test_command_of_more_words_than_can_be_looked_up_is_refused() -> None:
+    policy = ShellPolicy.of(ignore=[".env"])
+    assert policy.check("ls " + "x " * 900, workdir=WORKDIR)
+    assert refuse(policy, "ls " + "x " * 1000) == "Command not allowed (more than 1000 words)"
+    assert refuse(policy, "ls -" + "x" * 1_000_000 + "/../../../.env").startswith("Access denied: ")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*.{pem,key}", "deep/a.key"),
+        ("{a,b}/c", "b/c"),
+        ("/conf", "conf/x"),
+        ("/workspace/conf", "conf/x"),
+        ("x/../.env", ".env"),
+        ("/workspace/x/../.env", ".env"),
+        ("./conf/", "conf/x"),
+        ("conf//x", "conf/x"),
+    ],
+)
+def test_ignored_pattern_may_be_written_in_many_ways(pattern: str, path: str) -> None:
+    assert refuse(ShellPolicy.of(ignore=[pattern]), f"cat {path}") == f"Access denied: {WORKDIR}/{path}"
+
+
+def test_pattern_from_the_root_means_no_name_deeper_down() -> None:
+    assert ShellPolicy.of(ignore=["/conf"]).check("cat src/conf", workdir=WORKDIR)
+
+
+@pytest.mark.parametrize("pattern", ["/", ".", "./", "a/..", "{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}"])
+def test_pattern_that_can_not_be_kept_is_refused_at_once(pattern: str) -> None:
+    with pytest.raises(ValueError, match="ignore="):
+        ShellPolicy.of(ignore=[pattern])
+    assert ShellPolicy.of(ignore=["", "x"]).check("ls", workdir=WORKDIR), "an empty line means nothing"
+
+
+@pytest.mark.parametrize("command", ["grep -rf.env x", "tar -czfsecret/x", "cc -I/etc"])
+def test_path_glued_to_options_is_seen(command: str) -> None:
+    assert refuse(ShellPolicy.of(ignore=[".env", "secret/**"]), command).startswith("Access denied: ")
+
+
+def test_policy_knows_which_programs_it_lets_through() -> None:
+    assert ShellPolicy.of(readonly=True).lets("tail")
+    assert not ShellPolicy.of(readonly=True, blocked=["tail"]).lets("tail")
+    assert not ShellPolicy.of(allowed=["git log"]).lets("git"), "not with whatever words"
+    assert ShellPolicy.of(blocked=["rm"]).lets("tail")

@@ -47,6 +47,9 @@ def make_result(output: bytes = b"", **values: object) -> ExecResult:
         ("zero\u200bwidth", "zero<U+200B>width"),
         ("\U000e0041\U000e0042", "<U+E0041><U+E0042>"),
         ("line\u2028line", "line<U+2028>line"),
+        ("soft\u00adhyphen \u3164", "soft<U+00AD>hyphen <U+3164>"),
+        ("smuggled\U000e0101\ufe00", "smuggled<U+E0101><U+FE00>"),
+        ("heart \u2764\ufe0f", "heart \u2764\ufe0f"),
         ("lone \ud800", "lone \ufffd"),
         ("日本語 👨\u200d👩 مرحبا", "日本語 👨\u200d👩 مرحبا"),
     ],
@@ -134,8 +137,28 @@ def test_lines_that_do_not_fit_are_left_for_the_next_call() -> None:
     assert f"lines 1–{last} of 50" in text
 
 
-def test_long_line_is_cut() -> None:
-    assert "[… 8000 more characters in this line]" in render_lines(["y" * 10_000], first=1, total=1)
+def test_long_line_is_cut_and_says_where_it_goes_on() -> None:
+    text = render_lines(["y" * 10_000], first=7, total=7)
+    assert text.endswith("y [… 8000 more bytes in this line; in a shell: sed -n 7p FILE | tail -c +2001]")
+    assert text.truncated
+
+
+def test_what_was_not_even_read_of_a_line_is_counted() -> None:
+    text = render_lines(["é" * 3000, "next"], first=1, total=2, beyond={0: 5})
+    assert "[… 2005 more bytes in this line; in a shell: sed -n 1p FILE | tail -c +4001]\n" in text
+    assert text.endswith("     2\tnext")
+
+
+@given(st.text(alphabet=st.characters(exclude_characters="\n"), max_size=3000), st.integers(500, 4000))
+def test_first_line_is_always_shown_as_far_as_it_fits(line: str, most: int) -> None:
+    text = render_lines([line, "next"], first=1, total=2, max_chars=most)
+    assert len(text) <= most
+    assert text.startswith("     1\t")
+    assert "next" in text or "read on with offset=1]" in text
+
+
+def test_row_of_returns_takes_no_time_beyond_its_length() -> None:
+    assert make_harmless("\r" * 2_000_000 + "x\r\r\n") == "␍" * 2_000_000 + "x\n"
 
 
 def file(path: str, kind: str = "file", **values: object) -> FileInfo:

@@ -170,6 +170,24 @@ async def test_kernel_enforcement_is_never_less(env: Environment) -> None:
         await ShellTool(env, readonly=True, enforcement="kernel").call({"command": "echo hi"})
     with pytest.raises(ValueError, match="one word"):
         ShellTool(env, allowed=["git log"], enforcement="kernel")
+    with pytest.raises(ValueError, match="words"):
+        ShellTool(env, allowed=["ls"], enforcement="words")  # type: ignore[arg-type]  # a slip that must not pass
+
+
+@pytest.mark.parametrize(
+    ("rules", "hint"),
+    [
+        ({}, "write the output to a file and read it piece by piece, or print less"),
+        ({"readonly": True}, "ask for a part of it, for example with tail -n +LINE FILE"),
+        ({"allowed": ["cat", "grep"]}, "ask for a part of it, for example with grep PATTERN FILE"),
+        ({"allowed": ["cat"]}, "ask for a part of it"),
+        ({"blocked": ["tail"]}, "ask for a part of it, for example with head -n LINES FILE"),
+        ({"readonly": True, "enforcement": "kernel"}, "ask for a part of it, for example with | tail -n +LINE"),
+        ({"ignore": ["x"], "enforcement": "kernel"}, "write the output to a file and read it piece by piece"),
+    ],
+)
+async def test_way_to_the_rest_is_one_that_the_rules_let(env: Environment, rules: dict[str, Any], hint: str) -> None:
+    assert ShellTool(env, **rules).hint.startswith(hint)
 
 
 async def test_link_to_an_ignored_file_is_refused_by_where_it_leads(env: Environment) -> None:

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from corral.adapters.ag2 import framework
-from corral.adapters.ag2.environments import DaytonaEnvironment, DockerEnvironment, EnvironmentBase
-from corral.adapters.ag2.sandbox import AdaptedSandbox, ClosedError, cut, told_late
-from corral.errors import BackendUnavailableError, CorralError, SandboxError
+from corral.adapters.ag2.environments import DaytonaEnvironment, DaytonaResources, DockerEnvironment, EnvironmentBase
+from corral.adapters.ag2.sandbox import AdaptedSandbox, ClosedError, is_not_installed, read_output, told_failure
+from corral.adapters.ag2.words import DockerCodeWords
+from corral.errors import CorralError
 from corral.languages import find_language
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
+from corral.spec import HOME
 
 _DISABLED_EXIT_CODE = 2
 
@@ -37,6 +39,11 @@ class CodeRunner:
         """What it runs."""
         return self._languages
 
+    @property
+    def max_output(self) -> int | None:
+        """How many characters of output it gives; None is all that is kept."""
+        return self._environment.max_output
+
     async def run(self, code: str, language: str, *, context: Any = None) -> Any:
         """Run a snippet in a fresh process; gives AG2's `CodeRunResult`."""
         if language not in self._languages:
@@ -46,19 +53,12 @@ class CodeRunner:
         async with environment.open_box(context) as box:
             try:
                 result = await box.run_code(code, language, timeout=environment.timeout)
-            except SandboxError:
-                raise
             except CorralError as error:
-                if isinstance(error, BackendUnavailableError) and error.op == "run_code":
-                    return make_run_result(str(error), NOT_FOUND_EXIT_CODE)  # nothing inside runs that language
-                told = environment.words.failed(error)
-                if told is None:
-                    raise
-                return make_run_result(told, 1)
+                if is_not_installed(error):
+                    return make_run_result(str(error), NOT_FOUND_EXIT_CODE)
+                return make_run_result(told_failure(error, environment.words), 1)
         self.result = result
-        output = cut(result.output, environment.max_output)
-        if result.timed_out:
-            output = told_late(environment.words.timed_out(environment.timeout), output)
+        output = read_output(result, environment.words, environment.timeout, environment.max_output)
         return make_run_result(output, result.exit_code)
 
 
@@ -92,21 +92,68 @@ class CodeEnvironmentBase(CodeRunner):
 
 
 class DaytonaCodeEnvironment(CodeEnvironmentBase):
-    """Code in sandboxes of a Daytona service. Keywords as `DaytonaEnvironment`, and `languages`."""
+    """Code in sandboxes of a Daytona service. Keywords as `DaytonaEnvironment`; it runs in the sandbox's home."""
 
     def __init__(
-        self, *, languages: Sequence[str] = ("python", "bash", "javascript", "typescript"), **wishes: Any
+        self,
+        *,
+        api_key: Any = None,
+        api_url: Any = None,
+        target: Any = None,
+        snapshot: Any = None,
+        image: Any = None,
+        env_vars: Any = None,
+        resources: DaytonaResources | None = None,
+        timeout: float = 60,
+        languages: Sequence[str] = ("python", "bash", "javascript", "typescript"),
     ) -> None:
-        super().__init__(DaytonaEnvironment(**wishes), languages=languages)
+        environment = DaytonaEnvironment(
+            api_key=api_key,
+            api_url=api_url,
+            target=target,
+            snapshot=snapshot,
+            image=image,
+            env_vars=env_vars,
+            resources=resources,
+            timeout=timeout,
+            workdir=HOME,
+        )
+        super().__init__(environment, languages=languages)
 
 
 class DockerCodeEnvironment(CodeEnvironmentBase):
-    """Code in Docker containers. Keywords as `DockerEnvironment`, and `languages`."""
+    """Code in Docker containers. Keywords as `DockerEnvironment`."""
 
     def __init__(
-        self, image: Any = "python:3.12-slim", *, languages: Sequence[str] = ("python", "bash"), **wishes: Any
+        self,
+        *,
+        image: Any = "python:3.12-slim",
+        env_vars: Any = None,
+        timeout: float = 60,
+        network_mode: Any = "none",
+        mem_limit: str | None = "512m",
+        cpu_quota: int | None = None,
+        user: str | None = None,
+        auto_remove: bool = True,
+        languages: Sequence[str] = ("python", "bash"),
     ) -> None:
-        super().__init__(DockerEnvironment(image=image, **wishes), languages=languages)
+        environment = _FirstDocker(
+            image=image,
+            env_vars=env_vars,
+            timeout=timeout,
+            network_mode=network_mode,
+            mem_limit=mem_limit,
+            cpu_quota=cpu_quota,
+            user=user,
+            auto_remove=auto_remove,
+        )
+        super().__init__(environment, languages=languages)
+
+
+class _FirstDocker(DockerEnvironment):
+    """Which leaves what was printed as it is."""
+
+    words = DockerCodeWords()
 
 
 def make_run_result(output: str, exit_code: int) -> Any:

@@ -1,11 +1,12 @@
 """The types of AG2's classic code execution, and our reader of code blocks.
 
-With ag2 up to 0.14 (the package `autogen`) they are its own classes. Without it they are plain ones of the same fields,
-so that the executors work by themselves.
+With ag2 up to 0.14 (the package `autogen`) they are its own classes, which are models of pydantic. Without it they are
+models of the same fields, or plain classes where there is no pydantic either, so that the executors work by themselves.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from corral.results import CodeResult as CoreResult
 from corral.tools.fences import find_blocks
+
+_BLOCKS = "_blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,15 @@ class BlockResult:
 
 
 def _find_classes() -> tuple[type[Any], type[Any]]:
-    try:
+    with contextlib.suppress(ImportError):
         base = importlib.import_module("autogen.coding.base")
         return base.CodeBlock, base.CodeResult
-    except ImportError:
-        return _PlainBlock, _PlainResult
+    with contextlib.suppress(ImportError):
+        pydantic = importlib.import_module("pydantic")
+        block = pydantic.create_model("CodeBlock", __module__=__name__, code=(str, ...), language=(str, ...))
+        result = pydantic.create_model("CodeResult", __module__=__name__, exit_code=(int, ...), output=(str, ...))
+        return block, result
+    return _PlainBlock, _PlainResult
 
 
 @dataclass
@@ -58,38 +65,30 @@ class _PlainResult:
 
 
 if TYPE_CHECKING:
+    from dataclasses import dataclass as _model
+
     CodeBlock = _PlainBlock
     CodeResult = _PlainResult
 else:
     CodeBlock, CodeResult = _find_classes()
 
+    def _model(kind):
+        """A class whose base knows how to read its fields; a plain one is told."""
+        return dataclass(kind) if CodeResult is _PlainResult else kind
 
-if TYPE_CHECKING or CodeResult is _PlainResult:
 
-    @dataclass
-    class SandboxCodeResult(CodeResult):
-        """AG2's result, and what else there is to know."""
+@_model
+class SandboxCodeResult(CodeResult):
+    """AG2's result, and what else there is to know."""
 
-        sandbox_id: str | None = None
+    sandbox_id: str | None = None
+    """The sandbox in which the code ran."""
 
-        @property
-        def blocks(self) -> tuple[BlockResult, ...]:
-            """How each block went, those before a failure included."""
-            return getattr(self, "_blocks", ())
-
-else:
-    from pydantic import Field, PrivateAttr
-
-    class SandboxCodeResult(CodeResult):
-        """AG2's result, and what else there is to know."""
-
-        sandbox_id: str | None = Field(default=None, description="The sandbox in which the code ran.")
-        _blocks: tuple[BlockResult, ...] = PrivateAttr(default=())
-
-        @property
-        def blocks(self) -> tuple[BlockResult, ...]:
-            """How each block went, those before a failure included."""
-            return self._blocks
+    @property
+    def blocks(self) -> tuple[BlockResult, ...]:
+        """How each block went, those before a failure included."""
+        found: tuple[BlockResult, ...] = self.__dict__.get(_BLOCKS, ())
+        return found
 
 
 class DaytonaCodeResult(SandboxCodeResult):
@@ -97,8 +96,8 @@ class DaytonaCodeResult(SandboxCodeResult):
 
 
 def with_blocks(result: SandboxCodeResult, blocks: Sequence[BlockResult]) -> SandboxCodeResult:
-    """Attach what is not a field: AG2 prints and stores the fields alone."""
-    result._blocks = tuple(blocks)  # type: ignore[attr-defined]  # noqa: SLF001 - our own class, in both of its forms
+    """Attach what is not a field: AG2 prints, stores and compares the fields alone."""
+    result.__dict__[_BLOCKS] = tuple(blocks)
     return result
 
 

@@ -18,10 +18,9 @@ from corral.adapters.ag2.executor import CodeExecutorBase
 from corral.adapters.ag2.sandbox import told_late
 from corral.adapters.ag2.service import ServiceBackend, resources_of
 from corral.door import Wishes
-from corral.errors import BackendUnavailableError, CorralError, RateLimitedError, SpecError
+from corral.errors import CorralError, RateLimitedError, SpecError
 from corral.portal import get_portal
 from corral.protocol import Backend
-from corral.results import NOT_FOUND_EXIT_CODE
 from corral.sync import Sandbox
 
 _NAME_SECONDS = 30.0
@@ -61,7 +60,7 @@ class DaytonaCodeExecutor(CodeExecutorBase):
             raise ImportError(
                 "Missing dependencies for DaytonaCodeExecutor. Please install with: pip install ag2[daytona]"
             )
-        if timeout < 1:
+        if not timeout >= 1:
             raise ValueError("Timeout must be greater than or equal to 1.")
         if snapshot is not None and image is not None:
             raise ValueError(
@@ -122,8 +121,6 @@ class DaytonaCodeExecutor(CodeExecutorBase):
                     return
 
     def _failed(self, language: str, error: Exception) -> BlockResult:
-        if isinstance(error, BackendUnavailableError) and error.op == "run_code":
-            return BlockResult(language, NOT_FOUND_EXIT_CODE, str(error), error=error)  # nothing inside runs it
         prefix = "Error executing code block"
         if isinstance(error, RateLimitedError):
             prefix = "Daytona rate limit exceeded"

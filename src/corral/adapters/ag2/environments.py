@@ -6,8 +6,11 @@ until `aclose()`; parameters may be AG2's `Variable`s or Corral's, and are looke
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import logging
 import os
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -15,68 +18,22 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from corral.adapters.ag2 import framework
-from corral.adapters.ag2.sandbox import SandboxView, Words
+from corral.adapters.ag2.sandbox import SandboxView
 from corral.adapters.ag2.service import ServiceBackend, resources_of
+from corral.adapters.ag2.words import DaytonaWords, DockerWords, LocalWords, PlainWords, ServiceWords, Words
 from corral.environment.environment import Environment
 from corral.environment.variable import Variable, has_variable, variables_of
-from corral.errors import CorralError, RateLimitedError, VariableError
+from corral.errors import VariableError
+from corral.portal import get_portal
 from corral.sandbox import SandboxBase
 from corral.spec import Lifetime, NetworkPolicy, Resources, parse_size
+
+log = logging.getLogger("corral.ag2")
 
 _CREDENTIALS = ("api_key", "api_url", "target")
 _WORKSPACE = "/workspace"
 _PERIOD = 100_000
 """Docker's `cpu_quota` is microseconds in each of so many."""
-
-
-class PlainWords:
-    """For environments that have no service of their own to speak about."""
-
-    sandbox = "The sandbox"
-
-    def timed_out(self, seconds: float | None) -> str:
-        """See `Words`."""
-        return f"Command timed out after {seconds:g}s"
-
-    def failed(self, error: CorralError) -> str | None:
-        """See `Words`."""
-        return None
-
-
-class LocalWords(PlainWords):
-    """As AG2's `LocalSandbox` says it."""
-
-    sandbox = "LocalSandbox"
-
-
-class DaytonaWords:
-    """As AG2's `DaytonaSandbox` says it."""
-
-    sandbox = "DaytonaSandbox"
-
-    def timed_out(self, seconds: float | None) -> str:
-        """See `Words`."""
-        return f"Execution timed out: no end after {seconds:g} seconds"
-
-    def failed(self, error: CorralError) -> str | None:
-        """See `Words`."""
-        if isinstance(error, RateLimitedError):
-            return f"Daytona rate limit exceeded: {error}"
-        return f"Daytona error: {error}"
-
-
-class DockerWords(PlainWords):
-    """As AG2's `DockerSandbox` says it."""
-
-    sandbox = "DockerSandbox"
-
-    def timed_out(self, seconds: float | None) -> str:
-        """See `Words`."""
-        return f"Execution timed out after {seconds:g}s"
-
-    def failed(self, error: CorralError) -> str | None:
-        """See `Words`."""
-        return f"Docker API error: {error}"
 
 
 class EnvironmentBase:
@@ -93,12 +50,14 @@ class EnvironmentBase:
         cleanup: bool = False,
         **wishes: Any,
     ) -> None:
-        if isinstance(timeout, bool) or timeout <= 0:
+        if isinstance(timeout, bool) or not timeout > 0:
             raise ValueError("`timeout` must be > 0 seconds.")
         self._timeout = timeout
         self.max_output = max_output
         self._folder = Path(folder) if folder is not None else None
         self._cleanup = cleanup
+        self._filled: weakref.WeakSet[SandboxBase] = weakref.WeakSet()
+        """Those that the folder was copied into."""
         if folder is not None:
             wishes["prepare"] = self._copy_in
         self.environment = Environment(**{name: as_variable(value) for name, value in wishes.items()})
@@ -135,11 +94,14 @@ class EnvironmentBase:
         assert self._folder is not None
         self._folder.mkdir(parents=True, exist_ok=True)
         await box.files.upload(self._folder, box.spec.workdir)
+        if not self._cleanup and not self._filled:
+            _save_at_exit(self)
+        self._filled.add(box)
 
     async def save(self) -> None:
         """Copy the working folder back to the host's folder. Nothing if there is none, or no sandbox yet."""
-        if self._folder is not None and self.environment.sandbox_ids:
-            async with self.open_box() as box:
+        for box in list(self._filled):
+            if self._folder is not None and not box.closed:
                 await box.files.download(box.spec.workdir, self._folder)
 
     async def aclose(self) -> None:
@@ -179,7 +141,7 @@ class DaytonaResources:
 class DaytonaEnvironment(EnvironmentBase):
     """Sandboxes of a Daytona service, hosted or your own. What is None comes from DAYTONA_API_KEY and its like."""
 
-    words = DaytonaWords()
+    words: ServiceWords = DaytonaWords()
 
     def __init__(
         self,
@@ -196,7 +158,7 @@ class DaytonaEnvironment(EnvironmentBase):
     ) -> None:
         if snapshot is not None and image is not None and not (_is_later(snapshot) or _is_later(image)):
             raise ValueError("Specify either `snapshot` or `image`, not both.")
-        if timeout < 1:
+        if not timeout >= 1:
             raise ValueError("`timeout` must be >= 1 second.")
         self._later = _later(
             api_key=api_key, api_url=api_url, target=target, snapshot=snapshot, image=image, env_vars=env_vars
@@ -219,7 +181,7 @@ class DaytonaEnvironment(EnvironmentBase):
         try:
             spec = self.environment.resolve(context)
         except VariableError as error:
-            raise unresolved(error, context, self._later, what="Daytona") from error
+            raise unresolved(error, context, self._later, self.words) from error
         if spec.snapshot is not None and spec.image is not None:
             raise ValueError("Specify either `snapshot` or `image`, not both.")
         async with super().open_box(context) as box:
@@ -229,7 +191,7 @@ class DaytonaEnvironment(EnvironmentBase):
 class DockerEnvironment(EnvironmentBase):
     """Docker containers: no network, 512 MB, and a timeout that kills what runs inside and keeps the container."""
 
-    words = DockerWords()
+    words: ServiceWords = DockerWords()
 
     def __init__(
         self,
@@ -245,7 +207,7 @@ class DockerEnvironment(EnvironmentBase):
         host_path: str | os.PathLike[str] | None = None,
         workdir: str = _WORKSPACE,
     ) -> None:
-        if timeout < 1:
+        if not timeout >= 1:
             raise ValueError("`timeout` must be >= 1 second.")
         self._later = _later(image=image, env_vars=env_vars, network_mode=network_mode)
         self._network = as_variable(network_mode, "network_mode")
@@ -275,7 +237,7 @@ class DockerEnvironment(EnvironmentBase):
         try:
             self.environment.resolve(context)
         except VariableError as error:
-            raise unresolved(error, context, self._later, what="Docker") from error
+            raise unresolved(error, context, self._later, self.words) from error
         async with super().open_box(context) as box:
             yield box
 
@@ -283,8 +245,9 @@ class DockerEnvironment(EnvironmentBase):
 class LocalEnvironment(EnvironmentBase):
     """AG2's local environment, isolated here: the embedded engine, with no network and nothing of the host.
 
-    With a `path`, that folder is copied in when the sandbox is made, and back when the environment is closed (unless
-    `cleanup=True`); `save()` copies back at any time. AG2's own runs on the host itself, without isolation.
+    With a `path`, that folder is copied in when the sandbox is made, and back when the environment is closed or the
+    program ends (unless `cleanup=True`); `save()` copies back at any time. What is deleted inside stays on the host.
+    AG2's own runs on the host itself, without isolation.
     """
 
     words = LocalWords()
@@ -310,6 +273,23 @@ class LocalEnvironment(EnvironmentBase):
         )
 
 
+def _save_at_exit(environment: EnvironmentBase) -> None:
+    """AG2's own works in the folder itself, so its users need not close it to find there what was made."""
+    found, pid = weakref.ref(environment), os.getpid()
+
+    def save() -> None:
+        left = found()
+        if left is None or os.getpid() != pid:
+            return
+        try:
+            get_portal().run(left.save())
+        except Exception as error:  # noqa: BLE001 - the exit goes on, and whoever misses the files must know why
+            log.warning("the files of %s could not be copied back: %s", type(left).__name__, error)
+
+    # Like atexit, but before the threads are told to end that the copying needs.
+    getattr(threading, "_register_atexit", atexit.register)(save)
+
+
 _names = {"env": "env_vars"}
 
 
@@ -333,19 +313,17 @@ def as_variable(value: Any, name: str | None = None) -> Any:
     return Variable(value.name or name, **given)
 
 
-def unresolved(error: VariableError, context: Any, later: Mapping[str, str], *, what: str) -> Exception:
+def unresolved(error: VariableError, context: Any, later: Mapping[str, str], words: ServiceWords) -> Exception:
     """What AG2 raises for a variable that has no value. `later` are its parameters, and their variables' names."""
     if context is not None:
         return KeyError(f"Context variable {error.names[0]!r} not found and no default provided")
     named = [parameter for parameter, name in later.items() if name in error.names]
     if any(parameter in _CREDENTIALS for parameter in named):
-        subject, them = f"{what} credentials", "them"
+        subject, them = "credentials", "them"
     else:
-        subject, them = f"{what} {', '.join(f'`{name}`' for name in named)}", "it" if len(named) == 1 else "them"
-    return RuntimeError(
-        f"{subject} given as Variable but no Context available to resolve {them}. "
-        "Variables are only resolvable when SandboxCodeTool is invoked through an Agent."
-    )
+        subject, them = ", ".join(f"`{name}`" for name in named), "it" if len(named) == 1 else "them"
+    given = f"{words.service} {subject} given as Variable but no Context available to resolve {them}."
+    return RuntimeError(f"{given} {words.resolvable}")
 
 
 def _later(**parameters: Any) -> dict[str, str]:

@@ -17,11 +17,14 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, Unpack
 
 from corral.adapters.ag2.coding import BlockResult, MarkdownCodeExtractor, SandboxCodeResult, with_blocks
+from corral.adapters.ag2.sandbox import is_not_installed
 from corral.door import Wishes
 from corral.errors import CorralError, SandboxClosedError
 from corral.languages import find_language, language_names
 from corral.protocol import Backend
+from corral.results import NOT_FOUND_EXIT_CODE
 from corral.sync import Sandbox
+from corral.tools.tool import MENDABLE
 
 log = logging.getLogger("corral.ag2")
 
@@ -97,6 +100,8 @@ class CodeExecutorBase(ABC):
         try:
             result = box.run_code(code, name, timeout=self._timeout)
         except Exception as error:  # noqa: BLE001 - which of them are results is the executor's own rule
+            if is_not_installed(error):
+                return BlockResult(name, NOT_FOUND_EXIT_CODE, str(error), error=error)
             return self._failed(name, error)
         return self._ran(BlockResult(name, result.exit_code, result.output, result))
 
@@ -170,9 +175,9 @@ class SandboxCodeExecutor(CodeExecutorBase):
         self._backend = backend
         self._wishes = wishes
         self._check_first = check_first
-        known = languages if languages is not None else language_names()
-        self.SUPPORTED_LANGUAGES = list(known)  # type: ignore[misc]  # AG2 reads it from the object as from the class
-        self._aliases = dict(aliases or {})
+        known = [find_language(name).name for name in languages] if languages is not None else language_names()
+        self.SUPPORTED_LANGUAGES = known  # type: ignore[misc]  # AG2 reads it from the object as from the class
+        self._aliases = {name.lower().strip(): known for name, known in (aliases or {}).items()}
         self._make()
 
     def _open(self) -> Sandbox:
@@ -195,6 +200,8 @@ class SandboxCodeExecutor(CodeExecutorBase):
         return super().execute_code_blocks(code_blocks)
 
     def _failed(self, language: str, error: Exception) -> BlockResult:
+        if isinstance(error, MENDABLE):
+            return BlockResult(language, 1, f"Error executing code block: {error}", error=error)
         raise error
 
     def _ran(self, block: BlockResult) -> BlockResult:

@@ -13,9 +13,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from corral.adapters.ag2 import framework
-from corral.adapters.ag2.environments import DaytonaWords, DockerEnvironment, EnvironmentBase, LocalEnvironment
+from corral.adapters.ag2.environments import DockerEnvironment, EnvironmentBase, LocalEnvironment
 from corral.adapters.ag2.sandbox import AdaptedSandbox
 from corral.adapters.ag2.service import ServiceBackend, fields_of
+from corral.adapters.ag2.words import DaytonaWords
 from corral.sandbox import SandboxBase
 
 
@@ -157,10 +158,13 @@ class LocalSandbox(OwnedSandbox):
         timeout: float = 60,
         max_output: int = 100_000,
         env_vars: Mapping[str, str] | None = None,
+        languages: tuple[str, ...] = ("python", "bash"),
     ) -> None:
         super().__init__(
             LocalEnvironment(path, cleanup=cleanup, timeout=timeout, max_output=max_output, env_vars=env_vars)
         )
+        self.supported_languages = languages
+        """As it was told: what is run is the tool's choice."""
 
 
 def _refuse_variables(backend: str, **parameters: Any) -> None:

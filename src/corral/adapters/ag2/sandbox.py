@@ -9,12 +9,14 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from corral.adapters.ag2 import framework
-from corral.errors import CorralError, ExecError, SandboxClosedError, SandboxError
+from corral.adapters.ag2.words import Words
+from corral.errors import BackendUnavailableError, CorralError, SandboxClosedError, SandboxError
 from corral.results import ExecResult
 from corral.sandbox import SandboxBase
+from corral.tools.tool import MENDABLE
 
 _USAGE_EXIT_CODE = 2
 
@@ -23,30 +25,18 @@ class ClosedError(RuntimeError):
     """It was closed, in AG2's words: its programs catch a RuntimeError."""
 
 
-class Words(Protocol):
-    """What an environment says in AG2's results, in its own words."""
-
-    sandbox: str
-    """The name of AG2's class of its sandboxes."""
-
-    def timed_out(self, seconds: float | None) -> str:
-        """Instead of output, when the time was up."""
-
-    def failed(self, error: CorralError) -> str | None:
-        """What a failure reads like as a result with exit code 1; None lets it pass as an error."""
-
-
 class AdaptedSandbox(ABC):
     """AG2's protocol, on a sandbox that is there or will be.
 
     `result` is the last call's whole `corral.ExecResult`, for what AG2's own leaves out.
     """
 
-    def __init__(self, *, timeout: float | None, words: Words, max_output: int | None = None) -> None:
+    def __init__(self, *, timeout: float, words: Words, max_output: int | None = None) -> None:
         self.timeout = timeout
         self.words = words
         self.max_output = max_output
         self.result: ExecResult | None = None
+        framework.get("tools.sandbox", "SandboxBase").register(AdaptedSandbox)  # AG2's programs ask for it
 
     @abstractmethod
     async def _get(self) -> SandboxBase:
@@ -78,30 +68,20 @@ class AdaptedSandbox(ABC):
         try:
             result = await box.exec(list(argv), env=env, timeout=seconds)
         except CorralError as error:
-            return self._answer(error)
+            return self.answer(error)
         return self.narrow(result, seconds)
 
-    def narrow(self, result: ExecResult, seconds: float | None) -> Any:
+    def narrow(self, result: ExecResult, seconds: float) -> Any:
         """AG2's result of ours."""
         self.result = result
-        output = cut(result.output, self.max_output)
-        if result.timed_out:
-            output = told_late(self.words.timed_out(seconds), output)
-        return make_result(output, result.exit_code)
+        return make_result(read_output(result, self.words, seconds, self.max_output), result.exit_code)
 
-    def _answer(self, error: CorralError) -> Any:
-        # A sandbox that is gone is no answer to a model, whatever a service says about it.
-        if isinstance(error, SandboxClosedError):
-            raise self._closed_error() from error
-        told = None if isinstance(error, SandboxError) else self.words.failed(error)
-        if told is None and isinstance(error, ExecError):
-            told = str(error)  # a command that can't be is the model's to mend
-        if told is None:
-            raise error
-        return make_result(told, 1)
+    def answer(self, error: CorralError) -> Any:
+        """AG2's result of a failure. Raises: as `told_failure`."""
+        return make_result(told_failure(error, self.words), 1)
 
     def _closed_error(self) -> ClosedError:
-        return ClosedError(f"{self.words.sandbox} has been closed.")
+        return closed_error(self.words)
 
     @contextlib.asynccontextmanager
     async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
@@ -149,7 +129,7 @@ class AdaptedSandbox(ABC):
 class SandboxView(AdaptedSandbox):
     """A sandbox that its environment owns: closing the view does not end it."""
 
-    def __init__(self, box: SandboxBase, *, timeout: float | None, words: Words, max_output: int | None = None) -> None:
+    def __init__(self, box: SandboxBase, *, timeout: float, words: Words, max_output: int | None = None) -> None:
         super().__init__(timeout=timeout, words=words, max_output=max_output)
         self._box = box
 
@@ -187,13 +167,43 @@ def make_result(output: str, exit_code: int) -> Any:
     return framework.get("tools.sandbox", "ExecResult")(output=output, exit_code=exit_code)
 
 
+def read_output(result: ExecResult, words: Words, seconds: float, most: int | None) -> str:
+    """What was printed, in an environment's words, and that the time was up if it was."""
+    total = result.stdout_total_bytes + result.stderr_total_bytes if result.truncated else 0
+    output = cut(words.printed(result), most, total)
+    return told_late(words.timed_out(seconds), output) if result.timed_out else output
+
+
 def told_late(remark: str, output: str) -> str:
     """The remark, by which AG2's programs know that the time was up, and what was printed until then."""
     return f"{remark}; it had printed:\n{output}" if output.strip() else remark
 
 
-def cut(text: str, most: int | None) -> str:
-    """At most so many characters, and a word about the rest."""
+def cut(text: str, most: int | None, total: int = 0) -> str:
+    """At most so many characters, and a word about the rest. `total` is how many there were, if some are gone."""
     if most is None or len(text) <= most:
         return text
-    return f"{text[:most]}\n[truncated: showing first {most} of {len(text)} chars]"
+    return f"{text[:most]}\n[truncated: showing first {most} of {max(total, len(text))} chars]"
+
+
+def told_failure(error: CorralError, words: Words) -> str:
+    """What a failure reads like as output. Raises: the error itself, where a model has nothing to do with it."""
+    if isinstance(error, SandboxClosedError):
+        raise closed_error(words) from error
+    # A sandbox that is gone is no answer to a model, whatever a service says about it.
+    told = None if isinstance(error, SandboxError) else words.failed(error)
+    if told is None and isinstance(error, MENDABLE):
+        told = str(error)
+    if told is None:
+        raise error
+    return told
+
+
+def closed_error(words: Words) -> ClosedError:
+    """What AG2 raises for a sandbox that was closed."""
+    return ClosedError(f"{words.sandbox} has been closed.")
+
+
+def is_not_installed(error: Exception) -> bool:
+    """Whether nothing inside runs a language, which a model must know."""
+    return isinstance(error, BackendUnavailableError) and error.op == "run_code"

@@ -5,7 +5,8 @@ This module needs AG2. `corral.tools` has the same tools for everybody else.
 
 # No postponed annotations here: AG2 reads those of the functions that a model calls, and their names are local.
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,7 +15,8 @@ from corral.adapters.ag2.code import CodeRunner
 from corral.adapters.ag2.environments import CorralEnvironment, EnvironmentBase, LocalEnvironment
 from corral.adapters.ag2.sandbox import AdaptedSandbox
 from corral.environment.environment import Environment
-from corral.errors import PolicyError
+from corral.errors import CorralError, PolicyError
+from corral.tools.render import OUTPUT_HINT, bound, make_harmless
 from corral.tools.shell import ShellCapabilities, ShellTool
 
 _Tool: Any = framework.get("tools.tool", "Tool")
@@ -22,9 +24,14 @@ _Context: Any = framework.get("annotations", "Context")
 _tool: Any = framework.get("tools.final", "tool")
 _Language: Any = framework.get("tools.code.environment.base", "CodeLanguage")
 
+_MAX_CHARS = 100_000
+"""As much as AG2's `LocalSandbox` gives, from whatever environment: more is of no use to a model."""
+_REMARK_CHARS = 500
+"""Room for what is said about the output."""
+
 _SHELL = "Execute a shell command in the working directory: {workdir}"
 _RESTRICTED = (
-    "Execute a command in the working directory: {workdir}. The command runs without a shell, "
+    "Execute a command in the working directory: {workdir}. It runs without a shell, "
     "so pipes, redirects, chaining, globs and variables are not available."
 )
 
@@ -55,10 +62,10 @@ class SandboxCodeTool(_Wrapped):
     def __init__(
         self,
         environment: Any,
+        name: str = "run_code",  # by its place, too: it had one in ag2 0.12 and 0.13
         *,
         languages: Sequence[str] = ("python", "bash"),
         runners: Any = None,
-        name: str = "run_code",
         description: str = "Execute code in a sandboxed environment. Supported languages: {languages}.",
         middleware: Iterable[Any] = (),
     ) -> None:
@@ -66,7 +73,7 @@ class SandboxCodeTool(_Wrapped):
 
         async def run_code(code: str, language: _Language, ctx: _Context) -> str:
             result = await env.run(code, language, context=ctx)
-            return told(result.output, result.exit_code)
+            return fit(told(result.output, result.exit_code), env)
 
         self._env = env
         text = description.format(languages=", ".join(env.supported_languages))
@@ -128,18 +135,18 @@ class SandboxShellTool(_Wrapped):
         rules = {"allowed": allowed, "blocked": blocked, "ignore": ignore, "readonly": readonly}
         restricted = readonly or any(rule is not None for rule in (allowed, blocked, ignore))
         adapter: Any
-        if isinstance(backend, EnvironmentBase):
+        if isinstance(backend, EnvironmentBase | AdaptedSandbox):
             adapter = _OwnShell(backend, rules)
         else:
             adapter = framework.get("tools.sandbox.adapter", "ShellAdapter")(backend, **rules)
 
         async def run_shell_command(command: str, ctx: _Context) -> str:
             text: str = await adapter.run(command, context=ctx)
-            return text
+            return fit(text, backend, getattr(adapter, "hint", OUTPUT_HINT))
 
         self._adapter = adapter
         self._restricted = restricted
-        text = description or (_RESTRICTED if restricted else _SHELL)
+        text = description if description is not None else _RESTRICTED if restricted else _SHELL
         super().__init__(
             run_shell_command, name=name, description=text.format(workdir=adapter.workdir), middleware=middleware
         )
@@ -162,23 +169,56 @@ class SandboxShellTool(_Wrapped):
 class _OwnShell:
     """Our shell tool's rules, in AG2's words."""
 
-    def __init__(self, environment: EnvironmentBase, rules: dict[str, Any]) -> None:
+    def __init__(self, environment: EnvironmentBase | AdaptedSandbox, rules: dict[str, Any]) -> None:
         self._environment = environment
-        self.shell = ShellTool(environment.environment, **rules)
+        own = environment.environment if isinstance(environment, EnvironmentBase) else _Opening(environment)
+        self.shell = ShellTool(own, **rules)
 
     @property
     def workdir(self) -> PurePosixPath:
         return self._environment.workdir
 
+    @property
+    def hint(self) -> str:
+        return self.shell.hint
+
     async def run(self, command: str, *, context: Any = None) -> str:
-        environment = self._environment
-        async with environment.open(context) as view:
-            try:
-                result = await self.shell.execute(view.box, command, timeout=environment.timeout)
-            except PolicyError as error:
-                return error.message
-            narrow = view.narrow(result, environment.timeout)
+        try:
+            if self.shell.policy.restricted:
+                self.shell.policy.check(command, workdir=str(self.workdir))  # what is refused needs no sandbox
+            async with self._open(context) as view:
+                narrow = await self._run_in(view, command)
+        except PolicyError as error:
+            return error.message
         return told(narrow.output, narrow.exit_code)
+
+    @contextlib.asynccontextmanager
+    async def _open(self, context: Any) -> AsyncIterator[AdaptedSandbox]:
+        if isinstance(self._environment, AdaptedSandbox):
+            yield self._environment
+            return
+        async with self._environment.open(context) as view:
+            yield view
+
+    async def _run_in(self, view: AdaptedSandbox, command: str) -> Any:
+        if not self.shell.policy.restricted:
+            return await view.exec(["sh", "-c", command])
+        async with view.open_box() as box:
+            try:
+                result = await self.shell.execute(box, command, timeout=view.timeout)
+            except PolicyError:
+                raise
+            except CorralError as error:
+                return view.answer(error)
+        return view.narrow(result, view.timeout)
+
+
+class _Opening:
+    """A sandbox that stands alone, as our tools want a source of sandboxes."""
+
+    def __init__(self, sandbox: AdaptedSandbox) -> None:
+        self.open = sandbox.open_box
+        self.workdir = str(sandbox.workdir)
 
 
 def told(output: str, exit_code: int) -> str:
@@ -187,3 +227,9 @@ def told(output: str, exit_code: int) -> str:
         return output
     suffix = f"[exit code: {exit_code}]"
     return f"{output}\n{suffix}" if output else suffix
+
+
+def fit(text: str, environment: Any, hint: str = OUTPUT_HINT) -> str:
+    """The same, bounded, and with nothing in it that acts. An environment's own bound holds if it is wider."""
+    own = getattr(environment, "max_output", None) or 0
+    return bound(make_harmless(text), max_chars=max(_MAX_CHARS, own + _REMARK_CHARS), hint=hint)[0]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import contextlib
 import logging
-import os
 import threading
 import time
 import weakref
@@ -18,7 +16,7 @@ from typing import Any
 from corral.backends.daytona import life
 from corral.backends.daytona.client import Address, Client
 from corral.backends.daytona.kept import KeptPrograms
-from corral.backends.daytona.loop import get_loop
+from corral.backends.daytona.makings import Making, closed_meanwhile, get_book
 from corral.backends.daytona.powers import GIB, BackendPowers, find_snapshot, whole
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.sandbox import NAME, DaytonaSandbox
@@ -29,7 +27,6 @@ from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import HOME, Resources, Spec
 
 POWERS = frozenset({"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"})
-_EXIT_SECONDS = 10.0
 _SHORT_SECONDS = 10.0
 
 log = logging.getLogger("corral.daytona")
@@ -67,10 +64,8 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         self._owned: weakref.WeakSet[DaytonaSandbox] = weakref.WeakSet()
         self._undoing: list[tuple[str | None, concurrent.futures.Future[None]]] = []
         self._prepared: dict[str, Remote] = {}
-        self._making: set[object] = set()
         self._environment: str | None = None
-        self._exit_registered = False
-        self._made_by = os.getpid()
+        get_book()  # from now on the end of the program is prepared for, whichever thread makes the first sandbox
 
     # Making.
 
@@ -81,7 +76,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         if spec.snapshot is not None:
             spec = replace(spec, snapshot=(await find_snapshot(self._client, spec.snapshot)).name)
         if spec.client_token is None:
-            return await self.made(lambda: self._ask_for_one(spec), spec, on_event=on_event)
+            return await self._make(spec, on_event)
         # One of that token that was cancelled is deleted first: it must not be found, and then go.
         for undoing in [future for token, future in self._undoing if token == spec.client_token]:
             await asyncio.shield(asyncio.wait([asyncio.wrap_future(undoing)]))
@@ -110,7 +105,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         on_event: Callable[[Event], None] | None,
     ) -> DaytonaSandbox:
         try:
-            sandbox = await self.made(lambda: self._ask_for_one(spec), spec, on_event=on_event)
+            sandbox = await self._make(spec, on_event)
         except BaseException as error:
             with self._lock:
                 self._tokens.pop(token, None)
@@ -123,62 +118,52 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         promise.set_result(sandbox)
         return sandbox
 
+    async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> DaytonaSandbox:
+        return await self.made(
+            Making(self._client), lambda making: self._ask_for_one(making, spec), spec, on_event=on_event
+        )
+
     async def made(
         self,
-        making: Callable[[], Awaitable[Any]],
+        making: Making,
+        ask: Callable[[Making], Awaitable[Any]],
         spec: Spec,
         *,
         on_event: Callable[[Event], None] | None = None,
     ) -> DaytonaSandbox:
         """Make one on our own loop, to the end; if who waits is cancelled, it is deleted again."""
-        self._clean_up_at_exit()
-        making_it = object()
-        self._making.add(making_it)
-        try:
-            return await self._made(making, spec, on_event)
-        finally:
-            self._making.discard(making_it)
-
-    async def _made(
-        self, making: Callable[[], Awaitable[Any]], spec: Spec, on_event: Callable[[Event], None] | None
-    ) -> DaytonaSandbox:
-        wanted = True
-
-        async def work() -> Any:
-            box = await making()
-            if not wanted:
-                await asyncio.wrap_future(Remote(self._client, box.id, box).end())
-            return box
-
-        future = get_loop().begin(work())
+        get_book().begin(making, ask)
         try:
             with mapped(op="create"):
                 # A waiter of its own: that one is cancelled must not keep it from being told.
-                box = await asyncio.shield(asyncio.wrap_future(future))
-        except asyncio.CancelledError:
-            wanted = False
-            undoing = (spec.client_token, get_loop().begin(self._undo(future)))
-            self._undoing.append(undoing)
-            undoing[1].add_done_callback(lambda _: self._undoing.remove(undoing))
-            raise
-        except (SpecError, SandboxGoneError) as error:
-            if spec.image is None:
+                box = await asyncio.shield(asyncio.wrap_future(making.answer))
+            if making.undoing is not None:
+                raise closed_meanwhile()
+            sandbox = self.hold(box, spec, owned=True, on_event=on_event)
+        except BaseException as error:
+            given_up = making.undoing is not None  # by others than who waits here
+            # Cancelled, or forgotten with the event loop it waited in, or refused; or its answer was lost.
+            if making.asked or not making.answer.done():
+                self._give_up(making, spec.client_token)
+            else:
+                get_book().strike(making)
+            if given_up and isinstance(error, Exception):
+                raise closed_meanwhile() from error
+            if spec.image is None or not isinstance(error, SpecError | SandboxGoneError):
                 raise
             raise CapabilityError(
                 f"the service can't make a sandbox of that image: {error.message}",
                 op="create",
                 hint="name one that it can fetch; `corral serve` knows snapshots only",
             ) from error
-        sandbox = self.hold(box, spec, owned=True, on_event=on_event)
+        get_book().strike(making)
         sandbox.tell("created")
         return sandbox
 
-    async def _undo(self, future: concurrent.futures.Future[Any]) -> None:
-        try:
-            box = await asyncio.shield(asyncio.wrap_future(future))
-            await asyncio.wrap_future(Remote(self._client, box.id, box).end())
-        except (ServiceError, CorralError) as error:
-            log.debug("a sandbox that nobody wanted any more: %s", error)
+    def _give_up(self, making: Making, token: str | None) -> None:
+        undoing = (token, get_book().give_up(making))
+        self._undoing.append(undoing)
+        undoing[1].add_done_callback(lambda _: self._undoing.remove(undoing))
 
     def hold(
         self, box: Any, spec: Spec, *, owned: bool, on_event: Callable[[Event], None] | None = None
@@ -194,36 +179,36 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         sandbox.keeper = self
         if owned:
             self._owned.add(sandbox)
-            self._clean_up_at_exit()
+            get_book().own(sandbox)
         return sandbox
 
-    async def _ask_for_one(self, spec: Spec) -> Any:
+    async def _ask_for_one(self, making: Making, spec: Spec) -> Any:
         sdk = await self._client.sdk()
         deadline = time.time() + spec.lifetime.seconds if spec.lifetime.seconds is not None else None
-        params = self._params(spec, life.owned_labels(spec, deadline), deadline)
+        params = self._params(spec, life.owned_labels(spec, deadline, mark=making.mark), deadline)
         by_token = spec.client_token is not None and spec.name is None
+        making.asked = True
         while True:
             try:
                 # With a token, the name makes a second one impossible, so that it may be asked for again.
                 box = await repeat(lambda: sdk.create(params, timeout=self._create_timeout), safe=by_token)
                 break
             except ServiceError as error:
+                if not by_token:
+                    making.note_refusal(error)
                 if error.status != 409 or not by_token:
                     raise
                 found = await self._find_by_token(sdk, params.name)
                 if found is not None:
+                    making.is_others = (found.labels or {}).get(life.MARK) != making.mark
                     return found
         remote = Remote(self._client, box.id, box)
-        try:
-            if spec.workdir != HOME:
-                await self._make_workdir(box, spec.workdir)
-            await self._give_limits(box, spec)
-            if spec.lifetime.seconds is not None and spec.lifetime.seconds < _SHORT_SECONDS:
-                await remote.channel_here()  # a short life is not spent on waiting for a terminal
-                self._prepared[box.id] = remote
-        except BaseException:
-            remote.end()
-            raise
+        if spec.workdir != HOME:
+            await self._make_workdir(box, spec.workdir)
+        await self._give_limits(box, spec)
+        if spec.lifetime.seconds is not None and spec.lifetime.seconds < _SHORT_SECONDS:
+            await remote.channel_here()  # a short life is not spent on waiting for a terminal
+            self._prepared[box.id] = remote
         return box
 
     @staticmethod
@@ -428,7 +413,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
 
     async def aclose(self) -> None:
         """See `Backend`."""
-        endings = self._end_owned()
+        endings = [*get_book().give_up_all(self._client), *self._end_owned()]
         results = await asyncio.gather(*map(asyncio.wrap_future, endings), return_exceptions=True)
         for result in results:
             if isinstance(result, ServiceError | CorralError):
@@ -436,23 +421,4 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         await self._client.aclose()
 
     def _end_owned(self) -> Sequence[concurrent.futures.Future[Any]]:
-        if os.getpid() != self._made_by:
-            return []
-        return [sandbox.end_now() for sandbox in list(self._owned) if sandbox.owned and not sandbox.closed]
-
-    def _clean_up_at_exit(self) -> None:
-        with self._lock:
-            if not self._exit_registered:
-                atexit.register(_end_at_exit, weakref.ref(self))
-                self._exit_registered = True
-
-
-def _end_at_exit(reference: weakref.ref[DaytonaBackend]) -> None:
-    """There may be no event loop of the caller's any more; ours is a thread that goes last."""
-    backend = reference()
-    if backend is not None:
-        get_loop().wait_for_work()
-        guard = time.monotonic() + _EXIT_SECONDS
-        while backend._making and time.monotonic() < guard:  # noqa: SLF001 - our own
-            time.sleep(0.01)  # what was just being made is held in a moment, by another thread
-        concurrent.futures.wait(backend._end_owned(), timeout=_EXIT_SECONDS)  # noqa: SLF001 - our own
+        return [sandbox.end_now() for sandbox in list(self._owned) if sandbox.is_left and sandbox.is_of_this_process]

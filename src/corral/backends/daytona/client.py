@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import sys
@@ -45,6 +46,7 @@ class Client:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._made: dict[int, AsyncDaytona] = {}
+        self._unfinished: set[tuple[int, concurrent.futures.Future[Any]]] = set()
 
     async def sdk(self) -> AsyncDaytona:
         """The client of this process; on our own loop only.
@@ -97,8 +99,17 @@ class Client:
         with mapped(sandbox_id=sandbox_id, op=op):
             return await (thread.finish(ask()) if finish else thread.run(ask()))
 
+    def see_through(self, future: concurrent.futures.Future[T]) -> concurrent.futures.Future[T]:
+        """What must not be cut off when the connections are closed: makings and deletions."""
+        entry = os.getpid(), future
+        self._unfinished.add(entry)
+        future.add_done_callback(lambda _: self._unfinished.discard(entry))
+        return future
+
     async def aclose(self) -> None:
-        """Close its connections. It is made anew if it is needed again."""
+        """Close its connections, when all that must be seen through is. It is made anew if it is needed again."""
+        while left := [future for process, future in list(self._unfinished) if process == os.getpid()]:
+            await asyncio.wait([asyncio.wrap_future(future) for future in left])
         made = self._made.pop(os.getpid(), None)
         if made is not None:
             with contextlib.suppress(Exception):

@@ -24,6 +24,8 @@ PREFIX = "corral."
 OWNED, OWNER, NAME, WISH, DEADLINE = (PREFIX + word for word in ("owned", "owner", "name", "wish", "deadline"))
 WORKDIR = PREFIX + "workdir"
 """Told beside the wish, for a server that can make any folder while it makes a sandbox."""
+MARK = PREFIX + "making"
+"""By this, one whose making was not heard of again is found."""
 LANGUAGE = "code-toolbox-language"
 OWNER_MINUTES = 15
 """So long an owned sandbox lives after its owner was killed."""
@@ -60,9 +62,10 @@ def is_our_name(name: str) -> bool:
     return name.startswith((_TOKEN_NAME, _SNAPSHOT_NAME))
 
 
-def owned_labels(spec: Spec, deadline: float | None) -> dict[str, str]:
+def owned_labels(spec: Spec, deadline: float | None, *, mark: str) -> dict[str, str]:
     """For a sandbox that ends with its owner."""
-    return {**labels_of(spec, deadline), OWNED: "true", OWNER: f"{socket.gethostname()[:40]}:{os.getpid()}"}
+    owner = f"{socket.gethostname()[:40]}:{os.getpid()}"
+    return {**labels_of(spec, deadline), OWNED: "true", OWNER: owner, MARK: mark}
 
 
 def labels_of(spec: Spec, deadline: float | None, *, name: str | None = None) -> dict[str, str]:

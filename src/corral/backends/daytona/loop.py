@@ -7,12 +7,11 @@ and fork. So the client lives here, and they wait.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import functools
-import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -21,7 +20,6 @@ from corral.perprocess import PerProcess
 T = TypeVar("T")
 
 _WORKERS = 2
-_EXIT_SECONDS = 10.0
 
 
 class _Workers(concurrent.futures.ThreadPoolExecutor):
@@ -64,8 +62,6 @@ class LoopThread:
         self._thread.start()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._begun: set[concurrent.futures.Future[None]] = set()
-        self._pid = os.getpid()
-        atexit.register(self.wait_for_work)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin it, from any thread."""
@@ -74,6 +70,7 @@ class LoopThread:
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin it, from any thread, to be carried out to its end: who waits for the future may be cancelled."""
         promise: concurrent.futures.Future[T] = concurrent.futures.Future()
+        promise.set_running_or_notify_cancel()  # from here on nobody who waits for it can cancel it for the others
         ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._begun.add(ended)
 
@@ -82,8 +79,6 @@ class LoopThread:
             self._begun.discard(ended)
             ended.set_result(None)
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            if not promise.set_running_or_notify_cancel():
-                return
             if error is not None:
                 promise.set_exception(error)
             else:
@@ -97,10 +92,14 @@ class LoopThread:
         self.loop.call_soon_threadsafe(start)
         return promise
 
-    def wait_for_work(self) -> None:
-        """At the end of the program: what was begun to be carried out to its end is, if it does not take too long."""
-        if os.getpid() == self._pid:
-            concurrent.futures.wait(list(self._begun), timeout=_EXIT_SECONDS)
+    def wait_for_work(self, seconds: float) -> None:
+        """At the end of the program: what was begun to be carried out to its end is, if it does not take too long.
+
+        That may begin more of it.
+        """
+        deadline = time.monotonic() + seconds
+        while (left := list(self._begun)) and (more := deadline - time.monotonic()) > 0:
+            concurrent.futures.wait(left, timeout=more)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it there, and wait here. Whoever is cancelled meanwhile cancels it."""
@@ -117,3 +116,8 @@ _thread = PerProcess(LoopThread)
 def get_loop() -> LoopThread:
     """The thread of this process."""
     return _thread.get()
+
+
+def find_loop() -> LoopThread | None:
+    """The same, if there is one."""
+    return _thread.find()

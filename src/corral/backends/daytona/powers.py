@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from corral.backends.daytona import life
 from corral.backends.daytona.client import Client
+from corral.backends.daytona.makings import Making
 from corral.backends.daytona.remote import Remote
+from corral.backends.daytona.seam import ServiceError, reading
 from corral.errors import CapabilityError, SandboxGoneError, SandboxStoppedError, SnapshotNotFoundError, SpecError
 from corral.results import SnapshotInfo
 from corral.spec import Resources, Spec, check_name
@@ -147,7 +149,7 @@ class BackendPowers:
         async def create(self, spec: Spec) -> DaytonaSandbox: ...
         def hold(self, box: Any, spec: Spec, *, owned: bool) -> DaytonaSandbox: ...
         async def ensure_free(self, name: str, sandbox_id: str) -> None: ...
-        async def made(self, making: Callable[[], Awaitable[Any]], spec: Spec) -> DaytonaSandbox: ...
+        async def made(self, making: Making, ask: Callable[[Making], Awaitable[Any]], spec: Spec) -> DaytonaSandbox: ...
 
     async def start(self, sandbox_id: str) -> DaytonaSandbox:
         """See `KeepsSandboxes`."""
@@ -185,18 +187,26 @@ class BackendPowers:
                 with contextlib.suppress(SnapshotNotFoundError):
                     await asyncio.shield(asyncio.ensure_future(self.delete_snapshot(snapshot_id)))
         another = replace(source, name=None, client_token=None, snapshot=None)
-        labels = life.owned_labels(another, None)
 
-        async def fork() -> Any:
+        async def fork(making: Making) -> Any:
             sdk = await self._client.sdk()
-            copy = await (await sdk.get(remote.id)).fork(timeout=_CHANGE_SECONDS)
-            # What the service copied with it says that it is another's, or nobody's.
-            await copy.set_labels(labels)
-            await copy.set_autostop_interval(life.OWNER_MINUTES)
-            await copy.set_auto_delete_interval(0)
+            with reading():
+                source = await sdk.get(remote.id)
+            making.asked = True
+            try:
+                with reading():
+                    copy = await source.fork(life.token_name(making.mark), timeout=_CHANGE_SECONDS)
+            except ServiceError as error:
+                making.note_refusal(error)
+                raise
+            with reading():
+                # What the service copied with it says that it is another's, or nobody's.
+                await copy.set_labels(life.owned_labels(another, None, mark=making.mark))
+                await copy.set_autostop_interval(life.OWNER_MINUTES)
+                await copy.set_auto_delete_interval(0)
             return copy
 
-        return await self.made(fork, another)
+        return await self.made(Making(self._client, forked=True), fork, another)
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
         """See `KeepsSandboxes`. The service has no such call."""

@@ -32,6 +32,7 @@ class Remote:
         """It has ended: nobody needs to be asked any more."""
         self.oom_kills: int | None = None
         self._deleted = False
+        self._endings: dict[int, concurrent.futures.Future[None]] = {}
         self._boxes: dict[int, SdkSandbox] = {} if box is None else {os.getpid(): box}
         self._channels: dict[int, asyncio.Task[Channel]] = {}
 
@@ -148,7 +149,16 @@ class Remote:
 
     def end(self) -> concurrent.futures.Future[None]:
         """Delete it; begun at once, whatever becomes of who waits for the future that this gives."""
-        return get_loop().begin(self._end())
+        ending = self._endings.get(os.getpid())
+        if ending is None or (ending.done() and ending.exception() is not None):
+            ending = self.client.see_through(get_loop().begin(self._end()))
+            self._endings = {os.getpid(): ending}
+        return ending
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the service has been told, and has heard it."""
+        return self._deleted
 
     async def _end(self) -> None:
         if self._deleted:

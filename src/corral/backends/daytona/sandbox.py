@@ -94,6 +94,16 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
         """Whether it ends with us."""
         return self._owned
 
+    @property
+    def is_left(self) -> bool:
+        """Whether it is ours to end, and is not deleted yet."""
+        return self._owned and not self._remote.is_deleted
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it was made here, and not by one that this was forked from."""
+        return self._made_by == os.getpid()
+
     def tell(self, kind: str) -> None:
         """An event, from the backend."""
         self._say(kind)

@@ -90,14 +90,19 @@ class AgentShell:
         try:
             process = await asyncio.shield(spawning)
         except asyncio.CancelledError:
-            spawning.add_done_callback(_give_up)
+            # Whoever cleans up next must find that it has ended, or it makes again what was just removed.
+            await asyncio.shield(asyncio.ensure_future(_undo(spawning)))
             raise
         return Run(process, stdin)
 
 
-def _give_up(spawning: asyncio.Future[ProcessBase]) -> None:
-    if not spawning.cancelled() and spawning.exception() is None:
-        get_loop().begin(_let_end(spawning.result()))
+async def _undo(spawning: asyncio.Future[ProcessBase]) -> None:
+    """Let a script begin, and give up."""
+    await asyncio.wait([spawning], timeout=_END_SECONDS)
+    if not spawning.done():
+        spawning.cancel()  # nothing inside answers: it is ended as soon as something does
+    elif not spawning.cancelled() and spawning.exception() is None:
+        await get_loop().finish(_let_end(spawning.result()))
 
 
 async def _let_end(process: ProcessBase) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable
 
 from corral.engine import wire
-from corral.engine.errors import GoneError
+from corral.engine.errors import GoneError, ProtocolError
 
 
 async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
@@ -39,14 +40,33 @@ async def receive_within(sock: socket.socket, seconds: float) -> tuple[wire.Mess
         raise GoneError("no answer in time") from error
 
 
-async def answer(sock: socket.socket) -> wire.Message:
-    """The one answer to a request; the socket is closed. Raises: as `receive`."""
+async def answer(sock: socket.socket, *, lost: Callable[[wire.Message], object] | None = None) -> wire.Message:
+    """The one answer to a request; the socket is closed. Raises: as `receive`.
+
+    Who is cancelled meanwhile never hears the answer. Either it can't be sent any more, which its sender notices, or it
+    lay there already: then `lost` is given it.
+    """
     try:
         message, descriptors = await receive(sock)
         wire.close_all(descriptors)
         return message
+    except BaseException:
+        if lost is not None and (late := _take_last(sock)) is not None:
+            lost(late)
+        raise
     finally:
         sock.close()
+
+
+def _take_last(sock: socket.socket) -> wire.Message | None:
+    """What has come and was not read; from then on nothing can come any more."""
+    with contextlib.suppress(OSError, ProtocolError):
+        sock.shutdown(socket.SHUT_RD)
+        received = wire.receive(sock, allow_large=False)
+        if received is not None:
+            wire.close_all(received[1])
+            return received[0]
+    return None
 
 
 async def read_pipe(descriptor: int, size: int) -> bytes:

@@ -13,7 +13,7 @@ from corral.backends.embedded import exchange
 from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
 from corral.engine.client import check
-from corral.engine.errors import GoneError, RefusedError
+from corral.engine.errors import EngineError, GoneError, RefusedError
 from corral.engine.layers import LayerStore, process_mark
 from corral.engine.state import DataFolder, read_state
 from corral.errors import SandboxStoppedError
@@ -37,7 +37,7 @@ class SandboxPowers:
     async def snapshot(self, name: str | None = None) -> str:
         """See `CanSnapshot`."""
         check_name(name)
-        return str((await self._ask_holder("snapshot", name=name))["snapshot"])
+        return await self._ask_for_snapshot(name=name)
 
     async def fork(self, spec: Spec | None = None) -> EmbeddedSandbox:
         """See `CanFork`."""
@@ -47,7 +47,14 @@ class SandboxPowers:
 
     async def snapshot_for_fork(self) -> str:
         """One that nobody lists, and that goes with this process if we don't come to delete it."""
-        return str((await self._ask_holder("snapshot", name=None, passing=process_mark(os.getpid())))["snapshot"])
+        return await self._ask_for_snapshot(name=None, passing=process_mark(os.getpid()))
+
+    async def _ask_for_snapshot(self, **wish: object) -> str:
+        def forget(answer: wire.Message) -> None:
+            if "snapshot" in answer:
+                forget_snapshot(self._data_folder, str(answer["snapshot"]))
+
+        return str((await self._ask_holder("snapshot", forget, **wish))["snapshot"])
 
     async def stop(self) -> None:
         """See `CanStop`."""
@@ -84,10 +91,12 @@ class SandboxPowers:
             await self._ask_holder("resize", limits=limits)
             self._spec = dataclasses.replace(self._spec, resources=resources)
 
-    async def _ask_holder(self, operation: str, **message: object) -> wire.Message:
+    async def _ask_holder(
+        self, operation: str, lost: Callable[[wire.Message], object] | None = None, **message: object
+    ) -> wire.Message:
         self._ensure_open()
         with mapped(sandbox_id=self._id, op=operation), self._noticing_stop(operation):
-            return check(await exchange.answer(self._grip.request({"op": operation, **message})))
+            return check(await exchange.answer(self._grip.request({"op": operation, **message}), lost=lost))
 
     @contextlib.contextmanager
     def _noticing_stop(self, operation: str) -> Iterator[None]:
@@ -126,8 +135,13 @@ async def make_from(
     try:
         return await make(dataclasses.replace(spec, snapshot=snapshot_id))
     finally:
-        with contextlib.suppress(RefusedError):
-            delete_snapshot(data_folder, snapshot_id)
+        forget_snapshot(data_folder, snapshot_id)
+
+
+def forget_snapshot(data_folder: Path, snapshot_id: str) -> None:
+    """Delete one whose id nobody has, or will ever have."""
+    with contextlib.suppress(EngineError, OSError):
+        delete_snapshot(data_folder, snapshot_id)
 
 
 def delete_snapshot(data_folder: Path, wanted: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from corral.backends.embedded import exchange, keepers
-from corral.backends.embedded.powers import as_another, check_limits, delete_snapshot, make_from
+from corral.backends.embedded.powers import as_another, check_limits, delete_snapshot, forget_snapshot, make_from
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
@@ -85,7 +85,7 @@ class BackendPowers:
         check_name(name)
         box = await self._connect_unless_stopped(sandbox_id)
         if box is not None:
-            return await _and_close(box, box.snapshot(name))
+            return await self._taken(box, box.snapshot(name))
         return await self._snapshot_stopped(sandbox_id, name=name, passing=None)
 
     async def _snapshot_stopped(self, sandbox_id: str, *, name: str | None, passing: str | None) -> str:
@@ -95,7 +95,24 @@ class BackendPowers:
             snapshot = store.publish(None, below=layers, name=name, sandbox_id=folder.name, passing=passing)
             return snapshot.snapshot_id
 
-        return await self._work_on_stopped(sandbox_id, push_down, op="snapshot")
+        def forget(snapshot_id: str) -> None:
+            forget_snapshot(self.data_folder, snapshot_id)
+
+        return await self._work_on_stopped(sandbox_id, push_down, op="snapshot", lost=forget)
+
+    async def _taken(self, box: EmbeddedSandbox, taking: Awaitable[str]) -> str:
+        """The id of a snapshot, with the handle let go of; who is cancelled meanwhile never gets it."""
+        snapshot_id: str | None = None
+        try:
+            try:
+                snapshot_id = await taking
+            finally:
+                await box.aclose()
+        except BaseException:
+            if snapshot_id is not None:
+                forget_snapshot(self.data_folder, snapshot_id)
+            raise
+        return snapshot_id
 
     async def fork(self, sandbox_id: str, spec: Spec | None = None) -> EmbeddedSandbox:
         """See `KeepsSandboxes`."""
@@ -103,7 +120,7 @@ class BackendPowers:
         wanted = spec if spec is not None else as_another(keepers.spec_from(found.state["info"]))
         box = await self._connect_unless_stopped(found.sandbox_id)
         if box is not None:
-            snapshot_id = await _and_close(box, box.snapshot_for_fork())
+            snapshot_id = await self._taken(box, box.snapshot_for_fork())
         else:
             snapshot_id = await self._snapshot_stopped(found.sandbox_id, name=None, passing=process_mark(os.getpid()))
         return await make_from(self.data_folder, self.create, wanted, snapshot_id)
@@ -178,9 +195,14 @@ class BackendPowers:
             return None
 
     async def _work_on_stopped(
-        self, sandbox_id: str, work: Callable[[LayerStore, Path, dict[str, Any]], T], *, op: str
+        self,
+        sandbox_id: str,
+        work: Callable[[LayerStore, Path, dict[str, Any]], T],
+        *,
+        op: str,
+        lost: Callable[[T], object] | None = None,
     ) -> T:
-        """Its folder is locked meanwhile: nobody can start it."""
+        """Its folder is locked meanwhile: nobody can start it. `lost` is given what a cancelled call does not get."""
         data = DataFolder(self.data_folder)
 
         def locked(folder: Path) -> T:
@@ -195,7 +217,7 @@ class BackendPowers:
 
         found = keepers.find(self.data_folder, sandbox_id, op=op)
         with mapped(sandbox_id=found.sandbox_id, op=op):
-            return await _finished(asyncio.to_thread(locked, found.folder))
+            return await _finished(lambda: locked(found.folder), lost)
 
     async def delete_stopped(self, sandbox_id: str) -> None:
         """Remove a stopped sandbox."""
@@ -230,14 +252,17 @@ def _holding(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-async def _finished(work: Awaitable[T]) -> T:
-    """Of a cancelled call, a thread goes on: wait for it, so that nothing happens after the call is over."""
-    task = asyncio.ensure_future(work)
+async def _finished(work: Callable[[], T], lost: Callable[[T], object] | None) -> T:
+    """In a thread, which goes on when its call is cancelled: wait for it, so that nothing happens after the call."""
+    working = asyncio.get_running_loop().run_in_executor(None, work)
     try:
-        return await asyncio.shield(task)
+        return await asyncio.shield(working)
     except asyncio.CancelledError:
-        with contextlib.suppress(Exception):
-            await task
+        while not working.done():
+            with contextlib.suppress(asyncio.CancelledError):  # however often: it takes a moment, and was told once
+                await asyncio.wait([working])
+        if lost is not None and not working.cancelled() and working.exception() is None:
+            lost(working.result())
         raise
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import corral
 from corral.backends.embedded import EmbeddedBackend, report
 from corral.cli.demo import snippet
+from corral.cli.demo.contest import hold_contest
 from corral.cli.demo.snippet import Snippet
 from corral.cli.display import Progress, columns, cut, paint, plain, show_seconds, show_size, table, unicode_wanted
 from corral.door import AsyncSandbox
@@ -50,6 +51,7 @@ async def play() -> int:
     _say(
         f"Next:  {program} shell                a terminal in a sandbox",
         f"       {program} doctor --prove       attack one with every hostile probe",
+        f"       {program} forge init contest   a contest of your own to start from",
     )
     return 0 if good else 1
 
@@ -96,7 +98,8 @@ async def _play(backend: EmbeddedBackend) -> bool:
     _head(f"A program that never ends, with a timeout of {show_seconds(snippet.STUBBORN.timeout)}")
     async with _open(backend) as box:
         good &= await _show(box, snippet.STUBBORN, hostile=True)
-    return good
+    _head("A contest: five candidates, one objective, a sandbox for each")
+    return good & await hold_contest(backend, tell=progress.show, say=_say)
 
 
 @contextlib.asynccontextmanager
