@@ -68,10 +68,10 @@ with Sandbox() as box:
 
 # The same rules, asked by your own code.
 checker = PermissionChecker(RULES)
-print(checker.is_allowed("read", "/work/a.py"), checker.requires_approval("write", "/work/a.py"))
+print(checker.is_allowed("read", "/project/a.py"), checker.requires_approval("write", "/project/a.py"))
 try:
     import asyncio
 
-    asyncio.run(checker.check("read", "/work/.env"))
+    asyncio.run(checker.check("read", "/project/.env"))
 except PermissionDeniedError as error:
     print(error)

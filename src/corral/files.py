@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from typing import NoReturn
 
 from corral import transfer
-from corral.errors import EditError, SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
+from corral.errors import (
+    EditConflictError,
+    EditError,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+    SandboxFileTooLargeError,
+)
 from corral.paths import HostPath, SandboxPath, inside
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
@@ -133,10 +140,16 @@ class FilesBase(ABC):
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
         """See `AsyncFiles`."""
         content = bytearray()
-        async for chunk in self.read_stream(path):
-            content += chunk
-            if len(content) > max_bytes:
-                self._refuse_size(self.at(path), max_bytes)
+        stream = self.read_stream(path)
+        try:
+            async for chunk in stream:
+                content += chunk
+                if len(content) > max_bytes:
+                    self._refuse_size(self.at(path), max_bytes)
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()  # what runs inside for it is ended now, not when it is collected
         return bytes(content)
 
     async def read_text(
@@ -218,3 +231,66 @@ class FilesBase(ABC):
 def encode(text: str | bytes) -> bytes:
     """Bytes as they are, text as UTF-8 (surrogates stand for bytes that are not)."""
     return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
+
+
+def check_content(content: bytes | str | AsyncIterable[bytes]) -> bytes | AsyncIterable[bytes]:
+    """What a caller wants written: bytes, or a stream of them. Raises: TypeError."""
+    if isinstance(content, AsyncIterable):
+        return content
+    if isinstance(content, str):
+        return encode(content)
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
+
+
+async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncIterator[bytes]:
+    """The content of an open regular file, which is closed in the end.
+
+    Up to the size it had when opened: a file that grows for ever must end here all the same.
+    """
+    try:
+        remaining = os.fstat(descriptor).st_size
+        while remaining > 0:
+            # Not in a thread: the read is short, and a cancelled thread would go on with a closed descriptor.
+            chunk = os.read(descriptor, min(chunk_bytes, remaining))
+            if not chunk:
+                return
+            remaining -= len(chunk)
+            yield chunk
+            await asyncio.sleep(0)
+    finally:
+        os.close(descriptor)
+
+
+def replace_text(
+    path: str,
+    content: bytes,
+    old: bytes,
+    new: bytes,
+    *,
+    replace_all: bool,
+    expected_sha256: str | None,
+    sandbox_id: str | None,
+) -> tuple[bytes, EditResult]:
+    """An edit of what is in a file: the changed content, and what is told of it.
+
+    Raises:
+        EditError: `old` is not there, or there more than once without `replace_all`.
+        EditConflictError: the content is not `expected_sha256`.
+    """
+    if expected_sha256 is not None and hashlib.sha256(content).hexdigest() != expected_sha256:
+        raise changed_meanwhile(path, sandbox_id=sandbox_id)
+    count = content.count(old)
+    if count != 1 and not (count and replace_all):
+        text = f"the text to replace occurs {count} times" if count else "the text to replace is not in the file"
+        hint = "give more of the text around it, or replace_all=True" if count else "read the file again"
+        raise EditError(f"{path}: {text}", path=path, sandbox_id=sandbox_id, op="edit", hint=hint, count=count)
+    changed = content.replace(old, new)
+    return changed, EditResult(path, count, hashlib.sha256(changed).hexdigest(), len(changed))
+
+
+def changed_meanwhile(path: str, *, sandbox_id: str | None) -> EditConflictError:
+    """What an edit is told that comes too late."""
+    text = f"{path}: the file has changed since it was read"
+    return EditConflictError(text, path=path, sandbox_id=sandbox_id, op="edit", hint="read it again and retry")

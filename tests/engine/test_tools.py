@@ -362,12 +362,16 @@ async def main():
         async with env.open() as box:
             await box.files.write("precious", b"old")
             await box.files.write("vault/key", b"hunter2")
+            await box.files.write("empty.py", b"open('precious', 'w')")
         for rules, command in [
             ({"readonly": True, "allowed": ["sh", "rm"]}, "sh -c 'rm -f precious; echo new > precious'"),
             ({"allowed": ["find"]}, "find precious -exec rm {} ';'"),
             ({"allowed": ["env"]}, "env rm precious"),
             ({"blocked": ["rm"]}, "sh -c 'a=r; b=m; $a$b -f precious'"),
             ({"ignore": ["vault/**"]}, "grep -r hunter ."),
+            ({"ignore": ["vault/key"]}, "sh -c 'mv vault moved; mv vault/key moved; chmod 311 vault'"),
+            ({"ignore": ["vault/key"]}, "sh -c 'cat moved moved/key; cd vault; cat k*; cat k\\"\\"ey'"),
+            ({"blocked": ["python3"]}, "sh -c 'a=pyth; ${a}on3 empty.py'"),
             ({"readonly": True}, "cat precious"),
         ]:
             tool = ShellTool(env, **rules)

@@ -4,16 +4,23 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from corral.backends import registry
+from corral.backends.embedded import EmbeddedBackend
 from corral.cli.root import root
+from corral.errors import BackendUnavailableError
 from corral.forge.runfolder import read_run
+from corral.spec import Spec
+from support.serving import served
 
 pytestmark = pytest.mark.needs_userns
 
@@ -300,3 +307,59 @@ def test_page_is_served_until_ctrl_c() -> None:
     code, shown = at_terminal("watch", interrupt_when=b"http://127.0.0.1:")
     assert code == 0, shown
     assert only_run().name.encode() in shown
+
+
+# When sandboxes can't be had, and somewhere else.
+
+
+class Failing(EmbeddedBackend):
+    """Makes one sandbox, the base; then no more."""
+
+    left = 1
+
+    async def create(self, spec: Spec, **more: Any) -> Any:
+        if self.left <= 0:
+            raise BackendUnavailableError("no room")
+        self.left -= 1
+        return await super().create(spec, **more)
+
+
+def test_want_of_sandboxes_is_nobodys_loss_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._opened, "embedded", Failing())
+    result = corral("run", write("a.py", WRITES.format("a")), "-o", "goal")
+    assert code_of(result) == 1
+    assert "[a] infrastructure: create: no room" in result.output
+    assert f"to go on: corral forge run --resume {only_run()}" in result.output
+    monkeypatch.setitem(registry._opened, "embedded", EmbeddedBackend())
+    again = corral("run", "--resume", str(only_run()))
+    assert code_of(again) == 0, again.output
+    assert "Winner: a" in again.output
+
+
+def test_contest_on_a_server_that_dotenv_names(tmp_path: Path) -> None:
+    with served(tmp_path / "server") as server:
+        Path(".env").write_text(f"DAYTONA_API_KEY={server.key}\nDAYTONA_BASE_URL={server.url}\n")
+        result = corral("run", write("a.py", WRITES.format("a")), "-o", "goal", "--daytona")
+        assert code_of(result) == 0, result.output
+    assert read_run(only_run()).definition["settings"]["backend"] == "daytona"
+    assert "[a] said by a" in result.output
+    assert "Winner: a" in result.output
+
+
+def test_page_is_there_while_it_runs() -> None:
+    """The candidate ends only when the page has been read; its address is said on stderr."""
+    write("a.py", "import sys, time\nprint('under way')\ntime.sleep(1000)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "corral.cli", "forge", "run", "a.py", "-o", "goal", "--watch", "--timeout", "1h"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        address = next(line.split()[-1] for line in process.stderr if "to watch: " in line)
+        with urllib.request.urlopen(address, timeout=60) as page:
+            assert page.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+        process.communicate()

@@ -25,7 +25,7 @@ from corral.forge.judge import (
 from corral.forge.judge.apart import OutOfBoundsError, look_apart
 from corral.forge.judge.reading import open_artifact, read_artifact
 from corral.forge.outcome import Refused
-from support.forge_entries import make_bench, make_entry, make_round
+from support.forge_entries import GUARD_SECONDS, make_bench, make_entry, make_round
 from support.leftovers import list_children
 
 EVIL = "a" * 60 + "!"
@@ -218,9 +218,9 @@ async def test_worker_that_fails_is_the_judges_failure() -> None:
 
 
 async def test_worker_has_no_more_memory_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corral.forge.judge.apart._MEMORY_BYTES", 300 * 2**20)
+    monkeypatch.setattr("corral.forge.judge.apart._MEMORY_BYTES", 200 * 2**20)
     # Each letter of such text takes four bytes once it is decoded.
-    data = "\U0001f600".encode() + b"x" * (100 * 2**20)
+    data = "\U0001f600".encode() + b"x" * (50 * 2**20)
     with pytest.raises(OutOfBoundsError, match="too much memory"):
         await look_apart({"task": "regex", "patterns": []}, data, timeout=60)
 
@@ -277,6 +277,15 @@ async def test_pattern_in_a_schema_is_not_searched_for_ever(tmp_path: Path) -> N
 def test_schemas_that_are_none_and_such_that_fetch_are_refused(schema: Any) -> None:
     with pytest.raises(SpecError, match="not a JSON Schema"):
         Schema(schema)
+
+
+async def test_schema_fetches_nothing_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"type": "string"}')
+    schema = {"$ref": (tmp_path / "other.json").as_uri()}
+    with pytest.raises(SpecError, match="may not fetch"):
+        Schema(schema)
+    with pytest.raises(JudgeError):
+        await look_apart({"task": "schema", "schema": schema}, b'"text"', timeout=GUARD_SECONDS)
 
 
 def test_schema_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

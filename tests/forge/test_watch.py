@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from corral.errors import BackendUnavailableError
 from corral.forge.events import ForgeEvent
@@ -379,6 +381,32 @@ def test_a_line_without_end_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_
     assert tail._parts == []
     tail.take(b"\n" + say("a", "after").to_line().encode() + b"\n")
     assert [event.data["text"] for event in seen] == ["after"]
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["id", "path", "phase", "artifacts", "candidates", "scores", "gates", "text"]), inner
+    ),
+    max_leaves=8,
+)  # fmt: skip
+_KINDS = st.sampled_from(
+    ["run-started", "phase", "output", "meter", "attempt-ended", "judged", "warning", "run-ended", "x"]
+)
+
+
+@given(st.lists(st.tuples(_KINDS, st.sampled_from([None, "a"]), st.dictionaries(
+    st.sampled_from(["candidates", "artifacts", "gates", "scores", "phase", "text", "repeat", "state"]), _VALUES
+)), max_size=6))  # fmt: skip
+def test_a_log_that_was_written_by_hand_does_no_harm(lines: list[tuple[str, str | None, dict[str, Any]]]) -> None:
+    found = Hub()
+    tail = Tail(Path("nowhere"), found.add)
+    tail.take(start_event("a").to_line().encode() + b"\n")
+    for kind, candidate, data in lines:
+        tail.take(ForgeEvent(kind, 1.0, candidate, 1, data).to_line().encode() + b"\n")
+    tail.take(ForgeEvent("warning", 1.0, data={"text": "still here"}).to_line().encode() + b"\n")
+    assert found.warnings[-1] == "still here"
+    json.loads(found.snapshot(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
 def test_the_round_that_began_last_is_shown() -> None:

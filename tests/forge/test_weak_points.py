@@ -195,6 +195,13 @@ def test_11_flood_is_cut_and_said() -> None:
     assert "[Warn] It prints a lot: the rest is not passed on" in lines
 
 
+@pytest.mark.parametrize("objective", ["x" * 200_000, "a\0b"])
+def test_objective_that_no_program_can_be_given_is_a_result(objective: str) -> None:
+    result = run_candidate_in_daytona("one", write("one.py", GOOD), objective, "out.md", backend="embedded")
+    assert not result.success
+    assert str(result.error_message).startswith("Could not run script: ")
+
+
 def test_what_an_earlier_run_left_is_not_taken_for_this_ones() -> None:
     old = Path("artifacts/one/discord_post.md")
     old.parent.mkdir(parents=True)

@@ -176,8 +176,8 @@ async def test_hidden_is_neither_read_nor_written(box: DockerSandbox, user: str 
     script = f"""
         cat {FILE} /proc/self/root{FILE}; cp {FILE} /tmp/copy; cat /tmp/copy; find {HOME}; ls -la {SECRET}
         cat {SECRET}/key; cd {SECRET}; cat key; chmod 777 {SECRET}; touch {SECRET}/x; echo new > {FILE}
-        mv {SECRET} /tmp/moved; cat /tmp/moved/key; rmdir {SECRET}; rm -f {FILE}; mv /home/daytona /home/other
-        cat /home/other/secret/key; mv /home/other /home/daytona"""
+        mv {SECRET} /tmp/moved; cat /tmp/moved/key; rmdir {SECRET}; rm -f {FILE}; mv /home/daytona /home/alice
+        cat /home/alice/secret/key; mv /home/alice /home/daytona"""
     result = await box.exec(script, hidden=[FILE, SECRET], user=user)
     assert "old" not in result.stdout
     assert "hush" not in result.stdout
@@ -364,3 +364,23 @@ async def test_the_restricted_shell_tool_is_kept_by_the_kernel(box: DockerSandbo
     assert await box.files.read(FILE) == b"old"
     words = ShellTool(box, allowed=["cat"])  # no shell is among the allowed
     assert "old" in str(await words.call({"command": f"cat {FILE}"}))
+
+
+async def test_and_so_is_the_one_of_ag2(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    from corral.adapters.ag2 import DockerEnvironment, SandboxShellTool
+
+    monkeypatch.setenv("CORRAL_DOCKER_HOST", daemon.host)
+    async with DockerEnvironment(image=daemon.image) as environment:
+        tool = SandboxShellTool(environment, allowed=["sh", "env", "find"], readonly=True, ignore=["*.key"])
+        assert (await tool.capabilities()).kernel
+        async with environment.open() as sandbox:
+            await sandbox.put_file("a.txt", b"old")
+            await sandbox.put_file("my.key", b"hush")
+        run = tool._adapter.run
+        for command in ("sh -c 'echo y > a.txt'", "env sh -c 'rm -f a.txt'", "find . -name a.txt -exec rm -f {} ';'"):
+            told = await run(command)
+            assert "old" not in told
+        read = await run("sh -c 'while read -r line; do echo $line; done < my*'")
+        assert "hush" not in read
+        async with environment.open() as sandbox:
+            assert await sandbox.get_file("a.txt") == b"old"

@@ -24,7 +24,7 @@ from pathlib import Path
 IMAGE = "corral-test:1"
 BUSYBOX_IMAGE = "corral-test-busybox:1"
 _READY_SECONDS = 60.0
-_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _PROGRAMS = """
     sh bash [ basename base64 cat chmod chown cp cut date dd df dirname du echo env expr false find grep gzip head id
     kill ln ls mkdir mkfifo mktemp mv nohup nproc od printf ps pwd readlink realpath rm rmdir sed seq setsid sha256sum
@@ -92,13 +92,13 @@ def _start(folder: Path, host: str, *, bridge: bool) -> subprocess.Popen[bytes]:
     argv = [
         "unshare", "--mount", "--net", "--propagation", "slave",
         "dockerd", "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid",
-        "--host", host, *([] if bridge else ["--bridge", "none"]), "--iptables=false", "--ip6tables=false", "--log-level", "warn",
-        *_wrap_runtime(folder),
+        "--host", host, "--iptables=false", "--ip6tables=false", "--log-level", "warn",
+        *([] if bridge else ["--bridge", "none"]), *_wrap_runtime(folder),
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            env={**os.environ, "PATH": _PATH},
+            env={**os.environ, "PATH": PATH},
         )  # fmt: skip
     guard = time.monotonic() + _READY_SECONDS
     while not _answers(host):
@@ -114,9 +114,8 @@ def _wrap_runtime(folder: Path) -> list[str]:
 
     There, and only there, the runtime is called by a script that strikes out the missing ones.
     """
-    bounding = int(re.findall(r"^CapBnd:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)[0], 16)
-    missing = [name for number, name in enumerate(_CAPABILITIES) if not bounding >> number & 1]
-    runc = shutil.which("runc", path=_PATH)
+    missing = list_missing_capabilities()
+    runc = shutil.which("runc", path=PATH)
     if not missing or runc is None:
         return []
     edits = " ".join(f'-e \'s/"CAP_{name}",//g; s/,"CAP_{name}"//g\'' for name in missing)
@@ -129,9 +128,15 @@ def _wrap_runtime(folder: Path) -> list[str]:
     return ["--add-runtime", f"lesser={script}", "--default-runtime", "lesser"]
 
 
+def list_missing_capabilities() -> list[str]:
+    """Of all that the kernel has, those that root has not got on this machine."""
+    bounding = int(re.findall(r"^CapBnd:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)[0], 16)
+    return [name for number, name in enumerate(_CAPABILITIES) if not bounding >> number & 1]
+
+
 def _answers(host: str) -> bool:
     argv = ["docker", "--host", host, "version"]
-    return subprocess.run(argv, capture_output=True, timeout=30, env={**os.environ, "PATH": _PATH}).returncode == 0
+    return subprocess.run(argv, capture_output=True, timeout=30, env={**os.environ, "PATH": PATH}).returncode == 0
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -161,13 +166,13 @@ def _load_image(folder: Path, host: str) -> None:
     rootfs = folder / "rootfs.tar"
     write_rootfs(rootfs)
     argv = ["docker", "--host", host, "import", "--change", "USER daytona", str(rootfs), IMAGE]
-    subprocess.run(argv, check=True, capture_output=True, timeout=120, env={**os.environ, "PATH": _PATH})
+    subprocess.run(argv, check=True, capture_output=True, timeout=120, env={**os.environ, "PATH": PATH})
     rootfs.unlink()
 
 
 def write_rootfs(target: Path) -> None:
     """A small root: programs, their libraries and a Python, of this host; an ordinary user; nothing else."""
-    programs = {name: os.path.realpath(path) for name in _PROGRAMS if (path := shutil.which(name, path=_PATH))}
+    programs = {name: os.path.realpath(path) for name in _PROGRAMS if (path := shutil.which(name, path=PATH))}
     python, library = os.path.realpath(sys.executable), Path(os.__file__).parent
     modules = [str(path) for path in (library / "lib-dynload").glob("*.so") if "_tkinter" not in path.name]
     with tarfile.open(target, "w") as tar:
@@ -190,7 +195,7 @@ def write_rootfs(target: Path) -> None:
 
 def find_busybox() -> str | None:
     """A busybox that needs no libraries, None if this machine has none."""
-    found = shutil.which("busybox", path=_PATH)
+    found = shutil.which("busybox", path=PATH)
     if found is None or _find_libraries([found]):
         return None
     return found

@@ -224,6 +224,8 @@ async def _run_jobs(
     folder: Path | None,
 ) -> list[CandidateRun]:  # fmt: skip
     """All of them, so many at once; None as backend is the service."""
+    if jobs is not None and jobs < 1:
+        raise SpecError(f"jobs={jobs} is not a count", hint="give 1 or more, or None")
     remote = backend is None
     if remote and (lack := NO_KEY if not is_daytona_configured() else None if is_sdk_installed() else NO_SDK):
         for job in wanted:

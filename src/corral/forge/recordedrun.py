@@ -17,6 +17,7 @@ from corral.door import AsyncSandbox
 from corral.errors import (
     CapabilityError,
     CorralError,
+    ExecError,
     SandboxFileError,
     SandboxFileInterruptedError,
     SandboxNoSpaceError,
@@ -185,6 +186,11 @@ class _Try:
             self._say("[Run] Executing...")
         try:
             result = await self._execute(box)
+        except ExecError as error:  # an objective that no program can be given
+            message = f"Could not run script: {error.message}"
+            say_error(self._say, message)
+            self._done = replace(self._done, error_message=message, failure="candidate")
+            return
         except (CorralError, OSError) as error:
             self._done = self._lost("The sandbox was lost", error)
             return

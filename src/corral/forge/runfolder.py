@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ DEFINITION = "run.json"
 EVENTS = "events.jsonl"
 RESULT = "result.json"
 _MAX_LINE_BYTES = 16 * 1024 * 1024
+_LOCK_TRIES = 10
+_LOCK_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +194,21 @@ def _hold(path: Path) -> IO[bytes]:
             f"{str(path)!r} can't be written: {error.strerror}", hint="is it the run's folder?"
         ) from error
     try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(log)
     except BlockingIOError as error:
         log.close()
         raise RunFolderError(f"another process is at {str(path)!r}", hint="wait for its end, or watch it") from error
     return log
+
+
+def _lock(log: IO[bytes]) -> None:
+    """Raises: BlockingIOError when somebody has it for longer than `is_held` takes to look."""
+    for _ in range(_LOCK_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOCK_PAUSE_SECONDS)
+    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _cut_torn_line(log: IO[bytes]) -> None:

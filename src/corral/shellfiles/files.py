@@ -10,12 +10,19 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from corral.errors import (
     CapabilityError,
     EditConflictError,
-    EditError,
     SandboxFileError,
     SandboxFileNotFoundError,
     SandboxNotFolderError,
 )
-from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, DEFAULT_READ_LIMIT_BYTES, FilesBase, encode
+from corral.files import (
+    CHUNK_BYTES,
+    DEFAULT_MATCH_LIMIT,
+    FilesBase,
+    changed_meanwhile,
+    check_content,
+    encode,
+    replace_text,
+)
 from corral.interpreter.turn import Turn
 from corral.paths import SandboxPath
 from corral.protocol import PathLike
@@ -82,19 +89,6 @@ class ShellFiles(FilesBase):
     def _read_large(self, target: str, size: int) -> AsyncIterator[bytes]:
         raise NotImplementedError(f"no other way to read {size} bytes of {target}")
 
-    async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
-        """See `AsyncFiles`."""
-        content = bytearray()
-        stream = self.read_stream(path)
-        try:
-            async for chunk in stream:
-                content += chunk
-                if len(content) > max_bytes:
-                    self._refuse_size(self.at(path), max_bytes)
-        finally:
-            await stream.aclose()  # type: ignore[attr-defined]  # a generator: what runs inside is ended now, not later
-        return bytes(content)
-
     async def write(
         self,
         path: PathLike,
@@ -109,15 +103,11 @@ class ShellFiles(FilesBase):
         target = self.at(path)
         self._guard()
         how = "exclusive" if exclusive else "append" if append else "replace"
-        if isinstance(content, AsyncIterable):
-            whole, rest = await spool(content)
+        data = check_content(content)
+        if not isinstance(data, bytes):
+            data, rest = await spool(data)
             if rest is not None:
                 return await self._write_stream(target, rest, mode, "yes" if parents else "no", how)
-            data = whole
-        elif isinstance(content, str | bytes | bytearray | memoryview):
-            data = encode(content) if isinstance(content, str) else bytes(content)
-        else:
-            raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
         await self._put(target, data, mode=mode, parents=parents, how=how)
         return len(data)
 
@@ -136,10 +126,7 @@ class ShellFiles(FilesBase):
             await self._drop(target, name)
             raise
         if has_word(end, "ECHANGED"):
-            raise EditConflictError(
-                f"{target}: the file has changed since it was read",
-                path=target, sandbox_id=self._sandbox_id, op="edit", hint="read it again and retry",
-            )  # fmt: skip
+            raise changed_meanwhile(target, sandbox_id=self._sandbox_id)
         self._check(end, path=target, op="edit" if how == "swap" else "write")
 
     async def _write_stream(
@@ -189,22 +176,11 @@ class ShellFiles(FilesBase):
         self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected: str | None
     ) -> EditResult:
         content = await self.read(path)
-        found = hashlib.sha256(content).hexdigest()
-        if expected is not None and found != expected:
-            raise EditConflictError(
-                f"{path}: the file has changed since it was read",
-                path=path, sandbox_id=self._sandbox_id, op="edit", hint="read it again and retry",
-            )  # fmt: skip
-        count = content.count(old)
-        if count != 1 and not (count and replace_all):
-            text = f"the text to replace occurs {count} times" if count else "the text to replace is not in the file"
-            hint = "give more of the text around it, or replace_all=True" if count else "read the file again"
-            raise EditError(
-                f"{path}: {text}", path=path, sandbox_id=self._sandbox_id, op="edit", hint=hint, count=count
-            )
-        changed = content.replace(old, new)
-        await self._put(path, changed, how="swap", sha256=found)
-        return EditResult(path, count, hashlib.sha256(changed).hexdigest(), len(changed))
+        changed, result = replace_text(
+            path, content, old, new, replace_all=replace_all, expected_sha256=expected, sandbox_id=self._sandbox_id
+        )
+        await self._put(path, changed, how="swap", sha256=hashlib.sha256(content).hexdigest())
+        return result
 
     # About files.
 

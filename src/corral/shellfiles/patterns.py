@@ -11,16 +11,25 @@ _SNIFF_BYTES = 8192
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """`*`, `?` and `[…]` stay within a name, `**` crosses folders."""
-    parts: list[str] = []
+    """`*`, `?` and `[…]` stay within a name, `**` crosses folders.
+
+    What stands between two of a kind is matched as early as possible and never again (an atomic group): that is enough
+    for a glob, and keeps `*a*a*a*a*` and `**/a/**/a/**` from taking for ever. It is matched on our side, and a model
+    may have written it.
+    """
     segments = pattern.strip("/").split("/")
+    runs = [""]
     for index, segment in enumerate(segments):
         last = index == len(segments) - 1
-        if segment == "**":
-            parts.append(".*" if last else "(?:[^/]+/)*")
-        else:
-            parts.append(_translate(segment) + ("" if last else "/"))
-    return re.compile("".join(parts), re.DOTALL)
+        if segment != "**":
+            runs[-1] += _translate(segment) + ("" if last else "/")
+        elif index == 0 or segments[index - 1] != "**":  # two in a row mean one
+            runs.append("")
+    if len(runs) == 1:
+        return re.compile(runs[0], re.DOTALL)
+    middle = "".join(f"(?>(?:[^/]+/)*?{run})" for run in runs[1:-1])
+    end = ".*" if segments[-1] == "**" else f"(?:[^/]+/)*{runs[-1]}"
+    return re.compile(f"{runs[0]}{middle}{end}", re.DOTALL)
 
 
 def find_depth(pattern: str) -> int:
@@ -30,20 +39,23 @@ def find_depth(pattern: str) -> int:
 
 
 def _translate(segment: str) -> str:
-    words, position = [], 0
+    runs, position = [""], 0
     while position < len(segment):
         char = segment[position]
         position += 1
         if char == "*":
-            words.append("[^/]*")
+            runs.append("")
         elif char == "?":
-            words.append("[^/]")
+            runs[-1] += "[^/]"
         elif char == "[" and (end := _find_class_end(segment, position)):
-            words.append(_translate_class(segment[position:end]))
+            runs[-1] += _translate_class(segment[position:end])
             position = end + 1
         else:
-            words.append(re.escape(char))
-    return "".join(words)
+            runs[-1] += re.escape(char)
+    if len(runs) == 1:
+        return runs[0]
+    middle = "".join(f"(?>[^/]*?{run})" for run in runs[1:-1] if run)
+    return f"{runs[0]}{middle}[^/]*{runs[-1]}"
 
 
 def _find_class_end(segment: str, start: int) -> int:

@@ -1,11 +1,20 @@
 """Run in an environment that has ag2 0.14, by `test_older_ag2.py`: its classic agents with our executors."""
 
-from autogen import ConversableAgent  # type: ignore[import-not-found]
+from collections.abc import Callable
+
+import pytest
+from autogen import (  # type: ignore[import-not-found]
+    ConversableAgent,
+    GroupChat,
+    GroupChatManager,
+    UserProxyAgent,
+)
 from autogen.coding import CodeBlock  # type: ignore[import-not-found]
 from autogen.coding.base import CodeExecutor, CodeResult  # type: ignore[import-not-found]
 from autogen.coding.factory import CodeExecutorFactory  # type: ignore[import-not-found]
 
-from corral.adapters.ag2 import DaytonaCodeResult, SandboxCodeExecutor
+from corral.adapters.ag2 import DaytonaCodeExecutor, DaytonaCodeResult, SandboxCodeExecutor
+from corral.adapters.ag2.executor import CodeExecutorBase
 
 
 def make_agent(executor: SandboxCodeExecutor) -> ConversableAgent:
@@ -34,3 +43,41 @@ def test_an_agent_runs_the_blocks_of_the_last_message() -> None:
             ("~~~sh\necho no; exit 4\n~~~", "exitcode: 4 (execution failed)\nCode output: no\n"),
         ):
             assert agent.generate_reply([{"role": "user", "content": block}]) == answer
+
+
+both = pytest.mark.parametrize("make", [SandboxCodeExecutor, DaytonaCodeExecutor], ids=["here", "at a service"])
+Make = Callable[[], CodeExecutorBase]
+
+
+@both
+def test_a_user_proxy_answers_with_what_was_printed_and_its_reset_restarts(make: Make) -> None:
+    with make() as executor:
+        user = UserProxyAgent("user", human_input_mode="NEVER", code_execution_config={"executor": executor})
+        writer = ConversableAgent(
+            "writer", llm_config=False, human_input_mode="NEVER", default_auto_reply="```python\nprint(6 * 7)\n```"
+        )
+        chat = user.initiate_chat(writer, message="go", max_turns=2, silent=True)
+        answer = "exitcode: 0 (execution succeeded)\nCode output: 42\n"
+        assert answer in [message["content"] for message in chat.chat_history]
+        first = executor.sandbox_id
+        user.reset()
+        assert executor.sandbox_id not in (first, None)
+
+
+@both
+def test_a_group_chat(make: Make) -> None:
+    with make() as executor:
+        writer = ConversableAgent(
+            "writer", llm_config=False, human_input_mode="NEVER", default_auto_reply="```sh\ncat a.txt; exit 4\n```"
+        )
+        runner = ConversableAgent(
+            "runner", llm_config=False, human_input_mode="NEVER", code_execution_config={"executor": executor}
+        )
+        chat = GroupChat(agents=[writer, runner], messages=[], max_round=4, speaker_selection_method="round_robin")
+        manager = GroupChatManager(groupchat=chat, llm_config=False)
+        writer.initiate_chat(manager, message="```python\nopen('a.txt', 'w').write('kept')\n```", silent=True)
+        told = [message["content"] for message in chat.messages if message["name"] == "runner"]
+        assert told == [
+            "exitcode: 0 (execution succeeded)\nCode output: ",
+            "exitcode: 4 (execution failed)\nCode output: kept",
+        ]

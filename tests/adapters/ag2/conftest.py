@@ -1,7 +1,7 @@
 """Where AG2's classes run in these tests: the embedded engine, `corral serve` as a Daytona service, a Docker daemon."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -58,13 +58,21 @@ class Kind:
     closed: str
     late: str
     """The beginning of what is said when the time was up, after 3 seconds."""
+    strips: bool = False
+    """Whether white space around the output goes."""
+
+    def shown(self, printed: str) -> str:
+        """What it gives of what a program has printed."""
+        return printed.strip() if self.strips else printed
 
 
 KINDS = {
     "corral": Kind("corral", CorralEnvironment, "The sandbox has been closed.", "Command timed out after 3s"),
-    "local": Kind("local", LocalEnvironment, "LocalSandbox has been closed.", "Command timed out after 3s"),
+    "local": Kind(
+        "local", LocalEnvironment, "LocalSandbox has been closed.", "Command timed out after 3s", strips=True
+    ),
     "daytona": Kind("daytona", DaytonaEnvironment, "DaytonaSandbox has been closed.", "Execution timed out: "),
-    "docker": Kind("docker", DockerEnvironment, "DockerSandbox has been closed.", "Execution timed out after 3s"),
+    "docker": Kind("docker", DockerEnvironment, "DockerSandbox has been closed.", "Execution timed out after 3s", True),
 }
 
 
@@ -83,7 +91,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kin
         def make(**wishes: Any) -> EnvironmentBase:
             return DockerEnvironment(image=daemon.image, **wishes)
 
-        return Kind(found.name, make, found.closed, found.late)
+        return replace(found, make=make)
     return found
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from corral.adapters import ag2
 from corral.adapters.ag2 import DaytonaEnvironment, Variable, framework
 from support.serving import ServedProcess
 
@@ -69,8 +70,28 @@ async def test_refusals(row: int, service: ServedProcess) -> None:
     assert told[0] == told[1]
 
 
-def test_signatures() -> None:
-    ours, theirs = (inspect.signature(kind.__init__).parameters for kind in (DaytonaEnvironment, Theirs))
+SIGNATURES = {
+    "DaytonaEnvironment": "extensions.daytona",
+    "DaytonaResources": "extensions.daytona",
+    "LocalEnvironment": "tools.sandbox",
+    "LocalSandbox": "tools.sandbox.local",
+    "SandboxShellTool": "tools",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures(name: str) -> None:
+    kinds = (getattr(ag2, name), framework.get(SIGNATURES[name], name))
+    ours, theirs = (inspect.signature(kind).parameters for kind in kinds)
     assert [(name, one.kind, one.default) for name, one in ours.items()] == [
         (name, one.kind, one.default) for name, one in theirs.items()
     ]
+
+
+@pytest.mark.parametrize("rules", [{}, {"readonly": True}, {"blocked": ["rm"]}, {"description": "In {workdir}"}])
+async def test_what_a_model_is_offered(rules: dict[str, Any]) -> None:
+    environment = DaytonaEnvironment()
+    for tool in ("SandboxCodeTool", "SandboxShellTool"):
+        keywords = rules if tool == "SandboxShellTool" else {}
+        ours, theirs = (kind(environment, **keywords) for kind in (getattr(ag2, tool), framework.get("tools", tool)))
+        assert await ours.schemas(None) == await theirs.schemas(None)

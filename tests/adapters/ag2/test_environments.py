@@ -1,5 +1,7 @@
 """Environments and tools with a real agent of AG2 and a scripted model."""
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ from corral.adapters.ag2 import (
     CorralEnvironment,
     ExecResult,
     LocalEnvironment,
+    LocalSandbox,
     SandboxCodeTool,
     SandboxShellTool,
     Variable,
     framework,
 )
+from corral.adapters.ag2.environments import EnvironmentBase
 
 pytestmark = pytest.mark.needs_userns
 
@@ -34,55 +38,6 @@ def python(code: str) -> tuple[str, dict[str, Any]]:
 
 def shell(command: str) -> tuple[str, dict[str, Any]]:
     return "run_shell_command", {"command": command}
-
-
-# The state table of AG2's guide, a test for each row.
-
-
-async def test_nothing_is_made_before_the_first_call(environment: CorralEnvironment) -> None:
-    SandboxCodeTool(environment)
-    assert environment.environment.sandbox_ids == ()
-
-
-async def test_files_persist_between_calls_and_globals_do_not(environment: CorralEnvironment) -> None:
-    told = await ask(
-        [SandboxCodeTool(environment)],
-        python("x = 1; open('a.txt', 'w').write('kept')"),
-        python("print(open('a.txt').read())"),
-        python("print(x)"),
-    )
-    assert told[1] == "kept\n"
-    assert "NameError" in told[2]
-    assert told[2].endswith("[exit code: 1]")
-
-
-async def test_two_agents_that_share_a_tool_share_the_sandbox(environment: CorralEnvironment) -> None:
-    tool = SandboxCodeTool(environment)
-    await ask([tool], python("open('a.txt', 'w').write('from the first')"))
-    assert await ask([tool], python("print(open('a.txt').read())")) == ["from the first\n"]
-
-
-async def test_a_new_environment_is_a_new_sandbox(environment: CorralEnvironment) -> None:
-    await ask([SandboxCodeTool(environment)], python("open('a.txt', 'w')"))
-    async with CorralEnvironment() as other:
-        (told,) = await ask([SandboxCodeTool(other)], python("import os; print(os.listdir())"))
-    assert told == "[]\n"
-
-
-async def test_code_and_shell_tool_share_one_environment(environment: CorralEnvironment) -> None:
-    tools = [SandboxCodeTool(environment), SandboxShellTool(environment, readonly=True)]
-    told = await ask(tools, python("open('a.txt', 'w').write('x')"), shell("cat a.txt"), shell("sh -c 'rm a.txt'"))
-    assert told == ["", "x", "Command not allowed: \"sh -c 'rm a.txt'\""]
-
-
-async def test_after_aclose_the_sandbox_is_gone_and_open_makes_a_new_one(environment: CorralEnvironment) -> None:
-    async with environment.open() as first:
-        await first.put_file("a.txt", b"x")
-    await environment.aclose()
-    await environment.aclose()
-    async with environment.open() as second:
-        assert second.id != first.id
-        assert (await second.exec(["ls"])).output == ""
 
 
 # What AG2's protocols ask for.
@@ -170,19 +125,6 @@ async def test_disabled_language_opens_no_sandbox(environment: CorralEnvironment
         SandboxCodeTool(environment, languages=("ocaml",))
 
 
-async def test_variables_are_looked_up_on_each_call() -> None:
-    async with CorralEnvironment(env=Variable("settings")) as environment:
-        tool = SandboxCodeTool(environment)
-        for tenant in ("one", "two"):
-            told = await ask(
-                [tool],
-                python("import os; print(os.environ['TENANT'], os.listdir()); open(os.environ['TENANT'], 'w')"),
-                variables={"settings": {"TENANT": tenant}},
-            )
-            assert told == [f"{tenant} []\n"]
-        assert len(environment.environment.sandbox_ids) == 2
-
-
 async def test_restrictions_hold_whatever_a_command_starts(environment: CorralEnvironment) -> None:
     tool = SandboxShellTool(environment, allowed=["env", "find", "sh"], readonly=True)
     assert (await tool.capabilities()).kernel
@@ -212,12 +154,96 @@ async def test_local_environment_is_isolated_and_brings_its_folder_back(tmp_path
     assert (tmp_path / "out.txt").read_text() == "out\n"
 
 
+async def test_a_folder_is_brought_back_from_each_tenants_sandbox(tmp_path: Path) -> None:
+    environment = EnvironmentBase(timeout=30, folder=tmp_path, env=Variable("settings"), workdir="/workspace")
+    for tenant in ("one", "two"):
+        async with environment.open({"settings": {"TENANT": tenant}}) as sandbox:
+            await sandbox.exec(["sh", "-c", "echo $TENANT > $TENANT.txt"])
+    await environment.aclose()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.txt", "two.txt"]
+
+
+FORGETS = """
+import asyncio, sys
+from corral.adapters.ag2 import LocalEnvironment
+
+environment = LocalEnvironment(sys.argv[1])
+
+async def main():
+    async with environment.open() as sandbox:
+        await sandbox.exec(["sh", "-c", "mkdir new; echo out > new/out.txt"])
+
+asyncio.run(main())
+"""
+
+
+def test_a_folder_is_brought_back_when_a_program_forgets_to_close(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORGETS, str(tmp_path)], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "new" / "out.txt").read_text() == "out\n"
+
+
+# What a model is told.
+
+Rules = dict[str, Any]
+
+
+@pytest.mark.parametrize("rules", [{}, {"allowed": ["printf", "head"]}], ids=["shell", "restricted"])
+async def test_what_a_model_reads_is_bounded_and_harmless(environment: CorralEnvironment, rules: Rules) -> None:
+    tools = [SandboxCodeTool(environment), SandboxShellTool(environment, **rules)]
+    told = await ask(
+        tools,
+        python("print('a' * 5_000_000); raise SystemExit(3)"),
+        python("print('\\x1b[31mred\\x1b[0m \\x07 \\u202e')"),
+        shell("head -c 5000000 /dev/zero"),
+    )
+    assert len(told[0]) <= 101_000
+    assert "left out" in told[0]
+    assert told[0].endswith("[exit code: 3]")
+    assert told[1] == "red \u2407 <U+202E>\n"
+    assert len(told[2]) <= 101_000
+
+
+async def test_an_environments_own_wider_bound_holds() -> None:
+    async with LocalEnvironment(max_output=200_000) as environment:
+        (told,) = await ask([SandboxCodeTool(environment)], python("print('a' * 300_000)"))
+    assert told == "a" * 200_000 + "\n[truncated: showing first 200000 of 300000 chars]"
+
+
+@pytest.mark.parametrize("rules", [{}, {"blocked": ["rm"]}], ids=["shell", "restricted"])
+async def test_what_a_model_can_mend_is_told_to_it(environment: CorralEnvironment, rules: Rules) -> None:
+    tool = SandboxShellTool(environment, **rules)
+    (told,) = await ask([tool], shell("echo a\0b"))
+    assert "NUL character" in told
+    assert told.endswith("[exit code: 1]")
+
+
+async def test_an_empty_command_is_one_that_does_nothing(environment: CorralEnvironment) -> None:
+    assert await ask([SandboxShellTool(environment)], shell(""), shell("  ")) == ["", ""]
+
+
+async def test_rules_hold_in_a_sandbox_that_stands_alone() -> None:
+    async with LocalSandbox() as sandbox:
+        tool = SandboxShellTool(sandbox, allowed=["sh"], readonly=True)
+        assert (await tool.capabilities()).kernel
+        await sandbox.put_file("a.txt", b"x")
+        (told,) = await ask([tool], shell("sh -c 'rm -f a.txt'"))
+        assert "[exit code: " in told
+        assert await sandbox.get_file("a.txt") == b"x"
+
+
+async def test_a_name_may_be_given_by_its_place(environment: CorralEnvironment) -> None:
+    tool = SandboxCodeTool(environment, "my_tool")
+    assert tool.name == "my_tool"
+    assert await ask([tool], ("my_tool", {"code": "print(1)", "language": "python"})) == ["1\n"]
+
+
 async def test_local_output_is_cut_with_a_word_about_it() -> None:
     environment = LocalEnvironment(max_output=10)
     try:
         async with environment.open() as sandbox:
             result = await sandbox.exec(["sh", "-c", "echo 0123456789abcdef"])
-        assert result.output == "0123456789\n[truncated: showing first 10 of 17 chars]"
+        assert result.output == "0123456789\n[truncated: showing first 10 of 16 chars]"
     finally:
         await environment.aclose()
 

@@ -1,13 +1,22 @@
 """Classic code execution: the recorded rules of AG2's executor, on the embedded engine, and what ours adds."""
 
 import copy
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from corral import SandboxClosedError, SandboxGoneError
-from corral.adapters.ag2 import CodeBlock, MarkdownCodeExtractor, SandboxCodeExecutor
+from corral import Resources, SandboxClosedError, SandboxGoneError, languages
+from corral.adapters.ag2 import (
+    CodeBlock,
+    DaytonaCodeResult,
+    MarkdownCodeExtractor,
+    SandboxCodeExecutor,
+    SandboxCodeResult,
+)
 
 pytestmark = pytest.mark.needs_userns
 
@@ -72,6 +81,64 @@ def test_files_stay_and_globals_do_not(executor: SandboxCodeExecutor) -> None:
     assert run(executor, ("python", "x = 1; open('kept.txt', 'w').write('here')")).exit_code == 0
     assert run(executor, ("python", "print(open('kept.txt').read())")).output == "here\n"
     assert "NameError" in run(executor, ("python", "print(x)")).output
+
+
+def test_results_are_models_that_compare_by_their_fields(executor: SandboxCodeExecutor) -> None:
+    result = run(executor, ("sh", "echo 1"))
+    fields = {"exit_code": 0, "output": "1\n", "sandbox_id": executor.sandbox_id}
+    assert result.model_dump() == fields
+    assert result == SandboxCodeResult(**fields)
+    for copied in (pickle.loads(pickle.dumps(result)), result.model_copy(), copy.deepcopy(result)):
+        assert copied == result
+        assert [block.output for block in copied.blocks] == ["1\n"]
+    assert list(DaytonaCodeResult.model_fields) == list(fields)  # type: ignore[attr-defined]
+    assert CodeBlock(code="x", language="y").model_dump() == {"code": "x", "language": "y"}  # type: ignore[attr-defined]
+
+
+PLAIN = """
+import sys
+sys.modules["pydantic"] = sys.modules["autogen"] = None
+from corral.adapters.ag2 import CodeBlock, DaytonaCodeResult
+result = DaytonaCodeResult(exit_code=0, output="x", sandbox_id="y")
+assert result == DaytonaCodeResult(0, "x", "y") and result.blocks == ()
+print(repr(CodeBlock(code="a", language="b")), result)
+"""
+
+
+def test_results_without_pydantic_have_the_same_fields() -> None:
+    printed = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, check=True, timeout=100)
+    assert "code='a', language='b'" in printed.stdout
+    assert "DaytonaCodeResult(exit_code=0, output='x', sandbox_id='y')" in printed.stdout
+
+
+def test_a_language_that_nothing_runs_is_told_with_127(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the model's to take another; what came before is kept."""
+    monkeypatch.setattr(languages, "_table", dict(languages._table))
+    runtime = languages.Runtime("no-such-program", ("no-such-program", "{file}"), "kl")
+    languages.register_language(languages.Language("klingon", (), (runtime,), probe="true"))
+    with SandboxCodeExecutor() as executor:
+        result = run(executor, ("sh", "echo one"), ("klingon", "nuqneH"))
+        assert result.exit_code == 127
+        assert result.output.startswith("one\n\nnothing in this sandbox runs klingon")
+
+
+def test_a_full_disk_is_told_and_does_not_end_the_conversation() -> None:
+    with SandboxCodeExecutor(resources=Resources(disk_bytes="8MiB")) as executor:
+        run(executor, ("sh", "cat /dev/zero > full"))
+        result = run(executor, ("python", "x = '" + "a" * 5_000_000 + "'"))
+        assert result.exit_code != 0
+        assert result.output
+
+
+def test_languages_and_aliases_may_be_written_in_any_way() -> None:
+    with SandboxCodeExecutor(languages=["Py", "sh"], aliases={" Console": "sh"}) as executor:
+        assert executor.SUPPORTED_LANGUAGES == ["python", "sh"]
+        assert run(executor, ("python3", "print(1)"), ("console", "echo 2")).output == "1\n\n2\n"
+        assert (
+            run(executor, ("bash", "echo 3")).output == "Unsupported language: 'bash'. Supported languages: python, sh"
+        )
+    with pytest.raises(ValueError, match="cobol"):
+        SandboxCodeExecutor(languages=["cobol"])
 
 
 def test_restart_is_a_fresh_sandbox() -> None:

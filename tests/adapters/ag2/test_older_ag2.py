@@ -13,7 +13,9 @@ from support.serving import ServedProcess
 pytestmark = [pytest.mark.needs_userns, pytest.mark.needs_network]
 
 PACKAGES = ("ag2==0.14.0", "daytona==0.226.1", "pytest>=9.0,<10", "anyio>=4.12")
-FILES = ("test_executor.py", "test_environments.py", "classic_checks.py", "compared_checks.py")
+FILES = ("test_executor.py", "test_environments.py", "test_state_table.py", "classic_checks.py", "compared_checks.py")
+HERE = "not (daytona or docker)"
+"""Of the rows that other backends have, those of the embedded engine."""
 
 
 @pytest.mark.timeout(1200)  # sixty packages first
@@ -25,7 +27,7 @@ def test_ag2_0_14(tmp_path: Path, service: ServedProcess) -> None:
     tests = [str(Path(__file__).parent / name) for name in FILES]
     settings = ["-c", os.devnull, f"--rootdir={ROOT}", "-o", f"pythonpath={ROOT / 'tests'}", "-o", "anyio_mode=auto"]
     quiet = ["-q", "--noconftest", "--import-mode=importlib", "-p", "no:cacheprovider", "-W", "ignore"]
-    printed = run([str(python), "-m", "pytest", *settings, *quiet, *tests])
+    printed = run([str(python), "-m", "pytest", *settings, *quiet, "-k", HERE, *tests])
     assert " passed" in printed
     assert " skipped" not in printed
     for example in find_examples():

@@ -1,5 +1,6 @@
 """What AG2's users know of its environments, as a table, in each of ours: results, messages, errors."""
 
+import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
 from typing import Any
@@ -10,8 +11,10 @@ from adapters.ag2.conftest import Kind
 from corral.adapters.ag2 import (
     CorralEnvironment,
     DaytonaCodeEnvironment,
+    DaytonaCodeExecutor,
     DaytonaEnvironment,
     DaytonaSandbox,
+    DockerCodeEnvironment,
     DockerEnvironment,
     DockerSandbox,
     ExecResult,
@@ -21,6 +24,7 @@ from corral.adapters.ag2 import (
     framework,
 )
 from corral.adapters.ag2.environments import EnvironmentBase
+from support.dockerd import Daemon
 from support.serving import ServedProcess
 
 pytestmark = pytest.mark.needs_userns
@@ -34,16 +38,24 @@ CALLS: list[tuple[list[str], dict[str, Any], tuple[str, int]]] = [
     (["sh", "-c", "echo [$FOO]"], {}, ("[]\n", 0)),
     (["pwd"], {}, ("/workspace\n", 0)),
     (["sh", "-c", "kill -9 $$"], {}, ("", 137)),
+    (["printf", " a \n\n"], {}, (" a \n\n", 0)),
 ]
 
 
-async def test_results(environment: EnvironmentBase) -> None:
+async def test_results(kind: Kind, environment: EnvironmentBase) -> None:
     async with environment.open() as sandbox:
-        for argv, keywords, expected in CALLS:
-            assert await sandbox.exec(argv, **keywords) == ExecResult(*expected), argv
+        for argv, keywords, (output, exit_code) in CALLS:
+            assert await sandbox.exec(argv, **keywords) == ExecResult(kind.shown(output), exit_code), argv
         assert (await sandbox.exec(["no-such-program"])).exit_code == 127
         assert isinstance(sandbox, framework.get("tools.sandbox", "Sandbox"))
+        assert isinstance(sandbox, framework.get("tools.sandbox", "SandboxBase"))
         assert (sandbox.workdir, sandbox.host_workdir, sandbox.closed) == (PurePosixPath("/workspace"), None, False)
+
+
+async def test_a_program_that_is_not_there_reads_as_with_ag2() -> None:
+    async with LocalSandbox() as sandbox:
+        result = await sandbox.exec(["no such program"])
+        assert (result.output, result.exit_code) == ("Command not found: no such program", 127)
 
 
 async def test_timeouts(kind: Kind) -> None:
@@ -51,15 +63,15 @@ async def test_timeouts(kind: Kind) -> None:
         result = await sandbox.exec(["sh", "-c", "echo begun; sleep 60"], timeout=3)
         assert result.exit_code == 124
         assert result.output.startswith(kind.late)
-        assert result.output.endswith("; it had printed:\nbegun\n")
-        assert (await sandbox.exec(["echo", "on"])).output == "on\n"
+        assert result.output.endswith(kind.shown("; it had printed:\nbegun\n"))
+        assert (await sandbox.exec(["echo", "on"])).output == kind.shown("on\n")
 
 
-async def test_files(environment: EnvironmentBase) -> None:
+async def test_files(kind: Kind, environment: EnvironmentBase) -> None:
     async with environment.open() as sandbox:
         await sandbox.put_file(PurePosixPath("new folder/it's.bin"), b"\xff\x00\r\n")
         assert await sandbox.get_file("new folder/it's.bin") == b"\xff\x00\r\n"
-        assert (await sandbox.exec(["ls", "new folder"])).output == "it's.bin\n"
+        assert (await sandbox.exec(["ls", "new folder"])).output == kind.shown("it's.bin\n")
         for _ in range(2):
             await sandbox.remove_file(PurePosixPath("new folder/it's.bin"))
         assert (await sandbox.exec(["ls", "new folder"])).output == ""
@@ -97,7 +109,7 @@ async def test_one_sandbox_until_it_is_closed_and_then_another(kind: Kind) -> No
     await environment.aclose()
 
 
-async def test_code(environment: EnvironmentBase) -> None:
+async def test_code(kind: Kind, environment: EnvironmentBase) -> None:
     runner = SandboxCodeTool(environment).environment
     for code, language, output, exit_code in (
         ("print(6 * 7)", "python", "42\n", 0),
@@ -106,7 +118,7 @@ async def test_code(environment: EnvironmentBase) -> None:
         ("print('" + "a" * 200_000 + "'[:2])", "python", "aa\n", 0),
     ):
         result = await runner.run(code, language)
-        assert (result.output, result.exit_code) == (output, exit_code), language
+        assert (result.output, result.exit_code) == (kind.shown(output), exit_code), language
     result = await runner.run("console.log(1)", "javascript")
     text = "Language 'javascript' is not enabled. Available: ['python', 'bash']"
     assert (result.output, result.exit_code) == (text, 2)
@@ -115,7 +127,12 @@ async def test_code(environment: EnvironmentBase) -> None:
 # What is refused, and in which words.
 
 BOTH = "Specify either `snapshot` or `image`, not both."
+NAN = float("nan")
 SECOND = "`timeout` must be >= 1 second."
+DRIVEN = (
+    "Variables are only resolvable when the sandbox is driven from an Agent "
+    "(SandboxCodeTool / SandboxShellTool wrappers forward the active Context)."
+)
 LATER = "Variables are only resolvable when SandboxCodeTool is invoked through an Agent."
 
 
@@ -130,6 +147,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: DaytonaSandbox(client=None, params=None, timeout=0), SECOND),
     (lambda: LocalSandbox(timeout=0), "`timeout` must be > 0 seconds."),
     (lambda: CorralEnvironment(timeout=-1), "`timeout` must be > 0 seconds."),
+    (lambda: CorralEnvironment(timeout=NAN), "`timeout` must be > 0 seconds."),
+    (lambda: DaytonaEnvironment(timeout=NAN), SECOND),
+    (lambda: DaytonaCodeExecutor(timeout=NAN), "Timeout must be greater than or equal to 1."),
+    (lambda: DockerCodeEnvironment(timeout=0), SECOND),
 ]
 
 
@@ -183,7 +204,7 @@ LATE: list[tuple[Callable[[], EnvironmentBase], Any, type[Exception], str]] = [
         lambda: DockerEnvironment(image=Variable("picture")),
         None,
         RuntimeError,
-        f"Docker `image` given as Variable but no Context available to resolve it. {LATER}",
+        f"Docker `image` given as Variable but no Context available to resolve it. {DRIVEN}",
     ),
     (
         lambda: DaytonaEnvironment(api_key=Variable("key")),
@@ -232,11 +253,63 @@ async def test_where_a_variable_has_its_value_from(service: ServedProcess, row: 
 # The first generation.
 
 
+FIRST: list[tuple[type, dict[str, Any]]] = [
+    (
+        DaytonaCodeEnvironment,
+        {
+            "api_key": None,
+            "api_url": None,
+            "target": None,
+            "snapshot": None,
+            "image": None,
+            "env_vars": None,
+            "resources": None,
+            "timeout": 60,
+            "languages": ("python", "bash", "javascript", "typescript"),
+        },
+    ),
+    (
+        DockerCodeEnvironment,
+        {
+            "image": "python:3.12-slim",
+            "env_vars": None,
+            "timeout": 60,
+            "network_mode": "none",
+            "mem_limit": "512m",
+            "cpu_quota": None,
+            "user": None,
+            "auto_remove": True,
+            "languages": ("python", "bash"),
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind_of", "parameters"), FIRST)
+def test_signatures_of_the_first_generation(kind_of: type, parameters: dict[str, Any]) -> None:
+    found = inspect.signature(kind_of).parameters
+    assert {name: one.default for name, one in found.items()} == parameters
+    assert {one.kind for one in found.values()} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.needs_docker
+@pytest.mark.timeout(240)
+async def test_containers_of_the_first_generation(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_DOCKER_HOST", daemon.host)
+    async with DockerCodeEnvironment(image=daemon.image) as environment:
+        result = await environment.run("pwd; echo", "bash")
+        assert (result.output, result.exit_code) == ("/workspace\n\n", 0)
+    async with DockerCodeEnvironment(image=Variable("picture")) as later:
+        with pytest.raises(RuntimeError) as caught:
+            await later.run("pwd", "bash")
+    assert str(caught.value) == f"Docker `image` given as Variable but no Context available to resolve it. {LATER}"
+
+
 async def test_code_environment_of_the_first_generation(service: ServedProcess) -> None:
     environment = DaytonaCodeEnvironment(timeout=4, env_vars={"A": "1"})
     assert environment.supported_languages == ("python", "bash", "javascript", "typescript")
-    result = await environment.run("import os; print(os.environ['A'])", "python")
-    assert (result.output, result.exit_code) == ("1\n", 0)
+    result = await environment.run("import os; print(os.environ['A'], os.getcwd())", "python")
+    assert (result.output, result.exit_code) == ("1 /home/daytona\n", 0)
     result = await environment.run("echo begun; sleep 60", "bash")
     assert result.exit_code == 124
     assert result.output.startswith("Execution timed out: ")

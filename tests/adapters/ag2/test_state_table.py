@@ -17,6 +17,7 @@ from corral.adapters.ag2 import (
     Variable,
 )
 from corral.adapters.ag2.environments import EnvironmentBase
+from support.dockerd import Daemon
 from support.project import ROOT
 
 pytestmark = pytest.mark.needs_userns
@@ -37,7 +38,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mak
         request.getfixturevalue("service")
         return DaytonaEnvironment
     if request.param == "docker":
-        daemon = request.getfixturevalue("daemon")
+        daemon: Daemon = request.getfixturevalue("daemon")
         monkeypatch.setenv("CORRAL_DOCKER_HOST", daemon.host)
         return lambda **wishes: DockerEnvironment(image=daemon.image, **wishes)
     return lambda env_vars=None, **wishes: CorralEnvironment(env=env_vars or {}, **wishes)
@@ -72,23 +73,15 @@ async def test_nothing_was_run_yet(make: Make) -> None:
         assert len(environment.environment.sandbox_ids) == 1
 
 
-INSTALL = """
-import os, site
-os.makedirs(site.getusersitepackages(), exist_ok=True)
-open(os.path.join(site.getusersitepackages(), "a_package.py"), "w").write("word = 'installed'")
-"""
+PACKAGES = "/tmp/packages"
+INSTALL = f"import os; os.mkdir('{PACKAGES}'); open('{PACKAGES}/a_package.py', 'w').write('word = 1')"
+IMPORT = f"import sys; sys.path.append('{PACKAGES}'); import a_package; print(a_package.word)"
 
 
 async def test_files_and_installed_packages(make: Make) -> None:
     async with make() as environment:
-        told = await ask(
-            [SandboxCodeTool(environment)],
-            WRITE,
-            READ,
-            python(INSTALL),
-            python("import a_package; print(a_package.word)"),
-        )
-        assert lines(told) == ["", "kept", "", "installed"]
+        told = await ask([SandboxCodeTool(environment)], WRITE, READ, python(INSTALL), python(IMPORT))
+        assert lines(told) == ["", "kept", "", "1"]
 
 
 async def test_variables_of_a_snippet(make: Make) -> None:

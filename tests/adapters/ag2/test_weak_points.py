@@ -4,6 +4,8 @@ import asyncio
 import copy
 import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -183,6 +185,23 @@ def test_1e12_a_sandbox_that_could_not_be_deleted_is_named(
 # Environments.
 
 
+def test_2e1_what_is_forgotten_is_deleted_at_the_exit(service: ServedProcess, living: Living) -> None:
+    before = living()
+    program = """
+import asyncio
+from corral.adapters.ag2 import DaytonaEnvironment
+
+async def main():
+    async with DaytonaEnvironment(env_vars={"A": "1"}).open() as sandbox:
+        print((await sandbox.exec(["sh", "-c", "echo $A"])).output)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "1\n\n", done.stderr
+    wait_until(lambda: living() == before)
+
+
 def test_2e2_one_environment_in_two_event_loops(kind: Kind) -> None:
     environment = kind.make(timeout=30)
 
@@ -190,8 +209,8 @@ def test_2e2_one_environment_in_two_event_loops(kind: Kind) -> None:
         async with environment.open() as sandbox:
             return str((await sandbox.exec(list(argv))).output)
 
-    assert asyncio.run(use("sh", "-c", "echo kept > a.txt; echo first")) == "first\n"
-    assert asyncio.run(use("cat", "a.txt")) == "kept\n"
+    assert asyncio.run(use("sh", "-c", "echo kept > a.txt; echo first")) == kind.shown("first\n")
+    assert asyncio.run(use("cat", "a.txt")) == kind.shown("kept\n")
     asyncio.run(environment.aclose())
 
 
@@ -252,7 +271,7 @@ async def test_2e8_what_failed_is_not_kept_and_what_is_kept_is_bounded(service: 
 async def test_2e9_a_snippet_of_five_megabytes(environment: EnvironmentBase) -> None:
     code = "x = '" + "a" * 5_000_000 + "'\nprint(len(x))"
     result = await SandboxCodeTool(environment).environment.run(code, "python")
-    assert (result.output, result.exit_code) == ("5000000\n", 0)
+    assert (result.output.strip(), result.exit_code) == ("5000000", 0)
 
 
 async def test_2e10_a_timeout_ends_what_a_program_started(environment: EnvironmentBase) -> None:
@@ -265,13 +284,13 @@ async def test_2e10_a_timeout_ends_what_a_program_started(environment: Environme
 async def test_2e10_cancelling_ends_the_program(environment: EnvironmentBase) -> None:
     async with environment.open() as sandbox:
         task = asyncio.ensure_future(sandbox.exec(["sh", "-c", "touch begun; sleep 4; touch later"]))
-        while (await sandbox.exec(["ls"])).output != "begun\n":
+        while (await sandbox.exec(["ls"])).output.strip() != "begun":
             await asyncio.sleep(0.1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await sandbox.exec(["sleep", "5"])
-        assert (await sandbox.exec(["ls"])).output == "begun\n"
+        assert (await sandbox.exec(["ls"])).output.strip() == "begun"
 
 
 async def test_2e10_output_that_is_no_text_and_files_that_do_not_run(environment: EnvironmentBase) -> None:
@@ -308,7 +327,7 @@ async def test_2e11_a_timeout_keeps_files_and_other_programs(environment: Enviro
         await sandbox.put_file("not/yet/there.txt", b"kept")
         assert (await sandbox.exec(["sleep", "60"], timeout=1)).exit_code == 124
         assert await sandbox.get_file("not/yet/there.txt") == b"kept"
-        assert (await other).output == "done\n"
+        assert (await other).output.strip() == "done"
 
 
 async def test_2e12_everything_else_is_there(environment: EnvironmentBase) -> None:

@@ -118,9 +118,9 @@ def test_the_errors_survive_a_pickle_and_are_no_os_error() -> None:
 )
 def test_the_presets(rules: PermissionRuleset, read: str, env: str, write: str, run: str) -> None:
     checker = PermissionChecker(rules)
-    assert checker.check_sync("read", "/work/a.py") == read
-    assert checker.check_sync("read", "/work/.env") == env
-    assert checker.check_sync("write", "/work/a.py") == write
+    assert checker.check_sync("read", "/project/a.py") == read
+    assert checker.check_sync("read", "/project/.env") == env
+    assert checker.check_sync("write", "/project/a.py") == write
     assert checker.check_sync("execute", "ls") == run
 
 

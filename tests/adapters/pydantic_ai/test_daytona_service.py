@@ -64,6 +64,23 @@ def test_out_of_time_is_124_with_what_was_printed(sandbox: DaytonaSandbox) -> No
     assert response.output.startswith("begun\n")
 
 
+def test_commands_in_the_background_go_over_the_wire(sandbox: DaytonaSandbox) -> None:
+    handle = sandbox.execute_background("read line; echo got $line; exit 5")
+    assert [info.running for info in sandbox.list_background()] == [True]
+    assert sandbox.write_background(handle.shell_id, "something\n")
+    printed = ""
+    while True:
+        output = sandbox.read_background(handle.shell_id, wait_seconds=60)
+        printed += output.output
+        if not output.running and not output.waiting:
+            break
+    assert printed.endswith("got something\n")
+    assert output.exit_code == 5
+    other = sandbox.execute_background("sleep 1000")
+    assert sandbox.kill_background(other.shell_id)
+    assert [info.running for info in sandbox.list_background()] == [False, False]
+
+
 def test_the_key_and_the_address_may_come_from_the_environment(
     service: ServedProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

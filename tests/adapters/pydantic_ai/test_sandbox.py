@@ -10,12 +10,19 @@ import pytest
 
 from corral import Sandbox, SandboxGoneError
 from corral.adapters.pydantic_ai import (
+    AsyncBackgroundSandboxProtocol,
     AsyncCorralSandbox,
+    BackgroundSandboxProtocol,
     CorralSandbox,
     DaytonaSandbox,
     EditResult,
     ExecuteResponse,
+    SandboxProtocol,
     WriteResult,
+    apply_hashline_edit,
+    apply_hashline_edit_with_summary,
+    format_hashline_output,
+    line_hash,
 )
 from support.user import OrdinaryUser
 
@@ -250,3 +257,32 @@ again.stop()
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("hello      1\thello EditResult(")
     assert done.stdout.endswith("'line': 'bye'}]\nb'x'\n")
+
+
+def test_the_known_protocols_are_kept() -> None:
+    with Sandbox(backend="memory") as box:
+        plain, awaited = CorralSandbox.over(box), AsyncCorralSandbox.over(box)
+        assert isinstance(plain, BackgroundSandboxProtocol)
+        assert isinstance(plain, SandboxProtocol)
+        assert isinstance(awaited, AsyncBackgroundSandboxProtocol)
+    for protocol, kind in (
+        (BackgroundSandboxProtocol, CorralSandbox),
+        (AsyncBackgroundSandboxProtocol, AsyncCorralSandbox),
+    ):
+        for name in dir(protocol):
+            if name.startswith("_") or name == "id":
+                continue
+            known = inspect.signature(getattr(protocol, name)).parameters
+            ours = inspect.signature(getattr(kind, name)).parameters
+            assert list(ours)[: len(known)] == list(known), name
+            assert [ours[each].default for each in known] == [known[each].default for each in known], name
+            added = list(ours.values())[len(known) :]
+            assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in added), name
+
+
+def test_the_known_functions_for_lines_and_hashes() -> None:
+    assert format_hashline_output("a\nb\nc\n", limit=2) == "1:0c|a\n2:92|b\n\n... (1 more lines)"
+    assert line_hash("a") == "0c"
+    assert apply_hashline_edit("a\nb\n", 1, "0c", "A") == ("A\nb\n", None)
+    done = apply_hashline_edit_with_summary("a\nb\n", 1, "0c", "x\ny", insert_after=True)
+    assert done == ("a\nx\ny\nb\n", None, "Inserted 2 line(s) after line 1")

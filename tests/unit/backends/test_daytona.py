@@ -192,7 +192,7 @@ def test_labels_that_others_wrote_do_no_harm() -> None:
 
 
 def test_owned_sandbox_names_its_owner_and_is_private() -> None:
-    box = remote(labels=life.owned_labels(make_spec(labels={"a": "b"}), None))
+    box = remote(labels=life.owned_labels(make_spec(labels={"a": "b"}), None, mark="m"))
     assert life.is_owned(box)
     assert box.labels[life.OWNER]
     assert life.user_labels(box.labels) == {"a": "b"}

@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from corral.adapters.pydantic_ai.capability import ConsoleCapability, CorralWorkspaces
     from corral.adapters.pydantic_ai.checker import PermissionAskError, PermissionChecker, PermissionDeniedError
     from corral.adapters.pydantic_ai.daytona import AsyncDaytonaSandbox, DaytonaSandbox
+    from corral.adapters.pydantic_ai.hashline import (
+        apply_hashline_edit,
+        apply_hashline_edit_with_summary,
+        format_hashline_output,
+        line_hash,
+    )
+    from corral.adapters.pydantic_ai.protocols import (
+        AsyncBackendProtocol,
+        AsyncBackgroundSandboxProtocol,
+        AsyncSandboxProtocol,
+        BackendProtocol,
+        BackgroundSandboxProtocol,
+        SandboxProtocol,
+    )
     from corral.adapters.pydantic_ai.results import (
         BackgroundHandle,
         BackgroundOutput,
@@ -45,18 +59,17 @@ if TYPE_CHECKING:
     from corral.adapters.pydantic_ai.workspace import CorralWorkspace
 
 _HOME_OF = {
-    "SessionManager": "sessions",
-    "RuntimeConfig": "runtime",
+    "AsyncBackendProtocol": "protocols",
+    "AsyncBackgroundSandboxProtocol": "protocols",
+    "AsyncCorralSandbox": "sandbox",
+    "AsyncDaytonaSandbox": "daytona",
+    "AsyncSandboxProtocol": "protocols",
     "BUILTIN_RUNTIMES": "runtime",
-    "get_runtime": "runtime",
-    "PermissionChecker": "checker",
-    "PermissionAskError": "checker",
-    "PermissionDeniedError": "checker",
+    "BackendProtocol": "protocols",
     "BackgroundHandle": "results",
     "BackgroundOutput": "results",
     "BackgroundProcessInfo": "results",
-    "AsyncCorralSandbox": "sandbox",
-    "AsyncDaytonaSandbox": "daytona",
+    "BackgroundSandboxProtocol": "protocols",
     "ConsoleCapability": "capability",
     "ConsoleDeps": "source",
     "CorralSandbox": "sync",
@@ -72,15 +85,26 @@ _HOME_OF = {
     "GrepMatch": "results",
     "OperationPermissions": "rules",
     "PERMISSIVE_RULESET": "rules",
+    "PermissionAskError": "checker",
+    "PermissionChecker": "checker",
+    "PermissionDeniedError": "checker",
     "PermissionRule": "rules",
     "PermissionRuleset": "rules",
     "READONLY_RULESET": "rules",
+    "RuntimeConfig": "runtime",
     "SECRETS_PATTERNS": "rules",
     "STRICT_RULESET": "rules",
     "SYSTEM_PATTERNS": "rules",
+    "SandboxProtocol": "protocols",
+    "SessionManager": "sessions",
     "WriteResult": "results",
+    "apply_hashline_edit": "hashline",
+    "apply_hashline_edit_with_summary": "hashline",
     "create_console_toolset": "toolset",
     "create_ruleset": "rules",
+    "format_hashline_output": "hashline",
+    "get_runtime": "runtime",
+    "line_hash": "hashline",
 }
 
 __all__ = [
@@ -92,11 +116,16 @@ __all__ = [
     "SECRETS_PATTERNS",
     "STRICT_RULESET",
     "SYSTEM_PATTERNS",
+    "AsyncBackendProtocol",
+    "AsyncBackgroundSandboxProtocol",
     "AsyncCorralSandbox",
     "AsyncDaytonaSandbox",
+    "AsyncSandboxProtocol",
+    "BackendProtocol",
     "BackgroundHandle",
     "BackgroundOutput",
     "BackgroundProcessInfo",
+    "BackgroundSandboxProtocol",
     "ConsoleCapability",
     "ConsoleDeps",
     "CorralSandbox",
@@ -115,11 +144,16 @@ __all__ = [
     "PermissionRule",
     "PermissionRuleset",
     "RuntimeConfig",
+    "SandboxProtocol",
     "SessionManager",
     "WriteResult",
+    "apply_hashline_edit",
+    "apply_hashline_edit_with_summary",
     "create_console_toolset",
     "create_ruleset",
+    "format_hashline_output",
     "get_runtime",
+    "line_hash",
 ]
 
 

@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,6 +24,7 @@ from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecEr
 from corral.image import Image
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import HOME, Resources, Spec
+from corral.tokens import TokenBook
 
 POWERS = frozenset({"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"})
 _SHORT_SECONDS = 10.0
@@ -59,8 +59,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         self._target = target
         self._os_user = os_user
         self._create_timeout = create_timeout
-        self._lock = threading.Lock()
-        self._tokens: dict[str, concurrent.futures.Future[DaytonaSandbox]] = {}
+        self._tokens: TokenBook[DaytonaSandbox] = TokenBook()
         self._owned: weakref.WeakSet[DaytonaSandbox] = weakref.WeakSet()
         self._undoing: list[tuple[str | None, concurrent.futures.Future[None]]] = []
         self._prepared: dict[str, Remote] = {}
@@ -75,50 +74,13 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         await self._refuse_network(spec)
         if spec.snapshot is not None:
             spec = replace(spec, snapshot=(await find_snapshot(self._client, spec.snapshot)).name)
-        if spec.client_token is None:
-            return await self._make(spec, on_event)
-        # One of that token that was cancelled is deleted first: it must not be found, and then go.
-        for undoing in [future for token, future in self._undoing if token == spec.client_token]:
-            await asyncio.shield(asyncio.wait([asyncio.wrap_future(undoing)]))
-        while True:
-            with self._lock:
-                first = self._tokens.get(spec.client_token)
-                if first is None:
-                    ours: concurrent.futures.Future[DaytonaSandbox] = concurrent.futures.Future()
-                    self._tokens[spec.client_token] = ours
-            if first is None:
-                return await self._make_once(spec.client_token, ours, spec, on_event)
-            with contextlib.suppress(concurrent.futures.CancelledError):
-                known = await asyncio.shield(asyncio.wrap_future(first))
-                if not known.closed and await known.is_alive():
-                    return known
-            with self._lock:
-                # The first one was cancelled, or its sandbox is closed: whoever comes now is the first.
-                if self._tokens.get(spec.client_token) is first:
-                    del self._tokens[spec.client_token]
-
-    async def _make_once(
-        self,
-        token: str,
-        promise: concurrent.futures.Future[DaytonaSandbox],
-        spec: Spec,
-        on_event: Callable[[Event], None] | None,
-    ) -> DaytonaSandbox:
-        try:
-            sandbox = await self._make(spec, on_event)
-        except BaseException as error:
-            with self._lock:
-                self._tokens.pop(token, None)
-            if isinstance(error, Exception):
-                promise.set_exception(error)
-                promise.exception()
-            else:
-                promise.cancel()
-            raise
-        promise.set_result(sandbox)
-        return sandbox
+        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec, on_event))
 
     async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> DaytonaSandbox:
+        if spec.client_token is not None:
+            # One of that token that was cancelled is deleted first: it must not be found, and then go.
+            for undoing in [future for token, future in list(self._undoing) if token == spec.client_token]:
+                await asyncio.wait([asyncio.wrap_future(undoing)])
         return await self.made(
             Making(self._client), lambda making: self._ask_for_one(making, spec), spec, on_event=on_event
         )

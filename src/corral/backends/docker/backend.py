@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import os
-import tarfile
 import threading
 import time
 import uuid
@@ -37,6 +35,7 @@ from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.sandbox import NAME, Body, DockerSandbox, resized
 from corral.backends.docker.seam import gone, mapped
 from corral.backends.docker.settings import Isolation, make_settings
+from corral.backends.docker.tars import make_entry, make_tar
 from corral.errors import BackendUnavailableError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo, SnapshotInfo
 from corral.spec import Spec, check_name
@@ -224,12 +223,8 @@ class DockerBackend:
     async def _make_workdir(self, container: str, path: str, user: tuple[int, int, str]) -> None:
         """The user's own folder, laid down by the daemon: the user may not make it everywhere."""
         if path.strip("/") and not await self._api.has_path(container, path):
-            info = tarfile.TarInfo(path.strip("/"))
-            info.type, info.mode, info.uid, info.gid, info.mtime = tarfile.DIRTYPE, 0o755, user[0], user[1], time.time()
-            sink = io.BytesIO()
-            with tarfile.open(fileobj=sink, mode="w") as tar:
-                tar.addfile(info)
-            await self._api.put_archive(container, "/", sink.getvalue())
+            info = make_entry(path.strip("/"), mode=0o755, size=None, uid=user[0], gid=user[1])
+            await self._api.put_archive(container, "/", make_tar((info, b"")))
 
     async def _clear_up(self, creating: asyncio.Future[str], sandbox: DockerSandbox, body: Body) -> None:
         """Nothing of a create that failed or was cancelled stays."""

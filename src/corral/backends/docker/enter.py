@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import os
 import secrets
-import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +17,7 @@ from importlib.resources import files
 from typing import Any
 
 from corral.backends.docker.insidescripts import part_env
+from corral.backends.docker.tars import make_entry, make_tar
 from corral.command import SpawnRequest
 from corral.errors import CapabilityError, CorralError, ExecError, InvalidCommandError, WorkdirError
 
@@ -79,18 +78,12 @@ def make_mount(*, writable: bool = False) -> dict[str, Any]:
 def pack(program: bytes) -> bytes:
     """The volume's content: the program, an empty file and an empty folder to lay over what is hidden."""
     # Who runs what he may not read can't be looked into by others of his own: what `enter` says of a user is true.
-    entries = (("enter", 0o111, program), ("file", 0o444, b""), ("folder", 0, None), ("ready", 0o444, b""))
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w") as tar:
-        for name, mode, content in entries:
-            info = tarfile.TarInfo(name)
-            info.mode = mode
-            if content is None:
-                info.type = tarfile.DIRTYPE
-            else:
-                info.size = len(content)
-            tar.addfile(info, None if content is None else io.BytesIO(content))
-    return sink.getvalue()
+    return make_tar(
+        (make_entry("enter", mode=0o111, size=len(program)), program),
+        (make_entry("file", mode=0o444, size=0), b""),
+        (make_entry("folder", mode=0, size=None), b""),
+        (make_entry("ready", mode=0o444, size=0), b""),
+    )
 
 
 # The filter.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import logging
 import re
-import tarfile
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -15,6 +13,7 @@ from aiodocker.exceptions import DockerError
 from corral.backends.docker.container import IMAGE_LABEL
 from corral.backends.docker.engine_api import EngineApi, Json
 from corral.backends.docker.settings import Settings
+from corral.backends.docker.tars import make_entry, make_tar
 from corral.errors import BackendUnavailableError
 from corral.image import Image
 
@@ -88,9 +87,4 @@ async def _follow(steps: AsyncIterator[Json], name: str) -> None:
 
 
 def _make_context(dockerfile: bytes) -> bytes:
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w") as tar:
-        info = tarfile.TarInfo("Dockerfile")
-        info.size = len(dockerfile)
-        tar.addfile(info, io.BytesIO(dockerfile))
-    return sink.getvalue()
+    return make_tar((make_entry("Dockerfile", mode=0o644, size=len(dockerfile)), dockerfile))

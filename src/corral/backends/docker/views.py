@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import secrets
-import tarfile
 import uuid
 from collections.abc import AsyncIterator
 
@@ -33,12 +31,13 @@ from corral.backends.docker.enter import (
 )
 from corral.backends.docker.seam import CONFLICT
 from corral.backends.docker.settings import Settings
+from corral.backends.docker.tars import make_entry, make_tar
 from corral.command import SpawnRequest
 from corral.spec import Spec
 
 _REPO = "corral-enter"
 _NOBODY = Who(65534, 65534, (65534,), "")
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 60.0
 _MAX_ANSWER_BYTES = 4096
 
 
@@ -49,16 +48,21 @@ class Views:
         self._api = api
         self._settings = settings
         self._lock = asyncio.Lock()
-        self._tried = False
+        self._is_certain = False
         self._lack: str | None = None
 
     async def find_lack(self) -> str | None:
-        """Why there are no views, None if there are. Asked once: it takes a container. Raises: DockerError."""
+        """Why there are no views, None if there are. It takes a container, so what is certain is asked once."""
         async with self._lock:
-            if not self._tried:
-                self._lack = await self._try()
-                self._tried = True
-        return self._lack
+            if not self._is_certain:
+                try:
+                    self._lack = await self._try()
+                    self._is_certain = True
+                except DockerError as error:
+                    self._lack = f"the daemon refused: {str(error.message)[:200]}"
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    self._lack = f"the daemon failed: {type(error).__name__}"
+            return self._lack
 
     async def _try(self) -> str | None:
         if self._settings.isolation == "gvisor":
@@ -68,24 +72,15 @@ class Views:
         if program is None:
             return f"there is no `enter` for machines of the kind {architecture!r}"
         image = await self._ensure_image()
-        try:
-            await self._ensure_volume(image, program)
-            return await self._make_one(image)
-        except DockerError as error:
-            return f"the daemon refused: {str(error.message)[:200]}"
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return f"the daemon failed: {type(error).__name__}"
+        await self._ensure_volume(image, program)
+        return await self._make_one(image)
 
     async def _ensure_image(self) -> str:
         """An image of nothing: what is tried here must not wait for any other to be fetched."""
         name = f"{_REPO}:{find_version()}"
         if await self._api.inspect_image(name) is None:
-            sink = io.BytesIO()
-            with tarfile.open(fileobj=sink, mode="w") as tar:
-                folder = tarfile.TarInfo(FOLDER.strip("/"))
-                folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-                tar.addfile(folder)
-            await self._api.import_image(sink.getvalue(), name=name)
+            content = make_tar((make_entry(FOLDER.strip("/"), mode=0o755, size=None), b""))
+            await self._api.import_image(content, name=name)
         return name
 
     # The volume.

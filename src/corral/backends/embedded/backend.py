@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
-import contextlib
 import os
 import threading
 import uuid
@@ -25,6 +23,7 @@ from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import CapabilityError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import HOME, Spec
+from corral.tokens import TokenBook
 
 NAME = "embedded"
 POWERS = frozenset(
@@ -50,7 +49,7 @@ class EmbeddedBackend(BackendPowers):
     def __init__(self, data_folder: Path | str | None = None) -> None:
         self.data_folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
         self._launcher = LauncherClient(self.data_folder)
-        self._tokens: dict[str, concurrent.futures.Future[EmbeddedSandbox]] = {}
+        self._tokens: TokenBook[EmbeddedSandbox] = TokenBook()
         self._bases: dict[str, tuple[Tree, ...]] = {}
         self._lock = threading.Lock()
         self._exit_registered = False
@@ -59,44 +58,7 @@ class EmbeddedBackend(BackendPowers):
         """See `Backend`."""
         _refuse_what_is_missing(spec)
         self._clean_up_at_exit()
-        if spec.client_token is None:
-            return await self._make(spec, on_event)
-        while True:
-            with self._lock:
-                first = self._tokens.get(spec.client_token)
-                if first is None:
-                    ours: concurrent.futures.Future[EmbeddedSandbox] = concurrent.futures.Future()
-                    self._tokens[spec.client_token] = ours
-            if first is None:
-                return await self._make_once(spec.client_token, ours, spec, on_event)
-            with contextlib.suppress(concurrent.futures.CancelledError):
-                known = await asyncio.shield(asyncio.wrap_future(first))
-                if not known.closed and await known.is_alive():
-                    return known
-            with self._lock:
-                # The first one was cancelled, or its sandbox is closed: whoever comes now is the first.
-                if self._tokens.get(spec.client_token) is first:
-                    del self._tokens[spec.client_token]
-
-    async def _make_once(
-        self,
-        token: str,
-        promise: concurrent.futures.Future[EmbeddedSandbox],
-        spec: Spec,
-        on_event: Callable[[Event], None] | None,
-    ) -> EmbeddedSandbox:
-        try:
-            sandbox = await self._make(spec, on_event)
-        except BaseException as error:
-            with self._lock:
-                self._tokens.pop(token, None)
-            if isinstance(error, Exception):
-                promise.set_exception(error)
-            else:
-                promise.cancel()
-            raise
-        promise.set_result(sandbox)
-        return sandbox
+        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec, on_event))
 
     async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> EmbeddedSandbox:
         ground = await self.prepare_ground(spec)

@@ -17,7 +17,15 @@ from corral.engine import syscalls, wire
 from corral.engine.client import ask
 from corral.engine.errors import GoneError
 from corral.errors import SandboxFileError, SandboxFileInterruptedError, SandboxFileKindError, SandboxFileNotFoundError
-from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, DEFAULT_READ_LIMIT_BYTES, FilesBase, encode
+from corral.files import (
+    CHUNK_BYTES,
+    DEFAULT_MATCH_LIMIT,
+    DEFAULT_READ_LIMIT_BYTES,
+    FilesBase,
+    check_content,
+    encode,
+    stream_descriptor,
+)
 from corral.paths import SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
@@ -159,19 +167,9 @@ class EmbeddedFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self.at(path)
         descriptor = await self._open(target)
-        try:
-            # Up to the size it had when opened: a file that grows for ever must end here all the same.
-            remaining = os.fstat(descriptor).st_size
-            while remaining > 0:
-                # Not in a thread: the read is short, and a cancelled thread would go on with a closed descriptor.
-                chunk = os.read(descriptor, min(chunk_bytes, remaining))
-                if not chunk:
-                    return
-                remaining -= len(chunk)
+        async with contextlib.aclosing(stream_descriptor(descriptor, chunk_bytes=chunk_bytes)) as stream:
+            async for chunk in stream:
                 yield chunk
-                await asyncio.sleep(0)
-        finally:
-            os.close(descriptor)
 
     async def _open(self, path: SandboxPath) -> int:
         """An open descriptor, checked again on this side: a regular file, and nothing of /proc."""
@@ -203,11 +201,9 @@ class EmbeddedFiles(FilesBase):
         message: wire.Message = {"path": target, "parents": parents, "exclusive": exclusive, "append": append}
         if mode is not None:
             message["mode"] = mode
-        if isinstance(content, AsyncIterable):
-            return await self._write_stream(target, message, content)
-        if not isinstance(content, str | bytes | bytearray | memoryview):
-            raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
-        data = encode(content) if isinstance(content, str) else bytes(content)
+        data = check_content(content)
+        if not isinstance(data, bytes):
+            return await self._write_stream(target, message, data)
         carrier = wire.memory_file(data) if len(data) < CHUNK_BYTES else await asyncio.to_thread(wire.memory_file, data)
         try:
             await self._ask({"op": "write", **message}, (carrier,), path=target)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import hashlib
 import posixpath
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 
@@ -14,12 +13,10 @@ from corral.backends.memory import search
 from corral.backends.memory.tree import WRITE, Node, Spot, Tree, refuse
 from corral.errors import (
     FILE_ERRORS_BY_ERRNO,
-    EditConflictError,
-    EditError,
     SandboxFileError,
     SandboxFileNotFoundError,
 )
-from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, encode
+from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, check_content, encode, replace_text
 from corral.paths import SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
@@ -73,12 +70,8 @@ class MemoryFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self.at(path)
         self._guard()
-        if isinstance(content, AsyncIterable):
-            data = b"".join([piece async for piece in content])
-        elif isinstance(content, str | bytes | bytearray | memoryview):
-            data = encode(content) if isinstance(content, str) else bytes(content)
-        else:
-            raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
+        given = check_content(content)
+        data = given if isinstance(given, bytes) else b"".join([piece async for piece in given])
         await asyncio.sleep(0)
         with self._acting(target, "write") as tree:
             if parents:
@@ -97,25 +90,12 @@ class MemoryFiles(FilesBase):
         with self._acting(path, "edit") as tree:
             spot = tree.find(path)
             node = tree.regular(path)
-            if expected_sha256 is not None and hashlib.sha256(node.data).hexdigest() != expected_sha256:
-                text = f"{path}: the file has changed since it was read"
-                raise EditConflictError(
-                    text, path=path, sandbox_id=self._sandbox_id, op="edit", hint="read it again and retry"
-                )
-            count = node.data.count(old)
-            if count != 1 and not (count and replace_all):
-                text = (
-                    "the text to replace is not in the file"
-                    if not count
-                    else f"the text to replace occurs {count} times"
-                )
-                hint = "give more of the text around it, or replace_all=True" if count else "read the file again"
-                raise EditError(
-                    f"{path}: {text}", path=path, sandbox_id=self._sandbox_id, op="edit", hint=hint, count=count
-                )
-            changed = node.data.replace(old, new)
+            changed, result = replace_text(
+                path, node.data, old, new,
+                replace_all=replace_all, expected_sha256=expected_sha256, sandbox_id=self._sandbox_id,
+            )  # fmt: skip
             tree.put(spot, Node("file", node.mode, data=changed))
-        return EditResult(path, count, hashlib.sha256(changed).hexdigest(), len(changed))
+        return result
 
     # About files.
 

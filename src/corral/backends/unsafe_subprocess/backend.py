@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
 import logging
 import os
 import sys
@@ -21,6 +19,7 @@ from corral.backends.unsafe_subprocess.sandbox import NAME, HostSandbox
 from corral.errors import CapabilityError
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import Spec
+from corral.tokens import TokenBook
 
 WARNING = (
     "the unsafe-subprocess backend has NO ISOLATION: programs run as you, on this machine, "
@@ -50,52 +49,14 @@ class UnsafeSubprocessBackend:
         self._folder = folder
         self._swept = False
         self._grips: weakref.WeakSet[Grip] = weakref.WeakSet()
-        self._tokens: dict[str, concurrent.futures.Future[HostSandbox]] = {}
-        self._lock = threading.Lock()
+        self._tokens: TokenBook[HostSandbox] = TokenBook()
 
     async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> HostSandbox:
         """See `Backend`. Warns."""
         _refuse_what_is_missing(spec)
         warnings.warn(WARNING, UnsafeWarning, stacklevel=2)
         log.warning(WARNING)
-        if spec.client_token is None:
-            return await self._make(spec, on_event)
-        while True:
-            with self._lock:
-                first = self._tokens.get(spec.client_token)
-                if first is None:
-                    ours: concurrent.futures.Future[HostSandbox] = concurrent.futures.Future()
-                    self._tokens[spec.client_token] = ours
-            if first is None:
-                return await self._make_once(spec.client_token, ours, spec, on_event)
-            with contextlib.suppress(concurrent.futures.CancelledError):
-                known = await asyncio.shield(asyncio.wrap_future(first))
-                if not known.closed and await known.is_alive():
-                    return known
-            with self._lock:
-                # The first one was cancelled, or its sandbox is closed: whoever comes now is the first.
-                if self._tokens.get(spec.client_token) is first:
-                    del self._tokens[spec.client_token]
-
-    async def _make_once(
-        self,
-        token: str,
-        promise: concurrent.futures.Future[HostSandbox],
-        spec: Spec,
-        on_event: Callable[[Event], None] | None,
-    ) -> HostSandbox:
-        try:
-            sandbox = await self._make(spec, on_event)
-        except BaseException as error:
-            with self._lock:
-                self._tokens.pop(token, None)
-            if isinstance(error, Exception):
-                promise.set_exception(error)
-            else:
-                promise.cancel()
-            raise
-        promise.set_result(sandbox)
-        return sandbox
+        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec, on_event))
 
     async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> HostSandbox:
         base = find_base(self._folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import hashlib
 import os
 import stat
 import tarfile
@@ -16,8 +15,17 @@ from typing import TypeVar
 
 from corral.backends.unsafe_subprocess import tree
 from corral.backends.unsafe_subprocess.folders import Names
-from corral.errors import FILE_ERRORS_BY_ERRNO, CapabilityError, CorralError, EditError, SandboxFileError
-from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, DEFAULT_READ_LIMIT_BYTES, FilesBase, encode
+from corral.errors import FILE_ERRORS_BY_ERRNO, CapabilityError, CorralError, SandboxFileError
+from corral.files import (
+    CHUNK_BYTES,
+    DEFAULT_MATCH_LIMIT,
+    DEFAULT_READ_LIMIT_BYTES,
+    FilesBase,
+    check_content,
+    encode,
+    replace_text,
+    stream_descriptor,
+)
 from corral.paths import SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
@@ -103,19 +111,11 @@ class HostFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "read"):
-            descriptor = tree.open_regular(target)
-            try:
-                remaining = os.fstat(descriptor).st_size
-                while remaining > 0:
-                    # Not in a thread: the read is short, and a cancelled thread would go on with a closed descriptor.
-                    chunk = os.read(descriptor, min(chunk_bytes, remaining))
-                    if not chunk:
-                        return
-                    remaining -= len(chunk)
+            async with contextlib.aclosing(
+                stream_descriptor(tree.open_regular(target), chunk_bytes=chunk_bytes)
+            ) as stream:
+                async for chunk in stream:
                     yield chunk
-                    await asyncio.sleep(0)
-            finally:
-                os.close(descriptor)
 
     async def write(
         self,
@@ -129,14 +129,13 @@ class HostFiles(FilesBase):
     ) -> int:
         """See `AsyncFiles`."""
         target = self._begin(path)
-        if not isinstance(content, str | bytes | bytearray | memoryview | AsyncIterable):
-            raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
+        given = check_content(content)
         with self._told(target, "write"):
             real = self._ours(target, follow=True)
             replacing = tree.Replacing(real, mode=mode, parents=parents, exclusive=exclusive, append=append)
         total = 0
         try:
-            async for piece in _pieces(content):
+            async for piece in _pieces(given):
                 with self._told(target, "write"):
                     replacing.write(piece)
                 total += len(piece)
@@ -151,24 +150,21 @@ class HostFiles(FilesBase):
         self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
     ) -> EditResult:
         self._guard()
-        count = 0
+        result: EditResult | None = None
 
         def edit(content: bytes) -> bytes:
-            nonlocal count
-            changed, count = tree.replace_text(content, old, new, replace_all=replace_all, expected=expected_sha256)
+            nonlocal result
+            changed, result = replace_text(
+                path, content, old, new,
+                replace_all=replace_all, expected_sha256=expected_sha256, sandbox_id=self._sandbox_id,
+            )  # fmt: skip
             return changed
 
         with self._told(path, "edit"):
             self._ours(path, follow=True)
-            try:
-                changed = tree.change(path, edit)
-            except EditError as error:
-                raise EditError(
-                    f"{path}: {error.message}", path=path, sandbox_id=self._sandbox_id, op="edit", hint=error.hint,
-                    count=error.count,
-                ) from error  # fmt: skip
-        assert changed is not None, "every edit changes"
-        return EditResult(path, count, hashlib.sha256(changed).hexdigest(), len(changed))
+            tree.change(path, edit)
+        assert result is not None, "every edit changes"
+        return result
 
     # About files.
 
@@ -378,13 +374,13 @@ class HostFiles(FilesBase):
         return checked.count
 
 
-async def _pieces(content: bytes | str | AsyncIterable[bytes]) -> AsyncIterator[bytes | memoryview]:
-    if isinstance(content, AsyncIterable):
+async def _pieces(content: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes | memoryview]:
+    if not isinstance(content, bytes):
         async for piece in content:
             yield piece
             await asyncio.sleep(0)
         return
-    view = memoryview(encode(content) if isinstance(content, str) else bytes(content))
+    view = memoryview(content)
     for offset in range(0, len(view), 4 * CHUNK_BYTES):
         if offset:
             await asyncio.sleep(0)

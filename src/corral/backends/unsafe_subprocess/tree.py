@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import secrets
 import stat
@@ -15,7 +14,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from corral.errors import EditConflictError, EditError, SandboxFileError
+from corral.errors import EditConflictError, SandboxFileError
 from corral.results import FileInfo, FileKind
 
 MAX_EDIT_BYTES = 64 * 1024 * 1024
@@ -197,21 +196,6 @@ def change(path: str, edit: Callable[[bytes], bytes | None]) -> bytes | None:
         if changed is None or write_whole(os.path.realpath(path), changed, before):
             return changed
     raise EditConflictError("the file kept changing while it was edited", hint="read it again and retry")
-
-
-def replace_text(
-    content: bytes, old: bytes, new: bytes, *, replace_all: bool, expected: str | None
-) -> tuple[bytes, int]:
-    """The changed content, and how often. Raises: EditError, EditConflictError."""
-    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
-        raise EditConflictError("the file has changed since it was read", hint="read it again and retry")
-    count = content.count(old)
-    if count == 0:
-        raise EditError("the text to replace is not in the file", hint="read the file again")
-    if count > 1 and not replace_all:
-        text = f"the text to replace occurs {count} times"
-        raise EditError(text, hint="give more of the text around it, or replace_all=True", count=count)
-    return content.replace(old, new), count
 
 
 # The tree.

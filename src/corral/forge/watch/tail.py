@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,8 +68,6 @@ class Tail:
             self._parts.append(part)
 
     def _pass_on(self, line: bytes) -> None:
-        try:
-            event = ForgeEvent.from_line(line.decode("utf-8", "replace"))
-        except (ValueError, KeyError, TypeError):
-            return
-        self._listener(event)
+        # A line that somebody wrote by hand may hold anything; the rest of the log is shown all the same.
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self._listener(ForgeEvent.from_line(line.decode("utf-8", "replace")))

@@ -3,6 +3,7 @@
 (function () {
   const MAX_LOG_CHARACTERS = 24 * 1024;
   const MAX_LOG_PIECES = 400;
+  const MANY_LANES = 12;
   const PHASES = { waiting: "waiting", create: "creating", place: "placing", run: "running", collect: "collecting", ended: "ended" };
   const byId = (id) => document.getElementById(id);
   const make = (tag, className, text) => {
@@ -252,6 +253,7 @@
       lane.show(mostMemory);
       if (rows.children[index] !== lane.row) rows.insertBefore(lane.row, rows.children[index] || null);
     });
+    byId("lanes").classList.toggle("many", lanes.size > MANY_LANES);
     for (const lane of lanes.values()) lane.root.hidden = !fits(lane);
   }
 
