@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from typing import NoReturn
 
 from corral import transfer
@@ -244,7 +244,7 @@ def check_content(content: bytes | str | AsyncIterable[bytes]) -> bytes | AsyncI
     raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
 
 
-async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncIterator[bytes]:
+async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
     """The content of an open regular file, which is closed in the end.
 
     Up to the size it had when opened: a file that grows for ever must end here all the same.

@@ -27,6 +27,7 @@ CANNOT = {
     "on_output_gets_everything": _ORDER,
     "events_are_in_order": _ORDER,
     "session_commands_are_followed": _ORDER,
+    "session_keeps_state": _ORDER,  # that it keeps its state, a test below shows
     "output_is_read_by_several": _ORDER,  # of one stream, the test below shows it
 }
 
@@ -166,6 +167,21 @@ def test_output_of_one_stream_is_read_by_several(daemon: Daemon) -> None:
         return seen
 
     assert asyncio.run(use()) == [b"first\nmiddle\nlast\n"] * 4
+
+
+def test_a_session_keeps_its_state(daemon: Daemon) -> None:
+    async def use() -> tuple[bytes, int | None]:
+        backend = make()
+        box = await backend.create(make_spec())
+        session = await box.open_session("work")
+        await session.run("mkdir -p d; cd d; x=5; export Y=6; f() { echo f$1; }; sleep 1000 & echo started")
+        command = await session.run("pwd; echo $x $(sh -c 'echo $Y'); f 7; kill -0 $! && echo alive; (exit 3)")
+        logs = await session.logs(command.id)
+        await session.delete()
+        await backend.aclose()
+        return logs.stdout, command.exit_code
+
+    assert asyncio.run(use()) == (b"/home/daytona/d\n5 6\nf7\nalive\n", 3)
 
 
 def test_what_the_daemon_has_not_got_is_said_with_a_remedy(daemon: Daemon) -> None:

@@ -20,7 +20,6 @@ from corral.cli.root import root
 from corral.errors import BackendUnavailableError
 from corral.forge.runfolder import read_run
 from corral.spec import Spec
-from support.serving import served
 
 pytestmark = pytest.mark.needs_userns
 
@@ -309,7 +308,7 @@ def test_page_is_served_until_ctrl_c() -> None:
     assert only_run().name.encode() in shown
 
 
-# When sandboxes can't be had, and somewhere else.
+# When sandboxes can't be had, and beside the page.
 
 
 class Failing(EmbeddedBackend):
@@ -329,6 +328,7 @@ def test_want_of_sandboxes_is_nobodys_loss_and_exit_code_1(monkeypatch: pytest.M
     result = corral("run", write("a.py", WRITES.format("a")), "-o", "goal")
     assert code_of(result) == 1
     assert "[a] infrastructure: create: no room" in result.output
+    assert "Nobody could be run." in result.output
     assert f"to go on: corral forge run --resume {only_run()}" in result.output
     monkeypatch.setitem(registry._opened, "embedded", EmbeddedBackend())
     again = corral("run", "--resume", str(only_run()))
@@ -336,14 +336,12 @@ def test_want_of_sandboxes_is_nobodys_loss_and_exit_code_1(monkeypatch: pytest.M
     assert "Winner: a" in again.output
 
 
-def test_contest_on_a_server_that_dotenv_names(tmp_path: Path) -> None:
-    with served(tmp_path / "server") as server:
-        Path(".env").write_text(f"DAYTONA_API_KEY={server.key}\nDAYTONA_BASE_URL={server.url}\n")
-        result = corral("run", write("a.py", WRITES.format("a")), "-o", "goal", "--daytona")
-        assert code_of(result) == 0, result.output
-    assert read_run(only_run()).definition["settings"]["backend"] == "daytona"
-    assert "[a] said by a" in result.output
-    assert "Winner: a" in result.output
+def test_judge_that_fails_loses_nothing_and_is_asked_again() -> None:
+    imports = "from corral.forge import Judge\nfrom corral.forge.judge import PythonScore\n"
+    write("judge.py", f"{imports}def rate(work):\n    return 1 / 0\njudge = Judge(scores=[PythonScore(rate)])\n")
+    result = corral("run", write("a.py", WRITES.format("a")), "-o", "goal", "--judge", "judge.py:judge")
+    assert "division by zero" in message_of(result)
+    assert f"to go on: corral forge run --resume {only_run()} --judge judge.py:judge" in result.output
 
 
 def test_page_is_there_while_it_runs() -> None:

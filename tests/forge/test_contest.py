@@ -472,3 +472,15 @@ def test_killed_run_is_resumed(tmp_path: Path) -> None:
                 seen += 1
         assert read_run(run).attempts == {(a.candidate, a.round): a for a in resumed.attempts}
     assert seen > 0
+
+
+async def test_judges_have_the_setup_too(tmp_path: Path) -> None:
+    from corral.forge import Judge
+    from corral.forge.judge.commands import Command
+
+    contest = Contest(
+        [script(tmp_path, "a.py", WRITES)], "goal", Judge(gates=(Command("test -e ~/given"),), scores=()),
+        setup="touch given", artifacts_dir=tmp_path,
+    )  # fmt: skip
+    (standing,) = (await contest.run()).standings
+    assert [gate.passed for gate in standing.gates] == [True], standing

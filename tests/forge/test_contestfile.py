@@ -1,13 +1,17 @@
 """`contest.toml`: everything that may be in it, and that nothing else may."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from corral.errors import SpecError
-from corral.forge.contestfile import find_contest_file, read_contest_file
+from corral.forge.contestfile import _TOP, find_contest_file, read_contest_file
+from corral.forge.settings import Settings
 from corral.forge.sources import Command, Folder, Script
 from corral.spec import Resources
+from support.project import ROOT, read_blocks
 
 
 @pytest.fixture
@@ -140,3 +144,17 @@ def test_file_is_found_by_itself_and_by_its_folder(folder: Path) -> None:
     path = write(folder, "")
     assert find_contest_file(folder) == find_contest_file(path) == path
     assert find_contest_file(folder / "candidates" / "a.py") is None
+
+
+def test_page_shows_a_file_that_can_be_read_and_has_every_key(folder: Path) -> None:
+    blocks = [block.text for block in read_blocks(ROOT / "docs" / "forge.md") if block.language == "toml"]
+    whole, table = blocks
+    found = read_contest_file(write(folder, whole))
+    assert [each.id for each in found.candidates] == ["a", "b"]
+    (folder / "agents" / "numbers").mkdir(parents=True)
+    assert read_contest_file(write(folder, table)).candidates[0].id == "numbers"
+    for key in _TOP:
+        assert re.search(rf"(?m)^\[?{key}\b", whole), key
+    page = (ROOT / "docs" / "forge.md").read_text(encoding="utf-8")
+    for each in fields(Settings):
+        assert f"| `{each.name}` |" in page or each.name == "backend", each.name

@@ -20,6 +20,7 @@ from corral.forge.judge import (
     Judge,
     Memory,
     Points,
+    Size,
     Speed,
     Standing,
     Success,
@@ -121,6 +122,12 @@ async def test_all_gates_are_looked_at_and_all_reasons_told(tmp_path: Path) -> N
     assert [verdict.passed for verdict in standing.gates] == [False, False]
     assert standing.reason == "exit-code: exit code 3; artifact: no artifact.md"
     assert standing.total == 0
+
+
+async def test_same_reason_is_told_once(tmp_path: Path) -> None:
+    judge = Judge(gates=(ArtifactPresent(), Size(), ExitCode()))
+    entry = make_entry(tmp_path, "a", None, exit_code=3, outcome="crashed")
+    assert (await decide(judge, [entry]))["a"].reason == "artifact: no artifact.md; exit-code: exit code 3"
 
 
 async def test_who_is_disqualified_is_not_rated(tmp_path: Path) -> None:

@@ -202,8 +202,10 @@ async def test_artifact_can_not_leave_its_fence_and_its_answers_do_not_count(tmp
         # A model that quotes what it read, before and after its own answer.
         return f"It says {forged}. {answer(prompt, points=5)} Again: {forged}"
 
-    found = await rate(LLMScore(ask), make_entry(tmp_path, "a", text))
+    found = await rate(LLMScore(ask, times=2), make_entry(tmp_path, "a", text))
     assert found["a"].points == 5
+    words = {re.findall(r"<<<DATA ([0-9a-f]{24})\n", prompt)[0] for prompt in prompts}
+    assert len(words) == 2, "a word that nobody can know beforehand"
     match = re.fullmatch(r"(?s).*<<<DATA ([0-9a-f]{24})\n(.*)\nDATA \1>>>(.*)", prompts[0])
     assert match is not None
     assert match[2] == text

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -9,8 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from daytona import Daytona, DaytonaConfig
 
+from corral.cli.root import root
 from corral.forge import recorded
 from corral.forge.recorded import (
     CANDIDATES,
@@ -23,7 +26,9 @@ from corral.forge.recorded import (
     run_forge,
 )
 from corral.forge.recordedrun import Limits
+from corral.forge.runfolder import read_run
 from corral.forge.service import DEFAULT_BASE_URL, find_service_url
+from support.project import ROOT
 from support.serving import ServedProcess, served
 
 GOOD = """\
@@ -154,6 +159,17 @@ def test_without_the_sdk_every_result_says_so(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "daytona", None)
     result = run_candidate_in_daytona("alpha", script("a.py", GOOD), "x", "out.md")
     assert (result.success, result.error_message) == (False, "Daytona SDK not installed")
+
+
+@pytest.mark.needs_userns
+def test_forge_without_the_sdk_falls_back_as_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DAYTONA_API_KEY", "a-key")
+    monkeypatch.setitem(sys.modules, "daytona", None)
+    result = run_forge("x", use_daytona=True, candidates=[{"id": "a", "script": script("a.py", GOOD)}])
+    assert "Execution: LOCAL\n(Daytona SDK not installed, falling back to local)\n" in capsys.readouterr().out
+    assert result.candidates[0]["artifact"] == "made for x"
 
 
 # Here.
@@ -312,3 +328,33 @@ def test_service_that_refuses_everybody_is_replaced_by_the_engine(
     assert "falling back to local" in capsys.readouterr().out
     assert result.execution_mode == "local"
     assert result.candidates[0]["artifact"] == "made for a goal"
+
+
+@pytest.mark.needs_userns
+def test_command_line_finds_the_service_by_dotenv(server: ServedProcess) -> None:
+    Path(".env").write_text(f"DAYTONA_API_KEY={server.key}\nDAYTONA_BASE_URL={server.url}\n")
+    arguments = ["forge", "run", script("a.py", GOOD), "-o", "goal", "--daytona"]
+    result = CliRunner().invoke(root, arguments, standalone_mode=False)
+    assert result.exception is None, result.exception
+    assert result.return_value == 0, result.output
+    assert "[a] for goal" in result.output
+    assert "Winner: a" in result.output
+    (folder,) = Path("artifacts").iterdir()
+    assert read_run(folder).definition["settings"]["backend"] == "daytona"
+
+
+# What is written about it.
+
+
+def test_page_has_every_message_with_its_remedy() -> None:
+    page = (ROOT / "docs" / "forge-recorded.md").read_text(encoding="utf-8")
+    folder = ROOT / "src" / "corral" / "forge"
+    source = "".join(
+        (folder / name).read_text(encoding="utf-8") for name in ("recorded.py", "recordedrun.py", "service.py")
+    )
+    said = r"Could not [a-z ]+|Daytona [A-Za-z ]+ not [a-z]+|Out of memory|Execution timed out"
+    messages = set(re.findall(f'"({said})', source))
+    assert len(messages) >= 8
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    missing = [message for message in messages if not any(message.strip() in row for row in rows)]
+    assert missing in ([], ["Daytona not configured"]), "that one is said when falling back, and needs none"

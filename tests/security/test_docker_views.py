@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import platform
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -11,7 +12,8 @@ from corral.backends.docker import DockerBackend
 from corral.backends.docker.container import KEY_LABEL
 from corral.backends.docker.sandbox import DockerSandbox
 from corral.door import make_spec
-from corral.errors import CapabilityError, InvalidCommandError, WorkdirError
+from corral.errors import BackendUnavailableError, CapabilityError, InvalidCommandError, WorkdirError
+from corral.image import Image
 from corral.process import ProcessBase
 from corral.tools.shell import ShellTool
 from support.dockerd import Daemon, open_daemon
@@ -287,6 +289,24 @@ async def test_what_begins_programs_can_not_be_touched_nor_looked_into(box: Dock
         CORRAL_VIEW_KEY=0 /.corral/enter view t 0 0 0 n 0 0 / 0 0 0 id; rm -rf /tmp/*"""
     result = await box.exec(script, user=user)
     assert result.stdout == "125\nt unshare 1 0\n", result
+
+
+async def test_an_image_can_not_lay_something_else_in_its_place(daemon: Daemon, backend: DockerBackend) -> None:
+    """Over a link the volume would be mounted where it leads, and root inside could put another `enter` there."""
+    before = daemon.count()
+    text = f"FROM {daemon.image}\nUSER root\nRUN {{}}\n"
+    for trick in ("ln -s /tmp /.corral", "mkdir /tmp/x && ln -s tmp/x /.corral"):
+        with pytest.raises(BackendUnavailableError, match="has a link"):
+            await backend.create(make_spec(image=Image.from_dockerfile(text.format(trick))))
+    trick = "mkdir /.corral && cp /bin/true /.corral/enter"
+    box = await backend.create(make_spec(image=Image.from_dockerfile(text.format(trick))))
+    assert (await box.exec("cat /.corral/enter", read_only=["/"])).exit_code != 0
+    assert (await box.exec("touch /tmp/x", read_only=["/"])).exit_code != 0
+    await box.kill()
+    guard = time.monotonic() + 60
+    while daemon.count() > before:
+        assert time.monotonic() < guard
+        await asyncio.sleep(0.1)
 
 
 async def test_a_kept_sandbox_a_fork_and_a_started_one_have_views(daemon: Daemon, backend: DockerBackend) -> None:

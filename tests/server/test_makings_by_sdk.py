@@ -224,6 +224,22 @@ async def test_closing_the_backend_ends_what_is_being_made(
     await first.aclose()
 
 
+async def test_cancelled_snapshot_is_forgotten(server: ServedProcess, daytona: Daytona) -> None:
+    backend = DaytonaBackend(api_key=server.key, api_url=server.url)
+    box = await backend.create(Spec())
+    before = {row.id for row in daytona.snapshot.list().items}
+    for delay in (0.0, 0.002, 0.02, 0.1):
+        taking = asyncio.ensure_future(box.snapshot())
+        await asyncio.sleep(delay)
+        if taking.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+        else:
+            await backend.delete_snapshot(await taking)
+    await backend.aclose()  # which waits for what was begun
+    assert {row.id for row in daytona.snapshot.list().items} == before
+
+
 async def test_create_with_a_token_that_another_process_has_made_is_not_deleted_when_cancelled(
     server: ServedProcess, gate: Gate, living: Callable[[], set[str]]
 ) -> None:

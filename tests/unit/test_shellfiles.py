@@ -29,9 +29,11 @@ from corral.process import Ending, ProcessBase
 from corral.results import EndReason, StreamName, Usage
 from corral.shellfiles.faults import make_error
 from corral.shellfiles.files import ShellFiles
+from corral.shellfiles.patterns import compile_glob
 from corral.shellfiles.primitives import ScriptEnd
 from corral.shellfiles.resident import ResidentShell
 from corral.shellfiles.running import Known
+from corral.shellfiles.search import find_unreadable
 from corral.shellfiles.tarstream import BrokenArchiveError, Checked, read_members
 
 ODD_NAMES = ("new\nline", "ends\n", "-dash", "quo'te\"", " ", "$(id)", "*", "inv\udcff", "n" * 255)
@@ -393,3 +395,43 @@ async def test_a_shell_that_stays_does_the_same() -> None:
     assert await run("echo back") == (b"back\n", 0, b"")
     opened[-1].end_tree("cancelled")
     await opened[-1].wait()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("*a*b*", "xaxbx", True),
+        ("*a*b*", "xbxax", False),
+        ("*ab", "aab", True),
+        ("a*?b", "axyb", True),
+        ("**/a/**/a/b", "x/a/a/y/a/b", True),
+        ("**/a/**/a/b", "x/a/b", False),
+        ("**/a*/b/**/c", "ab/ac/b/c", True),
+        ("**/**/a", "a", True),
+        ("a/**", "a/b/c", True),
+        ("**", "a/b", True),
+        ("a/**/b", "a/b", True),
+        ("[!a]*", "ba", True),
+    ],
+)
+def test_glob_matches(pattern: str, path: str, matches: bool) -> None:
+    assert (compile_glob(pattern).fullmatch(path) is not None) == matches
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a" * 40 + "b", "a" * 250),
+        ("**/a/" * 40 + "b", "/".join("a" * 1000)),
+        ("**/" * 40 + "b", "/".join("a" * 1000)),
+        ("**/*a*a*a*/" * 10 + "b", "/".join(["aaaaaaaaaa"] * 200)),
+    ],
+)
+def test_glob_that_somebody_hostile_wrote_takes_no_time_beyond_its_length(pattern: str, path: str) -> None:
+    assert compile_glob(pattern).fullmatch(path) is None
+
+
+def test_complaints_of_find_name_the_path_as_it_is() -> None:
+    said = "find: ‘/w/./a: b’: Permission denied\nfind: '/w/c': Permission denied\nfind: /w/./d: Permission denied\n"
+    told = find_unreadable(said.encode(), "/w")
+    assert told == ("/w/a: b: Permission denied", "/w/c: Permission denied", "/w/d: Permission denied")

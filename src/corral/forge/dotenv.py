@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -29,11 +30,12 @@ def read_settings(folder: Path | None = None) -> dict[str, str]:
 
     A file that can't be read, and lines that mean nothing, are passed over: it is somebody else's file as well.
     """
-    try:
-        with ((folder or Path.cwd()) / ".env").open("rb") as file:
-            text = file.read(_MAX_BYTES).decode("utf-8-sig", "replace")
-    except OSError:
-        text = ""
+    path = (folder or Path.cwd()) / ".env"
+    text = ""
+    with contextlib.suppress(OSError):
+        if path.is_file():  # a FIFO of that name would keep us waiting
+            with path.open("rb") as file:
+                text = file.read(_MAX_BYTES).decode("utf-8-sig", "replace")
     found = {name: value for _, name, value in parse_lines(text) if value is not None and _NAME.fullmatch(name)}
     return found | dict(os.environ)
 

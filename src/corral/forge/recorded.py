@@ -13,9 +13,10 @@ called on the caller's own thread, one line at a time, the candidate's own outpu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +38,14 @@ from corral.forge.recordedrun import (
     run_candidate,
     say_error,
 )
-from corral.forge.service import find_service_url, get_daytona_config, is_daytona_configured, is_sdk_installed
+from corral.forge.service import (
+    NO_SDK,
+    find_lack,
+    find_service_url,
+    get_daytona_config,
+    is_daytona_configured,
+    is_sdk_installed,
+)
 from corral.forge.shipped import OBJECTIVE, find_scripts, list_shipped
 from corral.protocol import Backend
 from corral.spec import NetworkPolicy, Resources, Spec
@@ -58,7 +66,6 @@ log = logging.getLogger(__name__)
 
 ARTIFACT = "discord_post.md"
 NO_KEY = "Daytona API key not configured"
-NO_SDK = "Daytona SDK not installed"
 _RULE, _THIN = "=" * 60, "-" * 40
 _REMOTE_JOBS = 8
 
@@ -152,7 +159,7 @@ def run_forge(
     chosen = [dict(candidate) for candidate in candidates] if candidates is not None else _find_candidates()
     wanted = [_as_job(candidate, objective) for candidate in chosen]
     out = None if quiet else sys.stdout
-    lack = _find_lack() if use_daytona else None
+    lack = find_lack() if use_daytona else None
     _write(out, _RULE, "DREAM FOUNDRY - Forge Loop", _RULE, f"Objective: {objective}", f"Candidates: {len(chosen)}")
     remote = use_daytona and lack is None
     _write(out, f"Execution: {'DAYTONA' if remote else 'LOCAL'}")
@@ -162,8 +169,12 @@ def run_forge(
     folder = Path(artifacts_dir)
     limits = limits or Limits()
 
+    def tell(job: Job, each: CandidateRun) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: no reason to lose the run
+            _write(out, "", f"[{job.name}]", *_summary(job, each))
+
     def run(where: str | Backend | None) -> list[CandidateRun]:
-        return run_with_callback(lambda say: _run_jobs(wanted, say, where, limits, jobs, folder), log_callback)
+        return run_with_callback(lambda say: _run_jobs(wanted, say, where, limits, jobs, folder, tell), log_callback)
 
     runs = run(None if remote else backend)
     if remote and runs and all(each.failure == "infrastructure" for each in runs):
@@ -171,8 +182,6 @@ def run_forge(
         _write(out, "", f"({runs[0].error_message}: falling back to local)", "Execution: LOCAL")
         remote = False
         runs = run(backend)
-    for job, each in zip(wanted, runs, strict=True):
-        _write(out, "", f"[{job.name}]", *_summary(job, each))
     return _conclude(objective, chosen, wanted, runs, folder, out, remote=remote)
 
 
@@ -221,7 +230,7 @@ def _conclude(
 
 async def _run_jobs(
     wanted: Sequence[Job], say: SayFor, backend: str | Backend | None, limits: Limits, jobs: int | None,
-    folder: Path | None,
+    folder: Path | None, on_done: Callable[[Job, CandidateRun], None] = lambda *_: None,
 ) -> list[CandidateRun]:  # fmt: skip
     """All of them, so many at once; None as backend is the service."""
     if jobs is not None and jobs < 1:
@@ -249,7 +258,9 @@ async def _run_jobs(
             async with free:
                 await asyncio.to_thread(_forget, folder, job)
                 done = await run_candidate(job, place, tell)
-                return await asyncio.to_thread(_keep, folder, done)
+                done = await asyncio.to_thread(_keep, folder, done)
+                on_done(job, done)
+                return done
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run(number, job)) for number, job in enumerate(wanted)]
@@ -273,12 +284,6 @@ async def _spec(maker: Backend, *, remote: bool) -> Spec:
 
 def _open_service() -> Backend:
     return make_backend("daytona", api_key=get_daytona_config()[0], api_url=find_service_url())
-
-
-def _find_lack() -> str | None:
-    if not is_daytona_configured():
-        return "Daytona not configured"
-    return None if is_sdk_installed() else NO_SDK
 
 
 def _first_of_each(wanted: Sequence[Job]) -> set[int]:

@@ -9,6 +9,7 @@ from corral.forge.dotenv import read_settings
 DEFAULT_BASE_URL = "https://api.daytona.io/v1"
 """What is said where nobody has named a service. It is nobody's address, so it is never sent."""
 
+NO_SDK = "Daytona SDK not installed"
 _PLACEHOLDER = "your_"
 
 
@@ -42,6 +43,13 @@ def is_sdk_installed() -> bool:
         return importlib.util.find_spec("daytona") is not None
     except (ImportError, ValueError):
         return False
+
+
+def find_lack() -> str | None:
+    """Why it can't be used, in the known words; None if it can."""
+    if not is_daytona_configured():
+        return "Daytona not configured"
+    return None if is_sdk_installed() else NO_SDK
 
 
 def _real(value: str | None) -> str | None:

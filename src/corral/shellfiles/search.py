@@ -14,6 +14,8 @@ from corral.shellfiles.tarstream import BrokenArchiveError, read_members
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """A larger file is not searched, and named among the unreadable."""
 _MAX_UNREADABLE = 1000
+_COMPLAINT = re.compile(r"find: (?:[‘'](.*)[’']|(.*)): ([^:]*)")
+"""What find says of a path: GNU's in quotes, busybox's without."""
 
 
 class BadReplacementError(ValueError):
@@ -87,8 +89,8 @@ def find_unreadable(said: bytes, root: str) -> tuple[str, ...]:
             found[f"{line.partition(':')[2]}: larger than {MAX_FILE_BYTES >> 20} MiB"] = None
         elif line.startswith("corral-shut:"):
             found[f"{line.partition(':')[2]}: Permission denied"] = None
-        elif line.startswith("find: "):
-            found[line.removeprefix("find: ")] = None
+        elif complaint := _COMPLAINT.fullmatch(line):
+            found[f"{complaint[1] or complaint[2]}: {complaint[3]}"] = None
         if len(found) >= _MAX_UNREADABLE:
             break
     return tuple(found)

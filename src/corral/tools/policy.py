@@ -63,6 +63,8 @@ RUNNERS = frozenset(
 )
 """Programs that run other programs: their other words are looked at, too."""
 _MOST_WORDS = 1000
+_MOST_FOLDERS = 10_000
+_LONGEST_PATH, _LONGEST_NAME = 4095, 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,10 @@ class ShellPolicy:
             if "=" in word:
                 named.append(word.partition("=")[2])
             found += [posixpath.normpath(posixpath.join(workdir, name)) for name in named if name]
-        return list(dict.fromkeys(found))
+        paths = [path for path in dict.fromkeys(found) if _can_exist(path)]
+        if sum(path.count("/") for path in paths) > _MOST_FOLDERS:
+            raise PolicyError("Command not allowed (its paths are too deep)")
+        return paths
 
     def check_path(self, path: str, *, workdir: str) -> None:
         """Judge one absolute path, as named or as it really is. Raises: PolicyError."""
@@ -187,6 +192,11 @@ class ShellPolicy:
             if any(one.means(relative, absolute) for one in ignored):
                 return True
         return False
+
+
+def _can_exist(path: str) -> bool:
+    """Whether the kernel takes it for a path. A longer text is no path, and would take long to be judged as one."""
+    return len(path) <= _LONGEST_PATH and all(len(name) <= _LONGEST_NAME for name in path.split("/"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,18 +37,20 @@ async def make():
 
 async def use(found):
     if hasattr(found, "execute_code_blocks"):
-        return found.execute_code_blocks([CodeBlock(code="echo used", language="sh")]).output
+        return found.execute_code_blocks([CodeBlock(code="printf used", language="sh")]).output
     if hasattr(found, "run"):
-        return (await found.run("echo used", "bash")).output
+        return (await found.run("printf used", "bash")).output
     if hasattr(found, "open"):
         async with found.open() as sandbox:
-            return (await sandbox.exec(["echo", "used"])).output
-    return (await found.exec(["echo", "used"])).output
+            return (await sandbox.exec(["printf", "used"])).output
+    return (await found.exec(["printf", "used"])).output
 
 def say():
     print("done", flush=True)
 
 getattr(ag2, "SandboxCodeExecutor" if KIND == "executor" else KIND)  # read once, for all of the children
+if KIND.startswith("Daytona"):
+    from daytona import AsyncDaytona, Daytona
 """
 
 EACH = """
@@ -66,13 +68,13 @@ for _ in PROGRAMS:
 PROGRAMS = {
     "forgets": """
 found = asyncio.run(make())
-assert asyncio.run(use(found)) .strip() == "used"
+assert asyncio.run(use(found)) == "used"
 say()
 """,
     "drops": """
 async def main():
     found = await make()
-    assert await use(found) .strip() == "used"
+    assert await use(found) == "used"
     del found
     gc.collect()
     say()
@@ -81,7 +83,7 @@ asyncio.run(main())
     "raises": """
 async def main():
     found = await make()
-    assert await use(found) .strip() == "used"
+    assert await use(found) == "used"
     say()
     raise ValueError("a bug")
 asyncio.run(main())
@@ -89,7 +91,7 @@ asyncio.run(main())
     "is cancelled": """
 async def main():
     found = await make()
-    assert await use(found) .strip() == "used"
+    assert await use(found) == "used"
     task = asyncio.ensure_future(asyncio.sleep(0) if KIND.endswith("ecutor") else use(found))
     await asyncio.sleep(0)
     task.cancel()
@@ -110,7 +112,7 @@ asyncio.run(main())
     "has two event loops": """
 found = asyncio.run(make())
 for _ in range(2):
-    assert asyncio.run(use(found)) .strip() == "used"
+    assert asyncio.run(use(found)) == "used"
 if hasattr(found, "aclose"):
     asyncio.run(found.aclose())
 say()
@@ -119,7 +121,7 @@ say()
 
 KILLED = """
 found = asyncio.run(make())
-assert asyncio.run(use(found)) .strip() == "used"
+assert asyncio.run(use(found)) == "used"
 say()
 signal.pause()
 """

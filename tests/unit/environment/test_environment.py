@@ -6,7 +6,7 @@ import copy
 import gc
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ import pytest
 from corral import (
     Environment,
     EnvironmentFullError,
-    LeftBehindError,
     Resources,
     SandboxClosedError,
     SandboxGoneError,
@@ -25,47 +24,9 @@ from corral import (
     Variable,
 )
 from corral.backends.memory import MemoryBackend
-from corral.backends.memory.sandbox import MemorySandbox
-from corral.environment import lifetime
-from corral.environment.cache import Cache
 from corral.environment.key import make_key
-from corral.results import Event
 from corral.sandbox import SandboxBase
-
-
-class Slow(MemoryBackend):
-    """Makes sandboxes when it is told to, counts, and may fail."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = 0
-        self.failures: list[Exception] = []
-        self.go = threading.Event()
-        self.go.set()
-
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> MemorySandbox:
-        self.made += 1
-        while not self.go.is_set():
-            await asyncio.sleep(0.005)
-        if self.failures:
-            raise self.failures.pop()
-        return await super().create(spec, on_event=on_event)
-
-    async def delete(self, sandbox_id: str) -> None:
-        """Owned ones too, as a service does, which knows no difference."""
-        self._boxes[sandbox_id].end()
-
-
-@pytest.fixture
-def backend() -> Iterator[Slow]:
-    made = Slow()
-    yield made
-    assert made.count_living() == 0, "a sandbox was left behind"
-
-
-async def open_id(env: Environment, context: Any = None, **options: Any) -> str:
-    async with env.open(context, **options) as box:
-        return box.id
+from support.slow import Slow, open_id, wait_until
 
 
 async def use(env: Environment, *, closing: bool = False) -> None:
@@ -73,11 +34,6 @@ async def use(env: Environment, *, closing: bool = False) -> None:
         if closing:
             await box.aclose()
         await box.exec("true")
-
-
-async def wait_until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 async def test_same_wish_has_the_same_sandbox_and_leaving_does_not_end_it(backend: Slow) -> None:
@@ -325,94 +281,6 @@ async def test_discard_ends_one_conversation(backend: Slow) -> None:
         assert await open_id(env, key="gone") != gone
 
 
-async def test_close_is_idempotent_and_may_be_followed_by_an_open(backend: Slow) -> None:
-    env = Environment(backend=backend)
-    first = await open_id(env)
-    await asyncio.gather(env.aclose(), env.aclose())
-    await env.aclose()
-    assert backend.count_living() == 0
-    assert await open_id(env) != first
-    await env.aclose()
-
-
-async def test_close_ends_all_side_by_side(backend: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once, most = 0, 0
-
-    async def release(self: MemorySandbox) -> None:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await wait_until(lambda: most == 5)
-        at_once -= 1
-        await original(self)
-
-    original = MemorySandbox._release
-    monkeypatch.setattr(MemorySandbox, "_release", release)
-    env = Environment(backend=backend)
-    for number in range(5):
-        await open_id(env, key=str(number))
-    await env.aclose()
-    assert most == 5
-
-
-async def test_what_could_not_be_deleted_is_reported_and_tried_again(
-    backend: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(*_: object) -> None:
-        raise OSError("the service is down")
-
-    env = Environment(backend=backend)
-    ids = {await open_id(env, key="1"), await open_id(env, key="2")}
-    with monkeypatch.context() as patch:
-        patch.setattr(MemorySandbox, "_release", refuse)
-        patch.setattr(Slow, "delete", refuse)
-        for _ in range(2):
-            with pytest.raises(LeftBehindError) as caught:
-                await env.aclose()
-            assert set(caught.value.failures) == ids
-            assert all(sandbox_id in str(caught.value) for sandbox_id in ids)
-            assert isinstance(caught.value.__cause__, OSError)
-    await env.aclose()
-    assert backend.count_living() == 0
-
-
-async def test_cancelled_close_goes_on(backend: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    async def release(self: MemorySandbox) -> None:
-        begun.set()
-        await wait_until(go.is_set)
-        await original(self)
-
-    original = MemorySandbox._release
-    monkeypatch.setattr(MemorySandbox, "_release", release)
-    env = Environment(backend=backend)
-    await open_id(env)
-    closing = asyncio.ensure_future(env.aclose())
-    await wait_until(begun.is_set)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    go.set()
-    await wait_until(lambda: backend.count_living() == 0)
-
-
-async def test_forgotten_environment_ends_what_it_made(backend: Slow) -> None:
-    env = Environment(backend=backend)
-    await open_id(env)
-    assert backend.count_living() == 1
-    del env
-    gc.collect()
-    await wait_until(lambda: backend.count_living() == 0)
-
-
-async def test_detached_sandbox_is_let_go(backend: Slow) -> None:
-    async with Environment(backend=backend) as env, env.open() as box:
-        await box.detach(name="kept")
-    assert [info.name for info in await backend.list()] == ["kept"]
-    await backend.delete(box.id)
-
-
 def test_copies_are_the_environment_itself(backend: Slow) -> None:
     with Environment(backend=backend) as env:
         assert copy.copy(env) is env
@@ -526,49 +394,3 @@ def test_backend_that_is_not_there_is_told_at_once() -> None:
 def test_bounds_that_can_not_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
         Environment(backend=MemoryBackend(), **options)
-
-
-@pytest.mark.parametrize("how", ["aclose", "discard", "make room", "be gone", "be idle"])
-async def test_exit_finds_every_sandbox_at_any_moment_of_its_end(
-    backend: Slow, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the cache to its deletion there is no moment at which nobody would know of it."""
-    seen: list[bool] = []
-    carry_out = Cache._carry_out
-
-    def look_before(self: Cache) -> None:
-        seen.append(len(self.list_living()) >= backend.count_living())
-        carry_out(self)
-
-    monkeypatch.setattr(Cache, "_carry_out", look_before)
-    env = Environment(backend=backend, max_sandboxes=1, idle_seconds=0.01 if how == "be idle" else None)
-    async with env.open() as box:
-        pass
-    if how == "make room":
-        await open_id(env, key="other")
-    elif how == "discard":
-        assert await env.discard()
-    elif how == "be gone":
-        with pytest.raises(SandboxGoneError):
-            async with env.open():
-                raise SandboxGoneError("or so it seems", sandbox_id=box.id)
-    elif how == "be idle":
-        await wait_until(lambda: not env.sandbox_ids)
-    await env.aclose()
-    assert len(seen) > 1
-    assert all(seen)
-
-
-async def test_backend_that_can_is_told_at_exit_without_an_event_loop() -> None:
-    ended: list[str] = []
-
-    class Ends(MemoryBackend):
-        def end_now(self, sandbox_id: str) -> None:
-            ended.append(sandbox_id)
-            if len(ended) == 1:
-                raise OSError("the first one fails, and the next has its turn")
-
-    async with Environment(backend=Ends()) as env:
-        ids = {await open_id(env, key="1"), await open_id(env, key="2")}
-        lifetime.end_at_exit()
-        assert set(ended) == ids

@@ -2,21 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 from corral import Environment, SandboxClosedError, Variable
 from corral.backends.memory import MemoryBackend
 from corral.environment.lending import MOST_IDLE
-
-
-async def open_id(env: Environment, context: dict[str, str]) -> str:
-    async with env.open(context) as box:
-        return box.id
-
-
-async def wait_until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
+from support.slow import open_id, wait_until
 
 
 async def test_backends_made_from_options_do_not_heap_up() -> None:

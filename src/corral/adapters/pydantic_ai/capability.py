@@ -10,7 +10,7 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.workspaces import WorkspaceBackend, WorkspaceRef
 
-from corral.adapters.pydantic_ai.rules import AskCallback, PermissionRuleset
+from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback, PermissionRuleset
 from corral.adapters.pydantic_ai.source import AnySource
 from corral.adapters.pydantic_ai.toolset import CorralToolset, EditFormat
 from corral.adapters.pydantic_ai.workspace import LIFETIME_SECONDS, CorralWorkspace, parse_ref
@@ -32,6 +32,7 @@ class ConsoleCapability(AbstractCapability[Any]):
     hide_denied: bool = False
     image_support: bool = True
     ask_callback: AskCallback | None = None
+    ask_fallback: AskFallback = "error"
 
     def get_toolset(self) -> AbstractToolset[Any]:
         """See `AbstractCapability`."""
@@ -44,6 +45,7 @@ class ConsoleCapability(AbstractCapability[Any]):
             permissions=self.permissions,
             image_support=self.image_support,
             ask_callback=self.ask_callback,
+            ask_fallback=self.ask_fallback,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import math
 import secrets
@@ -12,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from corral.backends.daytona import life
 from corral.backends.daytona.client import Client
+from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.makings import Making
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
-from corral.errors import CapabilityError, SandboxGoneError, SandboxStoppedError, SnapshotNotFoundError, SpecError
+from corral.errors import (
+    CapabilityError,
+    CorralError,
+    SandboxGoneError,
+    SandboxStoppedError,
+    SnapshotNotFoundError,
+    SpecError,
+)
 from corral.results import SnapshotInfo
 from corral.spec import Resources, Spec, check_name
 
@@ -117,15 +126,34 @@ async def change_limits(remote: Remote, resources: Resources, given: dict[str, f
 
 
 async def take_snapshot(remote: Remote, name: str | None) -> str:
-    """Gives its id. Raises: SpecError."""
+    """Gives its id. If who waits is cancelled it is taken all the same, and then forgotten. Raises: SpecError."""
     chosen = name or life.snapshot_name(secrets.token_hex(8))
+
+    async def take() -> str:
+        await remote.call(lambda box: box.create_snapshot(chosen, timeout=_CHANGE_SECONDS), op="snapshot")
+        return str((await find_snapshot(remote.client, chosen)).id)
+
+    taking = remote.client.see_through(get_loop().begin(take()))
     try:
-        await remote.call(lambda box: box.create_snapshot(chosen, timeout=_CHANGE_SECONDS), op="snapshot", finish=True)
+        return await asyncio.shield(asyncio.wrap_future(taking))
     except SpecError as error:
         if name is None or name in str(error):
             raise
         raise SpecError(f"snapshot {name!r}: {error.message}", op="snapshot", hint=error.hint) from error
-    return (await find_snapshot(remote.client, chosen)).id  # type: ignore[no-any-return]
+    except asyncio.CancelledError:
+        remote.client.see_through(get_loop().begin(_forget_snapshot(remote.client, taking)))
+        raise
+
+
+async def _forget_snapshot(client: Client, taking: concurrent.futures.Future[str]) -> None:
+    """Nobody will ever have its id."""
+    with contextlib.suppress(CorralError):
+        snapshot_id = await asyncio.wrap_future(taking)
+        await client.call(lambda sdk: _delete_snapshot(sdk, snapshot_id), op="snapshot", safe=True)
+
+
+async def _delete_snapshot(sdk: Any, snapshot_id: str) -> None:
+    await sdk.snapshot.delete(await sdk.snapshot.get(snapshot_id))
 
 
 async def find_snapshot(client: Client, wanted: str) -> Any:

@@ -28,7 +28,7 @@ from corral.backends.docker.container import (
 )
 from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi, Json
-from corral.backends.docker.enter import make_key
+from corral.backends.docker.enter import FOLDER, make_key
 from corral.backends.docker.images import ensure_image
 from corral.backends.docker.keeping import OWN_IMAGES, STOPPED, Keeping
 from corral.backends.docker.link import LinkHolder
@@ -200,6 +200,8 @@ class DockerBackend:
         found = self._users.get(image)
         if found is not None:
             await self._make_workdir(body.container, spec.workdir, found)
+        if body.view_key is not None:
+            await self._check_place(body.container)
         await self._api.start_container(body.container)
         if found is None:
             found = await self._identify(sandbox)
@@ -207,6 +209,13 @@ class DockerBackend:
                 self._users[image] = found
             await self._make_workdir(body.container, spec.workdir, found)
         body.user = found[2]
+
+    async def _check_place(self, container: str) -> None:
+        """Before anything of the image runs: over a link, the volume would lie elsewhere, and the link be changed."""
+        if not await self._api.is_folder(container, FOLDER):
+            raise BackendUnavailableError(
+                f"the image has a link at {FOLDER}, where views are made", op="create", hint="take another image"
+            )
 
     async def _identify(self, sandbox: DockerSandbox) -> tuple[int, int, str]:
         """Who the image's user is. Asked once for each image."""

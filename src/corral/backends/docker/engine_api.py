@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import tempfile
@@ -19,6 +20,10 @@ from corral.backends.docker.seam import CONFLICT, NOT_FOUND
 _CONNECT_SECONDS = 20.0
 _NO_DETACH = ",".join(["ctrl-@"] * 8)
 """Keys that would detach a terminal; nobody types this."""
+
+_STAT_HEADER = "X-Docker-Container-Path-Stat"
+_FOLDER_BIT = 1 << 31
+"""Of modes as Go has them."""
 
 Json = dict[str, Any]
 
@@ -181,6 +186,15 @@ class EngineApi:
         except ValueError:
             return False  # an answer to HEAD has no body, in which the client looks for the reason of a refusal
         return True
+
+    async def is_folder(self, container: str, path: str) -> bool:
+        """Whether a folder is there, and no link to one, as the daemon sees it."""
+        async with self._docker._query(  # noqa: SLF001
+            f"containers/{container}/archive", method="HEAD", params={"path": path}
+        ) as response:
+            told = json.loads(base64.b64decode(response.headers[_STAT_HEADER]))
+        # Podman names a target for what is no link, too: the place itself.
+        return bool(int(told["mode"]) & _FOLDER_BIT) and told.get("linkTarget") in (None, "", path)
 
     async def put_archive(self, container: str, path: str, data: bytes) -> None:
         """Lay a tar down, as the daemon."""

@@ -126,7 +126,9 @@ class Grip:
     async def wait_end(self) -> None:
         """Until nothing of it is left."""
         if self.is_ours:
-            await asyncio.to_thread(self.finish)
+            # At the end of the program there is no thread for it any more; `end_all` waits then.
+            with contextlib.suppress(RuntimeError):
+                await asyncio.to_thread(self.finish)
 
     def finish(self) -> None:
         """The same without an event loop. A keeper that was stopped from inside is killed; the rest is then swept."""

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 
 from corral.backends.embedded import EmbeddedBackend
-from corral.cli.display import plain, show_seconds
+from corral.cli.display import columns, cut, plain, show_seconds
 from corral.cli.forge.leaderboard import show_standings, show_winner
 from corral.forge.contest import Contest
 from corral.forge.events import ForgeEvent
@@ -22,7 +22,12 @@ async def hold_contest(backend: EmbeddedBackend, *, tell: Callable[[str], None],
             tell(f"{event.candidate}: {event.data.get('phase')} …")
 
     scripts = list_shipped()
-    say(f"  {OBJECTIVE}", "", *(f"  {script.id:<8} {plain(script.description)}" for script in scripts), "")
+    say(
+        f"  {OBJECTIVE}",
+        "",
+        *(cut(f"  {script.id:<8} {plain(script.description)}", columns()) for script in scripts),
+        "",
+    )
     with tempfile.TemporaryDirectory(prefix="corral-demo-") as folder:
         result = await Contest(
             [script.to_candidate() for script in scripts], OBJECTIVE, recorded_rubric(), backend=backend,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from corral.forge.settings import Settings
     from corral.protocol import Backend
 
-_FALLBACK = "Daytona not configured, falling back to local"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
@@ -216,12 +214,12 @@ def _choose_backend(
 
 def _open_daytona(*, need: bool = False) -> tuple[str | Backend, tuple[str, ...]]:
     from corral.backends.registry import make_backend
-    from corral.forge.service import find_service_url, get_daytona_config
+    from corral.forge.service import find_lack, find_service_url, get_daytona_config
 
-    key = get_daytona_config()[0]
-    if key is None and not need:
-        return "embedded", (_FALLBACK,)
-    backend = make_backend("daytona", api_key=key, api_url=find_service_url())
+    lack = None if need else find_lack()
+    if lack is not None:
+        return "embedded", (f"{lack}, falling back to local",)
+    backend = make_backend("daytona", api_key=get_daytona_config()[0], api_url=find_service_url())
     click.get_current_context().call_on_close(lambda: options.close_server(backend))
     return backend, ()
 

@@ -54,7 +54,8 @@ def show_winner(standings: Sequence[Standing], artifact: Path | None) -> None:
     winners = [standing for standing in standings if standing.rank == 1]
     click.echo()
     if not winners:
-        click.echo(paint("Nobody passed.", "bold"))
+        tried = any(standing.disqualified for standing in standings)
+        click.echo(paint("Nobody passed." if tried else "Nobody could be run.", "bold"))
         return
     names = ", ".join(standing.candidate for standing in winners)
     if len(winners) > 1:

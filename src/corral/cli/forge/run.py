@@ -105,16 +105,18 @@ def run(
         _show_rest(folder, report_file, resume, as_json=as_json)
         return INTERRUPTED
     except Exception as error:
-        if (folder / "run.json").exists() and not isinstance(error, BrokenPipeError | RunFolderError):
+        if not isinstance(error, BrokenPipeError | RunFolderError) and _was_begun(folder):
             note(f"what there is is in {folder}; to go on: {resume}")
         raise
-    _write_report(folder, report_file)
     if as_json:
         click.echo(to_json(result.to_json()))
     else:
-        _show(result, report_file)
+        _show(result)
         if not result.complete:
             note(f"not everybody could be run; to go on: {resume}")
+        if watched:
+            note(f"to look at it again: {shlex.join(['corral', 'forge', 'watch', str(folder)])}")
+    _write_report(folder, report_file, quiet=as_json)
     return 0 if result.winners and result.complete else 1
 
 
@@ -138,7 +140,17 @@ async def _begin(contest: Contest, wish: Gathered, run_id: str) -> ContestResult
     return await contest.run(run_id=run_id)
 
 
-def _show(result: ContestResult, report_file: Path | None) -> None:
+def _was_begun(folder: Path) -> bool:
+    """Whether there is anything to go on with."""
+    from corral.forge.runfolder import read_run
+
+    try:
+        return bool(read_run(folder).attempts)
+    except CorralError:
+        return False
+
+
+def _show(result: ContestResult) -> None:
     from corral.cli.display import paint, plain, show_seconds
     from corral.cli.forge.leaderboard import show_standings, show_winner
 
@@ -147,8 +159,6 @@ def _show(result: ContestResult, report_file: Path | None) -> None:
     show_winner(result.standings, result.winner_artifact)
     click.echo()
     click.echo(paint(f"{result.folder}  ({show_seconds(result.seconds)})", "dim"))
-    if report_file is not None:
-        click.echo(paint(f"{report_file}", "dim"))
 
 
 def _show_rest(folder: Path, report_file: Path | None, resume: str, *, as_json: bool) -> None:
@@ -176,9 +186,12 @@ def _show_rest(folder: Path, report_file: Path | None, resume: str, *, as_json: 
     note(f"interrupted: {done} of {len(found.definition.get('order', ()))} runs are done and kept; to go on: {resume}")
 
 
-def _write_report(folder: Path, report_file: Path | None) -> None:
-    if report_file is not None:
-        from corral.forge.report import write_report
-        from corral.forge.runfolder import read_run
+def _write_report(folder: Path, report_file: Path | None, *, quiet: bool = True) -> None:
+    if report_file is None:
+        return
+    from corral.forge.report import write_report
+    from corral.forge.runfolder import read_run
 
-        write_report(read_run(folder), report_file)
+    written = write_report(read_run(folder), report_file)
+    if not quiet:
+        click.echo(str(written))

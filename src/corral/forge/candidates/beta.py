@@ -1,4 +1,4 @@
-"""Perfectionist: asks every source, and lists all that it hears, also what it hears twice."""
+"""Perfectionist: asks every source, and keeps also what it hears twice."""
 
 import sys
 import time

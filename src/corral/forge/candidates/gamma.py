@@ -1,4 +1,4 @@
-"""Insider: asks the two sources that matter, and throws away what is of no use."""
+"""Insider: asks those who know, and throws away what is of no use."""
 
 import sys
 import time

@@ -45,14 +45,17 @@ class GateBase(ABC):
     async def check(self, entry: Entry, bench: Bench) -> GateVerdict:
         """See `Gate`."""
         works = list_work(entry)
-        reasons: list[str] = []
+        reasons: dict[str, list[str]] = {}
         for work in works:
             if (reason := await self.objection(work, bench)) is not None:
-                where = f"round {work.round}: " if len(works) > 1 else ""
-                reasons.append(f"{where}{reason}")
-        passed = len(works) - len(reasons)
+                reasons.setdefault(reason, []).append(str(work.round))
+        failed = sum(len(rounds) for rounds in reasons.values())
         needed = {"all": len(works), "most": len(works) // 2 + 1, "any": 1}[self.rounds]
-        return GateVerdict(self.name, passed >= needed, "; ".join(reasons))
+        told = [
+            reason if len(rounds) == len(works) else f"round {', '.join(rounds)}: {reason}"
+            for reason, rounds in reasons.items()
+        ]
+        return GateVerdict(self.name, len(works) - failed >= needed, "; ".join(told))
 
     def describe(self) -> dict[str, Any]:
         """See `Gate`."""

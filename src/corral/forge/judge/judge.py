@@ -64,13 +64,8 @@ class Judge:
             JudgeError: a gate or score failed.
         """
         _check_entries(entries, unfinished)
-        verdicts = dict(
-            zip(
-                (entry.candidate for entry in entries),
-                await do_all(entries, lambda entry: self._look(entry, bench), jobs=self.jobs),
-                strict=True,
-            )
-        )
+        looked = await do_all(entries, lambda entry: self._look(entry, bench), jobs=self.jobs)
+        verdicts = {entry.candidate: found for entry, found in zip(entries, looked, strict=True)}
         passed = [entry for entry in entries if all(verdict.passed for verdict in verdicts[entry.candidate])]
         rated = {score.name: await self._rate(score, passed, bench) for score in self.scores} if passed else {}
         weights = self.weights
@@ -87,10 +82,11 @@ class Judge:
             )
             for place in rank(totals, tie_margin=self.tie_margin)
         ]  # fmt: skip
-        for entry in sorted(entries, key=lambda entry: entry.candidate):
-            if failed := [verdict for verdict in verdicts[entry.candidate] if not verdict.passed]:
-                reason = "; ".join(f"{verdict.gate}: {verdict.reason}" for verdict in failed)
-                standings.append(_stand(entry, disqualified=True, reason=reason, gates=verdicts[entry.candidate]))
+        standings += [
+            _stand(entry, disqualified=True, reason=reason, gates=verdicts[entry.candidate])
+            for entry in sorted(entries, key=lambda entry: entry.candidate)
+            if (reason := _join_reasons(verdicts[entry.candidate]))
+        ]
         standings += [Standing(candidate=name, rank=None, reason=reason) for name, reason in sorted(unfinished.items())]
         return tuple(standings)
 
@@ -147,6 +143,16 @@ def _stand(entry: Entry, **values: Any) -> Standing:
         peak_memory_bytes=int(find_median(memory)) if (memory := measure(entry, "peak_memory_bytes")) else None,
         **values,
     )
+
+
+def _join_reasons(verdicts: Sequence[GateVerdict]) -> str:
+    """Why somebody is disqualified; empty if nobody objects. The same reason is told once: to every gate about a file
+    that is not there, it is not there."""
+    found: dict[str, str] = {}
+    for verdict in verdicts:
+        if not verdict.passed:
+            found.setdefault(verdict.reason, verdict.gate)
+    return "; ".join(f"{gate}: {reason}" for reason, gate in found.items())
 
 
 def _check_entries(entries: Sequence[Entry], unfinished: Mapping[str, str]) -> None:
