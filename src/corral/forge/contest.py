@@ -289,7 +289,14 @@ class _Hold:
                 )
             )
         spec = Spec(resources=self._settings.resources, labels={"corral.forge": "judge"})
-        bench = SandboxBench(self._contest.backend, spec, timeout=self._settings.timeouts.judge, jobs=self._jobs)
+        bench = SandboxBench(
+            self._contest.backend,
+            spec,
+            timeout=self._settings.timeouts.judge,
+            jobs=self._jobs,
+            # A judge's command may need what the candidates had.
+            prepare=Base(self._contest.backend, self._settings).set_up if self._settings.setup else None,
+        )
         return await self._contest.judge.decide(entries, unfinished, bench)
 
     def _close(self, writer: RunWriter, state: State) -> ContestResult:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -156,8 +156,6 @@ class _Reader:
 
     @staticmethod
     def _with(candidate: Candidate, env: Mapping[str, Any]) -> Candidate:
-        from dataclasses import replace
-
         return replace(candidate, env={**env, **candidate.env}) if env else candidate
 
     # Values.

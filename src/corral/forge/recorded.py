@@ -17,7 +17,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -306,8 +306,6 @@ def _forget(folder: Path | None, job: Job) -> None:
 def _keep(folder: Path | None, done: CandidateRun) -> CandidateRun:
     if folder is None or done.artifact is None:
         return done
-    from dataclasses import replace
-
     target = folder / done.candidate_id / ARTIFACT
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
