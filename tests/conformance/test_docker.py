@@ -242,6 +242,7 @@ def test_a_recipe_runs_commands_and_a_failure_is_told_and_leaves_nothing(daemon:
 BUSYBOX = find_busybox() if find_lack() is None else None
 
 
+@pytest.mark.backends
 @pytest.mark.skipif(BUSYBOX is None, reason="there is no static busybox here (Debian's package busybox-static)")
 def test_busybox_alone_is_enough(daemon: Daemon) -> None:
     """An image without coreutils, bash, Python or any library."""

@@ -133,6 +133,9 @@ def _restrict_view(program: Program) -> None:
             syscalls.mount("", mounted, "", syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | kept)
     _hold_folders(program)
     for path in program.hidden:
+        if os.path.realpath(path) == "/":
+            # Mounting over the root changes nothing for a process that is in it already.
+            raise RefusedError(f"view path {path!r}: the root can't be hidden", code="view", errno=errno.EBUSY)
         if _must_exist(path):
             syscalls.mount("tmpfs", path, "tmpfs", kept | syscalls.MS_RDONLY, "mode=0000,size=4k,nr_inodes=2")
         else:

@@ -8,34 +8,48 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
+from corral.errors import (
+    SandboxFileError,
+    SandboxFileKindError,
+    SandboxFileNotFoundError,
+    SandboxFileTooLargeError,
+)
+from corral.forge.judge.reading import open_artifact
 from corral.forge.outcome import ArtifactFile, Refused
 from corral.forge.settings import Take
 from corral.protocol import AsyncSandbox
 from corral.results import FileInfo
 
 _MAX_DEPTH = 32
+_ERRORS_OF_NAMES = frozenset(
+    {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
+)
 _MAX_REFUSED = 50
 """Of more than so many only the number is told."""
 
 
 async def take_out(
-    box: AsyncSandbox, inside: str, target: Path, take: Take
+    box: AsyncSandbox, inside: str, target: Path, take: Take, first: str
 ) -> tuple[tuple[ArtifactFile, ...], tuple[Refused, ...]]:
-    """Copy what lies below `inside` to the new folder `target`.
+    """Copy what lies below `inside` to the new folder `target`: the file `first`, then as much as may be taken.
 
     What a former try left at `target` is replaced. If there is nothing, there is no folder.
+
+    Raises:
+        SandboxFileError: there is no such folder to read, or a link in its place.
+        OSError: here is no room, or no right, to lay it down.
     """
     unfinished = target.with_name(f".{target.name}.partial")
     await asyncio.to_thread(_clear, unfinished, target)
     try:
-        files, refused = await _copy(box, inside, unfinished, take)
+        files, refused = await _copy(box, inside, unfinished, take, first)
         if files:
             unfinished.replace(target)
     finally:
@@ -44,18 +58,22 @@ async def take_out(
 
 
 async def _copy(
-    box: AsyncSandbox, inside: str, target: Path, take: Take
+    box: AsyncSandbox, inside: str, target: Path, take: Take, first: str
 ) -> tuple[tuple[ArtifactFile, ...], list[Refused]]:
     try:
+        # Not through a link: what a candidate has not made, but only points to, is not its artifact.
+        if (await box.files.stat(inside, follow=False)).kind == "link":
+            raise SandboxFileKindError(f"{inside}: is a link")
+        main = await _look_for(box, f"{inside}/{first}")
         found = await box.files.glob("**/*", path=inside, hidden=True, limit=take.files * 2 + 100)
     except SandboxFileNotFoundError:
         return (), []
     taken: list[ArtifactFile] = []
-    refused = [Refused(_relative(path, inside) or path, "the folder can't be read") for path in found.unreadable]
+    refused: list[Refused] = []
     total = 0
-    for info in sorted(found.files, key=lambda info: info.path):
-        if info.is_folder:
-            continue
+    # The artifact itself comes first: no crowd of other files keeps it from being taken, or from being told of.
+    others = (info for info in found.files if not info.is_folder and (main is None or info.path != main.path))
+    for info in [*filter(None, [main]), *sorted(others, key=lambda info: info.path)]:
         name = _relative(info.path, inside)
         reason = _objection(info, name, take, len(taken))
         if reason is None and total + info.size > int(take.total_bytes):
@@ -71,9 +89,18 @@ async def _copy(
             continue
         taken.append(file)
         total += file.size
+    refused += [Refused(_relative(path, inside) or path, "the folder can't be read") for path in found.unreadable]
     if found.truncated:
         refused.append(Refused("…", f"more than {take.files} files"))
     return tuple(taken), refused
+
+
+async def _look_for(box: AsyncSandbox, path: str) -> FileInfo | None:
+    """What lies at a path, itself and not what it leads to."""
+    try:
+        return await box.files.stat(path, follow=False)
+    except SandboxFileNotFoundError:
+        return None
 
 
 def _objection(info: FileInfo, name: str | None, take: Take, taken: int) -> str | None:
@@ -107,8 +134,10 @@ async def _take_one(box: AsyncSandbox, path: str, target: Path, name: str, room:
     try:
         await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    except OSError as error:  # too long a name for this file system, or not one at all
-        raise SandboxFileError(f"can't be laid down here: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # too long a name for this file system, or not one at all
+        if isinstance(error, OSError) and error.errno not in _ERRORS_OF_NAMES:
+            raise  # a full disk or the like: ours, not the candidate's
+        raise SandboxFileError(f"can't be laid down here: {getattr(error, 'strerror', None) or error}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             async with contextlib.aclosing(box.files.read_stream(path)) as chunks:  # type: ignore[type-var]
@@ -139,12 +168,17 @@ def _clear(*folders: Path) -> None:
 
 
 def are_whole(folder: Path, files: Sequence[ArtifactFile]) -> bool:
-    """Whether artifacts that were taken out once are still there, byte for byte."""
+    """Whether artifacts that were taken out once are still there, byte for byte. What lies elsewhere is not looked at.
+
+    The list may come from a folder that somebody sent.
+    """
+    if folder.is_symlink():
+        return False
     for file in files:
         try:
-            with (folder / file.path).open("rb") as content:
+            with os.fdopen(open_artifact(folder, file.path), "rb") as content:
                 if hashlib.file_digest(content, "sha256").hexdigest() != file.sha256:
                     return False
-        except OSError:
+        except (OSError, ValueError):
             return False
     return True

@@ -138,7 +138,9 @@ class Attempts:
         """Artifacts are taken out whatever the exit code was; whether they are there decides only after a good one."""
         try:
             async with self._phase("collect", progress, own=True):
-                files, refused = await take_out(box, out, self.folder_of(turn), self.settings.take)
+                files, refused = await take_out(
+                    box, out, self.folder_of(turn), self.settings.take, self.settings.output
+                )
         except TimeoutError:
             return _lost(attempt, f"its artifacts took longer than {self.settings.timeouts.collect:g} seconds to read")
         except SandboxFileError as error:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Outcome = Literal["ok", "crashed", "timeout", "oom", "no-artifact", "refused-artifact", "infrastructure", "cancelled"]
 """`ok` is exit code 0 and an artifact. The next five are the candidate's own doing; the last two are nobody's loss."""
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "candidate": (str,), "round": (int,), "reason": (str,), "log": (str,), "log_bytes": (int,), "retries": (int,),
+    "sandbox_id": (str,), "phases": (dict,),
+}  # fmt: skip
 OWN_FAILURES: frozenset[str] = frozenset({"crashed", "timeout", "oom", "no-artifact", "refused-artifact"})
 UNFINISHED: frozenset[str] = frozenset({"infrastructure", "cancelled"})
 """Outcomes that say nothing about the candidate: a resumed run tries them again."""
@@ -71,9 +75,19 @@ class Attempt:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Attempt:
-        """From the event log."""
+        """From the event log. Raises: TypeError or ValueError for a line that nobody of us wrote."""
         values = dict(data)
+        if values["outcome"] not in get_args(Outcome):
+            raise ValueError(f"{values['outcome']!r} is not an outcome")
+        for name, kinds in _KINDS.items():
+            if not isinstance(values.get(name, kinds[0]()), kinds):
+                raise TypeError(f"{name} is {values[name]!r}")
+        for name in ("exit_code", "seconds", "cpu_seconds", "peak_memory_bytes"):
+            if not isinstance(values.get(name), int | float | None):
+                raise TypeError(f"{name} is {values[name]!r}")
         values["artifacts"] = tuple(ArtifactFile(**item) for item in data.get("artifacts", ()))
         values["refused"] = tuple(Refused(**item) for item in data.get("refused", ()))
         values["notes"] = tuple(data.get("notes", ()))
+        if not all(isinstance(item.path, str) for item in (*values["artifacts"], *values["refused"])):
+            raise TypeError("a path that is no text")
         return cls(**values)

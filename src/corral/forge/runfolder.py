@@ -7,9 +7,11 @@ therefore loses the attempts that were under way, and nothing else.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ DEFINITION = "run.json"
 EVENTS = "events.jsonl"
 RESULT = "result.json"
 _MAX_LINE_BYTES = 16 * 1024 * 1024
+_MAX_DEFINITION_BYTES = 64 * 1024 * 1024
 _LOCK_TRIES = 10
 _LOCK_PAUSE_SECONDS = 0.02
 
@@ -74,7 +77,7 @@ class Run:
     def is_held(self) -> bool:
         """Whether a process is at it right now."""
         try:
-            with (self.path / EVENTS).open("rb") as file:
+            with os.fdopen(_open_plain(self.path / EVENTS, os.O_RDONLY), "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -84,9 +87,16 @@ class Run:
 
 
 def artifact_folder(run: Path, turn: Turn, repeat: int) -> Path:
-    """`<run>/<candidate>`, and with several rounds a folder for each."""
+    """`<run>/<candidate>`, and with several rounds a folder for each.
+
+    Raises:
+        RunFolderError: there is a link in its place. Nobody of us makes one, and it leads out of the run's folder.
+    """
     folder = run / check_id(turn.candidate)
-    return folder if repeat == 1 else folder / str(int(turn.round))
+    whole = folder if repeat == 1 else folder / str(int(turn.round))
+    if folder.is_symlink() or whole.is_symlink():
+        raise RunFolderError(f"{str(whole)!r} is a link", hint="somebody has changed this folder: do not trust it")
+    return whole
 
 
 def read_run(path: Path | str) -> Run:
@@ -97,10 +107,12 @@ def read_run(path: Path | str) -> Run:
     """
     folder = Path(path)
     try:
-        definition = json.loads((folder / DEFINITION).read_text(encoding="utf-8"))
+        definition = json.loads(_read_whole(folder / DEFINITION))
         number = definition["format"]
+        check_id(definition["run"], what="a run's id")
         ids = [check_id(candidate["id"]) for candidate in definition["candidates"]]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        repeat = int(definition.get("settings", {}).get("repeat", 1))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunFolderError(
             f"{str(folder)!r} is not a contest's folder", hint="give one that has a run.json, such as artifacts/<run>"
         ) from error
@@ -111,17 +123,18 @@ def read_run(path: Path | str) -> Run:
     seconds = 0.0
     for event in read_events(folder / EVENTS):
         seconds = max(seconds, event.at)
-        if event.candidate is not None and event.candidate not in ids:
-            continue  # not of this run: nobody's path is made from it
-        with contextlib.suppress(TypeError, KeyError, ValueError):  # a line that somebody wrote by hand
-            if event.kind == "attempt-ended" and event.candidate is not None:
+        with contextlib.suppress(TypeError, KeyError, ValueError, AttributeError):  # a line that somebody wrote by hand
+            if event.kind == "attempt-ended":
                 attempt = Attempt.from_json(event.data)
-                attempts[attempt.candidate, attempt.round] = attempt
+                # Not of this run: nobody's path is made from it. What the line says of itself does not count.
+                if attempt.candidate in ids and attempt.round in range(1, repeat + 1):
+                    attempts[attempt.candidate, attempt.round] = attempt
             elif event.kind == "judging":
                 standings.clear()
             elif event.kind == "judged":
                 standing = Standing.from_json(event.data)
-                standings[standing.candidate] = standing
+                if standing.candidate in ids:
+                    standings[standing.candidate] = standing
     return Run(
         path=folder, definition=definition, attempts=attempts, standings=tuple(standings.values()), seconds=seconds
     )
@@ -130,13 +143,13 @@ def read_run(path: Path | str) -> Run:
 def read_events(path: Path) -> Iterator[ForgeEvent]:
     """Events from a log. A last line without its end, and what is no event, is passed over."""
     try:
-        file = path.open("rb")
+        file = os.fdopen(_open_plain(path, os.O_RDONLY), "rb")
     except OSError:
         return
     with file:
         while line := file.readline(_MAX_LINE_BYTES):
             if line.endswith(b"\n"):
-                with contextlib.suppress(ValueError, KeyError, TypeError):
+                with contextlib.suppress(ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
                     yield ForgeEvent.from_line(line.decode("utf-8", "replace"))
 
 
@@ -188,7 +201,7 @@ class RunWriter:
 def _hold(path: Path) -> IO[bytes]:
     """The log, locked for as long as it is open: the kernel lets go of it with the process."""
     try:
-        log = (path / EVENTS).open("ab+")
+        log = os.fdopen(_open_plain(path / EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab+")
     except OSError as error:
         raise RunFolderError(
             f"{str(path)!r} can't be written: {error.strerror}", hint="is it the run's folder?"
@@ -230,5 +243,29 @@ def _cut_torn_line(log: IO[bytes]) -> None:
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     beside = path.with_name(f".{path.name}.new")
-    beside.write_text(json.dumps(value, indent=2) + "\n", encoding="ascii")
+    with contextlib.suppress(FileNotFoundError):
+        beside.unlink()  # of somebody who was killed, or a link: made anew, so it is ours
+    with os.fdopen(_open_plain(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="ascii") as file:
+        file.write(json.dumps(value, indent=2) + "\n")
     beside.replace(path)
+
+
+def _read_whole(path: Path) -> bytes:
+    with os.fdopen(_open_plain(path, os.O_RDONLY), "rb") as file:
+        content = file.read(_MAX_DEFINITION_BYTES + 1)
+    if len(content) > _MAX_DEFINITION_BYTES:
+        raise ValueError("too long for a definition")
+    return content
+
+
+def _open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a regular file. The folder may be from somebody else: no link leads out of it, no pipe holds us.
+
+    Raises:
+        OSError: it can't be opened, or is something else.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return descriptor

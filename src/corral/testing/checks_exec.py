@@ -262,3 +262,7 @@ async def views_hold_for_one_call(context: Context) -> None:
     equal([file.name for file in await box.files.list("data")], ["in.txt"])
     other = await box.exec("echo new > data/in.txt; cat secret/key.txt data/in.txt")
     equal(other.stdout, "hushnew\n", "the next call is free again")
+    # Nothing can be laid over the root that a process is in: better refused than not held.
+    await box.files.symlink("everything", "/")
+    for everything in ("/", "everything"):
+        await raises(InvalidCommandError, box.exec("cat secret/key.txt", hidden=[everything]))
