@@ -294,8 +294,10 @@ class Cache:
         with self._lock:
             failures = {sandbox_id: error for sandbox_id, (_, error) in self._undeleted.items()}
             retired, self._retired = ([], self._retired) if failures else (self._retired, [])
-        for backend in retired:
-            await backend.aclose()
+        outcomes = await asyncio.gather(*(backend.aclose() for backend in retired), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome  # when all have had their turn
         return failures
 
     def list_living(self) -> list[Entry]:

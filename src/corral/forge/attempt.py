@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from corral.errors import CorralError, SandboxFileError
+from corral.errors import CorralError, SandboxClosedError, SandboxFileError
 from corral.forge.artifacts import take_out
 from corral.forge.base import Base
 from corral.forge.candidate import Candidate
@@ -107,7 +107,7 @@ class Attempts:
             async with self._phase("place", progress):
                 if not base.ready_made:
                     await base.set_up(box)
-                await candidate.source.place(box, folder)
+                await _place(candidate, box, folder)
                 await box.files.mkdir(out)
             async with slots.take() as processor:
                 ran = await self._run(candidate, box, folder, f"{out}/{self.settings.output}", processor, progress)
@@ -143,7 +143,7 @@ class Attempts:
                 )
         except TimeoutError:
             return _lost(attempt, f"its artifacts took longer than {self.settings.timeouts.collect:g} seconds to read")
-        except SandboxFileError as error:
+        except (SandboxFileError, SandboxClosedError) as error:  # closed: by its own function
             return _lost(attempt, f"its artifacts can't be read: {error.message}")
         attempt = replace(attempt, artifacts=files, refused=refused)
         if not attempt.ok or any(file.path == self.settings.output for file in files):
@@ -194,7 +194,7 @@ class Attempts:
                 raise
             raise _InfrastructureError(f"{phase} took longer than {limit:g} seconds") from error
         except CorralError as error:
-            if own and isinstance(error, SandboxFileError):
+            if own and isinstance(error, SandboxFileError | SandboxClosedError):
                 raise
             raise _InfrastructureError(f"{phase}: {error}") from error
         finally:
@@ -229,6 +229,16 @@ class Attempts:
         )
         progress.tell("attempt-ended", **whole.to_json())
         self.on_end(whole)
+
+
+async def _place(candidate: Candidate, box: AsyncSandbox, folder: str) -> None:
+    try:
+        await candidate.source.place(box, folder)
+    except OSError as error:
+        if isinstance(error, CorralError):
+            raise
+        # Gone or unreadable since the contest was made: the others go on without it.
+        raise _InfrastructureError(f"its files can't be read here: {error}") from error
 
 
 def _lost(attempt: Attempt, reason: str) -> Attempt:

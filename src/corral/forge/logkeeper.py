@@ -11,6 +11,8 @@ from corral.results import OutputChunk, StreamName
 
 KEPT_BYTES = 32 * 1024
 """How much of a log stays in memory: there may be hundreds of candidates."""
+_LEAST_BYTES = 64
+"""What a piece counts for, however short: each is an event with a line in the log."""
 
 Tell = Callable[..., None]
 """tell(kind, **data): an event of one attempt."""
@@ -25,6 +27,7 @@ class LogKeeper:
         self._total = 0
         self._capture = Capture(KEPT_BYTES)
         self._decoders: dict[StreamName, Any] = {}
+        self._finished = False
 
     @property
     def total_bytes(self) -> int:
@@ -37,13 +40,15 @@ class LogKeeper:
         return self._capture.combined().decode("utf-8", "replace")
 
     def take(self, chunk: OutputChunk) -> None:
-        """A piece of output."""
+        """A piece of output. Nothing more is taken after the end: a forgotten thread may go on talking."""
+        if self._finished:
+            return
         self._capture.add(chunk.stream, chunk.data)
         self._total += len(chunk.data)
         if self._room <= 0:
             return
         data = chunk.data[: self._room]
-        self._room -= len(data)
+        self._room -= max(len(data), _LEAST_BYTES)
         self._pass_on(chunk.stream, data, final=self._room <= 0)
         if self._room <= 0:
             self._tell("output-cut", bytes=self._total)
@@ -54,6 +59,7 @@ class LogKeeper:
 
     def finish(self) -> None:
         """No more will come: half characters are shown as what they are."""
+        self._finished = True
         if self._room > 0:
             for stream in list(self._decoders):
                 self._pass_on(stream, b"", final=True)

@@ -25,6 +25,7 @@ from corral.forge.ids import check_id
 from corral.forge.judge.model import Standing
 from corral.forge.outcome import Attempt
 from corral.forge.plan import Turn
+from corral.forge.settings import check_output_name
 
 DEFINITION = "run.json"
 EVENTS = "events.jsonl"
@@ -111,7 +112,9 @@ def read_run(path: Path | str) -> Run:
         number = definition["format"]
         check_id(definition["run"], what="a run's id")
         ids = [check_id(candidate["id"]) for candidate in definition["candidates"]]
-        repeat = int(definition.get("settings", {}).get("repeat", 1))
+        settings = definition.get("settings", {})
+        repeat = int(settings.get("repeat", 1))
+        check_output_name(settings.get("output", "artifact.md"))  # paths are made from it
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunFolderError(
             f"{str(folder)!r} is not a contest's folder", hint="give one that has a run.json, such as artifacts/<run>"

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
-from corral.errors import BackendError, SandboxError
+from corral.errors import (
+    BackendError,
+    CapabilityError,
+    SandboxClosedError,
+    SandboxError,
+    SandboxPausedError,
+    SnapshotNotFoundError,
+    UnknownBackendError,
+)
 from corral.forge.logkeeper import KEPT_BYTES, LogKeeper
 from corral.forge.seat import Seat, SyncSeat
 from corral.forge.sources import Agent, Source, fill_in
@@ -17,6 +26,11 @@ from corral.process import ProcessBase
 from corral.results import EndReason, Usage
 from corral.sandbox import SandboxBase
 from corral.sync import Sandbox
+
+_LEAVE_SECONDS = 5.0
+"""How long a function that was told to end may take to clean up."""
+_OWN_ERRORS = (CapabilityError, UnknownBackendError, SandboxClosedError, SandboxPausedError, SnapshotNotFoundError)
+"""What a sandbox says to a function that uses it wrongly: not the sandbox's failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,30 +82,28 @@ async def _run_agent(
     loop = asyncio.get_running_loop()
 
     def say(text: str) -> None:
-        loop.call_soon_threadsafe(log.say, str(text))
+        with contextlib.suppress(RuntimeError):  # the contest is over, and its loop closed
+            loop.call_soon_threadsafe(log.say, str(text))
+
+    async def work() -> None:
+        if source.is_async:
+            await cast("Any", source.function)(Seat(objective=objective, sandbox=box, output=output, log=say))
+        else:
+            seat = SyncSeat(objective=objective, sandbox=Sandbox.over(box), output=output, log=say)
+            await _in_thread(cast("Callable[[SyncSeat], object]", source.function), seat)
 
     before = await box.usage()
     begun = time.perf_counter()
     reason: EndReason = "exited"
     exit_code, said = 0, ""
     try:
-        async with asyncio.timeout(timeout) as limit:
-            if source.is_async:
-                await cast("Any", source.function)(Seat(objective=objective, sandbox=box, output=output, log=say))
-            else:
-                seat = SyncSeat(objective=objective, sandbox=Sandbox.over(box), output=output, log=say)
-                await _in_thread(cast("Callable[[SyncSeat], object]", source.function), seat)
-    except TimeoutError as error:
-        if not limit.expired():
-            exit_code, said = 1, _describe(error)
-        else:
-            # A plain function in its thread can't be ended; without its sandbox, closed next, it can do nothing.
+        if not await _work_for(work(), timeout):
             exit_code, reason = 124, "timeout"
-    except (BackendError, SandboxError):
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the candidate's
-        exit_code, said = 1, _describe(error)
+    except _AgentError as error:
+        exit_code, said = 1, str(error)
     wall = time.perf_counter() - begun
+    if box.closed:
+        return Ran(exit_code=exit_code or 1, reason=reason, usage=Usage(wall), said=said or "it closed its sandbox")
     after = await box.usage()
     cpu = (
         after.cpu_seconds - before.cpu_seconds
@@ -100,6 +112,50 @@ async def _run_agent(
     )
     usage = Usage(wall, cpu, after.peak_memory_bytes, ("counted for the whole sandbox, without the function itself",))
     return Ran(exit_code=exit_code, reason=reason, usage=usage, said=said)
+
+
+class _AgentError(Exception):
+    """The function failed; the text says how."""
+
+
+async def _work_for(work: Coroutine[Any, Any, object], seconds: float) -> bool:
+    """Whether it came to its end in time. It works in a task of its own, so that whatever it does stays there.
+
+    Nobody can end a function that does not want to: one that takes no notice of being cancelled, or a plain one in its
+    thread, is left alone. Without its sandbox, closed next, it can do nothing.
+
+    Raises:
+        BackendError, SandboxError: the sandbox failed under it.
+        _AgentError: the function failed.
+    """
+    ended = asyncio.ensure_future(_catch(work))
+    try:
+        done, _ = await asyncio.wait([ended], timeout=seconds)
+    finally:
+        if not ended.done():
+            ended.cancel()
+            await asyncio.wait([ended], timeout=_LEAVE_SECONDS)
+    if not done:
+        return False
+    error = ended.result()
+    if isinstance(error, BackendError | SandboxError) and not isinstance(error, _OWN_ERRORS):
+        raise error
+    if error is not None:
+        raise _AgentError(_describe(error)) from error
+    return True
+
+
+async def _catch(work: Coroutine[Any, Any, object]) -> BaseException | None:
+    """What it raises, as a value: SystemExit and the like are the candidate's way to fail, not ours to go."""
+    try:
+        await work
+    except KeyboardInterrupt as error:
+        if threading.current_thread() is threading.main_thread():
+            raise  # there it is somebody at the keyboard
+        return error
+    except BaseException as error:  # noqa: BLE001 - handed over
+        return error
+    return None
 
 
 def _describe(error: BaseException) -> str:
@@ -116,9 +172,9 @@ async def _in_thread(function: Callable[[SyncSeat], object], seat: SyncSeat) -> 
             return  # nobody waits any more
         if error is None:
             done.set_result(None)
-        elif isinstance(error, Exception):
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             done.set_exception(error)
-        else:  # SystemExit and the like: the candidate's way to fail, not ours to go
+        else:  # SystemExit and the like, which no future takes
             done.set_exception(RuntimeError(_describe(error)))
 
     def work() -> None:

@@ -105,6 +105,8 @@ async def grep_takes_odd_patterns(context: Context) -> None:
         equal(len((await files.grep(pattern, fixed=True)).matches), wanted, pattern)
     equal([m.line for m in (await files.grep("\udce9", fixed=True)).matches], [2], "bytes that are not UTF-8")
     equal([m.text for m in (await files.grep("newline$")).matches], ["last without newline"])
+    await files.write("long.txt", b"first\n" + b"word " * 700_000 + b"\nlast word\n")
+    equal([m.line for m in (await files.grep("word", path="long.txt")).matches], [2, 3], "a line of megabytes is one")
     for pattern in ("(", "[", "*", "(?P<x", "a{2,1}"):
         error = await raises(SandboxFileError, files.grep(pattern))
         true("regular expression" in str(error), f"{pattern!r}: {error}")

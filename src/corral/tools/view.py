@@ -246,14 +246,15 @@ def _is_blocked(names: Sequence[str], blocked: Sequence[str], *, is_wanted: bool
 
 
 def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:
-    """A folder to start from, and a glob below it. A whole folder's content is meant by the folder itself."""
+    """A folder to start from, and a glob below it. A whole folder's content is meant by the folder itself.
+
+    The folder is as deep as it can be: on the way to it links are followed, and below it none.
+    """
     pattern = ignored.pattern.removesuffix("/**") if ignored.pattern.strip("/*") else ignored.pattern
     if ignored.kind == "name":
         return workdir, f"**/{pattern}"
     if ignored.kind == "relative":
-        if not pattern.startswith("../"):
-            return workdir, pattern
-        pattern = posixpath.normpath(posixpath.join(workdir, pattern))
+        pattern = posixpath.normpath(posixpath.join(_escape(workdir), pattern))
     parts = [part for part in pattern.split("/") if part]
     fixed: list[str] = []
     while len(parts) > 1 and not set(parts[0]) & set("*?["):

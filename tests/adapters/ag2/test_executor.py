@@ -124,7 +124,7 @@ def test_a_language_that_nothing_runs_is_told_with_127(monkeypatch: pytest.Monke
 
 def test_a_full_disk_is_told_and_does_not_end_the_conversation() -> None:
     with SandboxCodeExecutor(resources=Resources(disk_bytes="8MiB")) as executor:
-        run(executor, ("sh", "cat /dev/zero > full"))
+        run(executor, ("sh", "head -c 20000000 /dev/zero > full"))
         result = run(executor, ("python", "x = '" + "a" * 5_000_000 + "'"))
         assert result.exit_code != 0
         assert result.output

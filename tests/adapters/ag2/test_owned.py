@@ -101,7 +101,7 @@ async def test_a_local_one_is_isolated(tmp_path: Path) -> None:
 async def test_a_container(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_DOCKER_HOST", daemon.host)
     async with DockerSandbox(image=daemon.image, env_vars={"A": "1"}) as sandbox:
-        assert await sandbox.exec(["sh", "-c", "echo $A; pwd"]) == ExecResult("1\n/workspace\n", 0)
+        assert await sandbox.exec(["sh", "-c", "echo $A; pwd"]) == ExecResult("1\n/workspace", 0)
 
 
 async def test_tools_take_one(server: ServedProcess) -> None:

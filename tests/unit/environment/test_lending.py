@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 
+import pytest
+
 from corral import Environment, SandboxClosedError, Variable
 from corral.backends.memory import MemoryBackend
 from corral.environment.lending import MOST_IDLE
@@ -63,3 +65,26 @@ async def test_environment_that_is_closed_while_others_open_it_ends_their_backen
     await env.aclose()
     assert all(client.count_living() == 0 for client in made)
     await wait_until(lambda: {id(client) for client in closed} >= {id(client) for client in made})
+
+
+async def test_backend_that_can_not_be_closed_keeps_no_other_from_it() -> None:
+    closed: list[str] = []
+
+    class Client(MemoryBackend):
+        def __init__(self, *, api_key: str) -> None:
+            super().__init__()
+            self.api_key = api_key
+
+        async def aclose(self) -> None:
+            closed.append(self.api_key)
+            await super().aclose()
+            if self.api_key == "1":
+                raise OSError("no answer")
+
+    env = Environment(backend=Client, options={"api_key": Variable("key")})
+    for number in range(3):
+        await open_id(env, {"key": str(number)})
+    with pytest.raises(OSError, match="no answer"):
+        await env.aclose()
+    assert sorted(closed) == ["0", "1", "2"]
+    await env.aclose()

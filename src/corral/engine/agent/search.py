@@ -211,11 +211,13 @@ def _matching_lines(path: str, pattern: re.Pattern[bytes], errors: list[str]) ->
     with os.fdopen(descriptor, "rb", buffering=1 << 16) as file:
         if b"\0" in os.pread(descriptor, _SNIFF_BYTES, 0):
             return  # binary
-        number = 0
-        while line := file.readline(1 << 20):  # a "line" without end is looked at in pieces
-            number += 1
-            line = line.rstrip(b"\r\n")
-            if pattern.search(line):
+        number, told, whole = 0, 0, True
+        while piece := file.readline(1 << 20):  # a "line" without end is looked at in pieces, and told of once
+            number += whole
+            whole = piece.endswith(b"\n")
+            line = piece.rstrip(b"\r\n")
+            if number != told and pattern.search(line):
+                told = number
                 yield number, line
 
 
