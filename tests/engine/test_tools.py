@@ -165,6 +165,7 @@ DETOURS = {
     "a rule that goes up again": Detour(f"{HOME}/x/../vault", ("sh -c 'cat v*/*'",)),
     "a rule for a neighbour": Detour("../../tmp/vault", ("sh -c 'cat /t*/v*/*'",), "mv vault /tmp"),
     "a link that leads out": Detour("door", ("sh -c 'cat d*/k*'",), "mv vault /tmp; ln -s /tmp/vault door"),
+    "a link on the way": Detour("door/key", ("sh -c 'cat d*/k*'",), "mv vault /tmp; ln -s /tmp/vault door"),
     "a link to a file elsewhere": Detour("door", ("sh -c 'cat d*'",), "mv vault /tmp; ln -s /tmp/vault/key door"),
 }  # fmt: skip
 

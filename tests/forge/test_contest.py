@@ -4,9 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
-import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.unsafe_subprocess import open_backend as open_unsafe
-from corral.errors import BackendError, CapabilityError, RunFolderError, SpecError
-from corral.forge import Candidate, Contest, ForgeEvent, Seat, SyncSeat, Timeouts, race, read_run
+from corral.errors import BackendError, CapabilityError, SpecError
+from corral.forge import Candidate, Contest, ForgeEvent, Seat, SyncSeat, Timeouts, read_run
 from corral.forge.outcome import Attempt
 from corral.protocol import AsyncSandbox
 from corral.spec import Resources, Spec
@@ -401,79 +399,6 @@ async def test_full_disk_here_is_one_plain_error(tmp_path: Path, monkeypatch: py
     assert read_run(tmp_path / "run").state == "interrupted"
 
 
-# Broken off, and gone on with.
-
-COUNTS = "import sys, uuid\nopen(sys.argv[2], 'w').write(str(uuid.uuid4()))\n"
-WAITS = COUNTS + "import time\nprint('waiting', flush=True)\ntime.sleep(1000)\n"
-
-
-async def test_cancelled_run_keeps_what_there_is(tmp_path: Path, backend: EmbeddedBackend) -> None:
-    candidates = [script(tmp_path, "done.py", COUNTS), script(tmp_path, "waits.py", WAITS)]
-    waiting, done = asyncio.Event(), asyncio.Event()
-
-    def listen(event: ForgeEvent) -> None:
-        if event.kind == "output" and event.candidate == "waits":
-            waiting.set()
-        if event.kind == "attempt-ended" and event.candidate == "done":
-            done.set()
-
-    contest = Contest(candidates, "goal", artifacts_dir=tmp_path, jobs=2, on_event=listen)
-    running = asyncio.ensure_future(contest.run(run_id="run"))
-    await waiting.wait()
-    await done.wait()
-    with pytest.raises(RunFolderError, match="another process"):
-        await contest.run(resume=tmp_path / "run")
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    broken = read_run(tmp_path / "run")
-    assert broken.state == "interrupted"
-    assert {key[0]: value.outcome for key, value in broken.attempts.items()} == {"done": "ok", "waits": "cancelled"}
-    assert await backend.list_snapshots() == []
-
-    script(tmp_path, "waits.py", COUNTS)
-    with pytest.raises(RunFolderError, match="candidate waits differ"):
-        await Contest(candidates, "goal", artifacts_dir=tmp_path).run(resume=tmp_path / "run")
-
-
-KILLED = """
-import sys
-from corral.forge import race
-race(sys.argv[2:], "goal", artifacts_dir=sys.argv[1], jobs=1, seed=int(sys.argv[1][-1]))
-"""
-
-
-def test_killed_run_is_resumed(tmp_path: Path) -> None:
-    """Killed after each line of its log in turn; what was finished keeps its times and its artifacts."""
-    candidates = [script(tmp_path, f"{name}.py", COUNTS) for name in ("a", "b")]
-    seen = 0
-    for round_number, wanted in enumerate(["phase", "attempt-ended", "judging"]):
-        folder = tmp_path / f"artifacts{round_number}"
-        with subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(folder), *map(str, candidates)], stderr=subprocess.DEVNULL
-        ) as program:
-            while not any(f'"{wanted}"' in log.read_text() for log in folder.glob("*/events.jsonl")):
-                assert program.poll() is None or wanted == "judging"
-            program.send_signal(signal.SIGKILL)
-        (run,) = folder.iterdir()
-        with (run / "events.jsonl").open("a") as log:
-            log.write('{"at":1,"kind":"attempt-ended","candi')  # half a line
-        before = read_run(run)
-        result = race(candidates, "goal", artifacts_dir=folder, jobs=1, seed=round_number)  # another run beside it
-        assert result.folder != run
-        contest = Contest(candidates, "goal", artifacts_dir=folder, jobs=2, seed=round_number)
-        resumed = contest.race(resume=run)
-        assert resumed.complete
-        assert {attempt.candidate for attempt in resumed.attempts} == {"a", "b"}
-        for attempt in resumed.attempts:
-            old = before.attempts.get((attempt.candidate, 1))
-            if old is not None and old.finished:
-                assert attempt == old
-                seen += 1
-        assert read_run(run).attempts == {(a.candidate, a.round): a for a in resumed.attempts}
-    assert seen > 0
-
-
 async def test_judges_have_the_setup_too(tmp_path: Path) -> None:
     from corral.forge import Judge
     from corral.forge.judge.commands import Command
@@ -484,3 +409,15 @@ async def test_judges_have_the_setup_too(tmp_path: Path) -> None:
     )  # fmt: skip
     (standing,) = (await contest.run()).standings
     assert [gate.passed for gate in standing.gates] == [True], standing
+
+
+async def test_wish_that_cannot_be_met_is_said_before_anybody_runs(tmp_path: Path) -> None:
+    path = script(tmp_path, "a.py", WRITES)
+    kinds: list[str] = []
+    contest = Contest(
+        [path, Candidate.script(path, id="online", network="open")], "goal", artifacts_dir=tmp_path,
+        on_event=lambda event: kinds.append(event.kind),
+    )  # fmt: skip
+    with pytest.raises(CapabilityError, match="network"):
+        await contest.run()
+    assert "phase" not in kinds

@@ -27,7 +27,9 @@ def conversation_of(context: Any, *, key: str | None, ask: bool | Conversation) 
         found = ask(context)
     else:
         found = _look(context)
-    if found is None and key is None:
+    if found == "":
+        found = None  # nobody's id: those who have none would share a sandbox by it
+    if found is None and not key:
         raise SpecError(
             "the environment has a sandbox per conversation, and the context names none",
             hint=f"open it with key=, or put {NAME!r} into the context's variables",

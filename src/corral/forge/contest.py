@@ -11,6 +11,7 @@ A sandbox is made and filled while others run, and emptied after; only the run i
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.backends.registry import get_backend, need_isolation
-from corral.errors import CapabilityError, RunFolderError, SpecError
+from corral.errors import BackendUnavailableError, CapabilityError, CorralError, RunFolderError, SpecError
 from corral.forge.artifacts import are_whole
 from corral.forge.attempt import Attempts
 from corral.forge.base import Base
@@ -37,14 +38,17 @@ from corral.forge.runfolder import Run, RunWriter, artifact_folder, read_run
 from corral.forge.settings import Settings
 from corral.forge.slots import Slots
 from corral.forge.teller import Teller
+from corral.image import Image
 from corral.portal import get_portal
 from corral.protocol import Backend
-from corral.spec import Lifetime, Spec
+from corral.spec import Lifetime, NetworkPolicy, Spec
 
 MAX_OBJECTIVE_BYTES = 100_000
 """It is an argument of a command, and no kernel takes one of more than 128 KiB."""
 _LOCAL_BACKENDS = ("embedded", "docker", "memory")
 _BASE_SECONDS = 3600.0
+_LEAVE_SECONDS = 30.0
+"""How long an interrupted contest may take to end what it has begun; a second interrupt does not wait for it."""
 
 
 class Contest:
@@ -95,8 +99,25 @@ class Contest:
         ).to_the_end()
 
     def race(self, *, run_id: str | None = None, resume: Path | str | None = None) -> ContestResult:
-        """The same for plain code. Raises: as `run`."""
-        return get_portal().run(self.run(run_id=run_id, resume=resume))
+        """The same for plain code. Interrupted, it first ends its sandboxes and writes down what there is.
+
+        Raises: as `run`.
+        """
+        begun, ended = threading.Event(), threading.Event()
+
+        async def whole() -> ContestResult:
+            begun.set()
+            try:
+                return await self.run(run_id=run_id, resume=resume)
+            finally:
+                ended.set()
+
+        try:
+            return get_portal().run(whole())
+        except BaseException:
+            if begun.is_set():
+                ended.wait(_LEAVE_SECONDS)
+            raise
 
 
 def race(candidates: Iterable[object], objective: str, judge: Judge | None = None, **options: Any) -> ContestResult:
@@ -153,7 +174,7 @@ class _Hold:
             jobs=self._jobs,
             salt=str(old.get("salt", "")),
         )
-        if old and (found := differences(old, definition)):
+        if old and (found := differences(old, definition, judged=bool(self._resumed and self._resumed.standings))):
             raise RunFolderError(
                 f"run {self._path.name!r} was another contest: {', '.join(found)} differ",
                 hint="resume it with the same candidates, objective, settings and judge, or begin a new run",
@@ -215,27 +236,30 @@ class _Hold:
         try:
             for candidate in self._contest.candidates:
                 await self._prepare_base(candidate)
+            await self._rehearse()
             how = next(iter(self._bases.values())).how
             self._teller.tell("base-ready", how=how, seconds=round(time.monotonic() - begun, 3))
-            attempts = Attempts(
-                backend=self._contest.backend,
-                settings=self._settings,
-                objective=self._contest.objective,
-                base_of=lambda candidate: self._bases[_base_key(candidate)],
-                folder_of=self._folder_of,
-                tell=self._teller.tell,
-                on_end=self._keep,
-            )
-            await self._run_all(left, attempts)
+            await self._run_all(left, self._make_attempts())
         finally:
             for base in self._bases.values():
                 await base.aclose()
+
+    def _make_attempts(self) -> Attempts:
+        return Attempts(
+            backend=self._contest.backend,
+            settings=self._settings,
+            objective=self._contest.objective,
+            base_of=lambda candidate: self._bases[_base_key(candidate.image)],
+            folder_of=self._folder_of,
+            tell=self._teller.tell,
+            on_end=self._keep,
+        )
 
     def _keep(self, attempt: Attempt) -> None:
         self._attempts[Turn(attempt.candidate, attempt.round)] = attempt
 
     async def _prepare_base(self, candidate: Candidate) -> None:
-        key = _base_key(candidate)
+        key = _base_key(candidate.image)
         if key in self._bases:
             return
         base = self._bases[key] = Base(self._contest.backend, self._settings)
@@ -247,6 +271,29 @@ class _Hold:
                 labels={"corral.forge": "base"},
             )
         )
+
+    async def _rehearse(self) -> None:
+        """Make one sandbox of each kind and end it again: a wish that can't be met is said before anybody has run.
+
+        What is fetched for it once (packages, images) is then there for all, and takes nobody's time.
+        """
+        # The base was such a one.
+        seen: set[tuple[object, ...]] = {(_base_key(None), NetworkPolicy(), (), self._settings.resources)}
+        attempts = self._make_attempts()
+        for candidate in self._contest.candidates:
+            resources = candidate.resources or self._settings.resources
+            key = _base_key(candidate.image)
+            wish = (key, candidate.network_policy, candidate.packages, resources)
+            if wish in seen:
+                continue
+            seen.add(wish)
+            try:
+                box = await self._contest.backend.create(attempts.spec_for(candidate, self._bases[key]))
+                await box.aclose()
+            except (SpecError, CapabilityError, BackendUnavailableError):
+                raise
+            except CorralError as error:  # may be better the next time: the attempts themselves will see
+                self._teller.tell("warning", text=f"a sandbox for {candidate.id}: {error}")
 
     async def _run_all(self, left: Sequence[Turn], attempts: Attempts) -> None:
         if self._settings.pin and self._contest.backend.name != "embedded":
@@ -320,9 +367,9 @@ class _Hold:
         return artifact_folder(self._path, turn, self._settings.repeat)
 
 
-def _base_key(candidate: Candidate) -> str:
+def _base_key(image: str | Image | None) -> str:
     """Candidates with the same image share a base."""
-    return repr(candidate.image)
+    return repr(image)
 
 
 def _check_objective(objective: str) -> str:

@@ -47,9 +47,13 @@ def describe_run(
     return cast("dict[str, Any]", json.loads(json.dumps(found)))  # as it will be read: no tuples
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What keeps a run from being resumed as this contest; empty if nothing does."""
-    found = [key for key in ("objective", "judge") if old.get(key) != new.get(key)]
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, judged: bool) -> list[str]:
+    """What keeps a run from being resumed as this contest; empty if nothing does.
+
+    Before anything was judged another judge may come: that is how one that failed is mended.
+    """
+    same = ("objective", "judge") if judged else ("objective",)
+    found = [key for key in same if old.get(key) != new.get(key)]
     old_settings, new_settings = (dict(part.get("settings", {})) for part in (old, new))
     found += [
         f"settings.{key}"

@@ -33,6 +33,10 @@ _OWN_ERRORS = (CapabilityError, UnknownBackendError, SandboxClosedError, Sandbox
 """What a sandbox says to a function that uses it wrongly: not the sandbox's failure."""
 
 
+_RUN_ENV = {"PYTHONUNBUFFERED": "1"}
+"""What a candidate prints shall be seen while it runs, on every backend."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
     """How a run ended."""
@@ -61,7 +65,12 @@ async def run_source(
     if processor is not None:
         argv = ["taskset", "-c", str(processor), *argv]
     process = await box.start(
-        argv, cwd=folder, env={"CORRAL_OUTPUT": output}, stdin=False, timeout=timeout, output_limit_bytes=KEPT_BYTES
+        argv,
+        cwd=folder,
+        env=_RUN_ENV | {"CORRAL_OUTPUT": output},
+        stdin=False,
+        timeout=timeout,
+        output_limit_bytes=KEPT_BYTES,
     )
     try:
         async for chunk in process.output():

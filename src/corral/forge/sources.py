@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.errors import SpecError
+from corral.forge.git import GIT, git_environment, run_git
 from corral.protocol import AsyncSandbox
 
 if TYPE_CHECKING:
@@ -113,9 +114,9 @@ class GitFolder:
         object.__setattr__(self, "argv", as_argv(self.argv))
         if self.ref.startswith("-") or "\0" in self.ref:
             raise SpecError(f"{self.ref!r} is not a commit", hint="give a branch, a tag or a commit")
-        object.__setattr__(self, "commit", _git(self.path, "rev-parse", "--verify", f"{self.ref}^{{commit}}").strip())
+        object.__setattr__(self, "commit", run_git(self.path, "rev-parse", "--verify", f"{self.ref}^{{commit}}").strip())
         if not self.argv:
-            names = set(_git(self.path, "ls-tree", "--name-only", "-z", f"{self.commit}:./").split("\0"))
+            names = set(run_git(self.path, "ls-tree", "--name-only", "-z", f"{self.commit}:./").split("\0"))
             object.__setattr__(self, "argv", _find_start(names, self.path))
 
     def describe(self) -> dict[str, Any]:
@@ -132,8 +133,9 @@ class GitFolder:
 
     async def _archive(self) -> AsyncIterator[bytes]:
         process = await asyncio.create_subprocess_exec(
-            *_GIT, "-C", str(self.path), "archive", "--format=tar", f"{self.commit}:./",
+            *GIT, "-C", str(self.path), "archive", "--format=tar", f"{self.commit}:./",
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            env=await asyncio.to_thread(git_environment, self.path),
         )  # fmt: skip
         assert process.stdout is not None
         try:
@@ -284,25 +286,3 @@ def _find_start(names: set[str], path: Path) -> tuple[str, ...]:
     raise SpecError(
         f"{str(path)!r} has neither `run` nor `main.py`", hint="give the command: Candidate.folder(…, command=…)"
     )
-
-
-# Nothing that a repository brings along may run here.
-_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-pager")
-
-
-def _git(path: Path, *words: str) -> str:
-    import subprocess
-
-    try:
-        done = subprocess.run(
-            [*_GIT, "-C", str(path), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-            errors="surrogateescape",
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise SpecError("git is not installed", hint="install git, or give the folder itself") from error
-    except subprocess.CalledProcessError as error:
-        said = str(error.stderr).strip().splitlines()
-        raise SpecError(
-            f"{str(path)!r}: {said[-1] if said else 'git failed'}", hint="is it a repository, and is the commit there?"
-        ) from error
-    return done.stdout

@@ -253,13 +253,11 @@ def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:
     pattern = ignored.pattern.removesuffix("/**") if ignored.pattern.strip("/*") else ignored.pattern
     if ignored.kind == "name":
         return workdir, f"**/{pattern}"
-    if ignored.kind == "relative":
-        pattern = posixpath.normpath(posixpath.join(_escape(workdir), pattern))
+    root = workdir if ignored.kind == "relative" else "/"
     parts = [part for part in pattern.split("/") if part]
-    fixed: list[str] = []
     while len(parts) > 1 and not set(parts[0]) & set("*?["):
-        fixed.append(parts.pop(0))
-    return "/" + "/".join(fixed), "/".join(parts)
+        root = posixpath.normpath(posixpath.join(root, parts.pop(0)))
+    return root, "/".join(parts)
 
 
 def _folders_above(path: str) -> list[str]:

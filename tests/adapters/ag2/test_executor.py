@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from corral import Resources, SandboxClosedError, SandboxGoneError, languages
+from corral import SandboxClosedError, SandboxGoneError, languages
 from corral.adapters.ag2 import (
     CodeBlock,
     DaytonaCodeResult,
@@ -17,6 +17,8 @@ from corral.adapters.ag2 import (
     SandboxCodeExecutor,
     SandboxCodeResult,
 )
+from corral.errors import SandboxNoSpaceError
+from corral.sync import Sandbox
 
 pytestmark = pytest.mark.needs_userns
 
@@ -122,12 +124,17 @@ def test_a_language_that_nothing_runs_is_told_with_127(monkeypatch: pytest.Monke
         assert result.output.startswith("one\n\nnothing in this sandbox runs klingon")
 
 
-def test_a_full_disk_is_told_and_does_not_end_the_conversation() -> None:
-    with SandboxCodeExecutor(resources=Resources(disk_bytes="8MiB")) as executor:
-        run(executor, ("sh", "head -c 20000000 /dev/zero > full"))
-        result = run(executor, ("python", "x = '" + "a" * 5_000_000 + "'"))
-        assert result.exit_code != 0
-        assert result.output
+def test_a_full_disk_is_told_and_does_not_end_the_conversation(
+    executor: SandboxCodeExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Sandbox, *arguments: object, **keywords: object) -> None:
+        raise SandboxNoSpaceError("snippet.py: No space left on device")
+
+    monkeypatch.setattr(Sandbox, "run_code", fail)
+    result = run(executor, ("sh", "echo one"), ("sh", "echo two"))
+    assert result.exit_code == 1
+    assert result.output.startswith("Error executing code block: snippet.py: No space left on device")
+    assert isinstance(result.blocks[0].error, SandboxNoSpaceError)
 
 
 def test_languages_and_aliases_may_be_written_in_any_way() -> None:

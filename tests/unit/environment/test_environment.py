@@ -263,8 +263,11 @@ async def test_conversations_are_apart(backend: Slow) -> None:
         assert await open_id(env, {"conversation_id": "2"}) != one
         assert await open_id(env, {"conversation_id": "1"}) == one
         assert await open_id(env, key="mine") != one
-        with pytest.raises(SpecError, match="per conversation"):
-            await open_id(env, {})
+        for nobody in ({}, {"conversation_id": ""}, {"conversation_id": None}):
+            with pytest.raises(SpecError, match="per conversation"):
+                await open_id(env, nobody)
+            with pytest.raises(SpecError, match="per conversation"):
+                await open_id(env, nobody, key="")
 
 
 async def test_own_function_names_the_conversation(backend: Slow) -> None:

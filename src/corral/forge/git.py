@@ -1,0 +1,67 @@
+"""Git on a repository that somebody else may have made: nothing that it brings along may run here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from corral.errors import SpecError
+
+GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-pager")
+_OTHERS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE")
+"""In a hook these say which repository is meant. Here the path does."""
+
+
+def run_git(path: Path, *words: str) -> str:
+    """What git says. Raises: SpecError."""
+    try:
+        done = subprocess.run(
+            [*GIT, "-C", str(path), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+            errors="surrogateescape", env=_closed_environment(),
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise SpecError("git is not installed", hint="install git, or give the folder itself") from error
+    except subprocess.CalledProcessError as error:
+        raise SpecError(
+            f"{str(path)!r}: {_find_reason(str(error.stderr))}", hint="is it a repository, and is the commit there?"
+        ) from error
+    return done.stdout
+
+
+def git_environment(path: Path) -> dict[str, str]:
+    """The environment in which the contents of commits may be read: without the filters of the repository itself.
+
+    A filter is a command that git runs over files. Those of the user's own configuration (large files) stay.
+    """
+    told = subprocess.run(
+        [*GIT, "-C", str(path), "config", "--show-scope", "--null", "--get-regexp", r"^filter\."],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, errors="surrogateescape",
+        env=_closed_environment(),
+    ).stdout.split("\0")  # fmt: skip
+    filters = {
+        key.partition("\n")[0].removeprefix("filter.").rpartition(".")[0]
+        for scope, key in zip(told[::2], told[1::2], strict=False)
+        if scope in ("local", "worktree")
+    }
+    found = _closed_environment()
+    count = int(found.get("GIT_CONFIG_COUNT", "0"))
+    for name in sorted(filters):
+        for key, value in (("smudge", ""), ("process", ""), ("required", "false")):
+            found[f"GIT_CONFIG_KEY_{count}"] = f"filter.{name}.{key}"
+            found[f"GIT_CONFIG_VALUE_{count}"] = value
+            count += 1
+    return found | {"GIT_CONFIG_COUNT": str(count)}
+
+
+def _closed_environment() -> dict[str, str]:
+    """Ours, without leave to fetch what is missing: how that is done would be up to the repository."""
+    found = {name: value for name, value in os.environ.items() if name not in _OTHERS}
+    return found | {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
+
+
+def _find_reason(said: str) -> str:
+    """Git explains itself at length; the reason is where it says `fatal`."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    fatal = [line.removeprefix("fatal: ") for line in lines if line.startswith("fatal: ")]
+    return (fatal or lines[-1:] or ["git failed"])[0]
