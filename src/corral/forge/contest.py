@@ -375,7 +375,11 @@ def _base_key(image: str | Image | None) -> str:
 def _check_objective(objective: str) -> str:
     if not isinstance(objective, str) or not objective.strip() or "\0" in objective:
         raise SpecError(f"objective={objective!r} is not an objective", hint="say in a text what shall be done")
-    if len(objective.encode("utf-8", "surrogateescape")) > MAX_OBJECTIVE_BYTES:
+    try:
+        size = len(objective.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError as error:
+        raise SpecError(f"objective={objective!r} has half characters", hint="give a text") from error
+    if size > MAX_OBJECTIVE_BYTES:
         raise SpecError(
             f"the objective is longer than {MAX_OBJECTIVE_BYTES} bytes", hint="put data into the base, with setup"
         )

@@ -23,9 +23,11 @@ def run_git(path: Path, *words: str) -> str:
     except FileNotFoundError as error:
         raise SpecError("git is not installed", hint="install git, or give the folder itself") from error
     except subprocess.CalledProcessError as error:
-        raise SpecError(
-            f"{str(path)!r}: {_find_reason(str(error.stderr))}", hint="is it a repository, and is the commit there?"
-        ) from error
+        reason = _find_reason(str(error.stderr))
+        hint = "is it a repository, and is the commit there?"
+        if "dubious ownership" in reason:
+            hint = "if you trust its owner: git config --global --add safe.directory <its path>"
+        raise SpecError(f"{str(path)!r}: {reason}", hint=hint) from error
     return done.stdout
 
 

@@ -90,9 +90,11 @@ class Settings:
 
 def check_output_name(name: str) -> str:
     """A plain file name. Raises: SpecError."""
-    if (
-        not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name
-        or len(name.encode("utf-8", "surrogateescape")) > 255
-    ):  # fmt: skip
+    try:
+        good = isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & {*name}
+        good = good and len(name.encode("utf-8", "surrogateescape")) <= 255
+    except UnicodeEncodeError:  # half a character
+        good = False
+    if not good:
         raise SpecError(f"output={name!r} is not a file's name", hint="such as artifact.md, without a folder")
     return name

@@ -114,7 +114,9 @@ class GitFolder:
         object.__setattr__(self, "argv", as_argv(self.argv))
         if self.ref.startswith("-") or "\0" in self.ref:
             raise SpecError(f"{self.ref!r} is not a commit", hint="give a branch, a tag or a commit")
-        object.__setattr__(self, "commit", run_git(self.path, "rev-parse", "--verify", f"{self.ref}^{{commit}}").strip())
+        object.__setattr__(
+            self, "commit", run_git(self.path, "rev-parse", "--verify", f"{self.ref}^{{commit}}").strip()
+        )
         if not self.argv:
             names = set(run_git(self.path, "ls-tree", "--name-only", "-z", f"{self.commit}:./").split("\0"))
             object.__setattr__(self, "argv", _find_start(names, self.path))

@@ -10,6 +10,7 @@ import pytest
 from daytona import Daytona, DaytonaConfig
 
 from adapters.ag2.conftest import Living
+from support.dockerd import Daemon
 from support.leftovers import instance_mark, list_files, list_groups, list_loops, wait_until
 from support.serving import ServedProcess
 
@@ -31,6 +32,8 @@ async def make():
     elif KIND == "DaytonaSandbox":
         from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams
         found = ag2.DaytonaSandbox(client=AsyncDaytona(), params=CreateSandboxFromSnapshotParams(auto_stop_interval=0))
+    elif KIND == "DockerEnvironment":
+        found = ag2.DockerEnvironment(image=os.environ["IMAGE"])
     else:
         found = getattr(ag2, KIND)()
     return found
@@ -181,6 +184,22 @@ def test_at_a_service(kind: str, service: ServedProcess, living: Living, tmp_pat
         if wait_until(lambda: sorted(living()) == before):
             break
     assert sorted(living()) == before
+
+
+@pytest.mark.needs_docker
+@pytest.mark.timeout(240)
+def test_in_containers(daemon: Daemon, tmp_path: Path) -> None:
+    before = daemon.count()
+    env = {"CORRAL_DOCKER_HOST": daemon.host, "IMAGE": daemon.image}
+    check_all("DockerEnvironment", tmp_path, env)
+    with subprocess.Popen(argv("DockerEnvironment", KILLED), env=os.environ | env, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"done\n"
+        program.send_signal(signal.SIGKILL)
+    for _ in range(PATIENCE):
+        if wait_until(lambda: daemon.count() == before):
+            break
+    assert daemon.count() == before
 
 
 def test_interrupted_at_a_service(service: ServedProcess, living: Living) -> None:
