@@ -77,7 +77,7 @@ prove: $(DEV) ## switch each defence off and show that a probe goes red
 backends: $(DEV) packages ## the whole conformance suite on the backends that speak to a service
 	@$(PYTEST) -m "backends or not backends" --timeout=0 tests/conformance/test_docker.py tests/conformance/test_daytona.py \
 		tests/conformance/test_podman.py \
-		tests/server/test_hostile_through_sdk.py tests/adapters $(ARGS)
+		tests/security/test_docker_views.py tests/server/test_hostile_through_sdk.py tests/adapters $(ARGS)
 
 clients: $(DEV) ## install the clients that others wrote for the server's protocol, and run them against it
 	@$(PYTEST) -m clients --timeout=0 $(ARGS)

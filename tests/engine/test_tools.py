@@ -18,12 +18,11 @@ from corral.backends.embedded import EmbeddedBackend
 from corral.sandbox import SandboxBase
 from corral.tools import CodeTool, FileTools, ShellTool, ToolText
 from corral.tools.view import View, Viewer
+from support.detours import DETOURS, HOME, SECRET
 from support.leftovers import list_descendants
 from support.user import OrdinaryUser
 
-HOME = "/home/daytona"
 FILE = f"{HOME}/precious"
-SECRET = "hunter2"
 
 
 @pytest.fixture(scope="module")
@@ -141,33 +140,6 @@ async def test_ignored_file_can_not_be_seen_by(env: Environment, box: SandboxBas
 @pytest.mark.parametrize("way", WAYS_TO_SEE)
 async def test_it_is_the_kernel_that_hides(env: Environment, box: SandboxBase, way: str) -> None:
     assert SECRET in await call(ShellTool(env, ignore=["vault/**", ".env"]), WAYS_TO_SEE[way])
-
-
-@dataclass(frozen=True)
-class Detour:
-    """Several calls, or a tree prepared by somebody else, after which a file is no longer where the rule has it."""
-
-    rule: str
-    commands: tuple[str, ...]
-    before: str = "true"
-
-
-DETOURS = {
-    "the folder gets another name": Detour("vault/key", ("mv vault moved", "sh -c 'cat moved/k*'")),
-    "a folder further up does": Detour("a/b/key", ("sh -c 'mv a new'", "grep -r . new"), "mkdir a; cp -r vault a/b"),
-    "the folder can't be listed": Detour("key", ("chmod 311 vault", "sh -c 'cd vault; cat k\"\"ey'")),
-    "and is opened on the way": Detour("key", ("chmod 444 vault", "sh -c 'chmod 755 vault; cat vault/k*'")),
-    "nor the one a rule begins with": Detour(
-        f"{HOME}/vault/key", ("chmod 311 vault", "sh -c 'cd vault; cat k\"\"ey'")
-    ),
-    "a rule with braces": Detour("{vault,other}/*.{key,k}*", ("sh -c 'cat v*/*'",), "mv vault/key vault/a.key"),
-    "a rule from the root": Detour("/vault", ("sh -c 'cat v*/*'",)),
-    "a rule that goes up again": Detour(f"{HOME}/x/../vault", ("sh -c 'cat v*/*'",)),
-    "a rule for a neighbour": Detour("../../tmp/vault", ("sh -c 'cat /t*/v*/*'",), "mv vault /tmp"),
-    "a link that leads out": Detour("door", ("sh -c 'cat d*/k*'",), "mv vault /tmp; ln -s /tmp/vault door"),
-    "a link on the way": Detour("door/key", ("sh -c 'cat d*/k*'",), "mv vault /tmp; ln -s /tmp/vault door"),
-    "a link to a file elsewhere": Detour("door", ("sh -c 'cat d*'",), "mv vault /tmp; ln -s /tmp/vault/key door"),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("detour", DETOURS)

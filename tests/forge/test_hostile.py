@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from corral.errors import RunFolderError, SpecError
-from corral.forge import Candidate, Contest, ForgeEvent, Seat, SyncSeat, Timeouts, race, read_run
+from corral.forge import Candidate, Contest, ForgeEvent, Seat, SyncSeat, Timeouts, read_run
 from corral.forge.logkeeper import LogKeeper
 from corral.forge.outcome import Attempt
 from corral.forge.runfolder import RunWriter
@@ -280,9 +280,21 @@ def test_line_can_name_nobody_else(tmp_path: Path) -> None:
         add(run, "attempt-ended", **{"candidate": "a", "outcome": "ok"} | changes)
     with (run / "events.jsonl").open("a") as log:
         log.write('{"at":1e999,"kind":"x","data":{}}\n{"at":' + "9" * 400 + ',"kind":"x","data":{}}\n')
+        for line in (
+            {"kind": "output", "candidate": "a", "round": {}, "data": {}},
+            {"kind": "output", "candidate": ["a"], "data": {}},
+            {"kind": "output", "candidate": "a", "data": {"text": 7}},
+            {"kind": "meter", "candidate": "a", "data": {"seconds": "x"}},
+            {"kind": "run-ended", "data": {"winners": 7}},
+            {"kind": "x", "data": {}, "at": -1},
+        ):
+            log.write(json.dumps({"at": 1} | line) + "\n")
         log.write("[" * 100_000 + "\n" + "\x00\xff\n")
+    for changes in ({"rank": "1"}, {"scores": {"x": {"points": "y"}}}, {"seconds": []}, {"gates": [7]}):
+        add(run, "judged", **{"candidate": "a", "rank": 1} | changes)
     found = read_run(run)
     assert (found.attempts, found.standings) == ({}, ())
+    assert {event.kind for event in found.events()} == {"attempt-ended", "judged"}
 
 
 @pytest.mark.parametrize(
@@ -294,6 +306,8 @@ def test_line_can_name_nobody_else(tmp_path: Path) -> None:
         {"settings": {"output": "../../../etc/passwd"}},
         {"settings": []},
         {"settings": {"repeat": "many"}},
+        {"candidates": [{"id": "a", "name": 7}]},
+        {"objective": ["x"]},
     ],
     ids=str,
 )
@@ -345,5 +359,21 @@ def test_pipe_in_the_place_of_a_file_holds_nobody(tmp_path: Path) -> None:
 def test_names_that_no_file_can_have(name: str) -> None:
     with pytest.raises(SpecError, match="is not a file's name"):
         Settings(output=name)
-    with pytest.raises(SpecError):
-        race([["true"]], f"\ud800{name}")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"candidates": "a.py"}, "is only one"),
+        ({"judge": "rubric"}, "is not a judge"),
+        ({"timeouts": 5}, "timeouts=5 is not Timeouts"),
+        ({"resources": "2GiB"}, "is not Resources"),
+        ({"setup": b"true"}, "is not str"),
+        ({"meter_seconds": float("nan")}, "is not a time"),
+        ({"objective": "\ud800"}, "half characters"),
+    ],
+    ids=str,
+)
+def test_wrong_wish_is_said_at_once(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Contest(**{"candidates": [["true"]], "objective": "goal"} | wrong)

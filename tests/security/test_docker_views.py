@@ -15,12 +15,15 @@ from corral.door import make_spec
 from corral.errors import BackendUnavailableError, CapabilityError, InvalidCommandError, WorkdirError
 from corral.image import Image
 from corral.process import ProcessBase
+from corral.sandbox import SandboxBase
 from corral.tools.shell import ShellTool
+from corral.tools.view import View, Viewer
+from support.detours import DETOURS, HOME
+from support.detours import SECRET as PASSWORD
 from support.dockerd import Daemon, open_daemon
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(240)]
 
-HOME = "/home/daytona"
 KEPT = f"{HOME}/kept"
 FILE = f"{KEPT}/precious"
 SECRET = f"{HOME}/secret"
@@ -185,6 +188,47 @@ async def test_hidden_is_neither_read_nor_written(box: DockerSandbox, user: str 
     assert "hush" not in result.stdout
     assert "key\n" not in result.stdout
     assert (await box.exec(f"cat {FILE} {SECRET}/key; ls {SECRET}")).stdout == "oldhushkey\n"
+
+
+_RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(platform.machine(), 0)
+RENAME = f"""
+import ctypes, os, sys
+base, libc = sys.argv[1], ctypes.CDLL(None)
+for folder in (base + "/a", base + "/a/b", base + "/a/b/c"):
+    for new in (folder + ".new", base + "/new"):
+        try:
+            os.rename(folder, new)
+            print("renamed")
+            os.rename(new, folder)
+        except OSError as error:
+            print(error.strerror)
+    other = (base + "/other").encode()
+    if libc.syscall({_RENAMEAT2}, -100, os.fsencode(folder), -100, other, 2) == 0:
+        print("exchanged")
+        libc.syscall({_RENAMEAT2}, -100, os.fsencode(folder), -100, other, 2)
+"""
+
+
+@pytest.mark.parametrize(("user", "base"), [(None, f"{HOME}/x"), ("root", "/srv/x")])
+async def test_folders_above_what_is_hidden_keep_their_names(box: DockerSandbox, user: str | None, base: str) -> None:
+    """Else the next call, to which the same path is hidden, would find the file under another one."""
+    make = f"""
+        rm -rf {base}; mkdir -p {base}/a/b/c {base}/a/kept {base}/other; cd {base}
+        printf hush > a/b/c/key; ln -s a/b link; ln -s {base}/a/b/c a/door"""
+    await box.exec(make, user=user, check=True)
+    argv = ["python3", "-c", RENAME, base]
+    for path in ("a/b/c/key", "link/c/key", "a/door/key"):
+        held = await box.exec(argv, hidden=["/proc", f"{base}/{path}"], user=user)
+        assert set(held.stdout.splitlines()) == {"Device or resource busy", "Invalid cross-device link"}, held
+    script = """
+        touch a/b/one && mv a/b/one a/b/two && mv other a/moved && touch a/moved/file && echo moved
+        touch a/kept/file || echo kept; cat a/b/c/key"""
+    options = {"read_only": [f"{base}/a/kept"], "hidden": [f"{base}/a/b/c/key"]}
+    beside = await box.exec(script, cwd=base, user=user, **options)  # type: ignore[arg-type]  # both take paths
+    assert beside.stdout == "moved\nkept\n", beside
+    await box.exec(["mv", f"{base}/a/moved", f"{base}/other"], user=user, check=True)
+    free = await box.exec(argv, user=user)  # for that call only, and each way leads somewhere
+    assert free.stdout.splitlines() == ["renamed", "renamed", "exchanged"] * 3, free
 
 
 async def test_a_view_that_can_not_be_made_runs_nothing(box: DockerSandbox) -> None:
@@ -372,11 +416,12 @@ async def test_the_restricted_shell_tool_is_kept_by_the_kernel(box: DockerSandbo
     assert (await tool.capabilities()).kernel
     for command in (
         f"sh -c 'echo new > {FILE}'", f"env rm -f {FILE}", f"find {KEPT} -type f -exec rm -f {{}} ';'",
-        f"cat {SECRET}/key; cat /proc/1/root{SECRET}/key", "touch /tmp/x",
+        f"cat {SECRET}/key; cat /proc/1/root{SECRET}/key", "touch /tmp/x", "touch /dev/shm/x",
     ):  # fmt: skip
         said = str(await tool.call({"command": command}))
         assert "hush" not in said
-    assert (await box.exec(f"cat {FILE}; ls /tmp")).stdout == "old"
+    assert (await box.exec(f"cat {FILE}; ls /tmp /dev/shm")).stdout == "old/dev/shm:\n\n/tmp:\n"
+    await box.exec("touch /dev/shm/x && rm /dev/shm/x", check=True)
     allowed = ShellTool(box, allowed=["cat", "env"], enforcement="kernel")
     assert "old" in str(await allowed.call({"command": f"cat {FILE}"}))
     for command in (f"rm -f {FILE}", f"env rm -f {FILE}", f"/usr/bin/rm -f {FILE}"):
@@ -384,6 +429,43 @@ async def test_the_restricted_shell_tool_is_kept_by_the_kernel(box: DockerSandbo
     assert await box.files.read(FILE) == b"old"
     words = ShellTool(box, allowed=["cat"])  # no shell is among the allowed
     assert "old" in str(await words.call({"command": f"cat {FILE}"}))
+
+
+RENAMES = ("the folder gets another name", "a folder further up does")
+"""Those that only a held folder stops; the rest, which a list of paths does, is long."""
+
+
+@contextlib.asynccontextmanager
+async def taking(detour: str, box: DockerSandbox) -> AsyncIterator[str]:
+    """What the commands of a detour say."""
+    steps = DETOURS[detour]
+    await box.exec(f"mkdir vault; echo {PASSWORD} > vault/key; {steps.before}", check=True)
+    tool = ShellTool(box, ignore=[steps.rule])
+    try:
+        yield "".join([str(await tool.call({"command": command})) for command in steps.commands])
+    finally:
+        await box.exec(["chmod", "-R", "u+rwx", HOME], check=True)
+
+
+@pytest.mark.parametrize(
+    "detour", [pytest.param(name, marks=[] if name in RENAMES else [pytest.mark.backends]) for name in DETOURS]
+)
+async def test_ignored_file_can_not_be_seen_after(box: DockerSandbox, detour: str) -> None:
+    async with taking(detour, box) as said:
+        assert PASSWORD not in said
+
+
+@pytest.mark.backends
+@pytest.mark.parametrize("detour", DETOURS)
+async def test_it_is_the_kernel_that_keeps_hidden(
+    box: DockerSandbox, detour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def make(self: Viewer, box: SandboxBase, *, workdir: str) -> View:
+        return View()
+
+    monkeypatch.setattr(Viewer, "make", make)
+    async with taking(detour, box) as said:
+        assert PASSWORD in said
 
 
 async def test_and_so_is_the_one_of_ag2(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,8 @@ def as_candidates(values: Iterable[object]) -> tuple[Candidate, ...]:
     Raises:
         SpecError: none at all, or an id twice.
     """
+    if isinstance(values, str | Path | Candidate):
+        raise SpecError(f"candidates={values!r} is only one", hint="give a list of them")
     found: dict[str, Candidate] = {}
     for value in values:
         candidate = as_candidate(value)

@@ -74,6 +74,10 @@ class Contest:
         self.candidates = as_candidates(candidates)
         self.objective = _check_objective(objective)
         self.judge = judge if judge is not None else default_judge()
+        if not isinstance(self.judge, Judge):
+            raise SpecError(
+                f"judge={judge!r} is not a judge", hint="give a corral.forge.Judge, or none for the usual one"
+            )
         self.backend = get_backend(backend)
         need_isolation(self.backend, who="a contest")
         self.settings = replace(_merge(settings or Settings(), more), backend=self.backend.name)

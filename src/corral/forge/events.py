@@ -23,6 +23,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from corral.forge.kinds import NUMBER, check_kinds
+
+_MAX_SECONDS = 1e9
+_KINDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "run-started": {
+        "run": (str,), "objective": (str,), "candidates": (list,), "order": (list,), "jobs": (int,), "repeat": (int,),
+        "seed": (int,), "backend": (str,), "resumed": (bool,), "done": (list,),
+    },
+    "base-ready": {"how": (str,), "seconds": NUMBER},
+    "phase": {"phase": (str,)},
+    "output": {"stream": (str,), "text": (str,)},
+    "output-cut": {"bytes": (int,)},
+    "meter": {"seconds": NUMBER, "cpu_seconds": NUMBER, "memory_bytes": NUMBER, "processes": NUMBER},
+    "retry": {"reason": (str,)},
+    "warning": {"text": (str,)},
+    "run-ended": {"state": (str,), "winners": (list,), "seconds": NUMBER},
+}  # fmt: skip
+"""What readers may rely on; of the two that are left out, `Attempt` and `Standing` know more."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForgeEvent:
@@ -43,11 +62,16 @@ class ForgeEvent:
 
     @classmethod
     def from_line(cls, line: str) -> ForgeEvent:
-        """From such a line. Raises: ValueError for anything else."""
+        """From such a line. Raises: ValueError, TypeError or KeyError for anything else."""
         found = json.loads(line)
         if not isinstance(found, dict) or not isinstance(found.get("data"), dict):
             raise ValueError("not an event")  # noqa: TRY004 - a text of the wrong kind, not a wrong call
-        return cls(str(found["kind"]), float(found["at"]), found.get("candidate"), found.get("round"), found["data"])
+        if not 0 <= found["at"] <= _MAX_SECONDS:
+            raise ValueError("not a time")
+        event = cls(str(found["kind"]), float(found["at"]), found.get("candidate"), found.get("round"), found["data"])
+        check_kinds(found, {"candidate": (str, type(None)), "round": (int, type(None))})
+        check_kinds(event.data, _KINDS.get(event.kind, {}))
+        return event
 
 
 Listener = Callable[[ForgeEvent], None]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from corral.forge.kinds import NUMBER, check_all, check_kinds
+
 Outcome = Literal["ok", "crashed", "timeout", "oom", "no-artifact", "refused-artifact", "infrastructure", "cancelled"]
 """`ok` is exit code 0 and an artifact. The next five are the candidate's own doing; the last two are nobody's loss."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "candidate": (str,), "round": (int,), "reason": (str,), "log": (str,), "log_bytes": (int,), "retries": (int,),
-    "sandbox_id": (str,), "phases": (dict,),
+    "sandbox_id": (str,), "phases": (dict,), "exit_code": (int, type(None)), "seconds": NUMBER, "cpu_seconds": NUMBER,
+    "peak_memory_bytes": NUMBER,
 }  # fmt: skip
 OWN_FAILURES: frozenset[str] = frozenset({"crashed", "timeout", "oom", "no-artifact", "refused-artifact"})
 UNFINISHED: frozenset[str] = frozenset({"infrastructure", "cancelled"})
@@ -79,15 +82,12 @@ class Attempt:
         values = dict(data)
         if values["outcome"] not in get_args(Outcome):
             raise ValueError(f"{values['outcome']!r} is not an outcome")
-        for name, kinds in _KINDS.items():
-            if not isinstance(values.get(name, kinds[0]()), kinds):
-                raise TypeError(f"{name} is {values[name]!r}")
-        for name in ("exit_code", "seconds", "cpu_seconds", "peak_memory_bytes"):
-            if not isinstance(values.get(name), int | float | None):
-                raise TypeError(f"{name} is {values[name]!r}")
+        check_kinds(values, _KINDS)
+        check_all(values.get("phases", {}), int, float)
         values["artifacts"] = tuple(ArtifactFile(**item) for item in data.get("artifacts", ()))
         values["refused"] = tuple(Refused(**item) for item in data.get("refused", ()))
         values["notes"] = tuple(data.get("notes", ()))
-        if not all(isinstance(item.path, str) for item in (*values["artifacts"], *values["refused"])):
-            raise TypeError("a path that is no text")
+        for item in (*values["artifacts"], *values["refused"]):
+            check_kinds(asdict(item), {"path": (str,), "size": (int,), "sha256": (str,), "reason": (str,)})
+        check_all(dict(enumerate(values["notes"])), str)
         return cls(**values)

@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from corral.forge.definition import FORMAT
 from corral.forge.events import ForgeEvent
 from corral.forge.ids import check_id
 from corral.forge.judge.model import Standing
+from corral.forge.kinds import NUMBER, check_all, check_kinds
 from corral.forge.outcome import Attempt
 from corral.forge.plan import Turn
 from corral.forge.settings import check_output_name
@@ -34,6 +35,18 @@ _MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_DEFINITION_BYTES = 64 * 1024 * 1024
 _LOCK_TRIES = 10
 _LOCK_PAUSE_SECONDS = 0.02
+_DEFINITION: dict[str, tuple[type, ...]] = {
+    "state": (str,), "started": (str,), "versions": (dict,), "objective": (str,), "settings": (dict,), "jobs": (int,),
+    "order": (list,), "candidates": (list,), "judge": (dict,), "salt": (str,),
+}  # fmt: skip
+_CANDIDATE: dict[str, tuple[type, ...]] = {
+    "name": (str,), "description": (str,), "source": (dict,), "packages": (list,), "env": (dict,),
+}  # fmt: skip
+_STANDING: dict[str, tuple[type, ...]] = {
+    "candidate": (str,), "rank": (int, type(None)), "total": (int, float), "tied": (bool,), "disqualified": (bool,),
+    "reason": (str,), "gates": (list,), "scores": (dict,), "seconds": (dict,), "cpu_seconds": NUMBER,
+    "peak_memory_bytes": NUMBER,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +124,10 @@ def read_run(path: Path | str) -> Run:
         definition = json.loads(_read_whole(folder / DEFINITION))
         number = definition["format"]
         check_id(definition["run"], what="a run's id")
+        check_kinds(definition, _DEFINITION)
         ids = [check_id(candidate["id"]) for candidate in definition["candidates"]]
+        for candidate in definition["candidates"]:
+            check_kinds(candidate, _CANDIDATE)
         settings = definition.get("settings", {})
         repeat = int(settings.get("repeat", 1))
         check_output_name(settings.get("output", "artifact.md"))  # paths are made from it
@@ -135,12 +151,24 @@ def read_run(path: Path | str) -> Run:
             elif event.kind == "judging":
                 standings.clear()
             elif event.kind == "judged":
-                standing = Standing.from_json(event.data)
+                standing = _read_standing(event.data)
                 if standing.candidate in ids:
                     standings[standing.candidate] = standing
     return Run(
         path=folder, definition=definition, attempts=attempts, standings=tuple(standings.values()), seconds=seconds
     )
+
+
+def _read_standing(data: dict[str, Any]) -> Standing:
+    """Raises: TypeError, ValueError, KeyError or AttributeError for what is none."""
+    check_kinds(data, _STANDING)
+    check_all(data.get("seconds", {}), int, float)
+    standing = Standing.from_json(data)
+    for gate in standing.gates:
+        check_kinds(asdict(gate), {"gate": (str,), "passed": (bool,), "reason": (str,)})
+    for points in standing.scores.values():
+        check_kinds(asdict(points), {"points": (int, float), "details": (dict,)})
+    return standing
 
 
 def read_events(path: Path) -> Iterator[ForgeEvent]:

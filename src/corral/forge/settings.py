@@ -77,6 +77,20 @@ class Settings:
     """How often what a running candidate uses is looked at; 0: never."""
 
     def __post_init__(self) -> None:
+        for name, kind in (
+            ("resources", Resources),
+            ("timeouts", Timeouts),
+            ("take", Take),
+            ("setup", str),
+            ("pin", bool),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise SpecError(
+                    f"{name}={getattr(self, name)!r} is not {kind.__name__}", hint=f"give a {kind.__name__}"
+                )
+        every = self.meter_seconds
+        if isinstance(every, bool) or not isinstance(every, int | float) or not math.isfinite(every) or every < 0:
+            raise SpecError(f"meter_seconds={every!r} is not a time", hint="give seconds, or 0 for never")
         for name, least in (("repeat", 1), ("retries", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -248,9 +248,12 @@ def fill_in(argv: Sequence[str], *, objective: str, output: str) -> list[str]:
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file's content. Raises: SpecError when it can't be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise SpecError(f"{str(path)!r} can't be read: {error.strerror}", hint="a contest needs all of it") from error
 
 
 def hash_folder(path: Path) -> str:

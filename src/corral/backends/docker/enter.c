@@ -35,7 +35,7 @@ enum {
   NR_WRITE = 1, NR_CLOSE = 3, NR_MMAP = 9, NR_IOCTL = 16, NR_DUP3 = 292, NR_NANOSLEEP = 35, NR_GETPID = 39,
   NR_EXECVE = 59, NR_EXIT_GROUP = 231, NR_CHDIR = 80, NR_FCHOWN = 93, NR_GETUID = 102, NR_GETGID = 104,
   NR_GETGROUPS = 115, NR_SETGROUPS = 116, NR_SETRESUID = 117, NR_SETRESGID = 119, NR_CAPGET = 125, NR_CAPSET = 126,
-  NR_PRCTL = 157, NR_OPENAT = 257, NR_UNSHARE = 272, NR_READ = 0, NR_STATX = 332
+  NR_PRCTL = 157, NR_OPENAT = 257, NR_READLINKAT = 267, NR_UNSHARE = 272, NR_READ = 0, NR_STATX = 332
 };
 static long call(long number, word a, word b, word c, word d, word e, word f) {
   long result;
@@ -52,7 +52,7 @@ enum {
   NR_WRITE = 64, NR_CLOSE = 57, NR_MMAP = 222, NR_IOCTL = 29, NR_DUP3 = 24, NR_NANOSLEEP = 101, NR_GETPID = 172,
   NR_EXECVE = 221, NR_EXIT_GROUP = 94, NR_CHDIR = 49, NR_FCHOWN = 55, NR_GETUID = 174, NR_GETGID = 176,
   NR_GETGROUPS = 158, NR_SETGROUPS = 159, NR_SETRESUID = 147, NR_SETRESGID = 149, NR_CAPGET = 90, NR_CAPSET = 91,
-  NR_PRCTL = 167, NR_OPENAT = 56, NR_UNSHARE = 97, NR_READ = 63, NR_STATX = 291
+  NR_PRCTL = 167, NR_OPENAT = 56, NR_READLINKAT = 78, NR_UNSHARE = 97, NR_READ = 63, NR_STATX = 291
 };
 static long call(long number, word a, word b, word c, word d, word e, word f) {
   register long x8 __asm__("x8") = number;
@@ -79,6 +79,7 @@ enum { /* the same everywhere */
 #define O_CLOEXEC 02000000
 #define O_PATH 010000000
 #define RESOLVE_NO_MAGICLINKS 2
+#define RESOLVE_NO_SYMLINKS 4
 #define AT_EMPTY_PATH 0x1000
 #define AT_RECURSIVE 0x8000
 #define OPEN_TREE_CLONE 1
@@ -87,6 +88,8 @@ enum { /* the same everywhere */
 #define MS_PRIVATE (1 << 18)
 #define CLONE_NEWNS 0x20000
 #define STATX_WANTED 0x17ff /* the usual ones, and the mount */
+#define STATX_IS_MOUNT 0x2000
+#define PATH_BYTES 4096
 #define S_IFMT 0170000
 #define S_IFDIR 0040000
 #define S_IFIFO 0010000
@@ -104,10 +107,12 @@ enum { /* the same everywhere */
 #define ENOENT 2
 #define E2BIG 7
 #define ENOEXEC 8
+#define EAGAIN 11
 #define EACCES 13
 #define EBUSY 16
 #define ENOTDIR 20
 #define EINVAL 22
+#define ENAMETOOLONG 36
 
 struct status {
   u32 mask, block;
@@ -219,15 +224,19 @@ static void look(int descriptor, const char *path, struct status *status) {
   must("stat", call(NR_STATX, (word)descriptor, (word)path, *path ? 0 : AT_EMPTY_PATH, STATX_WANTED, (word)status, 0));
 }
 
+static int is_same(const struct status *one, const struct status *other) {
+  return one->inode == other->inode && one->device_major == other->device_major &&
+         one->device_minor == other->device_minor;
+}
+
 static int is_root(const struct status *one) {
   struct status root;
   look((int)HERE, "/", &root);
-  return one->inode == root.inode && one->mount == root.mount && one->device_major == root.device_major &&
-         one->device_minor == root.device_minor;
+  return is_same(one, &root) && one->mount == root.mount;
 }
 
-static int find(const char *step, const char *path, word index) {
-  struct how how = {O_PATH | O_CLOEXEC, 0, RESOLVE_NO_MAGICLINKS};
+static int find(const char *step, const char *path, word index, u64 resolve) {
+  struct how how = {O_PATH | O_CLOEXEC, 0, resolve};
   long found = call(NR_OPENAT2, HERE, (word)path, (word)&how, sizeof how, 0, 0);
   if (found < 0) refuse(step, found, index);
   return (int)found;
@@ -239,27 +248,67 @@ static void set_attributes(const char *step, int descriptor, const char *path, u
   must(step, call(NR_MOUNT_SETATTR, (word)descriptor, (word)path, flags, (word)&wanted, sizeof wanted, key));
 }
 
+/* Lays a copy of a place over it, with all that is mounted below. */
+static void mount_onto_itself(int place, u64 set) {
+  word flags = OPEN_TREE_CLONE | O_CLOEXEC | AT_RECURSIVE | AT_EMPTY_PATH;
+  long copy = must("open_tree", call(NR_OPEN_TREE, (word)place, (word)"", flags, 0, 0, key));
+  if (set) set_attributes("attributes", (int)copy, "", set, 0);
+  must("move", call(NR_MOVE_MOUNT, (word)copy, (word)"", (word)place, (word)"", MOVE_BOTH_BY_DESCRIPTOR, key));
+  call(NR_CLOSE, (word)copy, 0, 0, 0, 0, 0);
+}
+
 static void make_read_only(const char *path, word index) {
-  int place = find("read_only", path, index);
+  int place = find("read_only", path, index, RESOLVE_NO_MAGICLINKS);
   struct status status;
   look(place, "", &status);
   if (is_root(&status)) { /* what is mounted over the root is not seen by those who are in it already */
     set_attributes("attributes", (int)HERE, "/", MOUNT_ATTR_RDONLY, 0);
   } else {
-    word flags = OPEN_TREE_CLONE | O_CLOEXEC | AT_RECURSIVE | AT_EMPTY_PATH;
-    long copy = must("open_tree", call(NR_OPEN_TREE, (word)place, (word)"", flags, 0, 0, key));
-    set_attributes("attributes", (int)copy, "", MOUNT_ATTR_RDONLY, 0);
-    must("move", call(NR_MOVE_MOUNT, (word)copy, (word)"", (word)place, (word)"", MOVE_BOTH_BY_DESCRIPTOR, key));
-    call(NR_CLOSE, (word)copy, 0, 0, 0, 0, 0);
+    mount_onto_itself(place, MOUNT_ATTR_RDONLY);
   }
   call(NR_CLOSE, (word)place, 0, 0, 0, 0, 0);
 }
 
-static void hide(const char *path, word index) {
-  int place = find("hidden", path, index);
+/* The folders above a path, which has no links, keep their names for this call: what is mounted can't be renamed. Else
+ * a program could call one otherwise, and the next call, to which a path is hidden by the same name, would see what lies
+ * there. */
+static void hold_folders_above(char *path, u32 uid, word index) {
   struct status status;
+  look((int)HERE, "/", &status);
+  for (char *end = path + 1; *end; end++) { /* from the outside in */
+    if (*end != '/') continue;
+    *end = 0;
+    int place = find("hidden", path, index, RESOLVE_NO_SYMLINKS);
+    *end = '/';
+    int can_rename = uid == 0 || status.uid != 0 || status.mode & 022; /* by what the folder around it is */
+    look(place, "", &status);
+    if (can_rename && !(status.attributes & STATX_IS_MOUNT)) mount_onto_itself(place, 0);
+    call(NR_CLOSE, (word)place, 0, 0, 0, 0, 0);
+  }
+}
+
+/* The path of what was found, as the kernel says it. By a descriptor, since /proc may be among what is hidden. */
+static void name(int descriptors, int place, char *path, word index) {
+  char number[24];
+  *put_number(number, (word)place) = 0;
+  long length = call(NR_READLINKAT, (word)descriptors, (word)number, (word)path, PATH_BYTES, 0, 0);
+  if (length >= PATH_BYTES) length = -ENAMETOOLONG;
+  if (length < 0) refuse("hidden", length, index);
+  path[length] = 0;
+}
+
+static void hide(int descriptors, const char *path, u32 uid, word index) {
+  static char real[PATH_BYTES];
+  int place = find("hidden", path, index, RESOLVE_NO_MAGICLINKS);
+  struct status before, status;
+  look(place, "", &before);
+  if (is_root(&before)) refuse("hidden", EBUSY, index);
+  name(descriptors, place, real, index);
+  hold_folders_above(real, uid, index);
+  call(NR_CLOSE, (word)place, 0, 0, 0, 0, 0);
+  place = find("hidden", real, index, RESOLVE_NO_SYMLINKS); /* in the mounts that are seen now */
   look(place, "", &status);
-  if (is_root(&status)) refuse("hidden", EBUSY, index);
+  if (!is_same(&before, &status)) refuse("hidden", EAGAIN, index); /* somebody laid another there meanwhile */
   const char *empty = (status.mode & S_IFMT) == S_IFDIR ? EMPTY_FOLDER : EMPTY_FILE;
   long copy = must("open_tree", call(NR_OPEN_TREE, HERE, (word)empty, OPEN_TREE_CLONE | O_CLOEXEC, 0, 0, key));
   long moved = call(NR_MOVE_MOUNT, (word)copy, (word)"", (word)place, (word)"", MOVE_BOTH_BY_DESCRIPTOR, key);
@@ -294,7 +343,7 @@ static void forbid_looking_at_others(void) {
   u64 handled = version > 1 ? LANDLOCK_REFER : LANDLOCK_MAKE_BLOCK;
   int rules = (int)must("landlock", call(NR_LANDLOCK_CREATE, (word)&handled, sizeof handled, 0, 0, 0, 0));
   if (version > 1) { /* moving files between folders, which is forbidden unless it is said, stays as it was */
-    struct rule rule = {LANDLOCK_REFER, find("landlock", "/", 0)};
+    struct rule rule = {LANDLOCK_REFER, find("landlock", "/", 0, RESOLVE_NO_MAGICLINKS)};
     must("landlock", call(NR_LANDLOCK_ADD, (word)rules, 1, (word)&rule, 0, 0, 0));
   }
   must("landlock", call(NR_LANDLOCK_RESTRICT, (word)rules, 0, 0, 0, 0, 0));
@@ -437,7 +486,8 @@ static void begin_program(char **words, word count, char **env) {
   must("unshare", call(NR_UNSHARE, CLONE_NEWNS, 0, 0, 0, 0, key));
   set_attributes("private", (int)HERE, "/", 0, MS_PRIVATE);
   for (word at = 0; at < read_only; at++) make_read_only(rest[at], at);
-  for (word at = 0; at < hidden; at++) hide(rest[read_only + at], at);
+  int descriptors = hidden ? find("descriptors", "/proc/self/fd", 0, RESOLVE_NO_MAGICLINKS) : -1;
+  for (word at = 0; at < hidden; at++) hide(descriptors, rest[read_only + at], uid, at);
   rest += read_only + hidden;
   key = 0;
 

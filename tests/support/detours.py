@@ -1,0 +1,36 @@
+"""Ways to a hidden file that take several calls, for every backend where the kernel keeps a shell tool's rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HOME = "/home/daytona"
+SECRET = "hunter2"
+"""What must not be seen. It is in `vault/key` at the beginning."""
+
+
+@dataclass(frozen=True)
+class Detour:
+    """Several calls, or a tree prepared by somebody else, after which a file is no longer where the rule has it."""
+
+    rule: str
+    commands: tuple[str, ...]
+    before: str = "true"
+
+
+DETOURS = {
+    "the folder gets another name": Detour("vault/key", ("mv vault moved", "sh -c 'cat moved/k*'")),
+    "a folder further up does": Detour("a/b/key", ("sh -c 'mv a new'", "grep -r . new"), "mkdir a; cp -r vault a/b"),
+    "the folder can't be listed": Detour("key", ("chmod 311 vault", "sh -c 'cd vault; cat k\"\"ey'")),
+    "and is opened on the way": Detour("key", ("chmod 444 vault", "sh -c 'chmod 755 vault; cat vault/k*'")),
+    "nor the one a rule begins with": Detour(
+        f"{HOME}/vault/key", ("chmod 311 vault", "sh -c 'cd vault; cat k\"\"ey'")
+    ),
+    "a rule with braces": Detour("{vault,other}/*.{key,k}*", ("sh -c 'cat v*/*'",), "mv vault/key vault/a.key"),
+    "a rule from the root": Detour("/vault", ("sh -c 'cat v*/*'",)),
+    "a rule that goes up again": Detour(f"{HOME}/x/../vault", ("sh -c 'cat v*/*'",)),
+    "a rule for a neighbour": Detour("../../tmp/vault", ("sh -c 'cat /t*/v*/*'",), "mv vault /tmp"),
+    "a link that leads out": Detour("door", ("sh -c 'cat d*/k*'",), "mv vault /tmp; ln -s /tmp/vault door"),
+    "a link on the way": Detour("door/key", ("sh -c 'cat d*/k*'",), "mv vault /tmp; ln -s /tmp/vault door"),
+    "a link to a file elsewhere": Detour("door", ("sh -c 'cat d*'",), "mv vault /tmp; ln -s /tmp/vault/key door"),
+}  # fmt: skip
