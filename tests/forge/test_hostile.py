@@ -19,6 +19,7 @@ from corral.forge.outcome import Attempt
 from corral.forge.runfolder import RunWriter
 from corral.forge.settings import Settings, Take
 from corral.results import OutputChunk
+from corral.spec import Resources
 
 pytestmark = pytest.mark.needs_userns
 
@@ -121,6 +122,30 @@ async def test_candidate_that_is_gone_does_not_end_the_contest(tmp_path: Path) -
     assert result.winners == ("a",)
 
 
+@pytest.mark.parametrize(
+    ("text", "outcomes"),
+    [
+        ("while True:\n    try: os.fork()\n    except OSError: pass", {"timeout"}),
+        ("import signal\nos.kill(os.getpid(), signal.SIGSTOP)", {"timeout"}),
+        ("open(artifact, 'w').truncate(2**40)", {"crashed", "refused-artifact"}),
+        # Whom it may kill depends on who it is; itself it may not, so it may even come to its end.
+        ("os.kill(-1, 9)", {"crashed", "no-artifact"}),
+    ],
+    ids=["fork-bomb", "stopped", "sparse-terabyte", "kill-all"],
+)
+async def test_rival_is_not_disturbed(tmp_path: Path, text: str, outcomes: set[str]) -> None:
+    candidates = [script(tmp_path, HEAD + text, "bad.py"), script(tmp_path, 'echo made > "$2"', "good.sh")]
+    seconds = 4 if outcomes == {"timeout"} else 60
+    result = await Contest(
+        candidates, "goal", artifacts_dir=tmp_path, jobs=2, timeouts=Timeouts(run=seconds),
+        resources=Resources(cpus=0.5, processes=32),
+    ).run(run_id="run")  # fmt: skip
+    found = {attempt.candidate: attempt for attempt in result.attempts}
+    assert found["bad"].outcome in outcomes, found["bad"]
+    assert (found["good"].outcome, result.winners) == ("ok", ("good",)), found["good"]
+    assert [attempt.retries for attempt in result.attempts] == [0, 0]
+
+
 # Functions.
 
 
@@ -196,7 +221,7 @@ async def test_function_that_will_not_end_is_left_behind(tmp_path: Path, monkeyp
         except asyncio.CancelledError:
             return
 
-    contest = Contest([stays, late, works], "goal", artifacts_dir=tmp_path, jobs=3, timeouts=Timeouts(run=2))
+    contest = Contest([stays, late, works], "goal", artifacts_dir=tmp_path, jobs=3, timeouts=Timeouts(run=4))
     result = await asyncio.wait_for(contest.run(), 100)
     over.set()
     found = {attempt.candidate: attempt.outcome for attempt in result.attempts}
