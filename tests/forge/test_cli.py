@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -344,8 +345,9 @@ def test_judge_that_fails_loses_nothing_and_is_asked_again() -> None:
     assert f"to go on: corral forge run --resume {only_run()} --judge judge.py:judge" in result.output
 
 
-def test_page_is_there_while_it_runs() -> None:
-    """The candidate ends only when the page has been read; its address is said on stderr."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"])
+def test_page_is_there_while_it_runs_and_what_there_is_is_kept(number: int, code: int) -> None:
+    """The candidate never ends; the page's address is said on stderr."""
     write("a.py", "import sys, time\nprint('under way')\ntime.sleep(1000)\n")
     process = subprocess.Popen(
         [sys.executable, "-m", "corral.cli", "forge", "run", "a.py", "-o", "goal", "--watch", "--timeout", "1h"],
@@ -356,8 +358,12 @@ def test_page_is_there_while_it_runs() -> None:
         address = next(line.split()[-1] for line in process.stderr if "to watch: " in line)
         with urllib.request.urlopen(address, timeout=60) as page:
             assert page.status == 200
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        while not any("under way" in log.read_text() for log in Path("artifacts").glob("*/events.jsonl")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(timeout=60) == code
+        assert read_run(only_run()).state == "interrupted"
     finally:
         process.kill()
         process.communicate()

@@ -9,6 +9,7 @@
 | 125 | the sandbox failed, not the program in it (`run`, `exec`, `shell`) |
 | 130 | Ctrl-C |
 | 141 | whoever read our output has left |
+| 143 | SIGTERM (`forge run`) |
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import click
 from corral.cli.display import paint, plain
 from corral.errors import CorralError, EngineFaultError
 
-ERROR, USAGE, BUG, SANDBOX, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 125, 130, 141
+ERROR, USAGE, BUG, SANDBOX, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 70, 125, 130, 141, 143
 
 
 class Failed(Exception):  # noqa: N818 - it is no error, it carries one

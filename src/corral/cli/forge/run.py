@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from corral.cli import options
-from corral.cli.failure import INTERRUPTED
+from corral.cli.failure import INTERRUPTED, TERMINATED
 from corral.cli.loop import run_async
 from corral.cli.run import note, to_json
 from corral.errors import CorralError, RunFolderError
@@ -74,7 +77,7 @@ def run(
     either: ./contest.toml, else ./candidates/*.py, else the five candidates that ship.
 
     Exit code 0: there is a winner, or a tie. 1: nobody passed, or somebody could not be run for want of a sandbox.
-    130: Ctrl-C; what there is is kept and shown, and the run can be resumed.
+    130: Ctrl-C (143: SIGTERM); what there is is kept and shown, and the run can be resumed.
 
     \b
     corral forge run
@@ -100,10 +103,11 @@ def run(
     folder = wish.resumed.path if wish.resumed is not None else wish.artifacts / run_id
     resume = shlex.join(["corral", "forge", "run", "--resume", str(folder), *wish.again])
     try:
-        result = run_async(_hold(contest, wish, view, run_id, folder, watched=watched))
+        with _ended_as_by_hand() as terminated:
+            result = run_async(_hold(contest, wish, view, run_id, folder, watched=watched))
     except KeyboardInterrupt:
         _show_rest(folder, report_file, resume, as_json=as_json)
-        return INTERRUPTED
+        return TERMINATED if terminated else INTERRUPTED
     except Exception as error:
         if not isinstance(error, BrokenPipeError | RunFolderError) and _was_begun(folder):
             note(f"what there is is in {folder}; to go on: {resume}")
@@ -118,6 +122,22 @@ def run(
             note(f"to look at it again: {shlex.join(['corral', 'forge', 'watch', str(folder)])}")
     _write_report(folder, report_file, quiet=as_json)
     return 0 if result.winners and result.complete else 1
+
+
+@contextlib.contextmanager
+def _ended_as_by_hand() -> Iterator[list[int]]:
+    """SIGTERM does what Ctrl-C does: a service manager's stop must not cost what there is. Gives those that came."""
+    seen: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        seen.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def _hold(
