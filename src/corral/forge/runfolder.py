@@ -91,7 +91,7 @@ class Run:
     def is_held(self) -> bool:
         """Whether a process is at it right now."""
         try:
-            with os.fdopen(_open_plain(self.path / EVENTS, os.O_RDONLY), "rb") as file:
+            with os.fdopen(open_plain(self.path / EVENTS, os.O_RDONLY), "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -174,7 +174,7 @@ def _read_standing(data: dict[str, Any]) -> Standing:
 def read_events(path: Path) -> Iterator[ForgeEvent]:
     """Events from a log. A last line without its end, and what is no event, is passed over."""
     try:
-        file = os.fdopen(_open_plain(path, os.O_RDONLY), "rb")
+        file = os.fdopen(open_plain(path, os.O_RDONLY), "rb")
     except OSError:
         return
     with file:
@@ -232,7 +232,7 @@ class RunWriter:
 def _hold(path: Path) -> IO[bytes]:
     """The log, locked for as long as it is open: the kernel lets go of it with the process."""
     try:
-        log = os.fdopen(_open_plain(path / EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab+")
+        log = os.fdopen(open_plain(path / EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab+")
     except OSError as error:
         raise RunFolderError(
             f"{str(path)!r} can't be written: {error.strerror}", hint="is it the run's folder?"
@@ -276,20 +276,20 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     beside = path.with_name(f".{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
         beside.unlink()  # of somebody who was killed, or a link: made anew, so it is ours
-    with os.fdopen(_open_plain(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="ascii") as file:
+    with os.fdopen(open_plain(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="ascii") as file:
         file.write(json.dumps(value, indent=2) + "\n")
     beside.replace(path)
 
 
 def _read_whole(path: Path) -> bytes:
-    with os.fdopen(_open_plain(path, os.O_RDONLY), "rb") as file:
+    with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
         content = file.read(_MAX_DEFINITION_BYTES + 1)
     if len(content) > _MAX_DEFINITION_BYTES:
         raise ValueError("too long for a definition")
     return content
 
 
-def _open_plain(path: Path, flags: int) -> int:
+def open_plain(path: Path, flags: int) -> int:
     """A descriptor of a regular file. The folder may be from somebody else: no link leads out of it, no pipe holds us.
 
     Raises:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from corral.forge.events import ForgeEvent, Listener
+from corral.forge.runfolder import open_plain
 
 _POLL_SECONDS = 0.2
 _CHUNK_BYTES = 256 * 1024
@@ -39,7 +41,7 @@ class Tail:
 
     def _read(self) -> bytes:
         try:
-            with self._path.open("rb") as file:
+            with os.fdopen(open_plain(self._path, os.O_RDONLY), "rb") as file:
                 if file.seek(0, 2) < self._at:
                     # A torn last line was cut off before the run went on.
                     self._at, self._parts, self._held, self._skipping = file.tell(), [], 0, False
