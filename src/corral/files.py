@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 from abc import ABC, abstractmethod
@@ -193,14 +194,17 @@ class FilesBase(ABC):
         if not await asyncio.to_thread(origin.exists):
             raise FileNotFoundError(f"nothing to upload: {str(source)!r} does not exist")
         if await asyncio.to_thread(origin.is_dir):
-            await self.unpack(target, transfer.pack_host_tree(origin))
+            # Closed by us, not when it is collected: a cancelled upload must not leave its pipe to chance.
+            async with contextlib.aclosing(transfer.pack_host_tree(origin)) as archive:
+                await self.unpack(target, archive)
             return
         if not await asyncio.to_thread(origin.is_file):
             raise SandboxFileError(f"{origin.name!r} is neither a file nor a folder", op="upload")
         mode = (await asyncio.to_thread(os.stat, origin)).st_mode & 0o777
         if str(target).endswith("/") or await self._is_folder(target):
             target = f"{str(target).rstrip('/')}/{origin.name}"
-        await self.write(target, transfer.read_host_file(origin), mode=mode)
+        async with contextlib.aclosing(transfer.read_host_file(origin)) as content:
+            await self.write(target, content, mode=mode)
 
     async def download(self, source: PathLike, target: HostPath | str, *, max_bytes: int | None = None) -> None:
         """See `AsyncFiles`."""

@@ -7,7 +7,7 @@ import contextlib
 import os
 import tarfile
 import tempfile
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable
 from pathlib import Path
 from typing import IO
 
@@ -17,9 +17,9 @@ _CHUNK_BYTES = 256 * 1024
 _MAX_MEMBERS = 1_000_000
 
 
-async def read_host_file(path: Path) -> AsyncIterator[bytes]:
+async def read_host_file(path: Path) -> AsyncGenerator[bytes, None]:
     """A file of ours, piece by piece."""
-    with await asyncio.to_thread(open, path, "rb") as file:
+    with _open(path) as file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
             yield chunk
 
@@ -47,6 +47,11 @@ async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: i
         raise
 
 
+def _open(path: Path) -> IO[bytes]:
+    # Not in a thread: what a cancelled thread has opened would be nobody's.
+    return path.open("rb")
+
+
 def _begin_file(folder: Path) -> tuple[int, Path]:
     descriptor, name = tempfile.mkstemp(dir=folder, prefix=".corral-")
     return descriptor, Path(name)
@@ -62,7 +67,7 @@ def _refuse_odd_target(target: Path) -> None:
         raise FileExistsError(f"{target.name!r} is there already, and is not a file that could be replaced")
 
 
-async def pack_host_tree(root: Path) -> AsyncIterator[bytes]:
+async def pack_host_tree(root: Path) -> AsyncGenerator[bytes, None]:
     """A folder of ours as a tar stream, made by a thread and handed over through a pipe."""
     reader, writer = os.pipe()
     task = asyncio.ensure_future(asyncio.to_thread(_pack, root, writer))

@@ -1,5 +1,6 @@
 """The same contest on every backend has the same winner, and hostile candidates harm nobody on any of them."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,10 +27,14 @@ def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield EmbeddedBackend()
     elif request.param == "daytona":
         with served(tmp_path_factory.mktemp("server") / "data") as server:
-            yield DaytonaBackend(api_key=server.key, api_url=server.url)
+            opened: Backend = DaytonaBackend(api_key=server.key, api_url=server.url)
+            yield opened
+            asyncio.run(opened.aclose())
     else:
         with open_daemon() as daemon:
-            yield DockerBackend(host=daemon.host, image=daemon.image)
+            opened = DockerBackend(host=daemon.host, image=daemon.image)
+            yield opened
+            asyncio.run(opened.aclose())
 
 
 CANDIDATES = {

@@ -231,7 +231,8 @@ async def test_function_that_will_not_end_is_left_behind(tmp_path: Path, monkeyp
 INTERRUPTED = """
 import sys
 from corral.forge import race
-race([["sleep", "1000", "{output}"], ["sh", "-c", "sleep 1000", "{output}"]], "goal", artifacts_dir=sys.argv[1], jobs=2)
+sleeper = ["sh", "-c", "sleep 1000", "{output}"]
+race([sleeper, sleeper], "goal", artifacts_dir=sys.argv[1], jobs=2)
 """
 
 

@@ -317,10 +317,10 @@ def test_reading_is_bounded_and_leaves_nothing_open(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     assert read_artifact(tmp_path, "big", max_bytes=999) == (b"x" * 999, False)
     assert read_artifact(tmp_path, "big", max_bytes=1000) == (b"x" * 1000, True)
-    for _ in range(10):
+    for _ in range(50):
         with pytest.raises(OSError):  # noqa: PT011
             open_artifact(tmp_path, "a/b/c")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 40  # other threads open and close some, too
 
 
 async def test_artifact_that_became_a_link_is_not_followed(tmp_path: Path) -> None:

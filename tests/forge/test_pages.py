@@ -117,8 +117,9 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
     own = Path("/proc/self/fd")
     before = len(list(own.iterdir()))
     for name in ("a/b", "a/c", "fifo", "a"):
-        show_file(tmp_path, name, text_bytes=10, image_bytes=10)
-    assert len(list(own.iterdir())) == before
+        for _ in range(50):
+            show_file(tmp_path, name, text_bytes=10, image_bytes=10)
+    assert len(list(own.iterdir())) < before + 40  # other threads open and close some, too
 
 
 def test_kinds_follow_from_the_bytes_and_never_from_the_name() -> None:

@@ -36,6 +36,8 @@ TABLE: tuple[tuple[type[errors.CorralError], int, str | None], ...] = (
     (errors.BackendUnavailableError, 503, None),
     (errors.BackendError, 503, None),
     (errors.PolicyError, 403, None),
+    (errors.RunFolderError, 409, None),
+    (errors.JudgeError, 409, None),
     (errors.SnapshotNotFoundError, 404, None),
     (errors.SandboxError, 409, None),
 )
