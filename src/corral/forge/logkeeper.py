@@ -57,6 +57,10 @@ class LogKeeper:
         """A line of ours, or of a function that drives an agent."""
         self.take(OutputChunk("stdout", f"{text}\n".encode("utf-8", "replace")))
 
+    def count(self, total_bytes: int) -> None:
+        """What whoever ran the program has counted: of a flood, a part may have been dropped before it came here."""
+        self._total = max(self._total, total_bytes)
+
     def finish(self) -> None:
         """No more will come: half characters are shown as what they are."""
         self._finished = True

@@ -19,7 +19,7 @@ from corral.errors import (
     SnapshotNotFoundError,
     UnknownBackendError,
 )
-from corral.forge.logkeeper import KEPT_BYTES, LogKeeper
+from corral.forge.logkeeper import LogKeeper
 from corral.forge.seat import Seat, SyncSeat
 from corral.forge.sources import Agent, Source, fill_in
 from corral.process import ProcessBase
@@ -35,6 +35,10 @@ _OWN_ERRORS = (CapabilityError, UnknownBackendError, SandboxClosedError, Sandbox
 
 _RUN_ENV = {"PYTHONUNBUFFERED": "1"}
 """What a candidate prints shall be seen while it runs, on every backend."""
+
+
+_BACKLOG_BYTES = 1024 * 1024
+"""A fast program prints before anybody listens: so much of that is kept for the listener."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +74,13 @@ async def run_source(
         env=_RUN_ENV | {"CORRAL_OUTPUT": output},
         stdin=False,
         timeout=timeout,
-        output_limit_bytes=KEPT_BYTES,
+        output_limit_bytes=_BACKLOG_BYTES,
     )
     try:
         async for chunk in process.output():
             log.take(chunk)
         result = await process.wait()
+        log.count(result.stdout_total_bytes + result.stderr_total_bytes)
         if isinstance(process, ProcessBase):
             await process.end_rest()  # whoever runs on in the background has no more time to work on the artifact
     finally:
