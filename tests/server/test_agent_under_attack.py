@@ -96,7 +96,7 @@ def test_agent_that_is_kept_stopped_is_ended_from_outside(
 def test_timeout_holds_though_the_agent_is_stopped(server: ServedProcess) -> None:
     attacker, _ = attack(server, "SIGSTOP", times=WITHOUT_END, timeout=5.0)
     assert attacker.reason in ("timeout", "signalled")
-    assert attacker.stdout == "armed\n"
+    assert attacker.stdout.strip() == "armed"  # the end of the line may be on the wrong side of the stop
 
 
 def test_silence_of_a_paused_sandbox_means_nothing(server: ServedProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,10 @@ EXIT_CONTROL = "X-Daytona-Pty-Exit-Control"
 def screen(handle: PtyHandle) -> tuple[str, int | None, str | None]:
     """All that was shown until the end, the exit code, and why it ended."""
     shown: list[bytes] = []
-    result = handle.wait(on_data=shown.append, timeout=60)
+    try:
+        result = handle.wait(on_data=shown.append, timeout=60)
+    finally:
+        handle.disconnect()
     return b"".join(shown).decode(), result.exit_code, result.error
 
 
