@@ -42,7 +42,7 @@ packages:
 	@tools/ensure-packages
 
 test: $(DEV) packages ## run the tests; what this machine can't do is skipped with a reason
-	@$(PYTEST) --numprocesses=$(JOBS) --maxprocesses=4 --dist=loadfile $(ARGS)
+	@$(PYTEST) --numprocesses=$(JOBS) --maxprocesses=4 --dist=worksteal $(ARGS)
 
 lint: $(DEV) ## ruff: rules and format
 	@$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from daytona import Daytona, DaytonaConfig
 from corral.backends.daytona import DaytonaBackend
 from corral.protocol import Backend
 from corral.testing.pytest import conformance_tests
-from support.backends import set_apart
+from support.tiers import service_checks
 from support.serving import ServedProcess, served
 
 CANNOT = {
@@ -45,4 +45,4 @@ def count(backend: Backend) -> int:
     return sum(box.state not in ("destroyed", "destroying") for box in client(_server[0].url).list())
 
 
-test_conformance = pytest.mark.needs_root(conformance_tests(make, cannot=CANNOT, count=count, marks=set_apart))
+test_conformance = pytest.mark.needs_root(conformance_tests(make, cannot=CANNOT, count=count, marks=service_checks))

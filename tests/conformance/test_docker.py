@@ -18,7 +18,7 @@ from corral.errors import BackendUnavailableError
 from corral.image import Image
 from corral.protocol import Backend
 from corral.testing.pytest import conformance_tests
-from support.backends import set_apart
+from support.tiers import service_checks
 from support.dockerd import Daemon, find_busybox, find_lack, load_busybox, open_daemon
 
 _ORDER = "the daemon reads both streams apart, and the order between them is lost there"
@@ -56,7 +56,7 @@ def count(backend: Backend) -> int:
     return backend.count_living()
 
 
-test_conformance = conformance_tests(make, cannot=CANNOT, count=count, marks=set_apart)
+test_conformance = conformance_tests(make, cannot=CANNOT, count=count, marks=service_checks)
 
 OWNER = """
 import asyncio, sys

@@ -1,68 +1,45 @@
 """The hostile suite against the embedded engine, as root and as an ordinary user: one test for each probe.
 
-All probes of a mode run once, in one process of that user; each test reads the verdict on its own.
+The probes of a mode are asked of one process of that user, which keeps its sandboxes, neighbour and canaries.
 """
 
-import json
 import os
 import subprocess
 import sys
-from typing import Any, get_args
+from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 
 from corral.testing.hostile import ALL, Probe
 from corral.testing.hostile.probe import Area, Severity
+from support.asked import Asked, asking
+from support.tiers import second_pass
 from support.user import open_ordinary_user
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="the embedded engine is Linux only"),
-    pytest.mark.timeout(600),  # the first test of a mode waits for all of its probes: about a minute
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the embedded engine is Linux only")
 
 NAMES = [probe.name for probe in ALL]
-RUN_SECONDS = 400
-
-Verdicts = dict[str, dict[str, Any]]
+SUITE = ("-m", "corral.testing.hostile", "-")
 
 
-def list_wished(request: pytest.FixtureRequest, test: str) -> list[str]:
-    """Only what was selected, so that `-k fork-bomb` takes seconds."""
-    items = (item for item in request.session.items if isinstance(item, pytest.Function))
-    return [str(item.callspec.params["name"]) for item in items if item.originalname == test]
-
-
-def read_verdicts(done: subprocess.CompletedProcess[str]) -> Verdicts:
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert rows, f"the suite did not even start: {done.stderr[-2000:]}"
-    return {row["name"]: row for row in rows}
-
-
-@pytest.fixture(scope="session")
-def verdicts_as_root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
-    argv = [sys.executable, "-m", "corral.testing.hostile", *list_wished(request, "test_contained_as_root")]
+@pytest.fixture(scope="module")
+def as_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     env = os.environ | {"CORRAL_DATA_DIR": str(tmp_path_factory.mktemp("hostile"))}
-    done = subprocess.run(
-        argv, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_SECONDS
-    )
-    return read_verdicts(done)
+    with asking(lambda **pipes: subprocess.Popen([sys.executable, *SUITE], env=env, cwd="/", **pipes)) as asked:
+        yield asked
 
 
-@pytest.fixture(scope="session")
-def verdicts_as_user(request: pytest.FixtureRequest) -> Verdicts:
-    names = list_wished(request, "test_contained_as_an_ordinary_user")
+@pytest.fixture(scope="module")
+def as_user() -> Iterator[Asked]:
     with open_ordinary_user() as user:
-        done = user.run_argv(
-            [str(user.python), "-m", "corral.testing.hostile", *names],
-            env={"CORRAL_DATA_DIR": str(user.home / "data")},
-            timeout=RUN_SECONDS,
-        )
-    return read_verdicts(done)
+        env = {"CORRAL_DATA_DIR": str(user.home / "data")}
+        with asking(lambda **pipes: user.start([str(user.python), *SUITE], env=env, **pipes)) as asked:
+            yield asked
 
 
-def judge(verdicts: Verdicts, name: str) -> None:
-    assert name in verdicts, "the suite ended before this probe"
-    row = verdicts[name]
+def judge(asked: Asked, name: str) -> None:
+    row = asked.ask(name)
     if row["verdict"] == "unpromised":
         pytest.xfail(f"capabilities() says that this limit is soft here: {row['evidence']}")
     assert row["verdict"] == "held", f"{row['verdict']}: {row['evidence']}; should be stopped by {row['stopped_by']}"
@@ -70,15 +47,16 @@ def judge(verdicts: Verdicts, name: str) -> None:
 
 @pytest.mark.needs_root
 @pytest.mark.parametrize("name", NAMES)
-def test_contained_as_root(name: str, verdicts_as_root: Verdicts) -> None:
-    judge(verdicts_as_root, name)
+def test_contained_as_root(name: str, as_root: Asked) -> None:
+    judge(as_root, name)
 
 
 @pytest.mark.needs_user
 @pytest.mark.needs_userns
+@second_pass
 @pytest.mark.parametrize("name", NAMES)
-def test_contained_as_an_ordinary_user(name: str, verdicts_as_user: Verdicts) -> None:
-    judge(verdicts_as_user, name)
+def test_contained_as_an_ordinary_user(name: str, as_user: Asked) -> None:
+    judge(as_user, name)
 
 
 def test_suite_covers_every_area_with_unique_probes() -> None:

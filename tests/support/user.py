@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -62,6 +63,24 @@ class OrdinaryUser:
         self, argv: Iterable[str], *, env: Mapping[str, str] | None = None, stdin: str = "", timeout: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Run argv in the home folder. Nothing of the tests' own environment is passed on."""
+        return subprocess.run(
+            [*_become(self.uid), *argv],
+            cwd=self.home,
+            env=self._make_env(env),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def start(
+        self, argv: Iterable[str], *, env: Mapping[str, str] | None = None, **pipes: Any
+    ) -> subprocess.Popen[Any]:
+        """Start argv in the home folder, to be talked to; `pipes` are as for `subprocess.Popen`."""
+        return subprocess.Popen([*_become(self.uid), *argv], cwd=self.home, env=self._make_env(env), **pipes)
+
+    def _make_env(self, env: Mapping[str, str] | None) -> dict[str, str]:
         clean = {
             "HOME": str(self.home),
             "LANG": "C.UTF-8",
@@ -71,16 +90,7 @@ class OrdinaryUser:
             "TMPDIR": str(self.home / "tmp"),
             "USER": f"user{self.uid}",
         }
-        return subprocess.run(
-            [*_become(self.uid), *argv],
-            cwd=self.home,
-            env=clean | dict(env or {}),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        return clean | dict(env or {})
 
     def list_processes(self) -> list[int]:
         """Return the pids of all live processes with this uid. Only meaningful when the uid was made for the test."""

@@ -1,4 +1,7 @@
-"""`python -m corral.testing.hostile [NAME…]`: attack sandboxes of one's own; one JSON line for each probe."""
+"""`python -m corral.testing.hostile [NAME…]`: attack sandboxes of one's own; one JSON line for each probe.
+
+With `-` the names come from standard input, one a line, and each is answered before the next is read.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +9,50 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 
 from corral import AsyncSandbox, get_backend
-from corral.testing.hostile import ALL, RESOURCES, Canaries, Outcome, Probe, Report, plant, prove, soft_limits
+from corral.testing.hostile import ALL, RESOURCES, Canaries, Probe, Verdict, besiege, plant, soft_limits
+
+_BY_NAME = {probe.name: probe for probe in ALL}
 
 
 def main() -> int:
     """Give 0 when everything held, 1 otherwise, 2 for a name that no probe has."""
     wished = sys.argv[1:]
-    probes = [probe for probe in ALL if not wished or probe.name in wished]
-    if unknown := set(wished) - {probe.name for probe in probes}:
-        sys.stderr.write(f"no such probe: {', '.join(sorted(unknown))}\n")
+    if wished != ["-"] and (unknown := sorted(set(wished) - _BY_NAME.keys())):
+        sys.stderr.write(f"no such probe: {', '.join(unknown)}\n")
         return 2
-
-    def show(outcome: Outcome) -> None:
-        sys.stdout.write(json.dumps(outcome.to_json()) + "\n")
-        sys.stdout.flush()
-
+    probes = _read_probes() if wished == ["-"] else [probe for probe in ALL if not wished or probe.name in wished]
     with plant(data_folder=os.environ.get("CORRAL_DATA_DIR")) as canaries:
-        report = asyncio.run(_prove(probes, canaries, show))
-    return 0 if report.ok else 1
+        return 0 if asyncio.run(_attack(probes, canaries)) else 1
 
 
-async def _prove(probes: list[Probe], canaries: Canaries, show: Callable[[Outcome], None]) -> Report:
+def _read_probes() -> Iterator[Probe]:
+    """One for each line, for as long as there are lines. The probes' own programs must not read them."""
+    names = os.fdopen(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    with names:
+        for name in names:
+            yield _BY_NAME[name.strip()]
+
+
+async def _attack(probes: Iterable[Probe], canaries: Canaries) -> bool:
     soft = soft_limits(await get_backend().capabilities())
-    return await prove(
-        lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries, probes=probes, on_progress=show, soft=soft
-    )
+    stopped = []
+
+    def make() -> AsyncSandbox:
+        return AsyncSandbox(resources=RESOURCES)
+
+    async with make() as sandbox, besiege(sandbox, canaries=canaries, make=make, soft=soft) as siege:
+        remaining = iter(probes)
+        # Reading the next name may wait for it, and keepers of sandboxes must go on meanwhile.
+        while (probe := await asyncio.to_thread(next, remaining, None)) is not None:
+            outcome = await siege.try_probe(probe)
+            sys.stdout.write(json.dumps(outcome.to_json()) + "\n")
+            sys.stdout.flush()
+            stopped.append(outcome.finding.verdict in (Verdict.HELD, Verdict.UNPROMISED))
+    return bool(stopped) and all(stopped)
 
 
 if __name__ == "__main__":

@@ -109,20 +109,25 @@ async def attack(
     from corral.testing.hostile import ALL
 
     outcomes: list[Outcome] = []
-    async with contextlib.AsyncExitStack() as stack:
-        neighbour = await stack.enter_async_context(open_neighbour(make)) if make is not None else None
-        siege = Siege(sandbox, canaries, make, neighbour, stack)
-        if (lack := await siege.ask_control(sandbox)) is not None:
-            raise CorralError(f"the sandbox can't run a harmless program: {lack}", sandbox_id=sandbox.id, op="attack")
+    async with besiege(sandbox, canaries=canaries, make=make, soft=soft) as siege:
         for probe in ALL if probes is None else probes:
-            started = time.monotonic()
-            finding = await siege.try_probe(probe)
-            if finding.verdict is Verdict.BREACHED and NEEDS_HARD.get(probe.name) in soft:
-                finding = Finding(Verdict.UNPROMISED, finding.evidence)
-            outcomes.append(Outcome(probe, finding, time.monotonic() - started))
+            outcomes.append(await siege.try_probe(probe))
             if on_progress is not None:
                 on_progress(outcomes[-1])
     return Report(tuple(outcomes))
+
+
+@contextlib.asynccontextmanager
+async def besiege(
+    sandbox: AsyncSandbox, *, canaries: Canaries, make: MakeSandbox | None = None, soft: frozenset[str] = frozenset()
+) -> AsyncIterator[Siege]:
+    """An attack that is told one probe at a time. The arguments are those of `attack`, and so is what it raises."""
+    async with contextlib.AsyncExitStack() as stack:
+        neighbour = await stack.enter_async_context(open_neighbour(make)) if make is not None else None
+        siege = Siege(sandbox, canaries, make, neighbour, stack, soft)
+        if (lack := await siege.ask_control(sandbox)) is not None:
+            raise CorralError(f"the sandbox can't run a harmless program: {lack}", sandbox_id=sandbox.id, op="attack")
+        yield siege
 
 
 class Siege:
@@ -130,9 +135,10 @@ class Siege:
 
     def __init__(
         self, sandbox: AsyncSandbox, canaries: Canaries, make: MakeSandbox | None, neighbour: Neighbour | None,
-        stack: contextlib.AsyncExitStack,
+        stack: contextlib.AsyncExitStack, soft: frozenset[str],
     ) -> None:  # fmt: skip
         self._stack = stack
+        self._soft = soft
         self._sandbox = sandbox
         self._canaries = canaries
         self._make = make
@@ -154,7 +160,15 @@ class Siege:
             return f"{type(error).__name__}: {error}"
         return None if result.stdout.strip() == "42" else f"6 * 7 gave {result.output[-200:]!r} ({result.reason})"
 
-    async def try_probe(self, probe: Probe) -> Finding:
+    async def try_probe(self, probe: Probe) -> Outcome:
+        """Run one probe and judge it."""
+        started = time.monotonic()
+        finding = await self._try_patiently(probe)
+        if finding.verdict is Verdict.BREACHED and NEEDS_HARD.get(probe.name) in self._soft:
+            finding = Finding(Verdict.UNPROMISED, finding.evidence)
+        return Outcome(probe, finding, time.monotonic() - started)
+
+    async def _try_patiently(self, probe: Probe) -> Finding:
         """Run one probe where it belongs. Whatever it does, the host must not wait for ever."""
         patience = probe.timeout + _PATIENCE_SECONDS
         try:
