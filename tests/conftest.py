@@ -3,12 +3,17 @@
 import getpass
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
+from support.dockerd import Daemon, open_daemon
 from support.machine import NEEDS, find_lack
 from support.user import OrdinaryUser, open_ordinary_user
+
+if TYPE_CHECKING:
+    from support.serving import ServedProcess  # imported by the tests that use it: there may be no engine here
 
 # No deadline: a sandbox's first start on a busy machine is not a failing example.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
@@ -93,6 +98,22 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CORRAL_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         yield
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ServedProcess"]:
+    """`corral serve` as a process, shared by the tests that don't end it: `.url`, `.key`, `.data_folder`."""
+    from support.serving import served
+
+    with served(tmp_path_factory.mktemp("server") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[Daemon]:
+    """A Docker daemon, shared by all tests that are marked needs_docker."""
+    with open_daemon() as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A server for foreign clients, and folders in which they are installed as their users install them."""
+"""Folders in which foreign clients are installed as their users install them."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.serving import ServedProcess, served
+from support.serving import ServedProcess
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -17,13 +17,6 @@ _INSTALL_SECONDS = 900
 _SCRIPT_SECONDS = 1800  # a suite of hundreds of commands, on a machine with other work
 
 RunClient = Callable[..., str]
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    """`corral serve` as a process, shared by all clients."""
-    with served(tmp_path_factory.mktemp("server") / "data") as running:
-        yield running
 
 
 @pytest.fixture

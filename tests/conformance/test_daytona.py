@@ -9,8 +9,8 @@ from daytona import Daytona, DaytonaConfig
 from corral.backends.daytona import DaytonaBackend
 from corral.protocol import Backend
 from corral.testing.pytest import conformance_tests
+from support.serving import ServedProcess
 from support.tiers import service_checks
-from support.serving import ServedProcess, served
 
 CANNOT = {
     "out_of_memory_is_a_reason": "the wire counts memory in GiB and does not tell why a program was killed",
@@ -21,12 +21,11 @@ _server: list[ServedProcess] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """`corral serve` as a process, for the tests of this file."""
-    with served(tmp_path_factory.mktemp("server") / "data") as running:
-        _server.append(running)
-        yield
-        _server.clear()
+def for_the_suite(server: ServedProcess) -> Iterator[None]:
+    """The suite makes its backends without asking for fixtures."""
+    _server.append(server)
+    yield
+    _server.clear()
 
 
 def make() -> DaytonaBackend:

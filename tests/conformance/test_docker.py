@@ -18,8 +18,8 @@ from corral.errors import BackendUnavailableError
 from corral.image import Image
 from corral.protocol import Backend
 from corral.testing.pytest import conformance_tests
-from support.tiers import service_checks
 from support.dockerd import Daemon, find_busybox, find_lack, load_busybox, open_daemon
+from support.tiers import service_checks
 
 _ORDER = "the daemon reads both streams apart, and the order between them is lost there"
 CANNOT = {
@@ -33,16 +33,15 @@ CANNOT = {
 
 _daemons: list[Daemon] = []
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.check, pytest.mark.needs_docker, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def daemon() -> Iterator[Daemon]:
-    """One daemon for all of this file."""
-    with open_daemon() as opened:
-        _daemons.append(opened)
-        yield opened
-        _daemons.clear()
+def for_the_suite(daemon: Daemon) -> Iterator[None]:
+    """The suite makes its backends without asking for fixtures."""
+    _daemons.append(daemon)
+    yield
+    _daemons.clear()
 
 
 def make() -> DockerBackend:

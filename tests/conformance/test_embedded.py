@@ -50,9 +50,11 @@ asyncio.run(backend.aclose())
 @pytest.fixture(scope="module")
 def as_user() -> Iterator[Asked]:
     """One process of an ordinary user, with one backend, that runs the checks it is asked for."""
-    with open_ordinary_user() as user:
-        with asking(lambda **pipes: user.start([str(user.python), "-c", SCRIPT], **pipes)) as asked:
-            yield asked
+    with (
+        open_ordinary_user() as user,
+        asking(lambda **pipes: user.start([str(user.python), "-c", SCRIPT], **pipes)) as asked,
+    ):
+        yield asked
 
 
 @pytest.mark.needs_user

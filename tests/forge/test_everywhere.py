@@ -15,26 +15,33 @@ from corral.forge.judge.rounds import PythonScore
 from corral.forge.judge.work import Work
 from corral.protocol import Backend
 from corral.spec import Resources
-from support.dockerd import open_daemon
-from support.serving import served
+from support.dockerd import Daemon
+from support.serving import ServedProcess
 
 pytestmark = pytest.mark.needs_userns
 
 
-@pytest.fixture(scope="module", params=["embedded", "daytona", pytest.param("docker", marks=pytest.mark.needs_docker)])
-def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        "embedded",
+        pytest.param("daytona", marks=pytest.mark.check),
+        pytest.param("docker", marks=[pytest.mark.check, pytest.mark.needs_docker]),
+    ],
+)
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     if request.param == "embedded":
         yield EmbeddedBackend()
     elif request.param == "daytona":
-        with served(tmp_path_factory.mktemp("server") / "data") as server:
-            opened: Backend = DaytonaBackend(api_key=server.key, api_url=server.url)
-            yield opened
-            asyncio.run(opened.aclose())
+        server: ServedProcess = request.getfixturevalue("server")
+        opened: Backend = DaytonaBackend(api_key=server.key, api_url=server.url)
+        yield opened
+        asyncio.run(opened.aclose())
     else:
-        with open_daemon() as daemon:
-            opened = DockerBackend(host=daemon.host, image=daemon.image)
-            yield opened
-            asyncio.run(opened.aclose())
+        daemon: Daemon = request.getfixturevalue("daemon")
+        opened = DockerBackend(host=daemon.host, image=daemon.image)
+        yield opened
+        asyncio.run(opened.aclose())
 
 
 CANDIDATES = {

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from corral.forge.recordedrun import Limits
 from corral.forge.runfolder import read_run
 from corral.forge.service import DEFAULT_BASE_URL, find_service_url
 from support.project import ROOT
-from support.serving import ServedProcess, served
+from support.serving import ServedProcess
 
 GOOD = """\
 import sys
@@ -43,12 +42,6 @@ def nothing_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     for name in ("DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_BASE_URL", "DAYTONA_SERVER_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    with served(tmp_path_factory.mktemp("server") / "data") as running:
-        yield running
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import platform
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -20,19 +20,13 @@ from corral.tools.shell import ShellTool
 from corral.tools.view import View, Viewer
 from support.detours import DETOURS, HOME
 from support.detours import SECRET as PASSWORD
-from support.dockerd import Daemon, open_daemon
+from support.dockerd import Daemon
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(240)]
 
 KEPT = f"{HOME}/kept"
 FILE = f"{KEPT}/precious"
 SECRET = f"{HOME}/secret"
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    with open_daemon() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

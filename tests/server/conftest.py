@@ -16,13 +16,6 @@ from corral.server.settings import Limits, ServerSettings
 from support.serving import ServedProcess, served
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    """`corral serve` as a process, shared by the tests of a run: `.url`, `.key`, `.data_folder`."""
-    with served(tmp_path_factory.mktemp("server") / "data") as running:
-        yield running
-
-
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[ServedProcess]:
     """One that a test may kill."""

@@ -1,14 +1,14 @@
 """Programs that attack what watches over them inside a foreign service: nobody on this side waits for ever."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from corral.backends.daytona import DaytonaBackend, channel
 from corral.door import AsyncSandbox
 from corral.results import ExecResult
-from support.serving import ServedProcess, served
+from support.serving import ServedProcess
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.timeout(300)]
 
@@ -30,13 +30,6 @@ for _ in range({times}):
 print("did it", flush=True)
 """
 WITHOUT_END = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    """`corral serve`, for the tests of this file."""
-    with served(tmp_path_factory.mktemp("server") / "data") as running:
-        yield running
 
 
 def attack(

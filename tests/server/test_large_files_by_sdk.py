@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,18 +12,11 @@ from corral.backends.daytona import DaytonaBackend
 from corral.backends.daytona.files import LARGE_BYTES, DaytonaFiles
 from corral.door import AsyncSandbox
 from corral.errors import SandboxFileExistsError, SandboxPermissionError
-from support.serving import ServedProcess, served
+from support.serving import ServedProcess
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.timeout(300)]
 
 LARGE = os.urandom(LARGE_BYTES + 12_345)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    """`corral serve`, for the tests of this file."""
-    with served(tmp_path_factory.mktemp("server") / "data") as running:
-        yield running
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class Asked:
     def __init__(self, start: Start) -> None:
         self._start = start
         self._child: subprocess.Popen[str] | None = None
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - until `close`
         self._lines: queue.Queue[str | None] = queue.Queue()
 
     def ask(self, name: str) -> dict[str, Any]:

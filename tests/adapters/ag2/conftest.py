@@ -1,6 +1,6 @@
 """Where AG2's classes run in these tests: the embedded engine, `corral serve` as a Daytona service, a Docker daemon."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,17 +11,10 @@ from corral.adapters.ag2 import CorralEnvironment, DaytonaEnvironment, DockerEnv
 from corral.adapters.ag2.environments import EnvironmentBase
 from corral.backends.daytona import DaytonaBackend
 from corral.backends.docker import DockerBackend
-from support.dockerd import Daemon, open_daemon
-from support.serving import ServedProcess, served
+from support.dockerd import Daemon
+from support.serving import ServedProcess
 
 _DOCKER = (pytest.mark.needs_docker, pytest.mark.timeout(240))
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    """`corral serve` as a process."""
-    with served(tmp_path_factory.mktemp("server") / "data") as running:
-        yield running
 
 
 @pytest.fixture
@@ -40,13 +33,6 @@ def living(server: ServedProcess) -> Living:
     """The names of the sandboxes that the server has."""
     client = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key))
     return lambda: [box.name for box in client.list() if box.state not in ("destroyed", "destroying")]
-
-
-@pytest.fixture(scope="session")
-def daemon() -> Iterator[Daemon]:
-    """A Docker daemon."""
-    with open_daemon() as opened:
-        yield opened
 
 
 @dataclass(frozen=True)

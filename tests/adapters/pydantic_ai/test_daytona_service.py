@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,19 +13,9 @@ from support.serving import ServedProcess
 pytestmark = [pytest.mark.needs_userns]
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    served = ServedProcess(tmp_path_factory.mktemp("served") / Path("data"))
-    served.start()
-    try:
-        yield served
-    finally:
-        served.stop()
-
-
 @pytest.fixture
-def sandbox(service: ServedProcess) -> Iterator[DaytonaSandbox]:
-    sandbox = DaytonaSandbox(service.key, api_url=service.url)
+def sandbox(server: ServedProcess) -> Iterator[DaytonaSandbox]:
+    sandbox = DaytonaSandbox(server.key, api_url=server.url)
     try:
         yield sandbox
     finally:
@@ -82,10 +71,10 @@ def test_commands_in_the_background_go_over_the_wire(sandbox: DaytonaSandbox) ->
 
 
 def test_the_key_and_the_address_may_come_from_the_environment(
-    service: ServedProcess, monkeypatch: pytest.MonkeyPatch
+    server: ServedProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DAYTONA_API_KEY", service.key)
-    monkeypatch.setenv("DAYTONA_API_URL", service.url)
+    monkeypatch.setenv("DAYTONA_API_KEY", server.key)
+    monkeypatch.setenv("DAYTONA_API_URL", server.url)
     sandbox = DaytonaSandbox(env_vars={"GREETING": "hi there"})
     try:
         assert sandbox.execute("echo $GREETING; pwd").output == "hi there\n/home/daytona\n"
@@ -93,12 +82,12 @@ def test_the_key_and_the_address_may_come_from_the_environment(
         sandbox.stop()
 
 
-def test_the_same_id_finds_the_same_sandbox(service: ServedProcess) -> None:
-    first = DaytonaSandbox(service.key, "conversation 7", api_url=service.url)
+def test_the_same_id_finds_the_same_sandbox(server: ServedProcess) -> None:
+    first = DaytonaSandbox(server.key, "conversation 7", api_url=server.url)
     try:
         first.write("kept.txt", "here")
         first.close()
-        again = DaytonaSandbox(service.key, "conversation 7", api_url=service.url)
+        again = DaytonaSandbox(server.key, "conversation 7", api_url=server.url)
         assert again.id == "conversation 7"
         assert again.read_bytes("kept.txt") == b"here"
         again.stop()
@@ -107,9 +96,9 @@ def test_the_same_id_finds_the_same_sandbox(service: ServedProcess) -> None:
         first.stop()
 
 
-def test_a_sandbox_that_somebody_deleted_is_gone_and_says_so(service: ServedProcess) -> None:
-    first = DaytonaSandbox(service.key, "shared", api_url=service.url)
-    second = DaytonaSandbox(service.key, "shared", api_url=service.url)
+def test_a_sandbox_that_somebody_deleted_is_gone_and_says_so(server: ServedProcess) -> None:
+    first = DaytonaSandbox(server.key, "shared", api_url=server.url)
+    second = DaytonaSandbox(server.key, "shared", api_url=server.url)
     first.stop()
     response = second.execute("echo hi")
     assert response.output.startswith("Error: ")
@@ -119,24 +108,24 @@ def test_a_sandbox_that_somebody_deleted_is_gone_and_says_so(service: ServedProc
     second.close()
 
 
-def test_a_wrong_key_is_told_at_once(service: ServedProcess) -> None:
+def test_a_wrong_key_is_told_at_once(server: ServedProcess) -> None:
     with pytest.raises(Exception, match=r"(?i)key|unauth|credential|401"):
-        DaytonaSandbox("not-the-key", api_url=service.url)
+        DaytonaSandbox("not-the-key", api_url=server.url)
 
 
-def test_a_program_that_forgets_its_sandbox_leaves_none(service: ServedProcess) -> None:
+def test_a_program_that_forgets_its_sandbox_leaves_none(server: ServedProcess) -> None:
     script = """
 from corral.adapters.pydantic_ai import DaytonaSandbox
 sandbox = DaytonaSandbox()
 print(sandbox.async_sandbox.box.id)
 raise RuntimeError("on the way out")
 """
-    environment = os.environ | {"DAYTONA_API_KEY": service.key, "DAYTONA_API_URL": service.url}
+    environment = os.environ | {"DAYTONA_API_KEY": server.key, "DAYTONA_API_URL": server.url}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert "on the way out" in done.stderr
     sandbox_id = done.stdout.strip()
     assert sandbox_id
-    other = DaytonaSandbox(service.key, sandbox_id, api_url=service.url)
+    other = DaytonaSandbox(server.key, sandbox_id, api_url=server.url)
     try:
         assert other.async_sandbox.box is not None
         assert other.async_sandbox.box.id != sandbox_id, "it was still there"

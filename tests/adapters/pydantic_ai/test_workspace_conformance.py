@@ -11,7 +11,7 @@ from corral.backends.daytona import DaytonaBackend
 from corral.backends.docker import DockerBackend
 from corral.portal import get_portal
 from corral.protocol import Backend
-from support.dockerd import open_daemon
+from support.dockerd import Daemon
 from support.serving import ServedProcess
 
 Made = list[CorralWorkspace]
@@ -75,16 +75,11 @@ class TestEmbedded(Contract):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+def service(server: ServedProcess) -> Iterator[Backend]:
     """The daytona backend in front of `corral serve`."""
-    served = ServedProcess(tmp_path_factory.mktemp("served") / "data")
-    served.start()
-    backend = DaytonaBackend(api_key=served.key, api_url=served.url)
-    try:
-        yield backend
-    finally:
-        get_portal().run(backend.aclose())
-        served.stop()
+    backend = DaytonaBackend(api_key=server.key, api_url=server.url)
+    yield backend
+    get_portal().run(backend.aclose())
 
 
 @pytest.mark.needs_userns
@@ -98,12 +93,11 @@ class TestDaytona(Contract):
 
 
 @pytest.fixture(scope="module")
-def docker() -> Iterator[Backend]:
+def docker(daemon: Daemon) -> Iterator[Backend]:
     """The docker backend at a daemon of the tests' own."""
-    with open_daemon() as daemon:
-        backend = DockerBackend(host=daemon.host, image=daemon.image)
-        yield backend
-        get_portal().run(backend.aclose())
+    backend = DockerBackend(host=daemon.host, image=daemon.image)
+    yield backend
+    get_portal().run(backend.aclose())
 
 
 @pytest.mark.needs_docker
