@@ -1,5 +1,6 @@
 """What every test has: the needs_* markers, --require, a data folder of its own, and an ordinary user."""
 
+import gc
 import getpass
 import os
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from support.dockerd import Daemon, open_daemon
 from support.machine import NEEDS, find_lack
+from support.tiers import belongs_to_check
 from support.user import OrdinaryUser, open_ordinary_user
 
 if TYPE_CHECKING:
@@ -50,6 +52,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if unknown := names - NEEDS.keys():
         raise pytest.UsageError(f"--require: unknown {', '.join(sorted(unknown))}; there are {', '.join(NEEDS)}, all")
     config.stash[_required] = names
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if belongs_to_check(item):
+            item.add_marker(pytest.mark.check)
+
+
+def pytest_collection_finish() -> None:
+    # Several tests collect garbage to see what they left. What is imported by now is not theirs, and most of the heap.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

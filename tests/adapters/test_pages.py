@@ -2,15 +2,13 @@
 
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.project import ROOT, Block, read_blocks
 from support.serving import ServedProcess
+from support.warm import run_program
 
 MARK = re.compile(r"<!-- needs: a framework(?P<server>, a server)? -->")
 BLOCKS = [block for page in sorted((ROOT / "docs").glob("*.md")) for block in read_blocks(page)]
@@ -22,16 +20,6 @@ def find_mark(block: Block) -> re.Match[str] | None:
 
 
 CHOSEN = [block for block in BLOCKS if block.language == "python" and find_mark(block)]
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProcess]:
-    served = ServedProcess(tmp_path_factory.mktemp("served") / "data")
-    served.start()
-    try:
-        yield served
-    finally:
-        served.stop()
 
 
 def find_shown(block: Block) -> str | None:
@@ -50,11 +38,11 @@ def test_block_runs_and_prints_what_is_shown(block: Block, tmp_path: Path, reque
     mark = find_mark(block)
     assert mark is not None
     if mark["server"]:
-        service: ServedProcess = request.getfixturevalue("service")
-        environment |= {"DAYTONA_API_URL": service.url, "DAYTONA_API_KEY": service.key}
+        server: ServedProcess = request.getfixturevalue("server")
+        environment |= {"DAYTONA_API_URL": server.url, "DAYTONA_API_KEY": server.key}
     file = tmp_path / "snippet.py"
     file.write_text(block.text, encoding="utf-8")
-    done = subprocess.run([sys.executable, file], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run_program(file, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     shown = find_shown(block)
     if shown is not None:

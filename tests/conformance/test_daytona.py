@@ -10,7 +10,7 @@ from corral.backends.daytona import DaytonaBackend
 from corral.protocol import Backend
 from corral.testing.pytest import conformance_tests
 from support.serving import ServedProcess
-from support.tiers import service_checks
+from support.tiers import further_backend
 
 CANNOT = {
     "out_of_memory_is_a_reason": "the wire counts memory in GiB and does not tell why a program was killed",
@@ -44,4 +44,4 @@ def count(backend: Backend) -> int:
     return sum(box.state not in ("destroyed", "destroying") for box in client(_server[0].url).list())
 
 
-test_conformance = pytest.mark.needs_root(conformance_tests(make, cannot=CANNOT, count=count, marks=service_checks))
+test_conformance = pytest.mark.needs_root(conformance_tests(make, cannot=CANNOT, count=count, marks=further_backend))

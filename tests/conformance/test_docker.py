@@ -19,7 +19,7 @@ from corral.image import Image
 from corral.protocol import Backend
 from corral.testing.pytest import conformance_tests
 from support.dockerd import Daemon, find_busybox, find_lack, load_busybox, open_daemon
-from support.tiers import service_checks
+from support.tiers import further_backend
 
 _ORDER = "the daemon reads both streams apart, and the order between them is lost there"
 CANNOT = {
@@ -55,7 +55,7 @@ def count(backend: Backend) -> int:
     return backend.count_living()
 
 
-test_conformance = conformance_tests(make, cannot=CANNOT, count=count, marks=service_checks)
+test_conformance = conformance_tests(make, cannot=CANNOT, count=count, marks=further_backend)
 
 OWNER = """
 import asyncio, sys

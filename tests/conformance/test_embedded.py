@@ -10,7 +10,6 @@ from corral.protocol import Backend
 from corral.testing.conformance import ALL_CHECKS
 from corral.testing.pytest import conformance_tests
 from support.asked import Asked, asking
-from support.tiers import second_pass
 from support.user import open_ordinary_user
 
 
@@ -59,7 +58,6 @@ def as_user() -> Iterator[Asked]:
 
 @pytest.mark.needs_user
 @pytest.mark.needs_userns
-@second_pass
 @pytest.mark.parametrize("name", [item.name for item in ALL_CHECKS])
 def test_as_ordinary_user(as_user: Asked, name: str) -> None:
     verdict = as_user.ask(name)

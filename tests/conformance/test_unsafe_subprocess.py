@@ -8,6 +8,7 @@ import pytest
 
 from corral.backends.unsafe_subprocess import UnsafeSubprocessBackend
 from corral.testing.pytest import conformance_tests
+from support.tiers import further_backend
 from support.user import open_ordinary_user
 
 CANNOT = {
@@ -41,7 +42,9 @@ def make() -> UnsafeSubprocessBackend:
     return UnsafeSubprocessBackend(_folders[0])
 
 
-test_conformance = conformance_tests(make, cannot=CANNOT | (REFUSED_TO_OTHERS if os.geteuid() == 0 else {}))
+test_conformance = conformance_tests(
+    make, cannot=CANNOT | (REFUSED_TO_OTHERS if os.geteuid() == 0 else {}), marks=further_backend
+)
 
 SCRIPT = """
 import asyncio, json, sys, warnings

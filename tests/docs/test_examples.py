@@ -7,14 +7,13 @@ beside ours is run by tests/adapters/ag2/test_older_ag2.py.
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.project import ROOT
 from support.user import OrdinaryUser
+from support.warm import run_program
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -42,14 +41,7 @@ def test_examples_are_numbered_from_one_without_a_gap() -> None:
 @pytest.mark.parametrize("path", list_examples())
 def test_example_says_what_it_shows_and_runs(path: Path, tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith('"""')
-    done = subprocess.run(
-        [sys.executable, path],
-        cwd=tmp_path,
-        env=os.environ | {"NO_COLOR": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+    done = run_program(path, cwd=tmp_path, env=os.environ | {"NO_COLOR": "1"})
     assert done.returncode == 0, done.stderr
     assert done.stdout, "an example shows something"
 

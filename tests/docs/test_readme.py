@@ -18,6 +18,7 @@ import pytest
 
 from support.project import ROOT, Block, read_blocks
 from support.user import OrdinaryUser
+from support.warm import run_program
 
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -115,15 +116,7 @@ def judge(block: Block, done: subprocess.CompletedProcess[str]) -> None:
 def test_python_block_runs_and_prints_what_is_shown(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "snippet.py"
     file.write_text(block.text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, file],
-        cwd=tmp_path,
-        env=make_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    judge(block, done)
+    judge(block, run_program(file, cwd=tmp_path, env=make_environment()))
 
 
 @pytest.mark.needs_user
@@ -156,8 +149,8 @@ def test_terminal_block_runs_and_shows_what_comes_out(block: Block, tmp_path: Pa
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_make_targets_that_are_named_exist(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     text = (ROOT / name).read_text(encoding="utf-8")
-    named = {shlex.split(call)[0] for call in re.findall(r"(?:`|^\$ |^)make ([a-z]+)", text, re.MULTILINE)}
+    named = {shlex.split(call)[0] for call in re.findall(r"(?:`|^\$ |^)make ([a-z-]+)", text, re.MULTILINE)}
     assert named
     assert named <= targets

@@ -176,6 +176,7 @@ def test_doctor_proves(corral: Corral) -> None:
     assert "All 1 probes were stopped." in ended.stdout
 
 
+@pytest.mark.check
 def test_bench_measures(corral: Corral) -> None:
     ended = corral("bench", "--runs", "1", "--rounds", "3", "--json", timeout=120)
     said = json.loads(ended.stdout)

@@ -158,6 +158,7 @@ def what_is_left(folder: Path, *, before: frozenset[int] = frozenset()) -> dict[
     return watch_differences(empty, look)
 
 
+@pytest.mark.check
 @pytest.mark.usefixtures("adopting")
 def test_parent_killed_at_random_moments_leaves_nothing_after_the_next_start(tmp_path: Path) -> None:
     chance = random.Random()
@@ -172,6 +173,7 @@ def test_parent_killed_at_random_moments_leaves_nothing_after_the_next_start(tmp
     assert leftovers.list_mounts() <= mounts
 
 
+@pytest.mark.check
 @pytest.mark.needs_root
 @pytest.mark.needs_user
 @pytest.mark.needs_userns

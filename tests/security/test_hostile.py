@@ -14,7 +14,6 @@ import pytest
 from corral.testing.hostile import ALL, Probe
 from corral.testing.hostile.probe import Area, Severity
 from support.asked import Asked, asking
-from support.tiers import second_pass
 from support.user import open_ordinary_user
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the embedded engine is Linux only")
@@ -53,7 +52,6 @@ def test_contained_as_root(name: str, as_root: Asked) -> None:
 
 @pytest.mark.needs_user
 @pytest.mark.needs_userns
-@second_pass
 @pytest.mark.parametrize("name", NAMES)
 def test_contained_as_an_ordinary_user(name: str, as_user: Asked) -> None:
     judge(as_user, name)

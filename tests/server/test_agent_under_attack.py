@@ -10,7 +10,7 @@ from corral.door import AsyncSandbox
 from corral.results import ExecResult
 from support.serving import ServedProcess
 
-pytestmark = [pytest.mark.needs_root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.check, pytest.mark.needs_root, pytest.mark.timeout(300)]
 
 PATIENCE_SECONDS = 120.0
 ATTACK = """

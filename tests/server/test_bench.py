@@ -15,6 +15,7 @@ from corral.cli.bench.constant import ORIGIN, make_app
 from corral.errors import BackendUnavailableError
 
 
+@pytest.mark.check
 def test_it_measures_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "corral.cli", "bench", "--server", "--runs", "1", "--restart", "2", "--json"]
     env = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -237,8 +237,8 @@ def test_every_step_in_the_source_is_tried() -> None:
 
 
 def choose_marks(name: str) -> list[pytest.MarkDecorator]:
-    """All of them take minutes: those of making and deleting always run, the rest with `make soak`."""
-    marks = [] if name in ("create", "delete") else [pytest.mark.soak]
+    """All of them take minutes: `make test` has those of making, `make check` those of deleting, `make soak` all."""
+    marks = {"create": [], "delete": [pytest.mark.check]}.get(name, [pytest.mark.soak])
     # As an ordinary user there may be no limits to change, and what was written is measured now and then only.
     return [*marks, pytest.mark.needs_root] if name in ("resize", "rest") else marks
 

@@ -6,9 +6,9 @@ The server makes small sandboxes, so that a bomb beyond their limits is a small 
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ from corral.server.app import opened
 from corral.server.serving import listening
 from corral.server.settings import ServerSettings
 from corral.spec import Spec
-from corral.testing.hostile import ALL, RESOURCES, Canaries, Finding, Probe, Report, Verdict, plant, prove
+from corral.testing.hostile import ALL, RESOURCES, Canaries, Finding, Probe, Verdict, besiege, plant
 from corral.testing.hostile.canary import find_processes
 from corral.testing.hostile.prelude import compose
+from corral.testing.hostile.run import Siege
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.timeout(900)]
 
@@ -40,10 +41,7 @@ server's own means may be in the sandbox. What becomes of the agent that is kill
 
 
 TRIES = 3
-
-
-def shows_something(finding: Finding | None) -> bool:
-    return finding is not None and finding.verdict is not Verdict.UNPROVEN
+BY_NAME = {probe.name: probe for probe in ALL}
 
 
 class SmallBackend(EmbeddedBackend):
@@ -65,16 +63,6 @@ async def open_server(folder: Path) -> AsyncIterator[tuple[str, str]]:
         finally:
             for info in await small.list():
                 await small.delete(info.sandbox_id)
-
-
-async def attack(probes: Sequence[Probe], *, url: str, key: str, canaries: Canaries) -> Report:
-    """By our backend."""
-    backend = DaytonaBackend(api_key=key, api_url=url)
-    try:
-        make: Any = partial(AsyncSandbox, backend=backend, resources=RESOURCES)
-        return await prove(make, canaries=canaries, probes=probes)
-    finally:
-        await backend.aclose()
 
 
 async def attack_plainly(probe: Probe, *, url: str, key: str, canaries: Canaries) -> Finding:
@@ -101,37 +89,59 @@ async def attack_plainly(probe: Probe, *, url: str, key: str, canaries: Canaries
     return Finding(Verdict(said[0]["verdict"]), said[0]["evidence"])
 
 
+@dataclass(frozen=True)
+class Place:
+    """A server, something to find on the host, and an attack on sandboxes of that server."""
+
+    url: str
+    key: str
+    canaries: Canaries
+    siege: Siege
+
+    async def try_probe(self, name: str) -> Finding:
+        probe = BY_NAME[name]
+        if name in BY_THE_SDK_ALONE:
+            return await attack_plainly(probe, url=self.url, key=self.key, canaries=self.canaries)
+        for _ in range(TRIES):
+            finding = (await self.siege.try_probe(probe)).finding
+            if finding.verdict is not Verdict.UNPROVEN:
+                break  # one that could not do its work shows nothing, neither good nor bad: it is asked again
+        return finding
+
+
+@asynccontextmanager
+async def open_place(folder: Path, canaries: Canaries) -> AsyncIterator[Place]:
+    async with open_server(folder) as (url, key):
+        backend = DaytonaBackend(api_key=key, api_url=url)
+        try:
+            make: Any = partial(AsyncSandbox, backend=backend, resources=RESOURCES)
+            async with make() as sandbox, besiege(sandbox, canaries=canaries, make=make) as siege:
+                yield Place(url, key, canaries, siege)
+        finally:
+            await backend.aclose()
+
+
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, Finding]:
-    """What each probe showed that was selected."""
-    items = (item for item in request.session.items if isinstance(item, pytest.Function))
-    wished = {str(item.callspec.params["name"]) for item in items if item.originalname == "test_contained"}
-    probes = [probe for probe in ALL if probe.name in wished]
-    found: dict[str, Finding] = {}
+def runner() -> Iterator[asyncio.Runner]:
+    """One event loop for all of the file: the server and the sandboxes live in it between the tests."""
+    with asyncio.Runner() as opened:
+        yield opened
 
-    async def run() -> None:
-        async with open_server(tmp_path_factory.mktemp("server") / "data") as (url, key):
-            with plant() as canaries:
-                for probe in probes:
-                    if probe.name in BY_THE_SDK_ALONE:
-                        found[probe.name] = await attack_plainly(probe, url=url, key=key, canaries=canaries)
-                # A probe that could not do its work shows nothing, neither good nor bad: it is asked again.
-                for _ in range(TRIES):
-                    rest = [probe for probe in probes if not shows_something(found.get(probe.name))]
-                    if rest:
-                        report = await attack(rest, url=url, key=key, canaries=canaries)
-                        found.update({outcome.probe.name: outcome.finding for outcome in report.outcomes})
 
-    asyncio.run(run())
-    return found
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, runner: asyncio.Runner) -> Iterator[Place]:
+    with plant() as canaries:
+        opening = open_place(tmp_path_factory.mktemp("server") / "data", canaries)
+        yield runner.run(opening.__aenter__())
+        runner.run(opening.__aexit__(None, None, None))
 
 
 def set_apart(name: str) -> list[pytest.MarkDecorator]:
     """A bomb may take our backend's agent along, when the kernel chooses it: on a busy machine that shows nothing."""
-    return [pytest.mark.backends] if "bomb" in name else []
+    return [pytest.mark.backends] if "bomb" in name else [pytest.mark.check]
 
 
 @pytest.mark.parametrize("name", [pytest.param(probe.name, marks=set_apart(probe.name)) for probe in ALL])
-def test_contained(name: str, findings: dict[str, Finding]) -> None:
-    finding = findings[name]
+def test_contained(name: str, runner: asyncio.Runner, place: Place) -> None:
+    finding = runner.run(place.try_probe(name))
     assert finding.verdict is Verdict.HELD, f"{finding.verdict}: {finding.evidence}"

@@ -169,7 +169,14 @@ def begin(program: str, url: str, key: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("program", [CANCELS, STOPS, FORGETS], ids=["cancels", "stops", "forgets"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(CANCELS, id="cancels"),
+        pytest.param(STOPS, id="stops", marks=pytest.mark.check),
+        pytest.param(FORGETS, id="forgets", marks=pytest.mark.check),
+    ],
+)
 def test_program_that_ends_leaves_none(server: ServedProcess, living: Callable[[], set[str]], program: str) -> None:
     before = living()
     with begin(program, server.url, server.key) as running:

@@ -1,14 +1,13 @@
 """The blocks of the README and the docs that need a server run against one."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.project import ROOT, Block, read_blocks
 from support.serving import ServedProcess
+from support.warm import run_program
 
 PAGES = [ROOT / "README.md", ROOT / "docs/server.md"]
 MARK = "<!-- needs: a server -->"
@@ -31,8 +30,8 @@ def test_readme_has_an_example_of_few_lines() -> None:
 @pytest.mark.parametrize("block", choose_blocks())
 def test_block_runs_against_a_server(block: Block, server: ServedProcess, tmp_path: Path) -> None:
     environment = os.environ | {"DAYTONA_API_URL": server.url, "DAYTONA_API_KEY": server.key}
-    done = subprocess.run(
-        [sys.executable, "-c", block.text], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    file = tmp_path / "snippet.py"
+    file.write_text(block.text, encoding="utf-8")
+    done = run_program(file, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("42"), done.stdout

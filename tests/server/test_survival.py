@@ -299,7 +299,10 @@ def stock(server: ServedProcess) -> dict[str, list[str]]:
 
 # aiohttp forgets a socket now and then whose other side goes while it is being connected.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))])
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(1, marks=pytest.mark.check), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))],
+)
 async def test_after_any_kill_what_is_said_is_what_there_is(
     orphans: None, own_server: ServedProcess, seed: int
 ) -> None:

@@ -1,27 +1,36 @@
 """Which tests belong to which command: `make test`, `make check`, `make check-all`.
 
-A test without a mark of these is in all three. `check` is what `make check` runs besides: another user, another
-backend, another client for what one pass has shown already. The marks of pyproject.toml name the rest.
+A test without one of the marks of pyproject.toml is in all three. `check` is for what `make check` runs besides:
+another user, another backend or another client for what one pass has shown already. Most tests get it here, by what
+they need.
 """
 
 import os
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from corral.testing.check import Check
 
+LONG = ("backends", "prove", "clients", "soak")
+"""Marks of what only `make check-all` runs."""
+OUTSIDE = ("needs_docker", "needs_network")
+"""What takes a daemon of its own or somebody else's server."""
 
-def second_pass(test: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks what an ordinary user's run has as its only pass and root's, where root's own comes first, as a second."""
-    return pytest.mark.check(test) if os.geteuid() == 0 else test
+
+def belongs_to_check(item: pytest.Item) -> bool:
+    """True if the test is a further pass, which `make test` leaves out."""
+    marks = {mark.name for mark in item.iter_markers()}
+    if marks & {"check", *LONG}:
+        return False
+    # Root's run has root's pass. What only an ordinary user does is for the run of an ordinary user, or a second pass.
+    second = os.geteuid() == 0 and "needs_user" in marks and "needs_root" not in marks
+    return second or bool(marks.intersection(OUTSIDE))
 
 
-def service_checks(item: Check) -> list[pytest.MarkDecorator]:
-    """Of the conformance suite on a backend that speaks to a service: one example each, unless everything is asked for.
+def further_backend(item: Check) -> list[pytest.MarkDecorator]:
+    """The conformance suite on a backend other than the embedded one and the fake, which are tried whole in every run.
 
-    Whether a backend keeps the ten rules is tried in every `make check`; the details of single methods, which are
-    written once above all backends, by `make check-all`.
+    Whether it keeps the ten rules is tried in every `make check`; the details of single methods, which are mostly
+    written once above all backends, in `make check-all`.
     """
     return [pytest.mark.check] if item.promise.isdigit() else [pytest.mark.backends]

@@ -63,7 +63,7 @@ KINDS = {
 
 
 @pytest.fixture(
-    params=["corral", "local", "daytona", pytest.param("docker", marks=_DOCKER)],
+    params=["corral", "local", pytest.param("daytona", marks=pytest.mark.check), pytest.param("docker", marks=_DOCKER)],
 )
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
     """Each environment of AG2's, with a place to run in."""
@@ -88,7 +88,9 @@ async def environment(kind: Kind) -> AsyncIterator[EnvironmentBase]:
         yield made
 
 
-@pytest.fixture(params=["embedded", "daytona", pytest.param("docker", marks=_DOCKER)])
+@pytest.fixture(
+    params=["embedded", pytest.param("daytona", marks=pytest.mark.check), pytest.param("docker", marks=_DOCKER)]
+)
 def wishes(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What to give to the general classes, for each backend."""
     if request.param == "daytona":

@@ -176,6 +176,7 @@ def test_killed_on_this_machine(kind: str, number: signal.Signals, tmp_path: Pat
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("kind", SERVED)
 def test_at_a_service(kind: str, service: ServedProcess, living: Living, tmp_path: Path) -> None:
     before = sorted(living())
@@ -202,6 +203,7 @@ def test_in_containers(daemon: Daemon, tmp_path: Path) -> None:
     assert daemon.count() == before
 
 
+@pytest.mark.check
 def test_interrupted_at_a_service(service: ServedProcess, living: Living) -> None:
     """Ctrl-C, in the middle of a call."""
     before = sorted(living())
@@ -227,6 +229,7 @@ asyncio.run(main())
     assert sorted(living()) == before
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("kind", SERVED)
 def test_killed_at_a_service(kind: str, service: ServedProcess) -> None:
     """Nobody is there to delete it: the service stops it when it was unused for minutes, and deletes it then."""

@@ -10,7 +10,7 @@ import pytest
 from support.project import ROOT
 from support.serving import ServedProcess
 
-pytestmark = [pytest.mark.needs_userns, pytest.mark.needs_network]
+pytestmark = [pytest.mark.clients, pytest.mark.needs_userns, pytest.mark.needs_network]
 
 PACKAGES = ("ag2==0.14.0", "daytona==0.226.1", "pytest>=9.0,<10", "anyio>=4.12")
 FILES = ("test_executor.py", "test_environments.py", "test_state_table.py", "classic_checks.py", "compared_checks.py")

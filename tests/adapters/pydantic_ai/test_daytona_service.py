@@ -113,6 +113,7 @@ def test_a_wrong_key_is_told_at_once(server: ServedProcess) -> None:
         DaytonaSandbox("not-the-key", api_url=server.url)
 
 
+@pytest.mark.check
 def test_a_program_that_forgets_its_sandbox_leaves_none(server: ServedProcess) -> None:
     script = """
 from corral.adapters.pydantic_ai import DaytonaSandbox
