@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+from corral.backends.daytona.address import VARIABLES
+
+BASE_URL = "DAYTONA_BASE_URL"
+NAMES = frozenset({*VARIABLES, BASE_URL})
+"""All that is ever read from a `.env`."""
 _MAX_BYTES = 1024 * 1024
 
 
@@ -25,10 +28,11 @@ def parse_lines(text: str) -> Iterator[tuple[int, str, str | None]]:
         yield number, name.strip(), _bare(value.strip()) if equals else None
 
 
-def read_settings(folder: Path | None = None) -> dict[str, str]:
-    """The environment, and beneath it what `.env` in the working folder says: what is really set wins.
+def read_dotenv(folder: Path | None = None) -> dict[str, str]:
+    """What `.env` in the working folder says of the Daytona service, and of nothing else.
 
-    A file that can't be read, and lines that mean nothing, are passed over: it is somebody else's file as well.
+    The folder may have come from a stranger, so the names that count are a list. A file that can't be read, and lines
+    that mean nothing, are passed over: it is somebody else's file as well.
     """
     path = (folder or Path.cwd()) / ".env"
     text = ""
@@ -36,8 +40,7 @@ def read_settings(folder: Path | None = None) -> dict[str, str]:
         if path.is_file():  # a FIFO of that name would keep us waiting
             with path.open("rb") as file:
                 text = file.read(_MAX_BYTES).decode("utf-8-sig", "replace")
-    found = {name: value for _, name, value in parse_lines(text) if value is not None and _NAME.fullmatch(name)}
-    return found | dict(os.environ)
+    return {name: value for _, name, value in parse_lines(text) if value is not None and name in NAMES}
 
 
 def _bare(value: str) -> str:
