@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from corral.forge.dotenv import parse_lines, read_dotenv
 from corral.forge.lines import MAX_LINE_CHARACTERS, LineSplitter
+from corral.forge.service import NAMES
 
 
 def test_lines_come_when_they_are_complete_and_streams_stay_apart() -> None:
@@ -54,8 +55,8 @@ def test_line_of_an_env_file(line: str, value: str | None) -> None:
 
 
 def test_env_file_that_is_no_text_or_no_file_is_passed_over(tmp_path: Path) -> None:
-    assert read_dotenv(tmp_path) == {}
+    assert read_dotenv(NAMES, folder=tmp_path) == {}
     (tmp_path / ".env").write_bytes(b"\xff\xfe\nDAYTONA_TARGET=x\n")
-    assert read_dotenv(tmp_path) == {"DAYTONA_TARGET": "x"}
+    assert read_dotenv(NAMES, folder=tmp_path) == {"DAYTONA_TARGET": "x"}
     (tmp_path / "other" / ".env").mkdir(parents=True)
-    assert read_dotenv(tmp_path / "other") == {}
+    assert read_dotenv(NAMES, folder=tmp_path / "other") == {}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ from corral.forge.judge.judge import default_judge
 from corral.forge.plan import plan_turns
 from corral.forge.recorded import run_candidate_in_daytona, run_forge
 from corral.forge.runfolder import RunWriter
+from corral.forge.service import NAMES
 from corral.forge.settings import Settings
+from support.project import ROOT
 
 KEY = "dtn_of_the_user"
 WRITES = 'import sys\nopen(sys.argv[2], "w").write("made")\n'
@@ -203,8 +206,24 @@ def test_only_our_names_are_read_of_an_env_file(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     path.write_text("".join(f"{name}=x\n" for name in (*names, "DAYTONA_API_KEY", "DAYTONA_OTEL_ENABLED")))
     before = dict(os.environ)
-    assert read_dotenv(tmp_path) == {"DAYTONA_API_KEY": "x"}
+    assert read_dotenv(NAMES, folder=tmp_path) == {"DAYTONA_API_KEY": "x"}
     assert dict(os.environ) == before
+
+
+# Programs of ours.
+
+
+def test_no_program_of_ours_imports_from_the_working_folder() -> None:
+    """`python -m` and `-c` begin their search for modules where the user happens to be, in a stranger's folder too."""
+    starts = re.compile(r'sys\.executable,\s*((?:"-[A-Za-z]+",\s*)+)')
+    found = {
+        f"{path.relative_to(ROOT)}: {match[1]}"
+        for path in (ROOT / "src").rglob("*.py")
+        for match in starts.finditer(path.read_text(encoding="utf-8"))
+        if not {'"-I"', '"-P"'} & set(re.findall(r'"-[A-Za-z]+"', match[1]))
+    }
+    # Known, and open: how pip is called.
+    assert [each for each in found if "backends/embedded/packages.py" not in each] == []
 
 
 # A run's folder.

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from corral.backends.daytona.address import VARIABLES
-
-BASE_URL = "DAYTONA_BASE_URL"
-NAMES = frozenset({*VARIABLES, BASE_URL})
-"""All that is ever read from a `.env`."""
 _MAX_BYTES = 1024 * 1024
 
 
@@ -28,11 +23,10 @@ def parse_lines(text: str) -> Iterator[tuple[int, str, str | None]]:
         yield number, name.strip(), _bare(value.strip()) if equals else None
 
 
-def read_dotenv(folder: Path | None = None) -> dict[str, str]:
-    """What `.env` in the working folder says of the Daytona service, and of nothing else.
+def read_dotenv(names: Collection[str], *, folder: Path | None = None) -> dict[str, str]:
+    """What `.env` in the working folder says of these names. No others count: the folder may be a stranger's.
 
-    The folder may have come from a stranger, so the names that count are a list. A file that can't be read, and lines
-    that mean nothing, are passed over: it is somebody else's file as well.
+    A file that can't be read, and lines that mean nothing, are passed over: it is somebody else's file as well.
     """
     path = (folder or Path.cwd()) / ".env"
     text = ""
@@ -40,7 +34,7 @@ def read_dotenv(folder: Path | None = None) -> dict[str, str]:
         if path.is_file():  # a FIFO of that name would keep us waiting
             with path.open("rb") as file:
                 text = file.read(_MAX_BYTES).decode("utf-8-sig", "replace")
-    return {name: value for _, name, value in parse_lines(text) if value is not None and name in NAMES}
+    return {name: value for _, name, value in parse_lines(text) if value is not None and name in names}
 
 
 def _bare(value: str) -> str:

@@ -9,15 +9,18 @@ import importlib.util
 import os
 from collections.abc import Mapping
 
-from corral.backends.daytona.address import Address, choose_address, read_address
+from corral.backends.daytona.address import VARIABLES, Address, choose_address, read_address
 from corral.backends.registry import make_backend
 from corral.errors import SpecError
-from corral.forge.dotenv import BASE_URL, NAMES, read_dotenv
+from corral.forge.dotenv import read_dotenv
 from corral.protocol import Backend
 
 DEFAULT_BASE_URL = "https://api.daytona.io/v1"
 """What is said where nobody has named a service. It is nobody's address, so it is never sent."""
 
+BASE_URL = "DAYTONA_BASE_URL"
+NAMES = frozenset({*VARIABLES, BASE_URL})
+"""All that is ever read from a `.env`."""
 NOT_CONFIGURED = "Daytona not configured"
 NO_SDK = "Daytona SDK not installed"
 DOTENV = ".env of this folder"
@@ -105,7 +108,7 @@ def _find() -> Address | None:
 def _read_sources() -> tuple[Address, ...]:
     return (
         _read({name: os.environ[name] for name in NAMES if name in os.environ}, source="the environment"),
-        _read(read_dotenv(), source=DOTENV),
+        _read(read_dotenv(NAMES), source=DOTENV),
     )
 
 

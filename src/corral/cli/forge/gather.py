@@ -253,7 +253,6 @@ def _equip(candidates: Sequence[Candidate], flags: Flags) -> tuple[Candidate, ..
 def _name_backend(flags: Flags, contest: ContestFile | None, resumed: Run | None) -> tuple[str | Backend, list[Ask]]:
     """Which one, and what of that is only the word of a file."""
     from corral.forge.consent import SAFE_BACKEND, Ask, ask_for_backend
-    from corral.forge.service import DOTENV, find_lack, find_service
 
     asks: list[Ask] = []
     chosen: str | Backend | None = None
@@ -278,18 +277,20 @@ def _name_backend(flags: Flags, contest: ContestFile | None, resumed: Run | None
             chosen = wanted
             asks.append(ask_for_backend(wanted))
     chosen = chosen or SAFE_BACKEND
-    if chosen == "daytona" and not (flags["daytona"] and find_lack()):
-        service = find_service()
+    if chosen == "daytona":
+        from corral.forge.service import DOTENV, find_lack, find_service
+
+        service = None if flags["daytona"] and find_lack() else find_service()
         if service is not None and service.source == DOTENV and service.api_url is not None:
             asks.append(Ask(f"address {service.url} (in .env)"))
     return chosen, asks
 
 
 def _open_backend(chosen: str | Backend, flags: Flags) -> tuple[str | Backend, tuple[str, ...]]:
-    from corral.forge.service import describe_service, find_lack, open_service
-
     if chosen != "daytona":
         return chosen, ()
+    from corral.forge.service import describe_service, find_lack, open_service
+
     lack = find_lack() if flags["daytona"] else None
     if lack is not None:
         return "embedded", (f"{lack}, falling back to local",)
