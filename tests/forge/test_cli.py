@@ -197,7 +197,8 @@ def test_daytona_without_a_key_falls_back_and_says_so() -> None:
 
 def test_init_writes_a_contest_that_runs_and_writes_over_nothing() -> None:
     assert code_of(corral("init", "mine")) == 0
-    result = corral("run", "mine")
+    assert "--judge mine/judge.py:judge" in message_of(corral("run", "mine"))
+    result = corral("run", "mine", "--trust")
     assert code_of(result) == 0, result.output
     assert "hasty: are_sorted: not sorted: 5 3 8 1" in result.output
     assert re.search(r"Winner: (plain|shell)", result.output)

@@ -1,14 +1,14 @@
 """Lines from output, and settings from `.env`: whatever is in them."""
 
-import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.forge.dotenv import parse_lines, read_settings
+from corral.forge.dotenv import parse_lines, read_dotenv
 from corral.forge.lines import MAX_LINE_CHARACTERS, LineSplitter
+from corral.forge.service import NAMES
 
 
 def test_lines_come_when_they_are_complete_and_streams_stay_apart() -> None:
@@ -55,8 +55,8 @@ def test_line_of_an_env_file(line: str, value: str | None) -> None:
 
 
 def test_env_file_that_is_no_text_or_no_file_is_passed_over(tmp_path: Path) -> None:
-    assert read_settings(tmp_path) == dict(os.environ)
-    (tmp_path / ".env").write_bytes(b"\xff\xfe\nA_NAME_OF_OURS=x\n")
-    assert read_settings(tmp_path)["A_NAME_OF_OURS"] == "x"
+    assert read_dotenv(NAMES, folder=tmp_path) == {}
+    (tmp_path / ".env").write_bytes(b"\xff\xfe\nDAYTONA_TARGET=x\n")
+    assert read_dotenv(NAMES, folder=tmp_path) == {"DAYTONA_TARGET": "x"}
     (tmp_path / "other" / ".env").mkdir(parents=True)
-    assert read_settings(tmp_path / "other") == dict(os.environ)
+    assert read_dotenv(NAMES, folder=tmp_path / "other") == {}

@@ -132,7 +132,7 @@ def test_dotenv_is_read_and_the_environment_stays_as_it_is(monkeypatch: pytest.M
     assert get_daytona_config() == ("from the file", "http://file.example/api")
     assert dict(os.environ) == before
     monkeypatch.setenv("DAYTONA_API_KEY", "really set")
-    assert get_daytona_config() == ("really set", "http://file.example/api")
+    assert get_daytona_config() == ("really set", DEFAULT_BASE_URL), "the file's address is for the file's key"
 
 
 # What is missing.
@@ -326,11 +326,12 @@ def test_service_that_refuses_everybody_is_replaced_by_the_engine(
 @pytest.mark.needs_userns
 def test_command_line_finds_the_service_by_dotenv(server: ServedProcess) -> None:
     Path(".env").write_text(f"DAYTONA_API_KEY={server.key}\nDAYTONA_BASE_URL={server.url}\n")
-    arguments = ["forge", "run", script("a.py", GOOD), "-o", "goal", "--daytona"]
+    arguments = ["forge", "run", script("a.py", GOOD), "-o", "goal", "--daytona", "--trust"]
     result = CliRunner().invoke(root, arguments, standalone_mode=False)
     assert result.exception is None, result.exception
     assert result.return_value == 0, result.output
     assert "[a] for goal" in result.output
+    assert f"address {server.url} (in .env)" in result.output
     assert "Winner: a" in result.output
     (folder,) = Path("artifacts").iterdir()
     assert read_run(folder).definition["settings"]["backend"] == "daytona"

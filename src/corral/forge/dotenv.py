@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _MAX_BYTES = 1024 * 1024
 
 
@@ -25,8 +23,8 @@ def parse_lines(text: str) -> Iterator[tuple[int, str, str | None]]:
         yield number, name.strip(), _bare(value.strip()) if equals else None
 
 
-def read_settings(folder: Path | None = None) -> dict[str, str]:
-    """The environment, and beneath it what `.env` in the working folder says: what is really set wins.
+def read_dotenv(names: Collection[str], *, folder: Path | None = None) -> dict[str, str]:
+    """What `.env` in the working folder says of these names. No others count: the folder may be a stranger's.
 
     A file that can't be read, and lines that mean nothing, are passed over: it is somebody else's file as well.
     """
@@ -36,8 +34,7 @@ def read_settings(folder: Path | None = None) -> dict[str, str]:
         if path.is_file():  # a FIFO of that name would keep us waiting
             with path.open("rb") as file:
                 text = file.read(_MAX_BYTES).decode("utf-8-sig", "replace")
-    found = {name: value for _, name, value in parse_lines(text) if value is not None and _NAME.fullmatch(name)}
-    return found | dict(os.environ)
+    return {name: value for _, name, value in parse_lines(text) if value is not None and name in names}
 
 
 def _bare(value: str) -> str:

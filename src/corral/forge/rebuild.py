@@ -33,14 +33,14 @@ def rebuild_settings(definition: Mapping[str, Any]) -> Settings:
 
 
 def rebuild_candidates(definition: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """The candidates, with the values of their variables from `env`.
+    """The candidates, with the values of their variables from `env`: what flags gave, not what happens to be set here.
 
     Raises:
         RunFolderError: one can't be made from what is written: a function, an image by recipe, a variable's value.
     """
     try:
         return tuple(_rebuild(item, env) for item in definition["candidates"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"the run's candidates can't be read: {error}", hint="give them again") from error
 
 
@@ -49,7 +49,7 @@ def _rebuild(item: Mapping[str, Any], env: Mapping[str, str]) -> Candidate:
     if missing:
         raise RunFolderError(
             f"candidate {item['id']!r} had variables whose values are not written down: {', '.join(missing)}",
-            hint=f"give them again: --env {missing[0]}=…",
+            hint=f"give them again: --env {missing[0]}=…, or --env {missing[0]} for the value that it has here",
         )
     if isinstance(item["image"], dict):
         raise RunFolderError(f"candidate {item['id']!r} had an image of its own", hint="resume it from the program")

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from corral.backends.registry import get_backend, make_backend, need_isolation
+from corral.backends.registry import get_backend, need_isolation
 from corral.errors import CorralError, SpecError
 from corral.forge.callback import LogCallback, SayFor, run_with_callback
 from corral.forge.ids import check_id
@@ -39,12 +39,12 @@ from corral.forge.recordedrun import (
     say_error,
 )
 from corral.forge.service import (
-    NO_SDK,
+    NOT_CONFIGURED,
+    describe_service,
     find_lack,
-    find_service_url,
     get_daytona_config,
     is_daytona_configured,
-    is_sdk_installed,
+    open_service,
 )
 from corral.forge.shipped import OBJECTIVE, find_scripts, list_shipped
 from corral.protocol import Backend
@@ -163,6 +163,8 @@ def run_forge(
     _write(out, _RULE, "DREAM FOUNDRY - Forge Loop", _RULE, f"Objective: {objective}", f"Candidates: {len(chosen)}")
     remote = use_daytona and lack is None
     _write(out, f"Execution: {'DAYTONA' if remote else 'LOCAL'}")
+    if remote and (told := describe_service()):
+        _write(out, f"({told})")
     if lack is not None:
         _write(out, f"({lack}, falling back to local)")
     _write(out, "", "PHASE: Running Candidates", _THIN)
@@ -236,11 +238,13 @@ async def _run_jobs(
     if jobs is not None and jobs < 1:
         raise SpecError(f"jobs={jobs} is not a count", hint="give 1 or more, or None")
     remote = backend is None
-    if remote and (lack := NO_KEY if not is_daytona_configured() else None if is_sdk_installed() else NO_SDK):
+    lack = find_lack() if remote else None
+    if lack is not None:
+        lack = NO_KEY if lack == NOT_CONFIGURED else lack
         for job in wanted:
             say_error(lambda line, who=job.candidate_id: say(who, line), lack)  # type: ignore[misc] # one argument
         return [failed_run(job.candidate_id, lack) for job in wanted]
-    maker = _open_service() if backend is None else get_backend(backend)
+    maker = open_service() if backend is None else get_backend(backend)
     try:
         need_isolation(maker, who="the forge")
         place = Place(backend=maker, spec=await _spec(maker, remote=remote), remote=remote, limits=limits)
@@ -280,10 +284,6 @@ async def _spec(maker: Backend, *, remote: bool) -> Spec:
         log.info("the service was not asked what it offers: %s", error)
         offered = ("none",)  # making a sandbox will say what is wrong
     return Spec(network=NetworkPolicy("open") if "open" in offered else NetworkPolicy())
-
-
-def _open_service() -> Backend:
-    return make_backend("daytona", api_key=get_daytona_config()[0], api_url=find_service_url())
 
 
 def _first_of_each(wanted: Sequence[Job]) -> set[int]:

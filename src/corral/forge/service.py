@@ -1,40 +1,83 @@
-"""Which Daytona service to use: from the environment and from `.env`, with the variables of both worlds."""
+"""Which Daytona service to use: from the environment or from `.env`, with the variables of both worlds.
+
+Key and address come from one of the two, never from both: see `corral.backends.daytona.address`.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Mapping
 
-from corral.forge.dotenv import read_settings
+from corral.backends.daytona.address import VARIABLES, Address, choose_address, read_address
+from corral.backends.registry import make_backend
+from corral.errors import SpecError
+from corral.forge.dotenv import read_dotenv
+from corral.protocol import Backend
 
 DEFAULT_BASE_URL = "https://api.daytona.io/v1"
 """What is said where nobody has named a service. It is nobody's address, so it is never sent."""
 
+BASE_URL = "DAYTONA_BASE_URL"
+NAMES = frozenset({*VARIABLES, BASE_URL})
+"""All that is ever read from a `.env`."""
+NOT_CONFIGURED = "Daytona not configured"
 NO_SDK = "Daytona SDK not installed"
+DOTENV = ".env of this folder"
 _PLACEHOLDER = "your_"
+
+
+def find_service() -> Address | None:
+    """The service, and the key for it; None if there is no key.
+
+    Raises:
+        SpecError: the key is in the environment and the address in `.env`, or the other way round.
+    """
+    return choose_address(_read_sources())
+
+
+def describe_service() -> str:
+    """Where it is, if that is not what the environment says: a file may be a stranger's, so it is said."""
+    found = _find()
+    return f"Daytona at {found.url!r}, with the key from {DOTENV}" if found and found.source == DOTENV else ""
+
+
+def open_service() -> Backend:
+    """A backend for it, which the caller closes. The address is named, so that it is of the same source as the key.
+
+    Raises:
+        SpecError: as `find_service`, or there is no key.
+    """
+    found = find_service()
+    if found is None:
+        raise SpecError("there is no key for the Daytona service", hint="set DAYTONA_API_KEY, or put it into .env")
+    return make_backend(
+        "daytona", api_key=found.api_key, api_url=found.url, target=found.target,
+        organization_id=found.organization_id, jwt_token=found.jwt_token,
+    )  # fmt: skip
 
 
 def get_daytona_config() -> tuple[str | None, str | None]:
     """(api_key, base_url). A key that begins with `your_` is a placeholder from a template: None.
 
-    DAYTONA_API_URL wins over DAYTONA_BASE_URL. Both may be in `.env` of the working folder; what is really set wins.
+    DAYTONA_API_URL wins over DAYTONA_BASE_URL. Both may be in `.env` of the working folder. What is really set wins,
+    and key and address are then both from there; there is no key where they would come from two places.
     """
-    settings = read_settings()
-    url = _real(settings.get("DAYTONA_API_URL")) or _real(settings.get("DAYTONA_BASE_URL")) or DEFAULT_BASE_URL
-    return _real(settings.get("DAYTONA_API_KEY")), url
+    found = _find()
+    return (found.api_key if found else None), find_service_url() or DEFAULT_BASE_URL
 
 
 def is_daytona_configured() -> bool:
     """Whether there is a key."""
-    return get_daytona_config()[0] is not None
+    return _find() is not None
 
 
 def find_service_url() -> str | None:
     """The address to send; None: the SDK's own."""
-    settings = read_settings()
-    if url := _real(settings.get("DAYTONA_API_URL")):
-        return url
-    url = _real(settings.get("DAYTONA_BASE_URL"))
-    return None if url is None or url.rstrip("/") == DEFAULT_BASE_URL else url
+    found = _find()
+    if found is not None:
+        return found.api_url
+    return next((each.api_url for each in _read_sources() if each.api_url), None)
 
 
 def is_sdk_installed() -> bool:
@@ -47,11 +90,32 @@ def is_sdk_installed() -> bool:
 
 def find_lack() -> str | None:
     """Why it can't be used, in the known words; None if it can."""
-    if not is_daytona_configured():
-        return "Daytona not configured"
+    try:
+        if find_service() is None:
+            return NOT_CONFIGURED
+    except SpecError as error:
+        return f"{NOT_CONFIGURED}: {error.message}"
     return None if is_sdk_installed() else NO_SDK
 
 
-def _real(value: str | None) -> str | None:
-    value = (value or "").strip()
-    return value if value and not value.lower().startswith(_PLACEHOLDER) else None
+def _find() -> Address | None:
+    try:
+        return find_service()
+    except SpecError:
+        return None
+
+
+def _read_sources() -> tuple[Address, ...]:
+    return (
+        _read({name: os.environ[name] for name in NAMES if name in os.environ}, source="the environment"),
+        _read(read_dotenv(NAMES), source=DOTENV),
+    )
+
+
+def _read(values: Mapping[str, str], *, source: str) -> Address:
+    told = {name: value.strip() for name, value in values.items()}
+    told = {name: value for name, value in told.items() if value and not value.lower().startswith(_PLACEHOLDER)}
+    base = told.pop(BASE_URL, "")
+    if base and base.rstrip("/") != DEFAULT_BASE_URL:
+        told.setdefault("DAYTONA_API_URL", base)
+    return read_address(told, source=source)

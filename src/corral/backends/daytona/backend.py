@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from corral.backends.daytona import life
-from corral.backends.daytona.client import Address, Client
+from corral.backends.daytona.address import Address
+from corral.backends.daytona.client import Client
 from corral.backends.daytona.kept import KeptPrograms
 from corral.backends.daytona.makings import Making, closed_meanwhile, get_book
 from corral.backends.daytona.powers import GIB, BackendPowers, find_snapshot, whole
@@ -35,7 +36,8 @@ log = logging.getLogger("corral.daytona")
 class DaytonaBackend(BackendPowers, KeptPrograms):
     """See `corral.protocol.Backend`. Usable from any thread and event loop, and after a fork.
 
-    What is not given comes from DAYTONA_API_KEY, DAYTONA_API_URL and DAYTONA_TARGET, as in the SDK itself.
+    What is not given comes from DAYTONA_API_KEY, DAYTONA_API_URL and DAYTONA_TARGET of the process, as in the SDK
+    itself; unlike it, this reads no `.env`.
     """
 
     name = NAME

@@ -7,11 +7,12 @@ import concurrent.futures
 import contextlib
 import os
 import sys
+import threading
 import weakref
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from corral.backends.daytona.address import Address, fill_from_environment
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.seam import INSTALL, mapped, reading, repeat
 from corral.errors import BackendUnavailableError
@@ -21,23 +22,40 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_URL_VARIABLES = ("DAYTONA_API_URL", "DAYTONA_SERVER_URL")
+_READER = "DaytonaEnvReader"
+_making = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where the service is, and who we are there. What is None comes from the SDK's own variables."""
+class _ProcessVariables:
+    """In the place of the SDK's reader, which also takes what it finds in `.env` and `.env.local`."""
 
-    api_key: str | None = field(default=None, repr=False)
-    api_url: str | None = None
-    target: str | None = None
-    organization_id: str | None = None
-    jwt_token: str | None = field(default=None, repr=False)
+    def get(self, name: str) -> str | None:
+        return os.environ.get(name)
 
-    @property
-    def url(self) -> str:
-        """As it will be used."""
-        return self.api_url or next((os.environ[name] for name in _URL_VARIABLES if os.environ.get(name)), "")
+    get_from_process_env = get
+
+    def get_from_file(self, name: str) -> str | None:
+        return None
+
+
+@contextlib.contextmanager
+def _without_files(kind: type[object]) -> Iterator[None]:
+    """While the SDK makes its client, no file of the working folder counts: it may be a stranger's.
+
+    The SDK itself takes no address from there, but a key, a region, an organisation, and whether traces are sent; and
+    it has no way to say no. Versions without that reader get key and address from us, too.
+    """
+    module: Any = sys.modules[kind.__module__]
+    theirs = getattr(module, _READER, None)
+    if theirs is None:
+        yield
+        return
+    with _making:
+        setattr(module, _READER, _ProcessVariables)
+        try:
+            yield
+        finally:
+            setattr(module, _READER, theirs)
 
 
 class Client:
@@ -68,15 +86,21 @@ class Client:
             raise BackendUnavailableError(
                 "the daytona backend needs the SDK", op="create", hint=f"install it: {INSTALL}"
             ) from error
-        given = self.address
-        with mapped(op="create"), reading():
+        found = fill_from_environment(self.address)
+        if not found.has_key:
+            raise BackendUnavailableError(
+                "there is no key for the Daytona service",
+                op="create",
+                hint="set DAYTONA_API_KEY, or give api_key=; `corral key create` makes one for `corral serve`",
+            )
+        with mapped(op="create"), reading(), _without_files(AsyncDaytona):
             return AsyncDaytona(
                 DaytonaConfig(
-                    api_key=given.api_key,
-                    api_url=given.url.rstrip("/") or None,
-                    target=given.target,
-                    organization_id=given.organization_id,
-                    jwt_token=given.jwt_token,
+                    api_key=found.api_key,
+                    api_url=found.url,
+                    target=found.target,
+                    organization_id=found.organization_id,
+                    jwt_token=found.jwt_token,
                 )
             )
 

@@ -36,7 +36,8 @@ class OwnServer:
         begun = time.perf_counter()
         with (self.data_folder / "stderr.log").open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "corral.cli", "serve", "--port", "0", "--data-dir", str(self.data_folder)),
+                *(sys.executable, "-P", "-m", "corral.cli"),  # -P: a folder named corral that lies here is not ours
+                *("serve", "--port", "0", "--data-dir", str(self.data_folder)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -98,7 +99,7 @@ async def own_server(data_folder: Path) -> AsyncIterator[OwnServer]:
 async def constant_server(answers: dict[str, Any]) -> AsyncIterator[str]:
     """Gives its address."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "corral.cli.bench.constant"),
+        *(sys.executable, "-P", "-m", "corral.cli.bench.constant"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(),

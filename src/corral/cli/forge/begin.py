@@ -93,10 +93,13 @@ judge = Judge(
 _README = """\
 # A contest
 
-    corral forge run .                          hold it
-    corral forge run . --repeat 5               several rounds: medians instead of single times
-    corral forge run . --report report.html     with a page to pass on
-    corral forge watch                          the newest run as a live page
+    corral forge run . --trust                          hold it
+    corral forge run . --trust --repeat 5               several rounds: medians instead of single times
+    corral forge run . --trust --report report.html     with a page to pass on
+    corral forge watch                                  the newest run as a live page
+
+`judge.py` is run on this machine, as you, and not in a sandbox: hence `--trust`. Without it a contest that somebody
+sent is refused, with what it asks for.
 
 - `contest.toml`: objective, rules and judge.
 - `candidates/`: each is run as `candidate "<objective>" <output file>` in a sandbox of its own. Exit code 0 is success,
@@ -127,5 +130,5 @@ def init(folder: Path) -> int:
         if path.suffix == ".sh":
             path.chmod(0o755)
         click.echo(f"  {path}")
-    click.echo(paint(f"\nnow: corral forge run {folder}", "bold"))
+    click.echo(paint(f"\nnow: corral forge run {folder} --trust", "bold"))
     return 0

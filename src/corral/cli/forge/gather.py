@@ -1,12 +1,12 @@
 """What a contest shall be: from flags, from `contest.toml`, from the folder of a run that is resumed.
 
 Flags win. CORRAL_* variables and config.toml are for contests that nobody has written down: they change neither a
-contest.toml nor a run that is resumed.
+contest.toml nor a run that is resumed. Both of these may be a stranger's: what they ask for beyond a sandbox here has
+to be asked for by a flag as well (`corral.forge.consent`).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from corral.errors import RunFolderError, SpecError
 
 if TYPE_CHECKING:
     from corral.forge.candidate import Candidate
+    from corral.forge.consent import Ask, Leave
     from corral.forge.contestfile import ContestFile
     from corral.forge.judge.judge import Judge
     from corral.forge.runfolder import Run
@@ -57,6 +58,10 @@ class Flags:
         value = self._values.get(name)
         return value if self.weak or self.typed(name) else None
 
+    def configured(self, name: str) -> Any:
+        """The value, whether typed or from the user's own variables and configuration file."""
+        return self._values.get(name)
+
     def typed(self, name: str) -> bool:
         """Whether it stands on the command line."""
         return self._context.get_parameter_source(name) == ParameterSource.COMMANDLINE
@@ -71,7 +76,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     """See above.
 
     Raises:
-        SpecError, RunFolderError: what can't be.
+        SpecError, RunFolderError: what can't be, and what nobody has asked for by a flag.
         click.UsageError: words that don't go together.
     """
     from corral.forge.contestfile import read_contest_file
@@ -86,47 +91,95 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     flags.weak = contest is None and resumed is None
     usual: str | None = None
     judge = flags["judge"] or (contest.judge if contest is not None else None)
+    leave = _read_leave(flags)
+    backend, asks = _name_backend(flags, contest, resumed)
     if contest is not None:
-        candidates = contest.candidates
-    elif names:
-        candidates = _from_names(names)
-    elif resumed is not None:
-        from corral.forge.rebuild import rebuild_candidates
+        from corral.forge.consent import asks_of_contest
 
-        candidates = rebuild_candidates(resumed.definition, os.environ | flags.env)
+        candidates = _equip(contest.candidates, flags)
+        asks += asks_of_contest(contest, candidates, leave, judge=not flags["judge"])
+    elif names:
+        candidates = _equip(_from_names(names), flags)
+    elif resumed is not None:
+        from corral.forge.consent import asks_of_run
+
+        candidates = ()
+        asks += asks_of_run(resumed.definition, leave)
     else:
-        candidates = tuple(script.to_candidate() for script in find_scripts())
+        candidates = _equip([script.to_candidate() for script in find_scripts()], flags)
         usual = OBJECTIVE
         judge = judge or ("rubric" if flags["objective"] is None else None)
-    if names or contest is not None or resumed is None:
-        candidates = _equip(candidates, flags)
+    notes = _ask(asks, flags, contest, resumed)
+    if not candidates and resumed is not None:
+        from corral.forge.rebuild import rebuild_candidates
+
+        candidates = rebuild_candidates(resumed.definition, flags.env)
     objective = flags["objective"] or (contest.objective if contest is not None else None)
     objective = objective or (resumed.objective if resumed is not None else usual)
     if not objective:
         raise click.UsageError("what are they to do? give --objective", click.get_current_context())
-    backend, notes = _choose_backend(flags, contest, resumed)
+    opened, more = _open_backend(backend, flags)
     return Gathered(
         candidates=candidates,
         objective=objective,
         judge=_find_judge(judge, contest, resumed),
-        backend=backend,
+        backend=opened,
         settings=_settings(flags, contest, resumed),
         artifacts=artifacts,
         resumed=resumed,
-        notes=notes,
-        again=_again(judge, contest, flags),
+        notes=(*notes, *more),
+        again=_again(judge, contest, candidates, opened, flags),
     )
 
 
-def _again(judge: str | None, contest: ContestFile | None, flags: Flags) -> tuple[str, ...]:
+def _ask(asks: list[Ask], flags: Flags, contest: ContestFile | None, resumed: Run | None) -> tuple[str, ...]:
+    """What files of others ask for: said if it is given, else an error."""
+    from corral.forge.consent import refuse, show
+
+    who = ".env in this folder"
+    if contest is not None:
+        who = str(contest.path)
+    elif resumed is not None:
+        who = f"run {resumed.run_id!r}"
+    if not flags["trust"]:
+        refuse(asks, who=who, error=SpecError if contest is not None or resumed is None else RunFolderError)
+    return (f"as {who} asks: {show(asks)}",) if asks else ()
+
+
+def _read_leave(flags: Flags) -> Leave:
+    from corral.forge.consent import Leave
+    from corral.spec import NetworkPolicy
+
+    network = flags["network"]
+    return Leave(
+        packages=frozenset(flags["packages"] or ()),
+        image=flags["image"],
+        network=NetworkPolicy.parse(network) if network is not None else None,
+    )
+
+
+def _again(
+    judge: str | None, contest: ContestFile | None, candidates: Sequence[Candidate], backend: str | Backend,
+    flags: Flags,
+) -> tuple[str, ...]:  # fmt: skip
+    """Nothing that the folder asks for is given by itself, so it stands here as flags."""
+    from corral.forge.consent import SAFE_BACKEND, TRUST, Leave, ask_for_backend, asks_of_candidates, flags_for
+
     words: list[str] = []
     if judge is not None and ":" in judge:
         here = contest is not None and judge == contest.judge
         words += ["--judge", str(contest.path.parent / judge) if contest is not None and here else judge]
-    own = contest.candidates if contest is not None else ()
-    for name in sorted({*flags.env, *(name for candidate in own for name in candidate.env)}):
+    names = {*flags.env, *(name for candidate in candidates for name in candidate.env)}
+    for name in sorted(names):
         words += ["--env", f"{name}=…"]
-    return tuple(words)
+    asks = asks_of_candidates(candidates, Leave())
+    url = click.get_current_context().meta.get("corral.url")
+    name = backend if isinstance(backend, str) else backend.name
+    if url and name == "daytona":
+        words += ["--url", url]
+    elif name != SAFE_BACKEND and not flags["trust"]:
+        words += ask_for_backend(name).words
+    return (*words, TRUST) if flags["trust"] else (*words, *flags_for(asks))
 
 
 def find_run(name: Path | str, artifacts: Path) -> Run:
@@ -190,38 +243,60 @@ def _equip(candidates: Sequence[Candidate], flags: Flags) -> tuple[Candidate, ..
     env, packages = flags.env, tuple(flags["packages"] or ())
     more: dict[str, Any] = {name: flags[name] for name in ("image", "network") if flags[name] is not None}
     return tuple(
-        replace(each, env={**each.env, **env}, packages=(*each.packages, *packages), **more) for each in candidates
-    )
+        replace(
+            each, env={**each.env, **env}, packages=tuple(dict.fromkeys((*each.packages, *packages))), **more
+        )
+        for each in candidates
+    )  # fmt: skip
 
 
-def _choose_backend(
-    flags: Flags, contest: ContestFile | None, resumed: Run | None
-) -> tuple[str | Backend, tuple[str, ...]]:
-    chosen = flags.typed("backend") or flags.typed("url")
-    if flags["daytona"]:
-        if chosen:
+def _name_backend(flags: Flags, contest: ContestFile | None, resumed: Run | None) -> tuple[str | Backend, list[Ask]]:
+    """Which one, and what of that is only the word of a file."""
+    from corral.forge.consent import SAFE_BACKEND, Ask, ask_for_backend
+
+    asks: list[Ask] = []
+    chosen: str | Backend | None = None
+    if flags.typed("backend") or flags.typed("url"):
+        if flags["daytona"]:
             raise click.UsageError("--daytona is a backend already: give one of the two", click.get_current_context())
-        return _open_daytona()
-    backend = flags["backend"] if chosen or flags.weak else None
-    if backend is None and contest is not None:
-        backend = contest.backend
-    if backend is None and resumed is not None:
-        backend = resumed.definition.get("settings", {}).get("backend")
-    if backend == "daytona":
-        return _open_daytona(need=True)
-    return backend or "embedded", ()
+        chosen = flags["backend"]
+    elif flags["daytona"]:
+        chosen = "daytona"
+    elif flags.weak:
+        chosen = flags["backend"]
+    else:
+        wanted = contest.backend if contest is not None else None
+        if wanted is None and resumed is not None:
+            wanted = resumed.definition.get("settings", {}).get("backend")
+        if wanted is not None and not isinstance(wanted, str):
+            raise RunFolderError(f"the run's backend {wanted!r} is not a name", hint="give --backend")
+        own = flags.configured("backend")
+        if wanted is not None and wanted == (own if isinstance(own, str) else own.name):
+            chosen = own  # the user's own configuration says the same
+        elif wanted is not None and wanted != SAFE_BACKEND:
+            chosen = wanted
+            asks.append(ask_for_backend(wanted))
+    chosen = chosen or SAFE_BACKEND
+    if chosen == "daytona":
+        from corral.forge.service import DOTENV, find_lack, find_service
+
+        service = None if flags["daytona"] and find_lack() else find_service()
+        if service is not None and service.source == DOTENV and service.api_url is not None:
+            asks.append(Ask(f"address {service.url} (in .env)"))
+    return chosen, asks
 
 
-def _open_daytona(*, need: bool = False) -> tuple[str | Backend, tuple[str, ...]]:
-    from corral.backends.registry import make_backend
-    from corral.forge.service import find_lack, find_service_url, get_daytona_config
+def _open_backend(chosen: str | Backend, flags: Flags) -> tuple[str | Backend, tuple[str, ...]]:
+    if chosen != "daytona":
+        return chosen, ()
+    from corral.forge.service import describe_service, find_lack, open_service
 
-    lack = None if need else find_lack()
+    lack = find_lack() if flags["daytona"] else None
     if lack is not None:
         return "embedded", (f"{lack}, falling back to local",)
-    backend = make_backend("daytona", api_key=get_daytona_config()[0], api_url=find_service_url())
+    backend = open_service()
     click.get_current_context().call_on_close(lambda: options.close_server(backend))
-    return backend, ()
+    return backend, tuple(filter(None, [describe_service()]))
 
 
 def _find_judge(name: str | None, contest: ContestFile | None, resumed: Run | None) -> Judge:

@@ -60,6 +60,8 @@ def _limit_options(function: Any) -> Any:
 @click.option("--artifacts", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Where runs are kept. Default: artifacts.")  # fmt: skip
 @click.option("--resume", metavar="RUN", help="Go on with a run that broke off: its folder or its id.")
+@click.option("--trust", is_flag=True, help="Take what a contest.toml, a run's folder or .env asks for: a backend, an "
+              "address, packages, images, network, files from elsewhere, a judge that is run here.")  # fmt: skip
 @click.option("--report", "report_file", type=click.Path(path_type=Path), metavar="FILE",
               help="Write a page to pass on, too.")  # fmt: skip
 @click.option("--watch", "watched", is_flag=True, help="Show it as a page on loopback meanwhile.")

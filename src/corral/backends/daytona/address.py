@@ -1,0 +1,90 @@
+"""Where the service is, and with which key: from one source, always together. Nothing else decides it.
+
+Who may choose the address is whoever gave the key: otherwise a file that came with a folder could send for a key that
+is in the environment. Arguments and the process's own variables are the caller's, so they count as one source, and an
+argument wins. A file such as `.env` is another. Where a source gives a key and no address, it is the hosted service's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from corral.errors import SpecError
+
+HOSTED = "https://app.daytona.io/api"
+"""Where a key belongs that came without an address."""
+URL_VARIABLES = ("DAYTONA_API_URL", "DAYTONA_SERVER_URL")
+VARIABLES = ("DAYTONA_API_KEY", "DAYTONA_JWT_TOKEN", "DAYTONA_ORGANIZATION_ID", "DAYTONA_TARGET", *URL_VARIABLES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A service, and who we are there, as one source says it."""
+
+    api_key: str | None = field(default=None, repr=False)
+    api_url: str | None = None
+    target: str | None = None
+    organization_id: str | None = None
+    jwt_token: str | None = field(default=None, repr=False)
+    source: str = "the arguments"
+    """Who says so, for messages."""
+
+    @property
+    def has_key(self) -> bool:
+        """Whether it opens anything."""
+        return bool(self.api_key or self.jwt_token)
+
+    @property
+    def url(self) -> str:
+        """As it is used."""
+        return (self.api_url or HOSTED).rstrip("/")
+
+
+def read_address(values: Mapping[str, str], *, source: str) -> Address:
+    """What one source says, by the names of the variables."""
+    return Address(
+        api_key=values.get("DAYTONA_API_KEY") or None,
+        api_url=next((values[name] for name in URL_VARIABLES if values.get(name)), None),
+        target=values.get("DAYTONA_TARGET") or None,
+        organization_id=values.get("DAYTONA_ORGANIZATION_ID") or None,
+        jwt_token=values.get("DAYTONA_JWT_TOKEN") or None,
+        source=source,
+    )
+
+
+def fill_from_environment(given: Address) -> Address:
+    """Arguments, and for what they leave out the process's own variables. No file is read."""
+    ours = read_address(os.environ, source="the environment")
+    if given.has_key:
+        ours = replace(ours, api_key=None, jwt_token=None)  # one key is enough
+    return Address(
+        api_key=given.api_key or ours.api_key,
+        api_url=given.api_url or ours.api_url,
+        target=given.target or ours.target,
+        organization_id=given.organization_id or ours.organization_id,
+        jwt_token=given.jwt_token or ours.jwt_token,
+        source=given.source,
+    )
+
+
+def choose_address(sources: Sequence[Address]) -> Address | None:
+    """The first source that has a key, with the address of that same source; None if there is no key at all.
+
+    Raises:
+        SpecError: half of it is in one source and half in another, so that nobody knows which address the key is for.
+    """
+    number = next((number for number, each in enumerate(sources) if each.has_key), None)
+    if number is None:
+        return None
+    chosen = sources[number]
+    for place, other in enumerate(sources):
+        alone = other.api_url is not None and not other.has_key and other.url != chosen.url
+        if alone and (place < number or chosen.api_url is None):
+            raise SpecError(
+                f"the key is in {chosen.source} (DAYTONA_API_KEY), and the address {other.url!r} in {other.source}: "
+                "a key is not sent to an address from elsewhere",
+                hint=f"if they belong together, set DAYTONA_API_URL in {chosen.source} too",
+            )
+    return chosen
