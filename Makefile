@@ -5,7 +5,7 @@ PYTHON ?= python3
 REQUIRE ?= root,user,userns,git,node,npm,network,docker,browser
 # Further arguments for pytest: make test ARGS="-k timeout -x"
 ARGS ?=
-# How many processes run tests at once; JOBS=0 runs them in one, for a debugger. One more than processors: many wait.
+# How many processes run tests at once; JOBS=0 runs them in one, for a debugger. More than processors, since many wait.
 JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
 # PACKAGES=no keeps `make test` as root from installing missing Debian packages.
 PACKAGES ?= yes
@@ -17,13 +17,15 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.run-installed
 DEV := $(VENV)/.dev-installed
 PYTEST := $(BIN)/python -m pytest
+# By test, not by file: whoever is done takes over tests of the others.
+SHARDED := $(PYTEST) --numprocesses=$(JOBS) --maxprocesses=4 --dist=worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check lint types layers format bench soak prove backends clients fuzz lock packages clean
+.PHONY: help setup demo test check check-all lint types layers format bench soak prove backends clients fuzz lock packages clean
 
 help: ## list what can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-9s %s\n", $$1, $$2 }'
 
 $(RUN): pyproject.toml requirements/run.lock tools/make-venv
 	@tools/make-venv run
@@ -41,8 +43,8 @@ demo: $(RUN) ## show what Corral does, in seconds
 packages:
 	@tools/ensure-packages
 
-test: $(DEV) packages ## run the tests; what this machine can't do is skipped with a reason
-	@$(PYTEST) --numprocesses=$(JOBS) --maxprocesses=4 --dist=worksteal $(ARGS)
+test: $(DEV) packages ## run the tests, one pass of each; what this machine can't do is skipped with a reason
+	@$(SHARDED) $(ARGS)
 
 lint: $(DEV) ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -59,11 +61,14 @@ format: $(DEV) ## let ruff repair what it can
 	@$(BIN)/ruff format .
 
 # One after the other and the tests last, also under make -j: their closing line is the last one printed.
-check: $(DEV) ## exactly what CI runs: lint, types, layers, and the tests with nothing skipped
+check: $(DEV) packages ## exactly what CI runs: lint, types, layers, and the tests for more users and backends, none skipped
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory types
 	@$(MAKE) --no-print-directory layers
-	@$(MAKE) --no-print-directory test ARGS="--require=$(REQUIRE) $(ARGS)"
+	@$(SHARDED) -m "not backends and not prove and not clients and not soak" --require=$(REQUIRE) --durations=20 $(ARGS)
+
+check-all: $(DEV) packages ## the whole matrix, an hour: both users, all backends, fuzz, knock-outs, clients, soak
+	@tools/check-all
 
 bench: $(RUN) ## latency and density here, beside the peers that are installed
 	@$(BIN)/corral bench
