@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corral.errors import RunFolderError
+from corral.errors import RunFolderError, SpecError
 from corral.forge.candidate import Candidate
 from corral.forge.settings import Settings, Take, Timeouts
 from corral.forge.sources import Command, Folder, GitFolder, Script, Source
@@ -36,11 +36,12 @@ def rebuild_candidates(definition: Mapping[str, Any], env: Mapping[str, str]) ->
     """The candidates, with the values of their variables from `env`.
 
     Raises:
-        RunFolderError: one can't be made from what is written: a function, an image by recipe, a variable's value.
+        RunFolderError: one can't be made from what is written: a function, an image by recipe, a variable's value, or
+            something that no candidate can have, such as a package by address.
     """
     try:
         return tuple(_rebuild(item, env) for item in definition["candidates"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, SpecError) as error:  # whoever made the folder may have written anything there
         raise RunFolderError(f"the run's candidates can't be read: {error}", hint="give them again") from error
 
 
