@@ -41,7 +41,9 @@ def rebuild_candidates(definition: Mapping[str, Any], env: Mapping[str, str]) ->
     """
     try:
         return tuple(_rebuild(item, env) for item in definition["candidates"])
-    except (KeyError, TypeError, SpecError) as error:  # whoever made the folder may have written anything there
+    except SpecError as error:  # whoever made the folder may have written anything there
+        raise RunFolderError(f"the run's candidates can't be used: {error.message}", hint=error.hint) from error
+    except (KeyError, TypeError) as error:
         raise RunFolderError(f"the run's candidates can't be read: {error}", hint="give them again") from error
 
 
