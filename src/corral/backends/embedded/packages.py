@@ -128,7 +128,7 @@ async def _install_by_pip(packages: tuple[str, ...], unfinished: Path) -> None:
 
 async def _install_by_uv(uv: str, packages: tuple[str, ...], unfinished: Path) -> None:
     """uv builds nothing under --only-binary, follows no dependency to an address, and refuses the whole set instead."""
-    options = ["--quiet", "--no-progress", _WHEELS_ONLY, "--python", sys.executable, "--target", str(unfinished)]
+    options = ["--quiet", _WHEELS_ONLY, "--python", sys.executable, "--target", str(unfinished)]
     await asyncio.to_thread(unfinished.mkdir)
     _expect(packages, await _run([uv, "pip", "install", *options, "--", *packages], os.environ))
 
