@@ -118,7 +118,9 @@ async def test_working_folder_is_not_looked_at(index: Index, tmp_path: Path, mon
     monkeypatch.delenv("UV_CONFIG_FILE")  # with it, uv looks for no other file
     monkeypatch.setenv("UV_NO_INDEX", "1")
     monkeypatch.setenv("UV_FIND_LINKS", str(index.wheels))
+    index.data = Path("data")  # which may be given relative to it all the same
     assert await index.provide("one") == {"one": "1.0", "two": "1.0"}
+    assert list((here / "data/packages").glob("*/two.py"))
     assert index.nothing_is_left()
 
 

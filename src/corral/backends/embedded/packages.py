@@ -47,7 +47,8 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 def packages_folder(data_folder: Path, packages: tuple[str, ...]) -> Path:
     """Where a set of packages is kept: one folder for each set and Python."""
     wish = "\n".join([sys.implementation.cache_tag or "python", *sorted(packages)])
-    return data_folder / "packages" / hashlib.sha256(wish.encode()).hexdigest()[:24]
+    # Absolute: pip and uv are run in another folder.
+    return data_folder.absolute() / "packages" / hashlib.sha256(wish.encode()).hexdigest()[:24]
 
 
 async def provide_packages(data_folder: Path, packages: tuple[str, ...]) -> Path:
@@ -169,10 +170,8 @@ async def _run(argv: list[str], env: Mapping[str, str]) -> str | None:
     if process.returncode == 0:
         return None
     lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
-    told = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")][
-        -1:
-    ]  # pip; uv has no such mark
-    return " ".join(told or lines[-_REASON_LINES:])[-_REASON_LENGTH:] or "no reason given"
+    marked = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]  # by pip, not by uv
+    return " ".join(marked[-1:] or lines[-_REASON_LINES:])[-_REASON_LENGTH:] or "no reason given"
 
 
 def venv_site_packages(venv: str | os.PathLike[str]) -> Path:
