@@ -112,6 +112,8 @@ def _words(packages: tuple[str, ...], what: str) -> str:
     if not packages:
         raise SpecError(f"there is no {what} to install", hint="give names")
     for package in packages:
-        if not isinstance(package, str) or not re.match(r"[A-Za-z0-9]", package) or "\n" in package:
+        # Addresses are let through: what they lead to is fetched and built inside the image, not on the host. Options
+        # are not: they are no packages, and `run` is there for whoever wants the whole command.
+        if not isinstance(package, str) or not re.match(r"[A-Za-z0-9]", package) or not package.isprintable():
             raise SpecError(f"{package!r} is not a {what}", hint="write it as on the command line: 'numpy>=2'")
     return " ".join(map(shlex.quote, packages))

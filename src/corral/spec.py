@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from corral.errors import CorralError, SpecError
 from corral.image import Image
+from corral.requirement import check_packages
 
 HOME = "/home/daytona"
 USER = "daytona"
@@ -130,7 +131,10 @@ class Spec:
     name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
-    """Python packages, laid read-only under the sandbox (fetched on the host, wheels only, and kept for next time)."""
+    """Python packages by name and version, laid read-only under the sandbox: fetched on the host, as wheels, and kept.
+
+    Addresses, paths and options are refused: pip would build what they lead to, and so run its code on the host.
+    """
     venv: str | os.PathLike[str] | None = None
     """A virtual environment of the host whose packages are shown read-only."""
     ephemeral: bool = False
@@ -148,13 +152,7 @@ class Spec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "env", check_env(self.env))
         object.__setattr__(self, "labels", check_labels(self.labels))
-        if isinstance(self.packages, str) or not isinstance(self.packages, Iterable):
-            kind = "text" if isinstance(self.packages, str) else type(self.packages).__name__
-            raise SpecError(f"packages={self.packages!r} is a {kind}", hint="give a list: packages=['numpy']")
-        object.__setattr__(self, "packages", tuple(self.packages))
-        for package in self.packages:
-            if not isinstance(package, str) or not re.match(r"[A-Za-z0-9]", package) or "\n" in package:
-                raise SpecError(f"{package!r} is not a package requirement", hint="write it as for pip: 'numpy>=2'")
+        object.__setattr__(self, "packages", check_packages(self.packages))
         workdir = self.workdir if isinstance(self.workdir, str) else ""
         if not workdir.startswith("/") or "\0" in workdir or ".." in workdir.split("/"):
             raise SpecError(f"workdir={self.workdir!r} is not an absolute path", hint=f"for example {HOME}")

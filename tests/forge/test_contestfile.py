@@ -107,6 +107,10 @@ def test_candidates_by_path(folder: Path, text: str, ids: list[str]) -> None:
     ("text", "words"),
     [
         ("objectif = 'x'", "unknown key 'objectif' (did you mean 'objective'?)"),
+        (
+            "[[candidates]]\ncommand = 'x'\npackages = ['evil @ file:///x']",
+            "candidates 1: 'evil @ file:///x' is not a package by name",
+        ),
         ("[timeouts]\nrunn = 3", "timeouts: unknown key 'runn' (did you mean 'run'?)"),
         ("[resources]\nmemry = 3", "resources: unknown key 'memry' (did you mean 'memory'?)"),
         ("[[candidates]]\nscirpt = 'a.py'", "candidates 1: unknown key 'scirpt' (did you mean 'script'?)"),

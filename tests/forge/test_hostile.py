@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from corral.cli.root import root
 from corral.errors import RunFolderError, SpecError
 from corral.forge import Candidate, Contest, ForgeEvent, Seat, SyncSeat, Timeouts, read_run
 from corral.forge.logkeeper import LogKeeper
 from corral.forge.outcome import Attempt
+from corral.forge.rebuild import rebuild_candidates
 from corral.forge.runfolder import RunWriter
 from corral.forge.settings import Settings, Take
 from corral.results import OutputChunk
 from corral.spec import Resources
+from support.wheels import make_evil_project
 
 pytestmark = pytest.mark.needs_userns
 
@@ -340,6 +344,24 @@ def test_line_can_name_nobody_else(tmp_path: Path) -> None:
 def test_definition_that_leads_out_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(RunFolderError, match="not a contest's folder"):
         read_run(make_run(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("packages", [["evil @ {}"], ["-r {}"], ["{}"], [7], [["numpy"]]], ids=str)
+def test_package_by_address_in_a_run_folder_is_refused(tmp_path: Path, packages: list[Any]) -> None:
+    """`corral forge run --resume` on the folder of a stranger: its packages are fetched on the host."""
+    mark = tmp_path / "evil-ran"
+    project = make_evil_project(tmp_path / "evil", mark).as_uri()
+    listed = [each.format(project) if isinstance(each, str) else each for each in packages]
+    candidate = {
+        "id": "a", "name": "a", "description": "", "source": {"kind": "command", "command": ["true"]}, "env": {},
+        "packages": listed, "resources": None, "image": None, "network": {"mode": "none", "hosts": []},
+    }  # fmt: skip
+    run = make_run(tmp_path, candidates=[candidate])
+    with pytest.raises(RunFolderError, match="is not a package"):
+        rebuild_candidates(read_run(run).definition, {})
+    done = CliRunner().invoke(root, ["forge", "run", "--resume", str(run)], standalone_mode=False)
+    assert "is not a package" in str(done.exception), done.output
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("repeat", [1, 2])

@@ -98,12 +98,12 @@ class OrdinaryUser:
 
 
 @contextmanager
-def open_ordinary_user(*, distributions: Iterable[str] = ("click",)) -> Iterator[OrdinaryUser]:
+def open_ordinary_user(*, distributions: Iterable[str] = ("click", "packaging")) -> Iterator[OrdinaryUser]:
     """Make an ordinary user for a test.
 
-    distributions are installed packages to copy for it, with all that they require: ("click", "pytest", "anyio") lets
-    it run tests. On leaving, its folder is removed and processes that it left are killed; if there were any, the test
-    fails.
+    distributions are installed packages to copy for it, with all that they require. The default is what a bare install
+    has; with "pytest" and "anyio" it can run tests. On leaving, its folder is removed and processes that it left are
+    killed; if there were any, the test fails.
 
     Raises:
         NoOrdinaryUserError: there is no setpriv, or no Python that the user may run.

@@ -11,6 +11,7 @@ from corral.errors import SpecError
 from corral.forge.ids import check_id, id_from_name
 from corral.forge.sources import Agent, Command, Folder, GitFolder, Script, Source
 from corral.image import Image
+from corral.requirement import check_packages
 from corral.spec import NetworkPolicy, Resources, check_env
 
 if TYPE_CHECKING:
@@ -52,9 +53,7 @@ class Candidate:
         object.__setattr__(self, "name", self.name or self.id)
         object.__setattr__(self, "env", check_env(self.env))
         object.__setattr__(self, "network", NetworkPolicy.parse(self.network))
-        if isinstance(self.packages, str):
-            raise SpecError(f"packages={self.packages!r} is a text", hint="give a list: packages=['numpy']")
-        object.__setattr__(self, "packages", tuple(self.packages))
+        object.__setattr__(self, "packages", check_packages(self.packages))
 
     @classmethod
     def script(cls, path: Path | str, **needs: Unpack[Needs]) -> Candidate:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corral.errors import RunFolderError
+from corral.errors import RunFolderError, SpecError
 from corral.forge.candidate import Candidate
 from corral.forge.settings import Settings, Take, Timeouts
 from corral.forge.sources import Command, Folder, GitFolder, Script, Source
@@ -36,10 +36,13 @@ def rebuild_candidates(definition: Mapping[str, Any], env: Mapping[str, str]) ->
     """The candidates, with the values of their variables from `env`: what flags gave, not what happens to be set here.
 
     Raises:
-        RunFolderError: one can't be made from what is written: a function, an image by recipe, a variable's value.
+        RunFolderError: one can't be made from what is written: a function, an image by recipe, a variable's value, or
+            something that no candidate can have, such as a package by address.
     """
     try:
         return tuple(_rebuild(item, env) for item in definition["candidates"])
+    except SpecError as error:  # the folder may be a stranger's, with anything written in it
+        raise RunFolderError(f"the run's candidates can't be used: {error.message}", hint=error.hint) from error
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"the run's candidates can't be read: {error}", hint="give them again") from error
 

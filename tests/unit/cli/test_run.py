@@ -156,3 +156,10 @@ def test_bad_input_is_one_line_and_a_hint(
     assert len(lines) <= 2
     assert all(line.startswith("hint: ") for line in lines[1:])
     assert memory.count_living() == 0
+
+
+@pytest.mark.parametrize("package", ["evil @ file:///x", "--index-url=https://example.org", "./x"])
+def test_package_by_address_is_a_mistake_of_the_caller(corral: Corral, package: str) -> None:
+    ended = corral("run", f"--package={package}", "-c", "1")
+    assert ended.code == 125
+    assert "is not a package by name" in ended.stderr

@@ -43,7 +43,7 @@ class RuntimeConfig:
                     f"the runtime {self.name!r} has packages, and nothing to install them on",
                     hint="give base_image=; without an image, only packages of pip",
                 )
-            return Spec(image=self.image, packages=tuple(self.packages), env=dict(self.env_vars), workdir=self.work_dir)
+            return Spec(image=self.image, packages=self._listed(), env=dict(self.env_vars), workdir=self.work_dir)
         return Spec(image=self._build(Image.base(self.base_image)), env=dict(self.env_vars), workdir=self.work_dir)
 
     @property
@@ -53,14 +53,27 @@ class RuntimeConfig:
         return () if built else tuple(self.setup_commands)
 
     def _build(self, image: Image) -> Image:
-        if self.packages:
+        packages = self._listed()
+        if packages:
             if self.package_manager == "pip":
-                image = image.pip_install(*self.packages)
+                image = image.pip_install(*packages)
             elif self.package_manager == "apt":
-                image = image.apt_install(*self.packages)
+                image = image.apt_install(*packages)
             else:
-                image = image.run(f"{_INSTALL[self.package_manager]} {' '.join(map(shlex.quote, self.packages))}")
+                image = image.run(f"{_INSTALL[self.package_manager]} {' '.join(map(_quote, packages))}")
         return image.run(*self.setup_commands) if self.setup_commands else image
+
+    def _listed(self) -> tuple[str, ...]:
+        if isinstance(self.packages, str) or not isinstance(self.packages, Sequence):
+            raise SpecError(f"packages={self.packages!r} is not a list", hint="give a list: packages=['numpy']")
+        return tuple(self.packages)
+
+
+def _quote(package: str) -> str:
+    """For npm and cargo, in an image. `@scope/name` and addresses are theirs; an option is not a package."""
+    if not isinstance(package, str) or not package or package.startswith("-") or not package.isprintable():
+        raise SpecError(f"{package!r} is not a package", hint="write it as on the command line: 'react@19'")
+    return shlex.quote(package)
 
 
 BUILTIN_RUNTIMES = {

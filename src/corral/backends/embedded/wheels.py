@@ -1,0 +1,208 @@
+"""Which wheels a wish comes to, and what they depend on, read before pip may follow it.
+
+A wheel may depend on an address (`evil @ file:///folder`), and pip builds what it finds there, on the host, also when
+it is told to take wheels only. So pip never follows dependencies here: it fetches wheels by name, we read what they
+depend on, and ask for that by name in turn, until nothing is missing. An address among them is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zipfile
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.metadata import parse_email
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
+from corral.errors import SpecError
+from corral.requirement import check_named, is_file_name, parse_requirement
+
+_MAX_ROUNDS = 100  # the depth of the tree, and every version that is given up
+_MAX_WHEELS = 500
+_MAX_METADATA_BYTES = 8 << 20  # descriptions are long, and some hold whole changelogs
+_MAX_REQUIREMENTS = 2000
+_OTHER = "ask for another version"
+
+Fetch = Callable[[list[str], Path], Awaitable[str | None]]
+"""Lays the newest wheel of each name into a folder; gives the reason if one can't be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel that was fetched, and what it depends on, as written."""
+
+    path: Path
+    name: str
+    version: Version
+    requires: tuple[Requirement, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+@dataclass(slots=True)
+class _Wish:
+    """All that is asked of one name."""
+
+    specifier: SpecifierSet = field(default_factory=SpecifierSet)
+    extras: set[str] = field(default_factory=set)
+    askers: dict[str, str] = field(default_factory=dict)
+    """Names of wheels that ask for it, with what they ask; "" is the user."""
+
+
+async def gather_wheels(packages: Iterable[str], folder: Path, fetch: Fetch) -> list[Wheel]:
+    """The wheels for these packages and all that they need, each read, in folders of their own below `folder`.
+
+    The newest version that fits is kept. Where two exclude each other, an older version of one that asked is tried:
+    simpler than what pip does, and enough for sets that have a common answer near the newest versions.
+
+    Raises:
+        SpecError: a package can't be had, wishes exclude each other, or a wheel can't be read or depends on an address.
+    """
+    asked = [check_named(parse_requirement(text)) for text in packages]
+    roots = [(requirement, "") for requirement in asked if _applies(requirement, ())]
+    chosen: dict[str, Wheel] = {}
+    given_up: dict[str, SpecifierSet] = {}
+    reason = ""
+    for number in range(_MAX_ROUNDS):
+        wishes = _find_wishes(roots, chosen)
+        chosen = {name: wheel for name, wheel in chosen.items() if name in wishes}
+        missing = {
+            name: wish.specifier & given_up.get(name, SpecifierSet())
+            for name, wish in wishes.items()
+            if name not in chosen or not wish.specifier.contains(chosen[name].version, prereleases=True)
+        }
+        if not missing:
+            return list(chosen.values())
+        fetched = await _fetch_all(missing, folder / str(number), fetch)
+        if not isinstance(fetched, _Lack):
+            chosen |= fetched
+            continue
+        wish = wishes[fetched.name]
+        reason = reason or f"{_tell(fetched.name, wish)}: {fetched.reason}"
+        askers = [chosen[name] for name in wish.askers if name in chosen]
+        if not askers:
+            raise SpecError(
+                reason, hint="check the names and versions; only packages with a wheel for this Python work"
+            )
+        last = askers[-1]
+        given_up[last.name] = given_up.get(last.name, SpecifierSet()) & SpecifierSet(f"!={last.version}")
+        del chosen[last.name]
+    raise SpecError(
+        reason or f"what {', '.join(map(str, asked))[:200]} depends on has no end",
+        hint="ask for fewer packages, or for exact versions",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lack:
+    """A name that can't be had, and what pip says."""
+
+    name: str
+    reason: str
+
+
+async def _fetch_all(missing: Mapping[str, SpecifierSet], folder: Path, fetch: Fetch) -> dict[str, Wheel] | _Lack:
+    wanted = {name: f"{name}{specifier}" for name, specifier in missing.items()}
+    reason = await fetch(list(wanted.values()), folder)
+    if reason is not None:
+        for name, text in wanted.items():  # one at a time: pip's own words are nothing to read a name from
+            alone = await fetch([text], folder / name) if len(wanted) > 1 else reason
+            if alone is not None:
+                return _Lack(name, alone)
+        raise SpecError(f"packages can't be had: {reason}", hint="try again")
+    found = await asyncio.to_thread(_read_folder, folder)
+    for name in missing:
+        if name not in found:
+            return _Lack(name, "no wheel was fetched")
+    return {name: found[name] for name in missing}  # what settings of the user may have added was not asked for
+
+
+def _read_folder(folder: Path) -> dict[str, Wheel]:
+    return {wheel.name: wheel for wheel in map(read_wheel, sorted(folder.iterdir()))}
+
+
+def _find_wishes(roots: Iterable[tuple[Requirement, str]], chosen: Mapping[str, Wheel]) -> dict[str, _Wish]:
+    """What is asked of each name, by the user and by the wheels that are reached from there."""
+    wishes: dict[str, _Wish] = {}
+    queue = list(roots)
+    while queue:
+        requirement, asker = queue.pop(0)
+        wish = wishes.setdefault(requirement.name, _Wish())
+        if len(wishes) > _MAX_WHEELS:
+            raise SpecError(f"packages come to more than {_MAX_WHEELS} wheels", hint="ask for fewer packages")
+        is_new = not wish.askers
+        new_extras = requirement.extras - wish.extras
+        wish.specifier &= requirement.specifier
+        wish.extras |= requirement.extras
+        wish.askers.setdefault(asker, str(requirement))
+        wheel = chosen.get(requirement.name)
+        if wheel is not None and (is_new or new_extras):
+            applying = (each for each in wheel.requires if _applies(each, wish.extras))
+            queue += [(_check_dependency(each, wheel), wheel.name) for each in applying]
+    return wishes
+
+
+def read_wheel(path: Path) -> Wheel:
+    """What a wheel says of itself. Nothing in it is trusted.
+
+    Raises:
+        SpecError: not a wheel, or METADATA is missing, there twice, too large or malformed.
+    """
+    try:
+        name, version, _, _ = parse_wheel_filename(path.name)
+        with zipfile.ZipFile(path) as file:
+            entries = [each for each in file.infolist() if _is_metadata(each.filename)]
+            if len(entries) != 1 or entries[0].file_size > _MAX_METADATA_BYTES:
+                raise SpecError(f"{path.name}: its METADATA is missing, there twice, or too large", hint=_OTHER)
+            with file.open(entries[0]) as member:
+                text = member.read(_MAX_METADATA_BYTES + 1)  # what the directory says of the size may be a lie
+    except (InvalidWheelFilename, zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError) as error:
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(f"{path.name} is not a wheel that can be read: {error}", hint=_OTHER) from error
+    if len(text) > _MAX_METADATA_BYTES:
+        raise SpecError(f"{path.name}: its METADATA is too large", hint=_OTHER)
+    if is_file_name(str(version)):  # the version goes to pip
+        raise SpecError(f"{path.name}: its version looks like a file", hint=_OTHER)
+    known, unknown = parse_email(text)
+    requires = known.get("requires_dist", [])
+    if "requires-dist" in unknown or len(requires) > _MAX_REQUIREMENTS:
+        raise SpecError(f"{path.name} depends on more than can be read", hint=_OTHER)
+    try:
+        return Wheel(path, name, version, tuple(map(parse_requirement, requires)))
+    except SpecError as error:
+        raise SpecError(f"{path.name} depends on what can't be read: {error.message}", hint=_OTHER) from error
+
+
+def _is_metadata(name: str) -> bool:
+    folder, _, rest = name.partition("/")
+    return folder.endswith(".dist-info") and rest == "METADATA"
+
+
+def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
+    marker = requirement.marker
+    try:
+        return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"the marker of {str(requirement)!r} can't be judged here", hint=_OTHER) from error
+
+
+def _check_dependency(requirement: Requirement, wheel: Wheel) -> Requirement:
+    try:
+        return check_named(requirement)
+    except SpecError as error:
+        raise SpecError(
+            f"{wheel} depends on {str(requirement)[:200]!r}, which is not a package by name",
+            hint="wheels that depend on addresses are refused, because pip would build what it finds there",
+        ) from error
+
+
+def _tell(name: str, wish: _Wish) -> str:
+    return " and ".join(f"{text} (for {asker})" if asker else text for asker, text in wish.askers.items()) or name

@@ -1,0 +1,97 @@
+"""What may be asked for as a Python package: a name, extras, versions and a marker. Never an address, path or option.
+
+pip builds whatever an address or a path leads to, on the host, also when it is told to take wheels only. So the texts
+are parsed here, by the library that pip itself parses them with, and only the canonical form of the result goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from corral.errors import SpecError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+MAX_PACKAGES = 256
+_MAX_LENGTH = 1000  # markers of real packages reach some hundred characters
+_MAX_PARENTHESES = 20
+_SHOWN_LENGTH = 100
+_FILES = (".whl", ".zip", ".tar", ".gz", ".tgz", ".bz2", ".tbz", ".xz", ".txz", ".lz", ".lzma", ".tlz", ".egg")
+
+
+def check_packages(packages: Iterable[str]) -> tuple[str, ...]:
+    """Each in its canonical form: `Zope.Interface >= 6` becomes `zope-interface>=6`.
+
+    Raises:
+        SpecError: not a list, too many, or one that is more than a name, extras, versions and a marker.
+    """
+    if isinstance(packages, str | bytes | Mapping) or not isinstance(packages, Iterable):
+        raise SpecError(
+            f"packages={_shorten(packages)} is a {type(packages).__name__}", hint="give a list: packages=['numpy']"
+        )
+    given = tuple(islice(packages, MAX_PACKAGES + 1))
+    if len(given) > MAX_PACKAGES:
+        raise SpecError(f"packages= has more than {MAX_PACKAGES} items", hint="name fewer; what they need comes along")
+    return tuple(str(check_named(parse_requirement(package))) for package in given)
+
+
+def parse_requirement(text: str) -> Requirement:
+    """A requirement as pip reads it, which may still hold an address.
+
+    Raises:
+        SpecError: it can't be read.
+    """
+    # Here, because it is needed by few sandboxes, and takes longer to import than the whole of `import corral`.
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    # The parser takes every kind of white space for a blank, and what comes after a line end may be an option to pip.
+    if not isinstance(text, str) or len(text) > _MAX_LENGTH or not (text.isascii() and text.isprintable()):
+        raise _refuse(text)
+    if text.count("(") > _MAX_PARENTHESES:  # it calls itself for each
+        raise _refuse(text)
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, RecursionError) as error:
+        raise _refuse(text) from error
+
+
+def check_named(requirement: Requirement) -> Requirement:
+    """The same by name and version alone, in canonical form.
+
+    Raises:
+        SpecError: it names an address, a file, or `===`, which compares any text, paths too.
+    """
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    if (
+        requirement.url is not None
+        or is_file_name(requirement.name)
+        or any(each.operator == "===" or is_file_name(each.version) for each in requirement.specifier)
+    ):
+        raise _refuse(str(requirement))
+    named = Requirement(canonicalize_name(requirement.name))
+    named.extras = {canonicalize_name(extra) for extra in requirement.extras}
+    named.specifier = requirement.specifier
+    named.marker = requirement.marker
+    return named
+
+
+def is_file_name(text: str) -> bool:
+    """Whether pip would take a requirement with this end for a file: `x.zip`, but `x==1.0+cpu.zip` too."""
+    return text.lower().endswith(_FILES)
+
+
+def _refuse(text: object) -> SpecError:
+    return SpecError(
+        f"{_shorten(text)} is not a package by name",
+        hint="give a name and versions, such as 'numpy>=2'; addresses, paths and options are not taken",
+    )
+
+
+def _shorten(value: object) -> str:
+    text = repr(value[:_SHOWN_LENGTH] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= 2 * _SHOWN_LENGTH else f"{text[: 2 * _SHOWN_LENGTH]}…"

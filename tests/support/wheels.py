@@ -1,0 +1,49 @@
+"""Wheels by hand: a folder of them stands in for an index, so that pip and uv are real and need no network."""
+
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+EVIL_BACKEND = """\
+import pathlib
+pathlib.Path({mark!r}).touch()
+"""
+EVIL_PROJECT = """\
+[build-system]
+requires = []
+build-backend = "evil_backend"
+backend-path = ["."]
+"""
+
+
+def make_wheel(
+    folder: Path,
+    name: str,
+    version: str = "1.0",
+    *,
+    requires: Iterable[str] = (),
+    more: str = "",
+    metadata: bool = True,
+) -> Path:
+    """A wheel with one module of its name, and these `Requires-Dist` lines; `more` are other lines of METADATA."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"]
+    lines += [f"Requires-Dist: {requirement}\n" for requirement in requires]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr(f"{name}.py", f"version = {version!r}\n")
+        if metadata:
+            wheel.writestr(f"{info}/METADATA", "".join(lines) + more)
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        names = [f"{name}.py", f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD"]
+        wheel.writestr(f"{info}/RECORD", "".join(f"{each},,\n" for each in names))
+    return path
+
+
+def make_evil_project(folder: Path, mark: Path) -> Path:
+    """A source tree whose build backend, when it is only loaded, makes the file `mark`. It needs no network."""
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(EVIL_PROJECT)
+    (folder / "evil_backend.py").write_text(EVIL_BACKEND.format(mark=str(mark)))
+    return folder
