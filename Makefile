@@ -7,6 +7,8 @@ REQUIRE ?= root,user,userns,git,node,npm,network,docker,browser
 ARGS ?=
 # How many processes run tests at once; JOBS=0 runs them in one, for a debugger. More than processors, since many wait.
 JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
+# Only some stages of check-all: make check-all STAGES="prove clients"
+STAGES ?=
 # PACKAGES=no keeps `make test` as root from installing missing Debian packages.
 PACKAGES ?= yes
 
@@ -67,8 +69,8 @@ check: $(DEV) packages ## exactly what CI runs: lint, types, layers, and the tes
 	@$(MAKE) --no-print-directory layers
 	@$(SHARDED) -m "not backends and not prove and not clients and not soak" --require=$(REQUIRE) --durations=20 $(ARGS)
 
-check-all: $(DEV) packages ## the whole matrix, an hour: both users, all backends, fuzz, knock-outs, clients, soak
-	@tools/check-all
+check-all: $(DEV) packages ## the whole matrix, up to an hour: both users, all backends, knock-outs, fuzz, clients
+	@REQUIRE=$(REQUIRE) $(BIN)/python tools/check-all $(STAGES)
 
 bench: $(RUN) ## latency and density here, beside the peers that are installed
 	@$(BIN)/corral bench

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # No deadline: a sandbox's first start on a busy machine is not a failing example.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
+hypothesis.settings.register_profile("more", deadline=None, max_examples=1000)
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=5000)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 

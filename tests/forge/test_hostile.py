@@ -359,8 +359,9 @@ def test_package_by_address_in_a_run_folder_is_refused(tmp_path: Path, packages:
     run = make_run(tmp_path, candidates=[candidate])
     with pytest.raises(RunFolderError, match="is not a package"):
         rebuild_candidates(read_run(run).definition, {})
-    done = CliRunner().invoke(root, ["forge", "run", "--resume", str(run)], standalone_mode=False)
-    assert "is not a package" in str(done.exception), done.output
+    for trust, said in (([], "asks for more than a sandbox here: package"), (["--trust"], "is not a package")):
+        done = CliRunner().invoke(root, ["forge", "run", "--resume", str(run), *trust], standalone_mode=False)
+        assert said in str(done.exception), done.output
     assert not mark.exists()
 
 
