@@ -8,6 +8,7 @@ traceback, threads and what was registered for the exit. Only `sys.modules` is f
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import runpy
@@ -18,8 +19,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-IMPORTED = ("corral.adapters.ag2", "corral.adapters.pydantic_ai", "ag2", "pydantic_ai", "pydantic_ai.models.function",
-            "daytona")  # fmt: skip
+IMPORTED = ("ag2", "pydantic_ai", "pydantic_ai.models.function")
+LAZY = ("daytona", "corral", "corral.adapters.ag2", "corral.adapters.pydantic_ai")
+"""Packages that import what their names stand for when a name is asked for."""
 
 
 def run_program(file: Path, *, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -55,11 +57,7 @@ def _end_parent(parent: subprocess.Popen[str]) -> None:
 
 def serve() -> str | None:
     """Answer requests with exit codes. In a child, return the file to run."""
-    for name in IMPORTED:
-        try:
-            __import__(name)
-        except ImportError:
-            pass  # then the program will say so
+    _import_all()
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()
@@ -70,6 +68,16 @@ def serve() -> str | None:
         code = os.waitstatus_to_exitcode(status)
         print(code if code >= 0 else 128 - code, flush=True)
     return None
+
+
+def _import_all() -> None:
+    for name in (*IMPORTED, *LAZY):
+        try:
+            module = importlib.import_module(name)
+            for attribute in module.__all__ if name in LAZY else ():
+                getattr(module, attribute)
+        except (ImportError, AttributeError):
+            pass  # then the program will say so
 
 
 def _settle(request: dict[str, object]) -> None:
