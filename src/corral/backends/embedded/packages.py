@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from corral.backends.embedded.datafolder import make_part
 from corral.errors import BackendUnavailableError, SpecError
 
 _INSTALL_SECONDS = 600
@@ -34,7 +35,7 @@ async def provide_packages(data_folder: Path, packages: tuple[str, ...]) -> Path
     folder = packages_folder(data_folder, packages)
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_part(data_folder, folder.parent.name, op="create")
     unfinished = folder.parent / f".new-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         await _install(packages, unfinished)

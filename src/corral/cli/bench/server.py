@@ -64,7 +64,7 @@ async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], l
             hint="pip install daytona, into the environment that has Corral",
         )
     folder = Path(tempfile.mkdtemp(prefix="corral-bench-"))
-    (folder / "data").mkdir()
+    (folder / "data").mkdir(mode=0o700)
     try:
         tell("starting a server …")
         async with own_server(folder / "data") as server:
