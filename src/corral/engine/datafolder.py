@@ -221,7 +221,7 @@ def _is_ours_alone(folder: int, name: str) -> bool:
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if found.st_uid != os.geteuid():
         return False
-    return stat.S_ISLNK(found.st_mode) or not found.st_mode & 0o002 and not _is_shared(found)
+    return stat.S_ISLNK(found.st_mode) or not (found.st_mode & 0o002 or _is_shared(found))
 
 
 def _others_write(folder: int, found: os.stat_result) -> bool:

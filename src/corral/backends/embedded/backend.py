@@ -167,7 +167,7 @@ class EmbeddedBackend(BackendPowers):
             files[spec.workdir.rstrip("/") + "/"] = ""
         return Ground(trees, files, tools.env)
 
-    async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, list[str]]:
+    async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]:
         """The lowers of a stopped sandbox's trees where those that it was made on are gone, or are not trusted.
 
         Which trees there are does not change, since what it wrote lies by their numbers. Raises: as `create`.
@@ -180,9 +180,9 @@ class EmbeddedBackend(BackendPowers):
         kept = (Tool(tree.lowers[0], tree.target) for tree in trees if not tree.writable and tree.target not in shown)
         outside = [tool for tool in kept if not tool.source.startswith(mine) and tool.target.startswith("/opt/")]
         description = dataclasses.replace(tools.description, tools=(*shown.values(), *outside))
-        return {tree.target: list(tree.lowers) for tree in await self._build_base(description)}
+        return {tree.target: tree.lowers for tree in await self._build_base(description)}
 
-    async def _find_tools(self, spec: Spec) -> tuple[settings.HostTools, list[Tool]]:
+    async def _find_tools(self, spec: Spec) -> tuple[settings.HostTools, Sequence[Tool]]:
         open_data(self.data_folder, op="create")
         tools = settings.find_host_tools(owned=os.geteuid() == 0, typescript=typescript.installed(self.data_folder))
         extra: list[Tool] = []
