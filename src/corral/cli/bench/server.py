@@ -63,7 +63,7 @@ async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], l
             op="bench",
             hint="pip install daytona, into the environment that has Corral",
         )
-    folder = Path(tempfile.mkdtemp(prefix="corral-bench-"))
+    folder = Path(tempfile.mkdtemp(prefix="corral-bench-")).resolve()  # a data folder has no link in its path
     (folder / "data").mkdir(mode=0o700)
     try:
         tell("starting a server …")
