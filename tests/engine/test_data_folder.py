@@ -182,6 +182,7 @@ async def test_a_stopped_sandbox_starts_from_a_base_that_nobody_touched(backend:
     clean = await see(box)
     await box.files.write("kept", b"mine")
     await box.detach()
+    await box.aclose()
     await backend.stop(box.id)
     make_as_of_old(backend.data_folder)
     later = EmbeddedBackend(backend.data_folder)

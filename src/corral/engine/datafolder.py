@@ -13,7 +13,6 @@ once no sandbox that runs stands on it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import grp
 import os
@@ -83,44 +82,22 @@ def _walk(path: Path, *, make: bool) -> int | None:
 
 
 def _enter(above: int, name: str, so_far: Path, path: Path, *, make: bool) -> int | None:
-    if make:
-        with contextlib.suppress(FileExistsError):
-            # Never for others to write, whatever the umask. Who made it, if not we, is asked afterwards.
-            _mkdir(above, name, 0o700 if so_far == path else 0o755)
     try:
         return os.open(name, _LOOK, dir_fd=above)
     except FileNotFoundError:
-        return None
+        if not make:
+            return None
     except OSError as error:
-        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-            raise
         if not stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
             raise
-        real = os.path.realpath(path)
         raise UnsafeFolderError(
             f"the data folder {path} is refused: {so_far} is a link, which could lead elsewhere tomorrow",
-            hint=f"give the real path: CORRAL_DATA_DIR={real} (or --data-dir)",
+            hint=f"give the real path: CORRAL_DATA_DIR={os.path.realpath(path)} (or --data-dir)",
         ) from error
-
-
-def _mkdir(above: int, name: str, mode: int) -> None:
-    try:
-        os.mkdir(name, mode, dir_fd=above)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        # What is there already need not be writable for us: a folder on the way, on a disk that is read-only.
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and _exists(above, name):
-            raise FileExistsError(errno.EEXIST, name) from error
-        raise
-
-
-def _exists(above: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=above, follow_symlinks=False)
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(FileExistsError):
+        # Never for others to write, whatever the umask. Who made it, if not we, is asked afterwards.
+        os.mkdir(name, 0o700 if so_far == path else 0o755, dir_fd=above)
+    return os.open(name, _LOOK, dir_fd=above)
 
 
 def _ensure_stable(folder: int, so_far: Path, path: Path) -> None:

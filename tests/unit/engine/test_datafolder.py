@@ -1,9 +1,10 @@
 """A data folder is used only where no other user can change its path or reach into it."""
 
+import grp
 import os
-import shutil
+import pwd
 import stat
-import subprocess
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -157,14 +158,6 @@ def is_below_one_of_another(folder: Path) -> Path:
     return folder / "theirs" / "data"
 
 
-def has_a_list_of_people(folder: Path) -> Path:
-    (folder / "data").mkdir(mode=0o700)
-    done = subprocess.run(["setfacl", "-m", "u:12340:rwx", folder / "data"], check=False, capture_output=True)
-    if done.returncode != 0:
-        pytest.skip("no access control lists on this file system")
-    return folder / "data"
-
-
 def has_a_link_inside(folder: Path) -> Path:
     (folder / "data").mkdir(mode=0o700)
     (folder / "elsewhere").mkdir(mode=0o700)
@@ -228,22 +221,49 @@ def test_file_in_its_place_is_an_error_of_ours(tmp_path: Path) -> None:
         secure(is_file(tmp_path))
 
 
-@pytest.mark.skipif(shutil.which("setfacl") is None, reason="setfacl is not here (Debian package acl)")
-def test_list_of_people_who_may_write_is_no_private_group(tmp_path: Path) -> None:
-    with pytest.raises(UnsafeFolderError, match="others can write to"):
-        secure(has_a_list_of_people(tmp_path))
+def give_groups(monkeypatch: pytest.MonkeyPatch, *, group: str, members: list[str]) -> None:
+    """Who runs the tests is called ann, and their group as given."""
+    person = pwd.struct_passwd(("ann", "x", os.geteuid(), os.getegid(), "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: person)
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((group, "x", gid, members)))
 
 
-def test_folder_of_a_persons_own_group_is_no_danger(tmp_path: Path) -> None:
-    """As a umask of 0002 makes them, which many distributions have. Root has such a group everywhere."""
-    if datafolder._is_shared(os.stat_result((0o40775, 0, 0, 1, os.geteuid(), os.getegid(), 0, 0, 0, 0))):
-        pytest.skip("who runs the tests has no group of their own")
-    (tmp_path / "above").mkdir()
-    (tmp_path / "above").chmod(0o775)
-    (tmp_path / "above" / "data").mkdir()
-    (tmp_path / "above" / "data").chmod(0o775)
-    secure(tmp_path / "above" / "data")
-    assert mode_of(tmp_path / "above" / "data") == 0o700
+def make_for_group(folder: Path) -> Path:
+    """As a umask of 0002 makes them, which many distributions have."""
+    for path in (folder / "above", folder / "above" / "data"):
+        path.mkdir()
+        path.chmod(0o775)
+    return folder / "above" / "data"
+
+
+def test_folder_of_a_persons_own_group_is_no_danger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_groups(monkeypatch, group="ann", members=["ann"])
+    path = make_for_group(tmp_path)
+    secure(path)
+    assert mode_of(path) == 0o700
+
+
+@pytest.mark.parametrize(("group", "members"), [("ann", ["ann", "bob"]), ("staff", [])])
+def test_folder_of_a_group_with_others_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, members: list[str]
+) -> None:
+    give_groups(monkeypatch, group=group, members=members)
+    with pytest.raises(UnsafeFolderError, match=r"others can write to .*above \(mode 0775"):
+        secure(make_for_group(tmp_path))
+
+
+def test_list_of_people_who_may_write_is_no_persons_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_groups(monkeypatch, group="ann", members=[])
+    path = tmp_path / "data"
+    path.mkdir(mode=0o700)
+    entries = ((0x01, 7, 2**32 - 1), (0x02, 7, 12340), (0x04, 0, 2**32 - 1), (0x10, 7, 2**32 - 1), (0x20, 0, 2**32 - 1))
+    access_list = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", access_list)
+    except OSError:
+        return  # no such lists on this file system, nor in this user namespace
+    with pytest.raises(UnsafeFolderError, match="others can write to it"):
+        secure(path)
 
 
 def test_sticky_folder_above_is_no_danger(tmp_path: Path) -> None:
