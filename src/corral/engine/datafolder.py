@@ -39,7 +39,7 @@ def secure(path: Path | str, *, make: bool = True) -> None:
     Raises:
         UnsafeFolderError: others could change it, or it can't be made; the hint says what to do.
     """
-    whole = Path(os.path.abspath(path)) if ".." not in Path(path).parts else Path(path).absolute()
+    whole = str(Path(path).absolute())  # with each `..` kept: what it leads to depends on links
     try:
         folder = _walk(whole, make=make)
         if folder is None:
@@ -61,27 +61,25 @@ def make_part(path: Path | str, name: str) -> Path:
     return part
 
 
-def _walk(path: Path, *, make: bool) -> int | None:
+def _walk(path: str, *, make: bool) -> int | None:
     """A descriptor of the folder at the end of the path; None if it is not there and shall not be."""
     here = os.open("/", _LOOK)
     try:
-        _ensure_stable(here, Path("/"), path)
-        so_far = Path("/")
-        for name in path.parts[1:]:
-            so_far /= name
+        so_far = ""
+        for name in path.split("/")[1:]:
+            _ensure_stable(here, so_far or "/", path)
+            so_far += f"/{name}"
             below = _enter(here, name, so_far, path, make=make)
             if below is None:
                 return None
             os.close(here)
             here = below
-            if so_far != path:
-                _ensure_stable(here, so_far, path)
         return os.dup(here)
     finally:
         os.close(here)
 
 
-def _enter(above: int, name: str, so_far: Path, path: Path, *, make: bool) -> int | None:
+def _enter(above: int, name: str, so_far: str, path: str, *, make: bool) -> int | None:
     try:
         return os.open(name, _LOOK, dir_fd=above)
     except FileNotFoundError:
@@ -100,7 +98,7 @@ def _enter(above: int, name: str, so_far: Path, path: Path, *, make: bool) -> in
     return os.open(name, _LOOK, dir_fd=above)
 
 
-def _ensure_stable(folder: int, so_far: Path, path: Path) -> None:
+def _ensure_stable(folder: int, so_far: str, path: str) -> None:
     """Nobody but root and us can put something else in the place of what is in this folder."""
     found = os.fstat(folder)
     refused = f"the data folder {path} is refused: "
@@ -113,7 +111,7 @@ def _ensure_stable(folder: int, so_far: Path, path: Path) -> None:
         )
 
 
-def _close(folder: int, path: Path) -> None:
+def _close(folder: int, path: str) -> None:
     """The data folder itself: ours, for nobody else to write, and from now on for nobody else to enter."""
     found = os.fstat(folder)
     refused = f"the data folder {path} is refused: "
@@ -135,11 +133,11 @@ def _close(folder: int, path: Path) -> None:
         os.close(inside)
 
 
-def _is_closed(folder: int, path: Path) -> bool:
+def _is_closed(folder: int, path: str) -> bool:
     return not os.fstat(folder).st_mode & 0o077 and all(_is_part_closed(folder, name, path) for name in _PARTS)
 
 
-def _is_part_closed(folder: int, name: str, path: Path) -> bool:
+def _is_part_closed(folder: int, name: str, path: str) -> bool:
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -152,12 +150,12 @@ def _is_part_closed(folder: int, name: str, path: Path) -> bool:
     if name not in _SHOWN and found.st_mode & 0o022:
         raise UnsafeFolderError(
             f"the data folder {path} is refused: others can write to {name} in it",
-            hint=f"remove it; or see that nobody has put anything there, and chmod 700 {path / name}",
+            hint=f"remove it; or see that nobody has put anything there, and chmod 700 {path}/{name}",
         )
     return not found.st_mode & 0o077
 
 
-def _close_all(folder: int, path: Path) -> None:
+def _close_all(folder: int, path: str) -> None:
     if os.fstat(folder).st_mode & 0o077:
         names = set(os.listdir(folder))
         if "instance" not in names and not names <= _OURS:
