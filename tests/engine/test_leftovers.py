@@ -265,6 +265,7 @@ def test_what_belongs_to_others_stays(tmp_path: Path, foreign_groups: list[Path]
         (foreign_groups[-1] / "cgroup.procs").write_text(str(sleeper.pid))
         neighbour = tmp_path / "neighbour"
         run_here(NEXT_START, str(neighbour))
+        (tmp_path / "mine").mkdir(mode=0o700)
         precious = [neighbour / "sandboxes/not-a-sandbox/precious", tmp_path / "mine/notes/precious"]
         for file in precious:
             file.parent.mkdir(parents=True)

@@ -175,6 +175,25 @@ KNOCK_OUTS = (
         modes=("root",),
     ),
     KnockOut(
+        "the closed data folder",
+        (
+            Edit("engine/datafolder.py", "0o700 if so_far == path else 0o755", "0o755"),
+            Edit("engine/datafolder.py", "    if _is_closed(folder, path):\n", "    if True:\n"),
+        ),
+        ("find-what-others-of-the-host-have-planted",),
+        says="can enter the data folder",
+    ),
+    KnockOut(
+        "owners that no login has",
+        (
+            Edit("engine/base.py", "BASE_FIRST_UID + CODE_UID, BASE_FIRST_UID + CODE_GID", "CODE_UID, CODE_GID"),
+            Edit("engine/box.py", "(BASE_FIRST_UID + CODE_UID, first", "(CODE_UID, first"),
+        ),
+        ("find-what-others-of-the-host-have-planted",),
+        modes=("root",),
+        says="belongs to uid 1000 of the host",
+    ),
+    KnockOut(
         "the small set of capabilities for root inside",
         (Edit("engine/plan.py", "_capability_mask(0, 1, 3, 4, 5, 6, 7, 10)", "_capability_mask(*range(41))"),),
         ("attack-the-kernel-as-root-inside",),

@@ -403,9 +403,18 @@ def test_the_data_folder_is_closed_to_others(server: ServedProcess) -> None:
 def test_a_data_folder_that_was_open_is_closed(tmp_path: Path) -> None:
     folder = tmp_path / "data" / "server"
     folder.mkdir(parents=True)
-    folder.chmod(0o777)
+    folder.chmod(0o755)
     Database(folder, serving=False).close()
-    assert folder.stat().st_mode & 0o077 == 0
+    assert folder.stat().st_mode & 0o077 == folder.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_database_that_others_could_have_put_there_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "server"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with pytest.raises(BackendUnavailableError, match="others can write to server"):
+        Database(folder, serving=False)
+    assert list(folder.iterdir()) == []
 
 
 def test_a_data_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ class ServedProcess:
 
     def start(self, *, env: Mapping[str, str] | None = None) -> None:
         """Start it, and wait until it listens; after the first time on the same port. `env` is for this start only."""
-        self.data_folder.mkdir(parents=True, exist_ok=True)
+        self.data_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         port = self.url.rpartition(":")[2].partition("/")[0] or "0"
         with (self.data_folder / "stderr.log").open("a") as errors:
             self._process = subprocess.Popen(

@@ -6,6 +6,7 @@ are shown read-only at a neutral path, and only their own folder.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -13,15 +14,21 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corral.engine.recipe import CODE_GID, CODE_UID, Tree
+from corral.engine.datafolder import make_part
+from corral.engine.errors import UnsupportedError
+from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, Tree
 
 BIN = "/opt/corral/bin"
-_FORMAT = 4
+FOLDER = "base"
+_FORMAT = 5
 """Raise it when the made-up part changes, so that an older one is not used again."""
+
+_PREFIX = f"{_FORMAT}-"
 
 _FOLDERS = {
     "dev": 0o755,
     "etc": 0o755,
+    "etc/alternatives": 0o755,
     "etc/fonts": 0o755,
     "home": 0o755,
     "mnt": 0o755,
@@ -107,13 +114,24 @@ def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
         ],
         sort_keys=True,
     )
-    skeleton = data_folder / "base" / hashlib.sha256(content.encode()).hexdigest()[:16]
+    parent = make_part(data_folder, FOLDER)
+    skeleton = parent / f"{_PREFIX}{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     if not skeleton.exists():
         _make(skeleton, description, links, real, alternatives)
     trees = [Tree("/", (str(skeleton),), writable=True), Tree("/usr", ("/usr",), writable=description.owned)]
     trees += [Tree(f"/{name}", (f"/{name}",), writable=description.owned) for name in real]
     trees += [Tree(tool.target, (tool.source,)) for tool in description.tools]
     return tuple(trees)
+
+
+def is_there(path: str) -> bool:
+    """Whether a folder of the data folder can be shown still: one of `base/` must be of this version."""
+    return os.path.isdir(path) and (os.path.basename(os.path.dirname(path)) != FOLDER or is_current(Path(path).name))
+
+
+def is_current(name: str) -> bool:
+    """Whether a folder of this name in `base/` is one that we would make, or are making."""
+    return name.startswith((_PREFIX, ".new-"))
 
 
 def _root_entries() -> tuple[dict[str, str], list[str]]:
@@ -145,9 +163,9 @@ def _alternatives() -> dict[str, str]:
 def _make(
     skeleton: Path, description: BaseDescription, links: dict[str, str], real: list[str], alternatives: dict[str, str]
 ) -> None:
-    skeleton.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     unfinished = skeleton.parent / f".new-{os.getpid()}-{os.urandom(4).hex()}"
     unfinished.mkdir(mode=0o755)
+    unfinished.chmod(0o755)
     try:
         folders = {**_FOLDERS, **dict.fromkeys(real, 0o755), **dict.fromkeys(_OWN_FOLDERS, 0o755)}
         folders |= {tool.target.lstrip("/"): 0o755 for tool in description.tools}
@@ -159,7 +177,7 @@ def _make(
             (unfinished / name).symlink_to(goal)
         for name, text in _ETC.items():
             (unfinished / "etc" / name).write_text(text)
-        (unfinished / "etc/alternatives").mkdir()
+            (unfinished / "etc" / name).chmod(0o644)
         for name, goal in alternatives.items():
             (unfinished / "etc/alternatives" / name).symlink_to(goal)
         (unfinished / "etc/mtab").symlink_to("/proc/self/mounts")
@@ -167,12 +185,25 @@ def _make(
             _add_command(unfinished / BIN.lstrip("/") / name, command)
         if description.owned:
             for name in _OWN_FOLDERS:
-                os.chown(unfinished / name, CODE_UID, CODE_GID)
+                _give_away(unfinished / name)
         unfinished.rename(skeleton)
     except OSError:
         shutil.rmtree(unfinished, ignore_errors=True)
         if not skeleton.exists():  # somebody else may have been faster
             raise
+
+
+def _give_away(path: Path) -> None:
+    """To the code's user, who has another id on disk: the plain one may be that of somebody who logs in here."""
+    try:
+        os.chown(path, BASE_FIRST_UID + CODE_UID, BASE_FIRST_UID + CODE_GID)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise UnsupportedError(
+            "root has too few user ids here: this is a container that maps only some of them",
+            hint="run Corral as an ordinary user in it, or give the container all ids",
+        ) from error
 
 
 def _add_command(path: Path, command: str) -> None:

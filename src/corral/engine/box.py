@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from corral.engine import cgroup, sweep, syscalls, wire
+from corral.engine import base, cgroup, sweep, syscalls, wire
 from corral.engine.client import check, receive_within
 from corral.engine.errors import SetupError, UnsupportedError
 from corral.engine.init import Init
 from corral.engine.layers import LayerStore
 from corral.engine.perform import Stage, open_layer, perform
 from corral.engine.plan import OpenLayer, layer_name, plan_sandbox
-from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Layer, Recipe
+from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, UID_RANGE_SIZE, Identity, Layer, Recipe
 from corral.engine.sampling import DiskWatch
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, read_state, write_state
@@ -226,7 +226,7 @@ def _identity_on_disk(identity: Identity, at_rest: int | None) -> Identity:
 
 def _shift(mount_fd: int, at_rest: int, first: int) -> None:
     """Show files that belong to one range of ids as those of another."""
-    userns = make_shift(at_rest, first)
+    userns = make_shift((at_rest, first, UID_RANGE_SIZE))
     try:
         syscalls.mount_setattr(mount_fd, attr_set=syscalls.MOUNT_ATTR_IDMAP, userns_fd=userns)
     except OSError as error:
@@ -398,27 +398,41 @@ def _open_layers(shop: Workshop, recipe: Recipe, identity: Identity, pid: int) -
     """Lowers as detached mounts, shifted so that files of the host's root belong to root inside."""
     layers: dict[str, int] = {}
     earlier = {layer_name(number): layer for number, layer in enumerate(recipe.layers)}
-    userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    bases = shop.data.path / base.FOLDER
+    with contextlib.ExitStack() as stack:
+        userns = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, userns)
+        undo = stack.enter_context(contextlib.ExitStack())
+        undo.callback(lambda: wire.close_all(list(layers.values())))
         for step in plan_sandbox(recipe, identity):
             if not isinstance(step, OpenLayer) or step.name == "d":
                 continue
             if step.name in earlier:
                 layers[step.name] = _open_earlier(earlier[step.name], identity)
                 continue
-            if shop.idmapped:
-                try:
-                    layers[step.name] = open_layer(step.path, userns_fd=userns)
-                    continue
-                except OSError:
-                    shop.idmapped = False  # an old kernel or file system: ids look foreign inside, nothing is less safe
-            layers[step.name] = open_layer(step.path)
-    except BaseException:
-        wire.close_all(list(layers.values()))
-        raise
-    finally:
-        os.close(userns)
+            shift = userns
+            if shop.idmapped and Path(step.path).parent == bases:
+                shift = make_shift(*_extents_of_base(identity.outer_uid))
+                stack.callback(os.close, shift)
+            layers[step.name] = _open_shifted(shop, step.path, shift)
+        undo.pop_all()
     return layers
+
+
+def _extents_of_base(first: int) -> tuple[tuple[int, int, int], ...]:
+    """Root's files are root's inside; what is the code's there belongs to nobody who could log in here."""
+    return (0, first, 1), (BASE_FIRST_UID + CODE_UID, first + CODE_UID, 1)
+
+
+def _open_shifted(shop: Workshop, path: str, userns: int) -> int:
+    if shop.idmapped:
+        try:
+            return open_layer(path, userns_fd=userns)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            shop.idmapped = False  # an old kernel or file system: ids look foreign inside, nothing is less safe
+    return open_layer(path)
 
 
 def _open_earlier(layer: Layer, identity: Identity) -> int:

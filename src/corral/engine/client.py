@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 from corral.engine import wire
+from corral.engine.datafolder import secure
 from corral.engine.errors import GoneError, RefusedError, SetupError, UnsupportedError
 
 _START_SECONDS = 30.0
@@ -103,6 +104,7 @@ class LauncherClient:
             )
         import json
 
+        secure(self._data)  # the launcher asks as well; here the answer has a hint
         ours, theirs = wire.make_pair()
         package = str(Path(__file__).resolve().parent.parent)
         settings = {"package": package, "fd": theirs.fileno(), "data": str(self._data)}

@@ -2,6 +2,7 @@
 
 EngineError
 ├── UnsupportedError      this machine can't do it; `hint` says how to get it
+│   └── UnsafeFolderError the data folder is not ours alone, or can't be made
 ├── SetupError            a step of the plan failed; `step` names it
 ├── GoneError             the sandbox or its process on the other side is no more
 ├── ProtocolError         the other side sent something that it never should
@@ -21,6 +22,10 @@ class EngineError(Exception):
 
 class UnsupportedError(EngineError):
     """The machine lacks something that the wish needs."""
+
+
+class UnsafeFolderError(UnsupportedError):
+    """Another user could reach into the data folder or change its path, or the folder can't be made."""
 
 
 class SetupError(EngineError):

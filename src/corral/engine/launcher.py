@@ -24,7 +24,7 @@ from corral.engine.errors import EngineError, GoneError, ProtocolError, RefusedE
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
 from corral.engine.powers import OPERATIONS, Powers
-from corral.engine.recipe import Recipe
+from corral.engine.recipe import Recipe, Tree
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, lock, read_state
 from corral.engine.storage import choose
@@ -147,7 +147,9 @@ class Launcher:
             os.close(lock_fd)
             raise
         sweep.discard(self._shop.data, folder / "logs")  # of programs that ended with the life before
-        recipe = dataclasses.replace(recipe, folder=str(folder), layers=layers)
+        renewed = {str(target): tuple(paths) for target, paths in dict(message.get("lowers", {})).items()}
+        trees = tuple(Tree(t.target, renewed.get(t.target, t.lowers), t.writable) for t in recipe.trees)
+        recipe = dataclasses.replace(recipe, folder=str(folder), layers=layers, trees=trees)
         self._make(recipe, Resting(folder, lock_fd, state), descriptors, reply)
 
     def _make(self, recipe: Recipe, resting: Resting | None, descriptors: list[int], reply: socket.socket) -> None:

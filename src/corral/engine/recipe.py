@@ -9,6 +9,8 @@ CODE_UID = CODE_GID = 1000
 """Who hostile code is inside. Clients of this field expect the user `daytona` to have these ids."""
 
 UID_RANGE_SIZE = 65536
+BASE_FIRST_UID = 0x7FFF_0000
+"""Where ids of the base lie on disk, as root: in a range that no sandbox is given and no login has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 A data folder holds:
 
     instance            a random name that marks this folder's cgroups
-    base/HASH/          the made-up part of the system (never changed once made)
+    base/FORMAT-HASH/   the made-up part of the system (never changed once made)
     sandboxes/ID/       lock, state.json, disk or disk.img, keeper.sock, logs/
     layers/, snapshots/ what sandboxes had written at some moment (see `layers.py`)
     trash/              what is being deleted
-    disks/, packages/, runtimes/, cache/
+    disks/, packages/, runtimes/, server/
+
+It is its owner's alone, and so is each folder in it: mode 0700 (see `datafolder.py`).
 
 A sandbox lives as long as somebody holds the lock of its folder: the kernel lets go of it when that process dies, in
 whatever way. `state.json` is written before the first kernel object exists. One whose state says `stopped` has no life
@@ -23,6 +25,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from corral.engine.datafolder import secure
 
 FORMAT = 1
 SOCKET_NAME = "keeper.sock"
@@ -41,8 +45,8 @@ class DataFolder:
         self.trash_lock = self.path / "trash.lock"
 
     def prepare(self) -> None:
-        """Make what is missing."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Make what is missing. Raises: UnsafeFolderError, others could reach into it."""
+        secure(self.path)
         for folder in (self.sandboxes, self.layers, self.snapshots, self.trash):
             folder.mkdir(mode=0o700, exist_ok=True)
 

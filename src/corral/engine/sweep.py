@@ -7,11 +7,13 @@ import fcntl
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from corral.engine import cgroup, syscalls
+from corral.engine import base, cgroup, syscalls
 from corral.engine.agent.files import remove_tree
-from corral.engine.state import DataFolder, dead_folders, read_state
+from corral.engine.datafolder import SET_ASIDE
+from corral.engine.state import DataFolder, dead_folders, is_held, read_state
 from corral.engine.storage import loop
 
 PATIENCE_SECONDS = 2.0
@@ -44,6 +46,7 @@ def discard_dead(data: DataFolder) -> list[str]:
             os.close(lock_fd)
     _remove_stale_groups(data)
     _remove_unfinished(data)
+    _discard_old(data)
     return removed
 
 
@@ -55,6 +58,30 @@ def _remove_unfinished(data: DataFolder) -> None:
             if maker.isdigit() and not os.path.exists(f"/proc/{maker}"):
                 with contextlib.suppress(OSError):
                     delete(str(path))
+
+
+def _discard_old(data: DataFolder) -> None:
+    """Bases of earlier versions, and what others could have changed: once no sandbox that runs stands on it."""
+    old = list(_find_old(data))
+    if not old:
+        return
+    used: set[str] = set()
+    for sandbox_id in data.ids():
+        if is_held(data.folder(sandbox_id)):
+            recipe = (read_state(data.folder(sandbox_id)) or {}).get("recipe") or {}
+            used.update(lower for tree in recipe.get("trees", ()) for lower in tree["lowers"])
+    for path, known_as in old:
+        if known_as not in used:
+            discard(data, path)
+
+
+def _find_old(data: DataFolder) -> Iterator[tuple[Path, str]]:
+    """Each with the path that it had when sandboxes were made on it."""
+    for path in (path for part in (base.FOLDER, "packages", "runtimes") for path in data.path.glob(f"{part}/*")):
+        if path.name.startswith(SET_ASIDE):
+            yield path, str(path.parent / path.name.removeprefix(SET_ASIDE).rpartition("-")[0])
+        elif path.parent.name == base.FOLDER and not base.is_current(path.name):
+            yield path, str(path)
 
 
 def discard(data: DataFolder, folder: Path) -> None:

@@ -19,6 +19,7 @@ from corral.engine.recipe import UID_RANGE_SIZE
 FIRST_UID = 0x7000_0000
 """Just above the range that systemd gives to containers."""
 SLOTS = 4095
+"""The next one would be `BASE_FIRST_UID`, which belongs to no sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,9 @@ def claim_range(preferred: int | None = None) -> UidRange:
     raise OSError(errno.EUSERS, "every range of user ids is taken")
 
 
-def make_shift(at_rest: int, first: int) -> int:
-    """A user namespace that says: what lies on disk as one range is shown as another. For idmapped mounts.
+def make_shift(*extents: tuple[int, int, int]) -> int:
+    """A user namespace that says how ids on disk are shown: first one there, first one shown, how many. For idmapped
+    mounts.
 
     Raises:
         OSError: the kernel gives none.
@@ -68,7 +70,7 @@ def make_shift(at_rest: int, first: int) -> int:
     try:
         proc = Path(f"/proc/{pid}")
         for name in ("uid_map", "gid_map"):
-            (proc / name).write_text(f"{at_rest} {first} {UID_RANGE_SIZE}")
+            (proc / name).write_text("\n".join(" ".join(map(str, extent)) for extent in extents))
         return os.open(proc / "ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(writer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import dataclasses
 import os
 import threading
 import uuid
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corral.backends.embedded import exchange, keepers, packages, settings
+from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
 from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.stopped import BackendPowers
 from corral.backends.embedded.typescript import setup as typescript
 from corral.engine import wire
-from corral.engine.base import BaseDescription, Tool, build
+from corral.engine.base import BaseDescription, Tool, build, is_there
 from corral.engine.client import LauncherClient, check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import CapabilityError, SandboxStoppedError
@@ -155,6 +157,33 @@ class EmbeddedBackend(BackendPowers):
 
     async def prepare_ground(self, spec: Spec) -> Ground:
         """Everything on the host that a sandbox of this spec stands on. Raises: as `create`."""
+        tools, extra = await self._find_tools(spec)
+        description = tools.description
+        if extra:
+            description = dataclasses.replace(description, tools=(*description.tools, *extra))
+        trees = await self._build_base(description)
+        files = {packages.path_file(): "".join(f"{tool.target}\n" for tool in extra)} if extra else {}
+        if spec.workdir not in (HOME, "/workspace"):
+            files[spec.workdir.rstrip("/") + "/"] = ""
+        return Ground(trees, files, tools.env)
+
+    async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]:
+        """The lowers of a stopped sandbox's trees where those that it was made on are gone, or are not trusted.
+
+        Which trees there are does not change, since what it wrote lies by their numbers. Raises: as `create`.
+        """
+        mine = f"{self.data_folder}/"
+        if all(is_there(lower) for tree in trees for lower in tree.lowers if lower.startswith(mine)):
+            return {}
+        tools, extra = await self._find_tools(spec)
+        shown = {tool.target: tool for tool in (*tools.description.tools, *extra)}
+        kept = (Tool(tree.lowers[0], tree.target) for tree in trees if not tree.writable and tree.target not in shown)
+        outside = [tool for tool in kept if not tool.source.startswith(mine) and tool.target.startswith("/opt/")]
+        description = dataclasses.replace(tools.description, tools=(*shown.values(), *outside))
+        return {tree.target: tree.lowers for tree in await self._build_base(description)}
+
+    async def _find_tools(self, spec: Spec) -> tuple[settings.HostTools, Sequence[Tool]]:
+        open_data(self.data_folder, op="create")
         tools = settings.find_host_tools(owned=os.geteuid() == 0, typescript=typescript.installed(self.data_folder))
         extra: list[Tool] = []
         if spec.packages:
@@ -162,21 +191,15 @@ class EmbeddedBackend(BackendPowers):
             extra.append(Tool(str(folder), settings.PACKAGES_AT))
         if spec.venv is not None:
             extra.append(Tool(str(packages.venv_site_packages(spec.venv)), settings.VENV_AT))
-        description = tools.description
-        if extra:
-            description = type(description)((*description.tools, *extra), description.commands, description.owned)
-        trees = await self._build_base(description)
-        files = {packages.path_file(): "".join(f"{tool.target}\n" for tool in extra)} if extra else {}
-        if spec.workdir not in (HOME, "/workspace"):
-            files[spec.workdir.rstrip("/") + "/"] = ""
-        return Ground(trees, files, tools.env)
+        return tools, extra
 
     async def _build_base(self, description: BaseDescription) -> tuple[Tree, ...]:
         """Looking at the host takes longer than making a sandbox: once per description is enough."""
         key = repr(description)
         trees = self._bases.get(key)
-        if trees is None:
-            trees = await asyncio.to_thread(build, self.data_folder, description)
+        if trees is None or not is_there(trees[0].lowers[0]):
+            with mapped(op="create"):
+                trees = await asyncio.to_thread(build, self.data_folder, description)
             self._bases[key] = trees
         return trees
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.backends.embedded import exchange
+from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
@@ -109,7 +110,7 @@ class Found:
 
 def find_all(data_folder: Path) -> list[Found]:
     """Every detached sandbox that has a folder, alive or not."""
-    data = DataFolder(data_folder)
+    data = open_data(data_folder, op="list")
     if not data.sandboxes.is_dir():
         return []
     return [found for sandbox_id in data.ids() if (found := _look(data, sandbox_id)) is not None]
@@ -129,7 +130,7 @@ def find(data_folder: Path, wanted: str, *, op: str = "connect") -> Found:
         SandboxGoneError: none, or more than one.
     """
     if _ID.fullmatch(wanted):  # the common case: not every sandbox need be looked at
-        known = _look(DataFolder(data_folder), wanted)
+        known = _look(open_data(data_folder, op=op), wanted)
         if known is not None and known.is_there:
             return known
     everything = [found for found in find_all(data_folder) if found.is_there]
@@ -305,9 +306,10 @@ def kept_programs(data_folder: Path, wanted: str) -> list[KeptProgram]:
 
 
 def sweep_now(data_folder: Path) -> list[str]:
-    """Clear up after dead processes; the ids that were removed."""
-    data = DataFolder(data_folder)
-    data.prepare()
+    """Clear up after dead processes; the ids that were removed. Raises: as `open_data`."""
+    data = open_data(data_folder, op="gc")
+    with mapped(op="gc"):
+        data.prepare()
     removed = sweep.discard_dead(data)
     LayerStore(data).collect()
     sweep.empty_trash(data)

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from corral.backends.embedded.datafolder import make_part
 from corral.errors import BackendUnavailableError, SpecError
 from corral.requirement import check_packages
 
@@ -63,7 +64,7 @@ async def provide_packages(data_folder: Path, packages: tuple[str, ...]) -> Path
     folder = packages_folder(data_folder, packages)
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_part(data_folder, folder.parent.name, op="create")
     unfinished = folder.parent / f".new-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         await _install(packages, unfinished)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.backends.embedded.backend import EmbeddedBackend
+from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.seam import mapped
 from corral.engine import cgroup
 from corral.engine.client import LauncherClient
@@ -19,7 +20,7 @@ from corral.engine.seccomp.bpf import compile_filter
 from corral.engine.seccomp.install import native_arch
 from corral.engine.seccomp.numbers import numbers
 from corral.engine.seccomp.policy import POLICY, UNKNOWN
-from corral.engine.state import DataFolder, dead_folders, read_state
+from corral.engine.state import dead_folders, read_state
 from corral.spec import Spec
 
 _EXAMPLE_ID = "00000000-0000-0000-0000-000000000000"
@@ -109,7 +110,7 @@ def measure_data(data_folder: Path) -> dict[str, int]:
 
 def measure_leftovers(data_folder: Path) -> int:
     """How much disk is taken by what nobody holds any more, stopped sandboxes left out."""
-    data = DataFolder(data_folder)
+    data = open_data(data_folder, op="doctor")
     if not data.sandboxes.is_dir():
         return 0
     total = measure_folder(data.trash) if data.trash.is_dir() else 0
@@ -180,7 +181,7 @@ def _count_groups(data_folder: Path) -> int:
     instance = data_folder / "instance"
     if not instance.is_file():
         return 0
-    mark = f"corral-{DataFolder(data_folder).instance()}-"
+    mark = f"corral-{open_data(data_folder, op='doctor').instance()}-"
     hierarchy = cgroup.detect()
     bases = {base for base in (hierarchy.unified, *hierarchy.v1.values()) if base is not None}
     return sum(entry.name.startswith(mark) for base in bases if base.is_dir() for entry in base.iterdir())

@@ -22,14 +22,17 @@ _SINGLE_BINARIES = ("bun", "deno")
 
 
 def default_data_folder() -> Path:
-    """`CORRAL_DATA_DIR`, else /var/lib/corral as root and the user's own data folder otherwise."""
+    """`CORRAL_DATA_DIR`, else /var/lib/corral as root and the user's own data folder otherwise.
+
+    On some systems /home is a link. A path with links is refused; here it is ours to choose, so we take the real one.
+    """
     configured = os.environ.get("CORRAL_DATA_DIR")
     if configured:
         return Path(configured).absolute()
     if os.geteuid() == 0:
         return Path("/var/lib/corral")
     home = os.environ.get("XDG_DATA_HOME")
-    return (Path(home) if home else Path.home() / ".local/share") / "corral"
+    return (Path(home) if home else Path.home() / ".local/share").resolve() / "corral"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from corral.backends.embedded import exchange, keepers
+from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.powers import as_another, check_limits, delete_snapshot, forget_snapshot, make_from
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.backends.embedded.seam import mapped
@@ -21,8 +22,8 @@ from corral.engine import sweep, wire
 from corral.engine.client import LauncherClient, check
 from corral.engine.errors import GoneError, RefusedError
 from corral.engine.layers import LayerStore, process_mark
-from corral.engine.recipe import Layer
-from corral.engine.state import DataFolder, lock, note_limits, read_state
+from corral.engine.recipe import Layer, Recipe, Tree
+from corral.engine.state import lock, note_limits, read_state
 from corral.errors import SandboxGoneError, SandboxStoppedError
 from corral.results import SnapshotInfo
 from corral.spec import Spec, check_name
@@ -56,13 +57,15 @@ class BackendPowers:
         return await self.connect(found.sandbox_id)
 
     async def _start(self, found: keepers.Found) -> None:
+        recipe = Recipe.from_json(found.state["recipe"])
+        lowers = await self.renew_ground(keepers.spec_from(found.state["info"]), recipe.trees)
         ours, theirs = wire.make_pair()
         try:
             with mapped(sandbox_id=found.sandbox_id, op="start"):
                 if not self._launcher.started:
                     await asyncio.to_thread(self._launcher.start)
                 # If this is cancelled, `ours` is closed below: init sees its owner gone, and all lies there as before.
-                request = {"op": "start", "id": found.sandbox_id}
+                request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
                 answer = await exchange.answer(self._launcher.request(request, (theirs.fileno(),)))
                 if answer.get("error") == "held":
                     raise GoneError("somebody else has it")
@@ -129,7 +132,7 @@ class BackendPowers:
         """See `KeepsSandboxes`."""
         found = keepers.find(self.data_folder, sandbox_id, op="rollback")
         with mapped(sandbox_id=found.sandbox_id, op="rollback"):
-            LayerStore(DataFolder(self.data_folder)).find(snapshot_id)  # before anything is ended
+            LayerStore(open_data(self.data_folder, op="rollback")).find(snapshot_id)  # before anything is ended
         await self.stop(found.sandbox_id)
 
         def roll_back(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
@@ -167,7 +170,7 @@ class BackendPowers:
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:
         """See `KeepsSandboxes`."""
-        store = LayerStore(DataFolder(self.data_folder))
+        store = LayerStore(open_data(self.data_folder, op="list_snapshots"))
         snapshots = await asyncio.to_thread(store.snapshots)
         return [
             SnapshotInfo(item.snapshot_id, "embedded", item.name, item.sandbox_id, item.created, store.size_bytes(item))
@@ -184,7 +187,7 @@ class BackendPowers:
         """What a sandbox of this spec stands on besides the base. Raises: SnapshotNotFoundError."""
         if spec.snapshot is None:
             return ()
-        store = LayerStore(DataFolder(self.data_folder))
+        store = LayerStore(open_data(self.data_folder, op="create"))
         with mapped(op="create"):
             return store.layers(store.find(spec.snapshot).layers)
 
@@ -203,7 +206,7 @@ class BackendPowers:
         lost: Callable[[T], object] | None = None,
     ) -> T:
         """Its folder is locked meanwhile: nobody can start it. `lost` is given what a cancelled call does not get."""
-        data = DataFolder(self.data_folder)
+        data = open_data(self.data_folder, op=op)
 
         def locked(folder: Path) -> T:
             with _holding(folder):
@@ -221,7 +224,7 @@ class BackendPowers:
 
     async def delete_stopped(self, sandbox_id: str) -> None:
         """Remove a stopped sandbox."""
-        data = DataFolder(self.data_folder)
+        data = open_data(self.data_folder, op="delete")
 
         def discard(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
             sweep.discard(data, folder)
@@ -233,6 +236,7 @@ class BackendPowers:
 
         async def create(self, spec: Spec) -> EmbeddedSandbox: ...
         async def connect(self, sandbox_id: str) -> EmbeddedSandbox: ...
+        async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]: ...
 
 
 @contextlib.contextmanager

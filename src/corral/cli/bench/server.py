@@ -55,6 +55,13 @@ class Call:
         return (self.ours - self.engine) / self.constant
 
 
+def _make_folder() -> Path:
+    """With a data folder in it, whose path must not have a link: TMPDIR may be one."""
+    folder = Path(tempfile.mkdtemp(prefix="corral-bench-")).resolve()
+    (folder / "data").mkdir(mode=0o700)
+    return folder
+
+
 async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], list[Figure]]:
     """Raises: BackendUnavailableError without the SDK; as opening a sandbox does."""
     if importlib.util.find_spec("daytona") is None:
@@ -63,8 +70,7 @@ async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], l
             op="bench",
             hint="pip install daytona, into the environment that has Corral",
         )
-    folder = Path(tempfile.mkdtemp(prefix="corral-bench-"))
-    (folder / "data").mkdir()
+    folder = _make_folder()
     try:
         tell("starting a server …")
         async with own_server(folder / "data") as server:

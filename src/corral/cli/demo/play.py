@@ -69,7 +69,7 @@ def _own_data_folder() -> Iterator[Path]:
         yield Path(configured).absolute()
         return
     with tempfile.TemporaryDirectory(prefix="corral-demo-") as folder:
-        yield Path(folder)
+        yield Path(folder).resolve()  # TMPDIR may be a link, and a data folder has none in its path
 
 
 async def _play(backend: EmbeddedBackend) -> bool:

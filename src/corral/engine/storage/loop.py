@@ -98,7 +98,8 @@ class LoopStorage:
         path = os.path.join(self._templates, f"{size_bytes}-{inodes}.img")
         if os.path.exists(path):
             return path
-        os.makedirs(self._templates, mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._templates, 0o700)
         unfinished = f"{path}.{os.getpid()}"
         try:
             with open(unfinished, "wb") as file:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from corral.backends.embedded.datafolder import make_part
 from corral.errors import BackendUnavailableError
 from corral.server.store.migrations import MIGRATIONS
 
@@ -22,8 +23,9 @@ class Database:
     """An open database. `serving=True` also claims the folder for one server; the kernel lets go with the process."""
 
     def __init__(self, folder: Path, *, serving: bool) -> None:
-        """Raises: BackendUnavailableError, when another server has it or what is there can't be used."""
-        _make_private(folder)
+        """Raises: BackendUnavailableError, when another server has it, what is there can't be used, or another user
+        could reach into the data folder."""
+        make_part(folder.parent, folder.name, op="open")  # for nobody else to read, or to put something into
         self._folder = folder
         self._lock = _claim(folder) if serving else None
         try:
@@ -115,19 +117,6 @@ def _telling(what: str) -> Iterator[None]:
             f"the server's database {what}: {error}",
             hint="look at its disk. A damaged one must be restored, or moved away; then its sandboxes are forgotten",
         ) from error
-
-
-def _make_private(folder: Path) -> None:
-    """Nobody else may read what is in it, or put something else in its place."""
-    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    folder.mkdir(exist_ok=True, mode=0o700)
-    found = folder.stat()
-    if os.geteuid() not in (found.st_uid, 0):  # root may: `sudo corral key …` for a server with a user of its own
-        raise BackendUnavailableError(
-            "the data folder belongs to another user", hint="give --data-dir another folder, or run as that user"
-        )
-    if found.st_mode & 0o077:
-        folder.chmod(0o700)
 
 
 def _claim(folder: Path) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from corral.results import Capabilities
 from corral.testing.hostile import (
     files,
+    ground,
     kernel,
     lateral,
     lifetime,
@@ -33,7 +34,7 @@ __all__ = [
 
 ALL: tuple[Probe, ...] = tuple(
     probe
-    for room in (files, traps, kernel, sockets, proc, memory, resources, network, lifetime, terminal, lateral)
+    for room in (files, traps, ground, kernel, sockets, proc, memory, resources, network, lifetime, terminal, lateral)
     for probe in room.PROBES
 )
 

@@ -63,6 +63,8 @@ class Scene:
     canary_paths: tuple[str, ...]
     secrets: tuple[str, ...]
     limits: dict[str, int]
+    folders: tuple[str, ...] = ()
+    """Folders of this host that a sandbox must not have: the data folder is among them."""
 
     def find_secret(self, data: bytes) -> str | None:
         """Say which secret of the host is in there."""

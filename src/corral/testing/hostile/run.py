@@ -270,7 +270,8 @@ class Siege:
         if probe.after is None:
             return None
         paths, limits = self._canaries.paths, _limits(sandbox)
-        return await probe.after(Scene(sandbox, result, token, paths, self._canaries.secrets, limits))
+        secrets, folders = self._canaries.secrets, self._canaries.folders
+        return await probe.after(Scene(sandbox, result, token, paths, secrets, limits, folders))
 
     async def _look_while_holding(self, probe: Probe, look: asyncio.Event) -> list[str]:
         """While the probe holds what it took: does the host still work, and the neighbour?"""

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from corral.backends.embedded.datafolder import make_part, open_data
 from corral.errors import BackendUnavailableError
 
 _SHIPPED = Path(__file__).parent
@@ -48,7 +49,7 @@ def install(data_folder: Path, *, on_progress: OnProgress | None = None) -> Inst
     target = _folder(data_folder)
     npm, node = _find_program("npm"), _find_program("node")
     try:
-        with _temporary_folder(target.parent) as folder:
+        with _temporary_folder(data_folder) as folder:
             for name in (_SHIM, *_MANIFESTS):
                 shutil.copyfile(_SHIPPED / name, folder / name)
             tell(f"fetching esbuild {version}")
@@ -68,7 +69,12 @@ def install(data_folder: Path, *, on_progress: OnProgress | None = None) -> Inst
 
 
 def installed(data_folder: Path) -> Path | None:
-    """The runtime's folder; None if it is missing, incomplete, or of another version than this Corral brings."""
+    """The runtime's folder; None if it is missing, incomplete, or of another version than this Corral brings.
+
+    Raises:
+        BackendUnavailableError: another user could reach into the data folder.
+    """
+    open_data(data_folder, op="setup")
     folder = _folder(data_folder)
     try:
         if (folder / _SHIM).read_bytes() != (_SHIPPED / _SHIM).read_bytes():
@@ -82,11 +88,12 @@ def installed(data_folder: Path) -> Path | None:
 
 
 def remove(data_folder: Path) -> bool:
-    """Take the runtime away; gives whether there was one."""
+    """Take the runtime away; gives whether there was one. Raises: as `installed`."""
+    open_data(data_folder, op="setup")
     target = _folder(data_folder)
     if not target.is_dir():
         return False
-    with _temporary_folder(target.parent) as trash:
+    with _temporary_folder(data_folder) as trash:
         target.rename(trash / "old")
     return True
 
@@ -111,9 +118,9 @@ def _find_program(name: str) -> str:
 
 
 @contextmanager
-def _temporary_folder(parent: Path) -> Iterator[Path]:
+def _temporary_folder(data_folder: Path) -> Iterator[Path]:
     """A folder on the same file system, removed at the end unless it was moved into place."""
-    parent.mkdir(parents=True, exist_ok=True)
+    parent = make_part(data_folder, _folder(data_folder).parent.name, op="setup")
     folder = Path(tempfile.mkdtemp(prefix=".typescript-", dir=parent))
     try:
         yield folder

@@ -1,0 +1,26 @@
+"""The data folder as the backend uses it: looked at before anything in it is believed, made or removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from corral.backends.embedded.seam import mapped
+from corral.engine import datafolder
+from corral.engine.state import DataFolder
+
+
+def open_data(path: Path, *, op: str) -> DataFolder:
+    """A data folder that may not be there yet.
+
+    Raises:
+        BackendUnavailableError: another user could reach into it; the hint says what to do.
+    """
+    with mapped(op=op):
+        datafolder.secure(path, make=False)
+    return DataFolder(path)
+
+
+def make_part(path: Path, name: str, *, op: str) -> Path:
+    """One of the folders in a data folder, made if it is missing. Raises: as `open_data`."""
+    with mapped(op=op):
+        return datafolder.make_part(path, name)

@@ -1,0 +1,237 @@
+"""Whether a data folder is safe: nobody but its owner can change its path, or reach anything below it.
+
+The path is walked from / by directory descriptors, never through a link. Each folder on it belongs to root or to us,
+and nobody else can write there, except where it is sticky as /tmp is: there nobody can rename or remove what is ours.
+The data folder itself is ours alone, and has mode 0700. So no other user can put something else in the place of any
+part of the path, neither now nor later, and the rest of the engine may use the paths below as plain texts.
+
+Earlier versions left the folder open to readers, and parts of `base/` to writers. Such a folder is closed when it is
+met; what others could have changed until then is set aside under a name that nobody uses, and the sweeper removes it
+once no sandbox that runs stands on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from corral.engine.errors import UnsafeFolderError
+
+SET_ASIDE = ".old-"
+_PARTS = ("base", "disks", "layers", "packages", "runtimes", "sandboxes", "server", "snapshots", "trash")
+_SHOWN = ("base", "packages", "runtimes")
+"""Parts that sandboxes see something of."""
+_LOCKS = ("founding.lock", "layers.lock", "names.lock", "trash.lock")
+_OURS = frozenset((*_PARTS, *_LOCKS, "instance", "lost+found"))
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CHOOSE = "set CORRAL_DATA_DIR (or --data-dir) to a folder of your own"
+
+
+def secure(path: Path | str, *, make: bool = True) -> None:
+    """See that a data folder is safe, and close it where only that is missing. Made if it is not there and `make`.
+
+    Raises:
+        UnsafeFolderError: others could change it, or it can't be made; the hint says what to do.
+    """
+    whole = str(Path(path).absolute())  # with each `..` kept: what it leads to depends on links
+    try:
+        folder = _walk(whole, make=make)
+        if folder is None:
+            return
+        try:
+            _close(folder, whole)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise UnsafeFolderError(f"the data folder {whole} can't be used: {error.strerror}", hint=_CHOOSE) from error
+
+
+def make_part(path: Path | str, name: str) -> Path:
+    """One of the folders in a data folder, made if it is missing. Raises: as `secure`."""
+    secure(path)
+    part = Path(path) / name
+    with contextlib.suppress(FileExistsError):
+        part.mkdir(mode=0o700)
+    return part
+
+
+def _walk(path: str, *, make: bool) -> int | None:
+    """A descriptor of the folder at the end of the path; None if it is not there and shall not be."""
+    here = os.open("/", _LOOK)
+    try:
+        so_far = ""
+        for name in path.split("/")[1:]:
+            _ensure_stable(here, so_far or "/", path)
+            so_far += f"/{name}"
+            below = _enter(here, name, so_far, path, make=make)
+            if below is None:
+                return None
+            os.close(here)
+            here = below
+        return os.dup(here)
+    finally:
+        os.close(here)
+
+
+def _enter(above: int, name: str, so_far: str, path: str, *, make: bool) -> int | None:
+    try:
+        return os.open(name, _LOOK, dir_fd=above)
+    except FileNotFoundError:
+        if not make:
+            return None
+    except OSError as error:
+        if not stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
+            raise
+        raise UnsafeFolderError(
+            f"the data folder {path} is refused: {so_far} is a link, which could lead elsewhere tomorrow",
+            hint=f"give the real path: CORRAL_DATA_DIR={os.path.realpath(path)} (or --data-dir)",
+        ) from error
+    with contextlib.suppress(FileExistsError):
+        # Never for others to write, whatever the umask. Who made it, if not we, is asked afterwards.
+        os.mkdir(name, 0o700 if so_far == path else 0o755, dir_fd=above)
+    return os.open(name, _LOOK, dir_fd=above)
+
+
+def _ensure_stable(folder: int, so_far: str, path: str) -> None:
+    """Nobody but root and us can put something else in the place of what is in this folder."""
+    found = os.fstat(folder)
+    refused = f"the data folder {path} is refused: "
+    if found.st_uid not in (0, os.geteuid()):
+        raise UnsafeFolderError(f"{refused}{so_far} belongs to another user ({_name(found.st_uid)})", hint=_CHOOSE)
+    if not found.st_mode & stat.S_ISVTX and _others_write(folder, found):
+        raise UnsafeFolderError(
+            f"{refused}others can write to {so_far} (mode {stat.S_IMODE(found.st_mode):04o})",
+            hint=f"chmod go-w {so_far}, or {_CHOOSE}",
+        )
+
+
+def _close(folder: int, path: str) -> None:
+    """The data folder itself: ours, for nobody else to write, and from now on for nobody else to enter."""
+    found = os.fstat(folder)
+    refused = f"the data folder {path} is refused: "
+    if found.st_uid != os.geteuid():
+        name = _name(found.st_uid)
+        raise UnsafeFolderError(f"{refused}it belongs to another user ({name})", hint=f"run as {name}, or {_CHOOSE}")
+    if _others_write(folder, found):
+        raise UnsafeFolderError(
+            f"{refused}others can write to it (mode {stat.S_IMODE(found.st_mode):04o})",
+            hint=f"remove it; or see that nobody has put anything there, and chmod 700 {path}",
+        )
+    if _is_closed(folder, path):
+        return
+    inside = os.open(".", _LIST, dir_fd=folder)
+    try:
+        fcntl.flock(inside, fcntl.LOCK_EX)  # who comes second must not take what the first has made for old
+        _close_all(inside, path)
+    finally:
+        os.close(inside)
+
+
+def _is_closed(folder: int, path: str) -> bool:
+    return not os.fstat(folder).st_mode & 0o077 and all(_is_part_closed(folder, name, path) for name in _PARTS)
+
+
+def _is_part_closed(folder: int, name: str, path: str) -> bool:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return True
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise UnsafeFolderError(
+            f"the data folder {path} is refused: {name} in it is no folder of yours",
+            hint="a data folder is moved as a whole: set CORRAL_DATA_DIR (or --data-dir) to where it is",
+        )
+    if name not in _SHOWN and found.st_mode & 0o022:
+        raise UnsafeFolderError(
+            f"the data folder {path} is refused: others can write to {name} in it",
+            hint=f"remove it; or see that nobody has put anything there, and chmod 700 {path}/{name}",
+        )
+    return not found.st_mode & 0o077
+
+
+def _close_all(folder: int, path: str) -> None:
+    if os.fstat(folder).st_mode & 0o077:
+        names = set(os.listdir(folder))
+        if "instance" not in names and not names <= _OURS:
+            raise UnsafeFolderError(
+                f"the data folder {path} is refused: others can read it, and it holds more than Corral's data",
+                hint=f"give it a folder of its own; or chmod 700 {path}, if nobody else needs what is in it",
+            )
+        os.fchmod(folder, 0o700)  # from here on nobody else comes in
+    for name in _PARTS:
+        if not _is_part_closed(folder, name, path):
+            part = os.open(name, _LIST, dir_fd=folder)
+            try:
+                if name in _SHOWN:
+                    _set_aside(part, everything=name == "base")
+                os.fchmod(part, 0o700)  # last: until then whoever comes next begins again
+            finally:
+                os.close(part)
+
+
+def _set_aside(part: int, *, everything: bool) -> None:
+    """What others could have changed while they could come in. Each base has a /tmp: all of them."""
+    everything = everything or _others_write(part, os.fstat(part))
+    for name in os.listdir(part):
+        if not name.startswith(SET_ASIDE) and (everything or not _is_untouched(part, name)):
+            os.rename(name, f"{SET_ASIDE}{name}-{os.urandom(4).hex()}", src_dir_fd=part, dst_dir_fd=part)
+
+
+def _is_untouched(part: int, name: str) -> bool:
+    if not _is_ours_alone(part, name):
+        return False
+    for _, folders, files, inside in os.fwalk(name, dir_fd=part):
+        if not all(_is_ours_alone(inside, entry) for entry in (*folders, *files)):
+            return False
+    return True
+
+
+def _is_ours_alone(folder: int, name: str) -> bool:
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if found.st_uid != os.geteuid():
+        return False
+    return stat.S_ISLNK(found.st_mode) or not (found.st_mode & 0o002 or _is_shared(found))
+
+
+def _others_write(folder: int, found: os.stat_result) -> bool:
+    if found.st_mode & 0o002:
+        return True
+    return bool(found.st_mode & 0o020) and (_is_shared(found) or _has_access_list(folder))
+
+
+def _is_shared(found: os.stat_result) -> bool:
+    """Whether a group may write that has others in it.
+
+    Many distributions give each person a group of the same name and a umask of 0002, so that what they make is writable
+    for that group: this means nobody else.
+    """
+    if not found.st_mode & 0o020:
+        return False
+    try:
+        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+    except KeyError:
+        return True
+    private = owner.pw_gid == found.st_gid and group.gr_name == owner.pw_name
+    return not private or any(member != owner.pw_name for member in group.gr_mem)
+
+
+def _has_access_list(folder: int) -> bool:
+    """Whether the bits of the group stand for a list of people (see acl(5)). Through /proc: the descriptor may be one
+    of those that can't be asked."""
+    try:
+        return "system.posix_acl_access" in os.listxattr(f"/proc/self/fd/{folder}")
+    except (OSError, AttributeError):  # no such lists on this file system, or on this system at all
+        return False
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
