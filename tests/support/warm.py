@@ -8,6 +8,7 @@ traceback, threads and what was registered for the exit. Only `sys.modules` is f
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -15,6 +16,8 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -47,17 +50,20 @@ def _start_parent() -> subprocess.Popen[str]:
         [sys.executable, "-m", "support.warm"], cwd=Path(__file__).parents[1],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    atexit.register(_end_parent, parent)
+    atexit.register(_end_parent, parent, os.getpid())
     return parent
 
 
-def _end_parent(parent: subprocess.Popen[str]) -> None:
-    parent.communicate(timeout=60)  # closes its standard input, which ends it
+def _end_parent(parent: subprocess.Popen[str], owner: int) -> None:
+    if os.getpid() == owner:  # a test's forked child ends in the same way, and the process is not its own
+        parent.communicate(timeout=60)  # closes its standard input, which ends it
 
 
 def serve() -> str | None:
     """Answer requests with exit codes. In a child, return the file to run."""
     _import_all()
+    gc.collect()
+    gc.freeze()  # the children need not look through it again
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()
@@ -94,5 +100,24 @@ def _settle(request: dict[str, object]) -> None:
     sys.path[0] = str(Path(str(request["file"])).parent)
 
 
+def _run(file: str) -> int:
+    try:
+        runpy.run_path(file, run_name="__main__")
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 - as Python itself tells of whatever a program lets go
+        traceback.print_exc()
+        return 1
+    return 0
+
+
 if __name__ == "__main__" and (file := serve()) is not None:
-    runpy.run_path(file, run_name="__main__")
+    code = _run(file)
+    # What an interpreter does at its end, but for taking its modules apart: there are thousands, and the process ends.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
