@@ -16,7 +16,7 @@ from pathlib import Path
 from corral.engine.recipe import CODE_GID, CODE_UID, Tree
 
 BIN = "/opt/corral/bin"
-_FORMAT = 4
+_FORMAT = 5
 """Raise it when the made-up part changes, so that an older one is not used again."""
 
 _FOLDERS = {
@@ -147,14 +147,12 @@ def _make(
 ) -> None:
     skeleton.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     unfinished = skeleton.parent / f".new-{os.getpid()}-{os.urandom(4).hex()}"
-    unfinished.mkdir(mode=0o755)
+    unfinished.mkdir()
     try:
         folders = {**_FOLDERS, **dict.fromkeys(real, 0o755), **dict.fromkeys(_OWN_FOLDERS, 0o755)}
         folders |= {tool.target.lstrip("/"): 0o755 for tool in description.tools}
-        for name, mode in folders.items():
-            path = unfinished / name
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(mode)
+        for name in folders:
+            (unfinished / name).mkdir(parents=True, exist_ok=True)
         for name, goal in links.items():
             (unfinished / name).symlink_to(goal)
         for name, text in _ETC.items():
@@ -165,6 +163,7 @@ def _make(
         (unfinished / "etc/mtab").symlink_to("/proc/self/mounts")
         for name, command in description.commands.items():
             _add_command(unfinished / BIN.lstrip("/") / name, command)
+        _set_modes(unfinished, folders)
         if description.owned:
             for name in _OWN_FOLDERS:
                 os.chown(unfinished / name, CODE_UID, CODE_GID)
@@ -178,6 +177,15 @@ def _make(
 def _add_command(path: Path, command: str) -> None:
     if command.startswith("#!"):
         path.write_text(command)
-        path.chmod(0o755)
     else:
         path.symlink_to(command)
+
+
+def _set_modes(skeleton: Path, folders: dict[str, int]) -> None:
+    """Sandboxes run under other users' ids, whatever our umask was."""
+    commands = skeleton / BIN.lstrip("/")
+    for path in (skeleton, *skeleton.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.parent == commands else 0o644)
+    for name, mode in folders.items():
+        (skeleton / name).chmod(mode)
