@@ -340,7 +340,6 @@ async def test_2e12_everything_else_is_there(environment: EnvironmentBase) -> No
         await process.write("hello\n")
         await process.close_stdin()
         assert (await process.wait()).stdout == "hello\n"
-        assert (await sandbox.box.usage()).memory_bytes >= 0
 
 
 async def test_2e13_a_sandbox_that_is_gone_is_no_answer_for_a_model(service: ServedProcess) -> None:
