@@ -66,6 +66,7 @@ async def _install(packages: tuple[str, ...], target: Path) -> None:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
+        umask=0o022,  # sandboxes run under other users' ids, whatever ours was
     )
     try:
         _, errors = await asyncio.wait_for(process.communicate(), _INSTALL_SECONDS)
