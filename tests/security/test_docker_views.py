@@ -284,7 +284,7 @@ async def test_a_program_with_a_view_is_like_any_other(box: DockerSandbox) -> No
 
 async def test_a_timeout_and_a_cancellation_end_the_tree(box: DockerSandbox) -> None:
     script = "sleep 4321 & setsid sleep 4321 & echo begun; wait"
-    result = await box.exec(script, hidden=[SECRET], timeout=1)
+    result = await box.exec(script, hidden=[SECRET], timeout=3)
     assert (result.reason, result.stdout) == ("timeout", "begun\n")
     process = await box.start(script, read_only=["/"], hidden=[SECRET])
     async for _ in process.output():
