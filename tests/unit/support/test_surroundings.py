@@ -39,7 +39,8 @@ def test_odd_surroundings_become_the_usual_ones() -> None:
     assert ended.stderr == ""
     found = json.loads(ended.stdout)
     assert found["umask"] == 0o022
-    assert {int(mask, 16) for mask in found["signals"]} == {0}, "a program is started that ignores a signal"
+    ordinary = (1 << 31) - 1  # 32 and 33 are the C library's own: below threads they may be blocked
+    assert [int(mask, 16) & ordinary for mask in found["signals"]] == [0, 0], "a program would ignore a signal"
     environment = found["environment"]
     assert environment.keys() & ODD.keys() == {"HTTP_PROXY", "LC_ALL", "NO_PROXY"}
     assert (environment["HTTP_PROXY"], environment["LC_ALL"]) == ("http://127.0.0.1:1", "C.UTF-8")
