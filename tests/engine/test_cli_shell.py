@@ -94,9 +94,8 @@ def test_a_shell_is_a_real_terminal(terminals: list[Terminal]) -> None:
     assert "30 100" in shown
     assert "daytona" in shown
     terminal.resize(40, 132)
-    time.sleep(0.3)
-    terminal.type("stty size; echo m''ark\n")
-    assert "40 132" in terminal.read_until("mark\r\n")
+    terminal.type("until stty size | grep '40 132'; do sleep 0.02; done; echo m''ark\n")
+    terminal.read_until("mark\r\n")
     terminal.type("exit 7\n")
     terminal.read_until("exit")
     assert terminal.wait() == 7
@@ -106,8 +105,8 @@ def test_ctrl_c_is_for_the_program_inside(terminals: list[Terminal]) -> None:
     terminal = Terminal("shell")
     terminals.append(terminal)
     terminal.read_until("$ ")
-    terminal.type("sleep 100; echo st''ill here\n")
-    time.sleep(0.5)
+    terminal.type("echo beg''un; sleep 1000; echo st''ill here\n")
+    terminal.read_until("begun\r\n")
     terminal.type("\x03")
     terminal.read_until("^C")
     terminal.type("echo st''ill here; PS1='rea''dy> '\n")

@@ -25,7 +25,6 @@ from support.leftovers import (
 from support.user import OrdinaryUser
 
 HANG_GUARD_SECONDS = 100
-PATIENCE = 5  # waits of the kind that test_leftovers has one of: this machine may be busy with other things
 
 BEGIN = """
 import asyncio, gc, os, signal, sys, threading
@@ -154,9 +153,7 @@ def what_is_left(folder: Path, before: frozenset[int]) -> dict[str, list[str]]:
 
 
 def assert_nothing_is_left(folder: Path, before: frozenset[int]) -> None:
-    for _ in range(PATIENCE):
-        if wait_until(lambda: not what_is_left(folder, before)):
-            return
+    wait_until(lambda: not what_is_left(folder, before))
     assert what_is_left(folder, before) == {}
 
 

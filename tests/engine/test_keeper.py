@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -128,7 +129,7 @@ async def test_detaching_twice_is_the_same(backend: EmbeddedBackend) -> None:
 
 
 async def test_deadline_ends_it_and_nothing_is_left(backend: EmbeddedBackend) -> None:
-    box = await detached(backend, lifetime_seconds=0.7)
+    box = await detached(backend, lifetime_seconds=3)  # time to begin something, on a busy machine too
     assert (await box.info()).deadline is not None
     await box.start("sleep 1000")
     assert wait_until(lambda: nothing_is_left(backend))
@@ -148,12 +149,13 @@ async def test_idle_sandbox_ends(backend: EmbeddedBackend) -> None:
 
 
 async def test_sandbox_that_is_used_is_not_idle(backend: EmbeddedBackend) -> None:
-    box = await backend.create(Spec(lifetime=Lifetime(idle_seconds=1.0)))
+    box = await backend.create(Spec(lifetime=Lifetime(idle_seconds=3)))
     await box.detach()
     other = await backend.connect(box.id)
-    assert (await other.exec("sleep 3; echo on")).stdout == "on\n"
-    for _ in range(6):
-        await asyncio.sleep(0.3)
+    assert (await other.exec("sleep 4; echo on")).stdout == "on\n"
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        await asyncio.sleep(0.1)
         assert (await other.exec("echo on")).stdout == "on\n"
     await other.kill()
     await box.aclose()
@@ -297,9 +299,9 @@ async def test_log_of_a_kept_program_turns_over(backend: EmbeddedBackend) -> Non
 
 
 async def test_kept_program_keeps_a_sandbox_from_being_idle(backend: EmbeddedBackend) -> None:
-    box = await backend.create(Spec(lifetime=Lifetime(idle_seconds=0.7), name="worker"))
+    box = await backend.create(Spec(lifetime=Lifetime(idle_seconds=2), name="worker"))
     await box.detach()
-    await box.start_kept("sleep 2; echo done")
+    await box.start_kept("sleep 4; echo done")
     await box.aclose()
     log = kept(backend)[0].log
     # Its end counts as use: there is time to read how it went.

@@ -322,14 +322,17 @@ async def test_probe_groups_of_a_killed_start_are_swept(tmp_path: Path) -> None:
             stale.rmdir()
 
 
-async def test_sweep_does_not_mistake_a_group_for_a_stale_one_while_its_sandbox_is_founded(tmp_path: Path) -> None:
+def test_sweep_does_not_mistake_a_group_for_a_stale_one_while_its_sandbox_is_founded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The folder of a sandbox is there before its group: whoever lists groups first and folders second errs never."""
     from corral.engine import cgroup, sweep
     from corral.engine.state import DataFolder
 
-    hierarchy = cgroup.detect()
-    if hierarchy.unified is None:
-        return  # no groups to mistake
+    groups = tmp_path / "groups"  # plain folders, so that it says something where groups can't be made, too
+    removed: list[str] = []
+    monkeypatch.setattr(cgroup, "detect", lambda: cgroup.Hierarchy(groups, frozenset(), {}))
+    monkeypatch.setattr(cgroup, "remove", removed.extend)
     made: list[Path] = []
     held: list[int] = []
 
@@ -339,19 +342,18 @@ async def test_sweep_does_not_mistake_a_group_for_a_stale_one_while_its_sandbox_
             # Right after the list was taken, a neighbour founds a sandbox and makes its group.
             name = f"late{len(made)}"
             held.append(self.found(name, {"cgroups": []})[1])
-            assert hierarchy.unified is not None
-            made.append(hierarchy.unified / f"corral-{self.instance()}-{name}")
+            made.append(groups / f"corral-{self.instance()}-{name}")
             made[-1].mkdir()
             return known
 
     data = Racing(tmp_path / "data")
     data.prepare()
+    stale = groups / f"corral-{data.instance()}-gone"
+    stale.mkdir(parents=True)
     try:
         sweep.sweep(data)
-        assert [group for group in made if not group.is_dir()] == []
+        assert made
+        assert removed == [str(stale)]
     finally:
         for descriptor in held:
             os.close(descriptor)
-        for group in made:
-            with contextlib.suppress(FileNotFoundError):
-                group.rmdir()

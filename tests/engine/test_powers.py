@@ -230,7 +230,7 @@ async def test_limits_of_a_running_sandbox_are_the_kernels(backend: EmbeddedBack
 @pytest.mark.needs_root
 async def test_paused_sandbox_ends_at_its_deadline(backend: EmbeddedBackend) -> None:
     box = await backend.create(Spec())
-    await box.detach(lifetime_seconds=0.7)
+    await box.detach(lifetime_seconds=4)  # time to pause it, on a busy machine too
     process = await box.start("sleep 1000")
     await box.pause()
     assert [info.state for info in await backend.list()] == ["paused"]

@@ -36,7 +36,7 @@ def test_all_lie_within_the_values(values: list[float]) -> None:
     for one in (found.median, found.mean, found.low, found.high):
         assert found.least <= one <= found.most
     assert found.low <= found.median <= found.high
-    assert found.deviation >= 0
+    assert 0 <= found.deviation <= (found.most - found.least) * (1 + 1e-9)
     assert found.count == len(values)
 
 

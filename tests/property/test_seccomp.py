@@ -1,7 +1,7 @@
 """The compiled filter says what the policy says, for any call whatever."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from corral.engine.seccomp.bpf import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, compile_filter, simulate
@@ -33,8 +33,7 @@ def test_filter_says_what_the_policy_says(arch: str, data: st.DataObject, args: 
 @pytest.mark.parametrize("arch", ARCHES)
 @given(nr=st.integers(0, 2**32 - 1), args=ARGS)
 def test_number_that_nobody_knows_never_runs(arch: str, nr: int, args: tuple[int, ...]) -> None:
-    if nr in numbers(arch).values():
-        return
+    assume(nr not in numbers(arch).values())
     assert simulate(FILTERS[arch], arch=arch, nr=nr, args=args) != RET_ALLOW
 
 

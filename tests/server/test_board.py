@@ -31,7 +31,8 @@ class AtTerminal:
         self._read = 0
         self.terminal, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        environment = {name: value for name, value in os.environ.items() if name not in ("CORRAL_API_KEY", "COLUMNS")}
+        unwanted = {"CORRAL_API_KEY", "COLUMNS", "PYTHONUNBUFFERED"}
+        environment = {name: value for name, value in os.environ.items() if name not in unwanted}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "corral.cli", "serve", "--port", "0", "--backend", "memory", "--data-dir", folder,
              *arguments],

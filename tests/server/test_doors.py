@@ -281,7 +281,7 @@ async def test_a_key_that_ends_ends_what_it_opened(in_process: InProcess) -> Non
     revoked = in_process.new_key("default")
     number = in_process.server.keyring.keys[-1].id
     listeners = [await listen(in_process, revoked), await listen(in_process, in_process.new_key("default"))]
-    expiring = await listen(in_process, in_process.new_key("default", lifetime_seconds=1.0))
+    expiring = await listen(in_process, in_process.new_key("default", lifetime_seconds=3.0))
     in_process.server.keyring.revoke(number)
     # Not a single event more, however soon.
     in_process.server.events.publish(in_process.server.keyring.organisation_named("default").id, "x", lambda _: {})

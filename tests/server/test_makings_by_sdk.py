@@ -21,7 +21,6 @@ from support.serving import ServedProcess
 pytestmark = [pytest.mark.needs_root, pytest.mark.timeout(300)]
 
 HANG_GUARD_SECONDS = 100
-PATIENCE = 10
 
 BEGIN = """
 import asyncio
@@ -158,7 +157,7 @@ def living(daytona: Daytona) -> Callable[[], set[str]]:
 
 
 def nothing_is_left(living: Callable[[], set[str]], before: set[str]) -> bool:
-    return any(wait_until(lambda: living() <= before) for _ in range(PATIENCE))
+    return wait_until(lambda: living() <= before)
 
 
 def begin(program: str, url: str, key: str) -> subprocess.Popen[str]:

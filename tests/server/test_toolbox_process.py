@@ -69,7 +69,7 @@ def test_a_missing_folder_is_told_as_a_result(sandbox: Sandbox) -> None:
 
 def test_a_timeout_ends_the_tree_and_tells_what_was_printed(sandbox: Sandbox) -> None:
     with pytest.raises(DaytonaProcessExecutionTimeoutError, match="part of it") as raised:
-        sandbox.process.exec("echo part of it; sleep 4321 & sleep 4321", timeout=1)
+        sandbox.process.exec("echo part of it; sleep 4321 & sleep 4321", timeout=3)
     assert isinstance(raised.value, DaytonaTimeoutError)
     assert raised.value.status_code == 408
     assert "4321" not in sandbox.process.exec("cat /proc/*/cmdline | tr '\\0' ' '; true").result.replace("432''1", "")
@@ -155,7 +155,7 @@ def test_a_snippet_that_fails_shows_its_traceback(sandbox: Sandbox) -> None:
 
 def test_a_snippet_out_of_time_is_a_408(sandbox: Sandbox) -> None:
     with pytest.raises(ApiException) as raised:
-        sandbox.process.code_run("print('begun', flush=True)\nwhile True: pass", timeout=1)
+        sandbox.process.code_run("print('begun', flush=True)\nwhile True: pass", timeout=3)
     assert raised.value.status == 408
     assert "PROCESS_EXECUTION_TIMEOUT" in raised.value.body
     assert "begun" in raised.value.body

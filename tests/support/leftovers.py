@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PATIENCE_SECONDS = 6.0
+PATIENCE_SECONDS = 60.0
 """A guard against hanging, not a promise: network namespaces and loop devices go a moment after their last user."""
 _PR_SET_CHILD_SUBREAPER = 36
 _LASTING = {"base", "disks", "packages", "instance"}

@@ -29,7 +29,7 @@ FIRST_UID = 12340
 LAST_UID = 12999
 
 # How long processes of a finished test may take to go before they count as left behind.
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 30.0
 
 
 class NoOrdinaryUserError(Exception):

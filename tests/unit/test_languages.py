@@ -50,18 +50,16 @@ def folder(tmp_path: Path) -> Path:
 # ----------------------------------------------------------------------------------------------------------- the table
 
 
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        ("python", "python"), ("py", "python"), ("Python3", "python"), (" PY3\n", "python"),
-        ("bash", "bash"), ("shell", "bash"), ("zsh", "bash"), ("console", "bash"), ("shell-session", "bash"),
-        ("sh", "sh"), ("dash", "sh"),
-        ("JavaScript", "javascript"), ("js", "javascript"), ("node", "javascript"), ("mjs", "javascript"),
-        ("TypeScript", "typescript"), ("ts", "typescript"), ("tsx", "typescript"), ("mts", "typescript"),
-    ],
-)  # fmt: skip
-def test_names_people_write_are_known(written: str, name: str) -> None:
-    assert find_language(written).name == name
+def test_names_people_write_are_known() -> None:
+    written = {
+        "python": ["python", "py", "Python3", " PY3\n"],
+        "bash": ["bash", "shell", "zsh", "console", "shell-session"],
+        "sh": ["sh", "dash"],
+        "javascript": ["JavaScript", "js", "node", "mjs"],
+        "typescript": ["TypeScript", "ts", "tsx", "mts"],
+    }
+    for name, names in written.items():
+        assert {find_language(other).name for other in names} == {name}
 
 
 @pytest.mark.parametrize("written", ["", "cobol", "py thon", "pyth\0n"])
@@ -183,11 +181,13 @@ def test_language_without_probe_takes_its_first_runtime() -> None:
     assert choose("python", "", None) == "python3"
 
 
-@pytest.mark.parametrize("piece", ["/*", '"\\"', "`", "=/[", "constructor(", "import ", "enum ", "\n", "=     ", "\\"])
-@pytest.mark.parametrize("language", ["javascript", "typescript"])
-@pytest.mark.timeout(20)  # a quadratic look would take hours
-def test_look_at_hostile_source_is_bounded(language: str, piece: str) -> None:
-    assert choose(language, piece * (5_000_000 // len(piece)), None) is not None
+@pytest.mark.timeout(120)  # a quadratic look would take hours
+def test_look_at_hostile_source_is_bounded() -> None:
+    for piece in ("/*", '"\\"', "`", "=/[", "constructor(", "import ", "enum ", "\n", "=     ", "\\"):
+        text = piece * (5_000_000 // len(piece))
+        is_module = piece == "import "
+        assert choose("javascript", text, ["node"]) == ("node:module" if is_module else "node"), piece
+        assert choose("typescript", text, ["node"]) == "node", piece
 
 
 @pytest.mark.parametrize("language", ["javascript", "typescript"])

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from corral.cli.display import cut, paint, unicode_wanted
+from corral.cli.failure import leave_quietly
 
 if TYPE_CHECKING:
     from corral.server.app import Server
@@ -72,9 +73,11 @@ class Board:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        try:
             sys.stdout.write(text)
             sys.stdout.flush()
+        except (OSError, ValueError):
+            leave_quietly()  # else what could not be written would be tried again at exit, and fail again
 
 
 def states(server: Server) -> str:

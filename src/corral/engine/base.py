@@ -164,25 +164,22 @@ def _make(
     skeleton: Path, description: BaseDescription, links: dict[str, str], real: list[str], alternatives: dict[str, str]
 ) -> None:
     unfinished = skeleton.parent / f".new-{os.getpid()}-{os.urandom(4).hex()}"
-    unfinished.mkdir(mode=0o755)
-    unfinished.chmod(0o755)
+    unfinished.mkdir()
     try:
         folders = {**_FOLDERS, **dict.fromkeys(real, 0o755), **dict.fromkeys(_OWN_FOLDERS, 0o755)}
         folders |= {tool.target.lstrip("/"): 0o755 for tool in description.tools}
-        for name, mode in folders.items():
-            path = unfinished / name
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(mode)
+        for name in folders:
+            (unfinished / name).mkdir(parents=True, exist_ok=True)
         for name, goal in links.items():
             (unfinished / name).symlink_to(goal)
         for name, text in _ETC.items():
             (unfinished / "etc" / name).write_text(text)
-            (unfinished / "etc" / name).chmod(0o644)
         for name, goal in alternatives.items():
             (unfinished / "etc/alternatives" / name).symlink_to(goal)
         (unfinished / "etc/mtab").symlink_to("/proc/self/mounts")
         for name, command in description.commands.items():
             _add_command(unfinished / BIN.lstrip("/") / name, command)
+        _set_modes(unfinished, folders)
         if description.owned:
             for name in _OWN_FOLDERS:
                 _give_away(unfinished / name)
@@ -209,6 +206,15 @@ def _give_away(path: Path) -> None:
 def _add_command(path: Path, command: str) -> None:
     if command.startswith("#!"):
         path.write_text(command)
-        path.chmod(0o755)
     else:
         path.symlink_to(command)
+
+
+def _set_modes(skeleton: Path, folders: dict[str, int]) -> None:
+    """Sandboxes run under other users' ids, whatever our umask was."""
+    commands = skeleton / BIN.lstrip("/")
+    for path in (skeleton, *skeleton.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.parent == commands else 0o644)
+    for name, mode in folders.items():
+        (skeleton / name).chmod(mode)

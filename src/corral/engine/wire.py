@@ -23,6 +23,8 @@ Message = dict[str, Any]
 MAX_INLINE_BYTES: Final = 60_000
 MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
 MAX_DESCRIPTORS: Final = 32
+MAX_DEPTH: Final = 200
+"""Ours have five or six levels. How deep json itself goes depends on the Python: 1,000 in 3.11, 10,000 in 3.13."""
 
 
 def make_pair() -> tuple[socket.socket, socket.socket]:
@@ -69,10 +71,23 @@ def receive(
         message = json.loads(body)
         if not isinstance(message, dict):
             raise ProtocolError("a message that is not an object")
+        if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deep(message):
+            raise ProtocolError("a message that is too deep")
     except (ValueError, RecursionError, OSError, ProtocolError) as error:
         close_all(descriptors)
         raise ProtocolError(f"unreadable message: {type(error).__name__}") from error
     return message, descriptors
+
+
+def _is_deep(message: Message) -> bool:
+    """Level by level: whoever called itself for each would fail on the very messages that are looked for."""
+    level: list[Any] = [message]
+    for _ in range(MAX_DEPTH):
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+        level = [item for item in level if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def close_all(descriptors: Iterable[int]) -> None:

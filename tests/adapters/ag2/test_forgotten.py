@@ -17,7 +17,6 @@ from support.serving import ServedProcess
 pytestmark = pytest.mark.needs_userns
 
 HANG_GUARD_SECONDS = 100
-PATIENCE = 10
 
 BEGIN = """
 import asyncio, gc, os, signal, sys
@@ -151,9 +150,7 @@ def what_is_left(folder: Path) -> list[object]:
 
 
 def assert_nothing_is_left(folder: Path) -> None:
-    for _ in range(PATIENCE):
-        if wait_until(lambda: not what_is_left(folder)):
-            return
+    wait_until(lambda: not what_is_left(folder))
     assert what_is_left(folder) == []
 
 
@@ -181,9 +178,7 @@ def test_killed_on_this_machine(kind: str, number: signal.Signals, tmp_path: Pat
 def test_at_a_service(kind: str, service: ServedProcess, living: Living, tmp_path: Path) -> None:
     before = sorted(living())
     check_all(kind, tmp_path, {})
-    for _ in range(PATIENCE):
-        if wait_until(lambda: sorted(living()) == before):
-            break
+    wait_until(lambda: sorted(living()) == before)
     assert sorted(living()) == before
 
 
@@ -197,9 +192,7 @@ def test_in_containers(daemon: Daemon, tmp_path: Path) -> None:
         assert program.stdout is not None
         assert program.stdout.readline() == b"done\n"
         program.send_signal(signal.SIGKILL)
-    for _ in range(PATIENCE):
-        if wait_until(lambda: daemon.count() == before):
-            break
+    wait_until(lambda: daemon.count() == before)
     assert daemon.count() == before
 
 
@@ -223,9 +216,7 @@ asyncio.run(main())
         assert program.stdout.readline() == "done\n"
         program.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in program.communicate(timeout=HANG_GUARD_SECONDS)[1]
-    for _ in range(PATIENCE):
-        if wait_until(lambda: sorted(living()) == before):
-            break
+    wait_until(lambda: sorted(living()) == before)
     assert sorted(living()) == before
 
 

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -275,23 +276,32 @@ async def test_2e9_a_snippet_of_five_megabytes(environment: EnvironmentBase) -> 
     assert (result.output.strip(), result.exit_code) == ("5000000", 0)
 
 
+async def ends(sandbox: Any, command: str) -> None:
+    """A list of processes may be of the whole machine, so what is looked for has a number that nobody else uses."""
+    async with asyncio.timeout(60):
+        while command in (await sandbox.exec(["ps", "-eo", "args"])).output:
+            await asyncio.sleep(0.05)
+
+
 async def test_2e10_a_timeout_ends_what_a_program_started(environment: EnvironmentBase) -> None:
     async with environment.open() as sandbox:
-        await sandbox.exec(["sh", "-c", "(sleep 4; touch later) & sleep 60"], timeout=2)
-        await sandbox.exec(["sleep", "4"])
-        assert (await sandbox.exec(["ls"])).output == ""
+        mark = f"7{secrets.randbelow(10**8)}"
+        result = await sandbox.exec(["sh", "-c", f"sleep {mark} & touch begun; sleep 60"], timeout=2)
+        assert result.exit_code == 124
+        assert (await sandbox.exec(["ls"])).output.strip() == "begun"
+        await ends(sandbox, f"sleep {mark}")
 
 
 async def test_2e10_cancelling_ends_the_program(environment: EnvironmentBase) -> None:
     async with environment.open() as sandbox:
-        task = asyncio.ensure_future(sandbox.exec(["sh", "-c", "touch begun; sleep 4; touch later"]))
+        mark = f"7{secrets.randbelow(10**8)}"
+        task = asyncio.ensure_future(sandbox.exec(["sh", "-c", f"touch begun; sleep {mark}"]))
         while (await sandbox.exec(["ls"])).output.strip() != "begun":
             await asyncio.sleep(0.1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await sandbox.exec(["sleep", "5"])
-        assert (await sandbox.exec(["ls"])).output.strip() == "begun"
+        await ends(sandbox, f"sleep {mark}")
 
 
 async def test_2e10_output_that_is_no_text_and_files_that_do_not_run(environment: EnvironmentBase) -> None:
@@ -340,7 +350,6 @@ async def test_2e12_everything_else_is_there(environment: EnvironmentBase) -> No
         await process.write("hello\n")
         await process.close_stdin()
         assert (await process.wait()).stdout == "hello\n"
-        assert (await sandbox.box.usage()).memory_bytes >= 0
 
 
 async def test_2e13_a_sandbox_that_is_gone_is_no_answer_for_a_model(service: ServedProcess) -> None:

@@ -48,7 +48,7 @@ def test_bytes_survive_the_wire(sandbox: DaytonaSandbox) -> None:
 
 
 def test_out_of_time_is_124_with_what_was_printed(sandbox: DaytonaSandbox) -> None:
-    response = sandbox.execute("echo begun; sleep 60", timeout=1)
+    response = sandbox.execute("echo begun; sleep 60", timeout=3)
     assert response.exit_code == 124
     assert response.output.startswith("begun\n")
 

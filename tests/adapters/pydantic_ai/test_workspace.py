@@ -106,7 +106,7 @@ async def test_a_failed_making_is_tried_again_by_the_next() -> None:
 
 async def test_out_of_time_has_what_was_printed(workspace: CorralWorkspace) -> None:
     with pytest.raises(WorkspaceTimeoutError) as caught:
-        await workspace.run("echo out; echo err >&2; sleep 60", shell=True, timeout=0.5)
+        await workspace.run("echo out; echo err >&2; sleep 60", shell=True, timeout=2.5)
     assert (caught.value.stdout, caught.value.stderr) == ("out\n", "err\n")
 
 

@@ -72,6 +72,23 @@ def test_commands_are_links_or_scripts(tmp_path: Path) -> None:
     assert os.access(folder / "pip", os.X_OK)
 
 
+def test_modes_do_not_depend_on_our_umask(tmp_path: Path) -> None:
+    wish = BaseDescription(commands={"pip": "#!/bin/sh\n"}, tools=(Tool("/srv/python", "/opt/corral/deep/python"),))
+
+    def modes(umask: int) -> dict[str, int]:
+        before = os.umask(umask)
+        try:
+            root = skeleton_of(build(tmp_path / f"{umask:o}", wish))
+        finally:
+            os.umask(before)
+        found = {str(path.relative_to(root)): path.lstat().st_mode for path in (root, *root.rglob("*"))}
+        return {name: stat.S_IMODE(mode) for name, mode in found.items() if not stat.S_ISLNK(mode)}
+
+    usual = modes(0o022)
+    assert (usual["etc/passwd"], usual["opt/corral/bin/pip"], usual["root"]) == (0o644, 0o755, 0o700)
+    assert modes(0o077) == modes(0o002) == usual
+
+
 def test_tools_are_shown_read_only_at_their_target(tmp_path: Path) -> None:
     trees = build(tmp_path, BaseDescription(tools=(Tool("/srv/some/python", "/opt/corral/python"),)))
     assert trees[-1] == Tree("/opt/corral/python", ("/srv/some/python",))

@@ -1,7 +1,5 @@
 """Glob patterns: `*` and `?` stay within a name, `**` crosses folders, everything else means itself."""
 
-import re
-
 import pytest
 
 from corral.engine.agent.search import compile_glob
@@ -75,21 +73,18 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "path"), MATCHES)
-def test_pattern_matches(pattern: str, path: str) -> None:
-    assert compile_glob(pattern).fullmatch(path)
+def test_pattern_matches() -> None:
+    assert [(pattern, path) for pattern, path in MATCHES if not compile_glob(pattern).fullmatch(path)] == []
 
 
-@pytest.mark.parametrize(("pattern", "path"), REFUSALS)
-def test_pattern_does_not_match(pattern: str, path: str) -> None:
-    assert not compile_glob(pattern).fullmatch(path)
+def test_pattern_does_not_match() -> None:
+    assert [(pattern, path) for pattern, path in REFUSALS if compile_glob(pattern).fullmatch(path)] == []
 
 
-@pytest.mark.parametrize(
-    "pattern", ["", "[", "[!", "[]", "***", "**/**/**", "a/**b/c", "\\", "[z-a]", "[a-", "(", "{a,b}"]
-)
-def test_any_text_is_a_pattern(pattern: str) -> None:
-    assert isinstance(compile_glob(pattern), re.Pattern)
+def test_text_that_is_no_pattern_means_itself() -> None:
+    """Also what a half-written class, or a pattern of another shell, looks like."""
+    texts = ("", "[", "[!", "[]", "***", "**/**/**", "a/**b/c", "\\", "[a-", "(", "{a,b}")
+    assert [text for text in texts if not compile_glob(text).fullmatch(text)] == []
 
 
 @pytest.mark.timeout(20)  # a pattern that backtracks would take years

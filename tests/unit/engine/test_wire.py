@@ -114,11 +114,20 @@ def test_unreadable_message_is_refused_and_its_descriptors_closed(pair: Pair, da
     refuse(pair, data, (0, 0))
 
 
-@pytest.mark.parametrize("brackets", [b"[", b'{"a":'])
-def test_deep_json_is_refused(pair: Pair, brackets: bytes) -> None:
-    refuse(pair, b'I{"a":' + brackets * 9000, (0,))
-    closing = {b"[": b"]", b'{"a":': b"}"}[brackets]
-    refuse(pair, b'I{"a":' + brackets * 9000 + b"1" + closing * 9000 + b"}", (0,))
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_deep_json_is_refused(pair: Pair, opening: bytes, closing: bytes) -> None:
+    for levels in (wire.MAX_DEPTH, 9000):
+        refuse(pair, b'I{"a":' + opening * levels, (0,))
+        refuse(pair, b'I{"a":' + opening * levels + b"1" + closing * levels + b"}", (0,))
+
+
+def test_json_that_is_wide_or_as_deep_as_allowed_arrives(pair: Pair) -> None:
+    deep: object = 1
+    for _ in range(wire.MAX_DEPTH - 1):
+        deep = [deep]
+    for message in ({"a": [[{}] for _ in range(1000)]}, {"a": deep, "text": "[" * 1000}):
+        wire.send(pair[0], message)
+        assert wire.receive(pair[1]) == (message, [])
 
 
 def test_too_many_descriptors_are_refused_and_all_closed(pair: Pair) -> None:

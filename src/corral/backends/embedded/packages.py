@@ -161,6 +161,7 @@ async def _run(argv: list[str], env: Mapping[str, str]) -> str | None:
         stderr=asyncio.subprocess.PIPE,
         cwd="/",
         env=env,
+        umask=0o022,  # sandboxes run under other users' ids, whatever ours was
     )
     try:
         _, errors = await process.communicate()
