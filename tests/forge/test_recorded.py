@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from daytona import Daytona, DaytonaConfig
 
 from corral.cli.root import root
 from corral.forge import recorded
@@ -28,7 +27,7 @@ from corral.forge.recordedrun import Limits
 from corral.forge.runfolder import read_run
 from corral.forge.service import DEFAULT_BASE_URL, find_service_url
 from support.project import ROOT
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 
 GOOD = """\
 import sys
@@ -296,7 +295,7 @@ def test_service_log_lines_paths_and_artifacts_are_the_known_ones(service: Serve
     assert str(beta.error_message).startswith("Could not read artifact")
     assert any(line.startswith("[Warn] Could not read artifact") for line in log.of("beta"))
     assert not Path("kept/beta").exists()
-    client = Daytona(DaytonaConfig(api_url=service.url, api_key=service.key))
+    client = make_client(service)
     assert list(client.list()) == [], "nothing is left there"
 
 

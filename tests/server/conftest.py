@@ -13,7 +13,7 @@ from corral.backends.memory.backend import MemoryBackend
 from corral.server.app import Server, opened
 from corral.server.serving import listening
 from corral.server.settings import Limits, ServerSettings
-from support.serving import ServedProcess, served
+from support.serving import ServedProcess, make_client, served
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def own_server(tmp_path: Path) -> Iterator[ServedProcess]:
 @pytest.fixture(scope="session")
 def daytona(server: ServedProcess) -> Daytona:
     """The official client."""
-    return Daytona(DaytonaConfig(api_url=server.url, api_key=server.key))
+    return make_client(server)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-from daytona import Daytona, DaytonaConfig
 
 from corral.errors import BackendUnavailableError, SpecError
 from corral.server.auth import Keyring
@@ -23,7 +22,7 @@ from corral.server.settings import Limits
 from corral.server.signing import sign
 from corral.server.store.database import Database
 from server.conftest import InProcess, OpenInProcess
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 
 EVENTS = "/socket.io/?transport=websocket&EIO=4"
 
@@ -300,7 +299,7 @@ def key_command(server: ServedProcess, *words: str) -> str:
 
 async def test_a_revoked_key_ends_terminals_and_calls_at_once(server: ServedProcess) -> None:
     key = await asyncio.to_thread(key_command, server, "create", "--name", "short-lived")
-    box = await asyncio.to_thread(Daytona(DaytonaConfig(api_url=server.url, api_key=server.key)).create)
+    box = await asyncio.to_thread(make_client(server).create)
     base = server.url.removesuffix("/api") + f"/toolbox/{box.id}"
     headers = {"Authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(headers=headers) as session:
@@ -442,7 +441,7 @@ def test_keys_and_organisations_have_names_that_can_be_shown(tmp_path: Path, nam
 
 def test_the_key_of_the_server_is_not_to_be_found_inside(server: ServedProcess) -> None:
     """It came in by a variable, and every process of a sandbox descends from the server."""
-    box = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key)).create()
+    box = make_client(server).create()
     try:
         found = box.process.exec("cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n' | grep ^CORRAL_API || true")
         assert found.result == ""

@@ -10,11 +10,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from daytona import AsyncDaytona, Daytona, DaytonaConfig
+from daytona import AsyncDaytona, DaytonaConfig
 from daytona.internal.event_dispatcher import AsyncEventDispatcher, SyncEventDispatcher
 
 from server.conftest import InProcess, OpenInProcess
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 
 QUERY = "/socket.io/?transport=websocket&EIO=4"
 
@@ -114,7 +114,7 @@ async def test_other_transports_are_refused(open_in_process: OpenInProcess) -> N
 
 
 def test_the_sdk_listens(server: ServedProcess) -> None:
-    client = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key))
+    client = make_client(server)
     box = client.create()
     deadline = time.monotonic() + 60
     metrics = server.url.removesuffix("/api") + "/metrics"
@@ -134,7 +134,7 @@ def is_connected(dispatcher: SyncEventDispatcher | AsyncEventDispatcher | None) 
 
 def test_the_sdk_is_told_what_another_client_does(server: ServedProcess) -> None:
     """A client polls only once a second, and polls nothing while nobody waits: what it knows here, it was told."""
-    one, other = (Daytona(DaytonaConfig(api_url=server.url, api_key=server.key)) for _ in range(2))
+    one, other = (make_client(server) for _ in range(2))
     box = one.create()
     try:
         wait_until(lambda: is_connected(one._event_dispatcher))

@@ -12,13 +12,12 @@ import hypothesis
 import pytest
 import requests
 import schemathesis
-from daytona import Daytona
 from hypothesis import HealthCheck, Phase
 from schemathesis import GenerationMode
 
 from corral.server.openapi import document
 from corral.server.tables import all_routes
-from support.serving import ServedProcess, served
+from support.serving import ServedProcess, make_client, served
 
 SCHEMA = schemathesis.openapi.from_dict(json.loads(document("fuzz")))
 ABSENT = {route.name for _, route in all_routes() if 501 in route.answers}
@@ -36,9 +35,7 @@ EXAMPLES = max(4, hypothesis.settings.default.max_examples // 25)
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServedProcess, str]]:
     """A server of its own, and a sandbox on it."""
     with served(tmp_path_factory.mktemp("fuzzed") / "data") as server:
-        from daytona import DaytonaConfig
-
-        box = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key)).create()
+        box = make_client(server).create()
         yield server, box.id
 
 

@@ -11,7 +11,6 @@ from daytona import (
     CreateSnapshotParams,
     Daytona,
     DaytonaBadRequestError,
-    DaytonaConfig,
     DaytonaConflictError,
     DaytonaError,
     DaytonaNotFoundError,
@@ -23,7 +22,7 @@ from daytona_api_client import SandboxState
 from corral.server.deadlines import what_is_due
 from corral.server.store.rows import Sandbox as Row
 from server.conftest import InProcess
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 
 
 def unique(name: str) -> str:
@@ -173,7 +172,7 @@ def test_a_snapshot_of_a_known_image(daytona: Daytona) -> None:
 
 
 def test_stopped_and_paused_ones_outlive_the_server(own_server: ServedProcess) -> None:
-    daytona = Daytona(DaytonaConfig(api_url=own_server.url, api_key=own_server.key))
+    daytona = make_client(own_server)
     stopped, paused = daytona.create(), daytona.create()
     stopped.process.exec("echo kept > file")
     stopped.stop()

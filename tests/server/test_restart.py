@@ -11,29 +11,23 @@ import aiohttp
 import pytest
 from daytona import (
     CreateSandboxFromSnapshotParams,
-    Daytona,
-    DaytonaConfig,
     DaytonaConflictError,
     DaytonaNotFoundError,
 )
 from daytona_api_client import SandboxState
 
 from corral.backends.embedded.backend import EmbeddedBackend
-from support.serving import ServedProcess, served
-
-
-def client(server: ServedProcess) -> Daytona:
-    return Daytona(DaytonaConfig(api_url=server.url, api_key=server.key))
+from support.serving import ServedProcess, make_client, served
 
 
 def test_sandboxes_and_their_programs_outlive_a_killed_server(own_server: ServedProcess) -> None:
-    box = client(own_server).create(
+    box = make_client(own_server).create(
         CreateSandboxFromSnapshotParams(name="stays", labels={"a": "b"}, env_vars={"V": "1"})
     )
     box.process.exec("nohup sleep 1000 >/dev/null 2>&1 & echo $! > pid; echo kept > file")
     own_server.kill()
     own_server.start()
-    daytona = client(own_server)
+    daytona = make_client(own_server)
     again = daytona.get("stays")
     assert (again.id, again.state, again.labels["a"]) == (box.id, SandboxState.STARTED, "b")
     assert again.process.exec("cat file; kill -0 $(cat pid) && echo alive; echo $V").result == "kept\nalive\n1\n"
@@ -41,29 +35,29 @@ def test_sandboxes_and_their_programs_outlive_a_killed_server(own_server: Served
 
 
 def test_sigterm_leaves_sandboxes_and_deletions_stay_deleted(own_server: ServedProcess) -> None:
-    daytona = client(own_server)
+    daytona = make_client(own_server)
     kept, gone = daytona.create(), daytona.create()
     daytona.delete(gone)
     assert own_server.stop(signal.SIGTERM) == 0
     own_server.start()
-    assert [box.id for box in client(own_server).list()] == [kept.id]
+    assert [box.id for box in make_client(own_server).list()] == [kept.id]
 
 
 def test_ctrl_c_ends_sandboxes_and_keep_does_not(tmp_path: Path) -> None:
     with served(tmp_path / "data") as server:
-        client(server).create()
+        make_client(server).create()
         assert server.stop(signal.SIGINT) == 0
         server.start()
-        assert list(client(server).list()) == []
+        assert list(make_client(server).list()) == []
     with served(tmp_path / "kept", arguments=("--keep",)) as server:
-        box = client(server).create()
+        box = make_client(server).create()
         assert server.stop(signal.SIGINT) == 0
         server.start()
-        assert [each.id for each in client(server).list()] == [box.id]
+        assert [each.id for each in make_client(server).list()] == [box.id]
 
 
 async def test_what_was_not_acknowledged_is_undone(own_server: ServedProcess) -> None:
-    daytona = client(own_server)
+    daytona = make_client(own_server)
     made, deleted, kept = daytona.create(), daytona.create(), daytona.create()
     own_server.kill()
     database = sqlite3.connect(own_server.data_folder / "server" / "corral.db")
@@ -73,17 +67,17 @@ async def test_what_was_not_acknowledged_is_undone(own_server: ServedProcess) ->
     (engine_id,) = database.execute("SELECT engine_id FROM sandboxes WHERE id = ?", (kept.id,)).fetchone()
     database.close()
     own_server.start()
-    assert [box.id for box in client(own_server).list()] == [kept.id]
+    assert [box.id for box in make_client(own_server).list()] == [kept.id]
     living = await EmbeddedBackend(own_server.data_folder).list()
     assert [info.sandbox_id for info in living] == [engine_id]
 
 
 async def test_what_is_lost_is_in_error(own_server: ServedProcess) -> None:
-    box = client(own_server).create()
+    box = make_client(own_server).create()
     own_server.stop()
     await own_server.end_sandboxes()
     own_server.start()
-    daytona = client(own_server)
+    daytona = make_client(own_server)
     seen = daytona.get(box.id)
     assert (seen.state, bool(seen.error_reason)) == (SandboxState.ERROR, True)
     daytona.delete(seen)
@@ -131,7 +125,7 @@ async def test_killed_in_the_middle_of_many_creates_and_deletes(own_server: Serv
         own_server.kill()
         await asyncio.gather(*workers, return_exceptions=True)
     own_server.start()
-    seen = {box.id: box.state for box in client(own_server).list()}
+    seen = {box.id: box.state for box in make_client(own_server).list()}
     assert set(seen.values()) <= {SandboxState.STARTED}
     assert made - deleted - in_doubt <= set(seen)
     assert not deleted & set(seen)
@@ -142,7 +136,7 @@ async def test_killed_in_the_middle_of_many_creates_and_deletes(own_server: Serv
 
 
 async def test_one_that_ends_by_itself_is_in_error_and_says_so(own_server: ServedProcess) -> None:
-    daytona = client(own_server)
+    daytona = make_client(own_server)
     box = daytona.create()
     await own_server.end_sandboxes()  # from outside, behind the server's back
     with pytest.raises(DaytonaNotFoundError):

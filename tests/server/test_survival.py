@@ -17,18 +17,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaConfig, Sandbox, SessionExecuteRequest
+from daytona import CreateSandboxFromSnapshotParams, Sandbox, SessionExecuteRequest
 from daytona_api_client import SandboxState
 
 from corral.backends.embedded.backend import EmbeddedBackend
 from support.leftovers import adopt_orphans, reap_orphans, take_stock, watch_differences
-from support.serving import ServedProcess, served
+from support.serving import ServedProcess, make_client, served
 
 _PATIENCE_SECONDS = 60.0
-
-
-def client(server: ServedProcess) -> Daytona:
-    return Daytona(DaytonaConfig(api_url=server.url, api_key=server.key))
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -43,7 +39,7 @@ def read(box: Sandbox, path: str) -> str:
 
 
 def test_sessions_terminals_contexts_and_logs_outlive_a_killed_server(own_server: ServedProcess) -> None:
-    box = client(own_server).create()
+    box = make_client(own_server).create()
     process = box.process
     process.create_session("s")
     process.execute_session_command("s", SessionExecuteRequest(command="cd /tmp; export WORD=kept"))
@@ -55,7 +51,7 @@ def test_sessions_terminals_contexts_and_logs_outlive_a_killed_server(own_server
     wait_until(lambda: "before" in str(process.get_session_command_logs("s", running).stdout))
     own_server.kill()
     own_server.start()
-    box = client(own_server).get(box.id)
+    box = make_client(own_server).get(box.id)
     process = box.process
     logs = process.get_session_command_logs("s", done)
     assert (logs.stdout, logs.stderr) == ("out\n", "err\n")
@@ -72,7 +68,7 @@ def test_sessions_terminals_contexts_and_logs_outlive_a_killed_server(own_server
 @pytest.mark.parametrize("printed", ["", "print('y' * 60000)"], ids=["quiet", "flooding"])
 def test_a_run_that_nobody_listens_to_ends_with_the_next_server(own_server: ServedProcess, printed: str) -> None:
     """Its time limit went with the server that kept it; and nothing else could run in its context."""
-    box = client(own_server).create()
+    box = make_client(own_server).create()
     box.code_interpreter.run_code("word, n = 'kept', 0")
     code = f"while True:\n    n += 1\n    open('/tmp/n', 'w').write(str(n))\n    {printed or 'pass'}"
 
@@ -86,7 +82,7 @@ def test_a_run_that_nobody_listens_to_ends_with_the_next_server(own_server: Serv
     own_server.kill()
     runner.join(_PATIENCE_SECONDS)
     own_server.start()
-    box = client(own_server).get(box.id)
+    box = make_client(own_server).get(box.id)
     counted = read(box, "/tmp/n")
     result = box.code_interpreter.run_code("print(word, n > 0)")
     assert (result.stdout, result.error) == ("kept True\n", None)
@@ -94,7 +90,7 @@ def test_a_run_that_nobody_listens_to_ends_with_the_next_server(own_server: Serv
 
 
 def test_a_program_whose_caller_waits_ends_with_the_server(own_server: ServedProcess) -> None:
-    box = client(own_server).create()
+    box = make_client(own_server).create()
 
     def run() -> None:
         with contextlib.suppress(Exception):
@@ -105,12 +101,12 @@ def test_a_program_whose_caller_waits_ends_with_the_server(own_server: ServedPro
     wait_until(lambda: read(box, "/tmp/pid"))
     own_server.kill()
     own_server.start()
-    box = client(own_server).get(box.id)
+    box = make_client(own_server).get(box.id)
     wait_until(lambda: box.process.exec("kill -0 $(cat /tmp/pid) 2>/dev/null && echo lives || true").result == "")
 
 
 def test_sigterm_lets_requests_finish(own_server: ServedProcess) -> None:
-    box = client(own_server).create()
+    box = make_client(own_server).create()
     answers: list[str] = []
 
     def run() -> None:
@@ -123,7 +119,7 @@ def test_sigterm_lets_requests_finish(own_server: ServedProcess) -> None:
     runner.join(_PATIENCE_SECONDS)
     assert answers == ["finished\n"]
     own_server.start()
-    assert client(own_server).get(box.id).state == SandboxState.STARTED
+    assert make_client(own_server).get(box.id).state == SandboxState.STARTED
 
 
 async def test_a_create_that_is_sent_again_after_a_restart_gives_the_same(own_server: ServedProcess) -> None:
@@ -139,22 +135,22 @@ async def test_a_create_that_is_sent_again_after_a_restart_gives_the_same(own_se
     own_server.start()
     assert await create("once") == first
     assert await create("another") != first
-    client(own_server).get(first).delete()
+    make_client(own_server).get(first).delete()
     assert await create("once") != first, "the one that it made is no more"
 
 
 def test_a_restart_alone_changes_nothing(own_server: ServedProcess) -> None:
-    daytona = client(own_server)
+    daytona = make_client(own_server)
     box = daytona.create(CreateSandboxFromSnapshotParams(auto_stop_interval=5))
     before = daytona.get(box.id)
     own_server.kill()
     own_server.start()
-    after = client(own_server).get(box.id)
+    after = make_client(own_server).get(box.id)
     assert (after.updated_at, after.last_activity_at) == (before.updated_at, before.last_activity_at)
 
 
 def test_deadlines_that_passed_meanwhile_are_kept(own_server: ServedProcess) -> None:
-    daytona = client(own_server)
+    daytona = make_client(own_server)
     idle = daytona.create(CreateSandboxFromSnapshotParams(auto_stop_interval=1))
     resting = daytona.create(CreateSandboxFromSnapshotParams(auto_delete_interval=1))
     resting.stop()
@@ -171,7 +167,7 @@ def test_deadlines_that_passed_meanwhile_are_kept(own_server: ServedProcess) -> 
         database.execute(f"UPDATE sandboxes SET {moved}")
     database.close()
     own_server.start()
-    daytona = client(own_server)
+    daytona = make_client(own_server)
     wait_until(lambda: len(list(daytona.list())) == 2)
     wait_until(lambda: daytona.get(idle.id).state == SandboxState.STOPPED)
     assert daytona.get(kept.id).state == SandboxState.STARTED
@@ -179,7 +175,7 @@ def test_deadlines_that_passed_meanwhile_are_kept(own_server: ServedProcess) -> 
 
 def test_a_server_whose_folder_is_moved_ends_and_says_why(tmp_path: Path) -> None:
     with served(tmp_path / "data") as server:
-        client(server).create()
+        make_client(server).create()
         (tmp_path / "data").rename(tmp_path / "moved")
         assert server.wait() == 1
         assert "the data folder was moved or deleted" in (tmp_path / "moved" / "stderr.log").read_text()
@@ -203,7 +199,7 @@ FORK_AND_DIE = textwrap.dedent(
 
 @pytest.mark.parametrize("state", ["started", "stopped"])
 def test_a_fork_that_is_killed_half_way_leaves_no_snapshot(own_server: ServedProcess, state: str) -> None:
-    box = client(own_server).create()
+    box = make_client(own_server).create()
     box.process.exec("echo kept > file")
     if state == "stopped":
         box.stop()
@@ -219,7 +215,7 @@ def test_a_fork_that_is_killed_half_way_leaves_no_snapshot(own_server: ServedPro
     own_server.start()
     assert not list(snapshots.iterdir())
     assert len(list((own_server.data_folder / "layers").iterdir())) == (state == "stopped"), "it stands on that itself"
-    box = client(own_server).get(box.id)
+    box = make_client(own_server).get(box.id)
     if state == "stopped":
         box.start()
     assert box.process.exec("cat file").result == "kept\n"
@@ -307,7 +303,7 @@ async def test_after_any_kill_what_is_said_is_what_there_is(
     orphans: None, own_server: ServedProcess, seed: int
 ) -> None:
     chance, server = random.Random(seed), own_server
-    client(server).create().delete()
+    make_client(server).create().delete()
     server.stop(signal.SIGTERM)
     server.start()  # what a restart brings with it is no leftover
     before = stock(server)
@@ -321,7 +317,7 @@ async def test_after_any_kill_what_is_said_is_what_there_is(
         assert not [end for end in ends if isinstance(end, AssertionError)]
         server.start()
         await compare(server, mischief)
-    daytona = client(server)
+    daytona = make_client(server)
     for box in daytona.list():
         daytona.delete(box)
     for snapshot in daytona.snapshot.list().items:
@@ -332,7 +328,7 @@ async def test_after_any_kill_what_is_said_is_what_there_is(
 
 async def compare(server: ServedProcess, mischief: Mischief) -> None:
     """The server's word, its database, and the backend's."""
-    shown = {box.id: str(box.state.value) for box in client(server).list()}
+    shown = {box.id: str(box.state.value) for box in make_client(server).list()}
     assert set(shown.values()) <= {"started", "stopped", "paused"}
     assert mischief.made <= set(shown)
     assert not mischief.deleted & set(shown)

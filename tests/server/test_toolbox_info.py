@@ -7,15 +7,13 @@ import pytest
 from daytona import (
     AsyncDaytona,
     CreateSandboxFromSnapshotParams,
-    Daytona,
     DaytonaBadRequestError,
-    DaytonaConfig,
     Sandbox,
     SessionExecuteRequest,
 )
 
 from corral.server.routes.toolbox.info import parse_listening
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 
 
 @pytest.fixture
@@ -50,7 +48,7 @@ def test_variables_are_set_for_programs_to_come(sandbox: Sandbox) -> None:
 
 
 def test_variables_of_the_creation_are_unset_also_after_a_restart(own_server: ServedProcess) -> None:
-    daytona = Daytona(DaytonaConfig(api_url=own_server.url, api_key=own_server.key))
+    daytona = make_client(own_server)
     given = {"GIVEN": "1", "OTHER": "2", "SECRET": "place:holder"}
     sandbox = daytona.create(CreateSandboxFromSnapshotParams(env_vars=given))
     seen = 'echo "${GIVEN-none} ${OTHER-none} ${SECRET-none} ${LANG-none}"'

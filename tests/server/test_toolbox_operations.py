@@ -14,11 +14,11 @@ import daytona_toolbox_api_client as sync_api
 import daytona_toolbox_api_client_async as async_api
 import httpx
 import pytest
-from daytona import AsyncDaytona, Daytona, DaytonaConfig, DaytonaError
+from daytona import AsyncDaytona, DaytonaConfig, DaytonaError
 from daytona_toolbox_api_client.exceptions import ApiException
 
 from support import toolbox_rows  # noqa: F401 - fills the table
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 from support.toolbox import ABSENT, OPERATIONS, TABLE, Blocking, World, list_operations
 
 GUARD_SECONDS = 60
@@ -31,7 +31,7 @@ def test_the_table_has_every_operation_of_the_generated_client() -> None:
 
 @pytest.fixture(scope="module")
 def plain_world(server: ServedProcess) -> Iterator[World]:
-    client = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key))
+    client = make_client(server)
     box = client.create()
     yield World(box, is_async=False)
     client.delete(box)

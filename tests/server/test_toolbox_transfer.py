@@ -14,7 +14,7 @@ import pytest
 from daytona import AsyncDaytona, Daytona, DaytonaError, FileDownloadRequest, FileUpload, Sandbox
 from daytona.common.errors import DaytonaFileNotFoundError
 
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 
 MIB = 1024 * 1024
 HALF = (
@@ -84,9 +84,8 @@ async def test_the_async_client_does_the_same(async_daytona: AsyncDaytona) -> No
 
 
 def test_large_files_stream_with_flat_memory(daytona: Daytona, own_server: ServedProcess) -> None:
-    from daytona import DaytonaConfig
 
-    box = Daytona(DaytonaConfig(api_url=own_server.url, api_key=own_server.key)).create()
+    box = make_client(own_server).create()
     box.fs.upload_file(b"warm", "warm")
     box.fs.download_file("warm")
     before = peak_memory(own_server)

@@ -11,11 +11,26 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corral.backends.embedded.backend import EmbeddedBackend
 
+if TYPE_CHECKING:
+    from daytona import Daytona
+
 KEY = "a-key-for-tests-0123456789"
 _READY_SECONDS = 60.0
+
+
+_clients: list[Daytona] = []
+
+
+def make_client(server: ServedProcess) -> Daytona:
+    """The official client of a server. It is kept: it has no way to close its connections, and the collector warns."""
+    from daytona import Daytona, DaytonaConfig
+
+    _clients.append(Daytona(DaytonaConfig(api_url=server.url, api_key=server.key)))
+    return _clients[-1]
 
 
 class ServedProcess:

@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from daytona import Daytona, DaytonaConfig
 
 from corral.adapters.ag2 import CorralEnvironment, DaytonaEnvironment, DockerEnvironment, LocalEnvironment
 from corral.adapters.ag2.environments import EnvironmentBase
 from corral.backends.daytona import DaytonaBackend
 from corral.backends.docker import DockerBackend
 from support.dockerd import Daemon
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 
 _DOCKER = (pytest.mark.needs_docker, pytest.mark.timeout(240))
 
@@ -31,7 +30,7 @@ Living = Callable[[], list[str]]
 @pytest.fixture
 def living(server: ServedProcess) -> Living:
     """The names of the sandboxes that the server has."""
-    client = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key))
+    client = make_client(server)
     return lambda: [box.name for box in client.list() if box.state not in ("destroyed", "destroying")]
 
 

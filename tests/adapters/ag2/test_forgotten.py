@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from daytona import Daytona, DaytonaConfig
 
 from adapters.ag2.conftest import Living
 from support.dockerd import Daemon
 from support.leftovers import instance_mark, list_files, list_groups, list_loops, wait_until
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 
 pytestmark = pytest.mark.needs_userns
 
@@ -224,7 +223,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("kind", SERVED)
 def test_killed_at_a_service(kind: str, service: ServedProcess) -> None:
     """Nobody is there to delete it: the service stops it when it was unused for minutes, and deletes it then."""
-    client = Daytona(DaytonaConfig(api_url=service.url, api_key=service.key))
+    client = make_client(service)
     before = {box.id for box in client.list()}
     with subprocess.Popen(argv(kind, KILLED), stdout=subprocess.PIPE) as program:
         assert program.stdout is not None

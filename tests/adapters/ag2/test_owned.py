@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, Daytona, DaytonaConfig, Resources
+from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, DaytonaConfig, Resources
 from daytona import CreateSandboxFromImageParams as FromImage
 
 from adapters.ag2.agents import ask
@@ -21,7 +21,7 @@ from corral.adapters.ag2 import (
 from corral.adapters.ag2.service import ServiceBackend, fields_of
 from corral.door import make_spec
 from support.dockerd import Daemon
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 
 pytestmark = pytest.mark.needs_userns
 
@@ -41,7 +41,7 @@ async def test_a_client_and_parameters_of_the_sdk(server: ServedProcess, living:
     async with sandbox as entered:
         assert entered is sandbox
         assert "Mine, by name" in living()
-        told = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key)).get("Mine, by name")
+        told = make_client(server).get("Mine, by name")
         assert told.labels["team"] == "red"
         assert told.auto_stop_interval  # 0 would be for ever
         assert isinstance(sandbox, framework.get("tools.sandbox", "Sandbox"))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaConfig
+from daytona import CreateSandboxFromSnapshotParams, Daytona
 
 from adapters.ag2.conftest import Kind, Living
 from corral import SandboxGoneError
@@ -32,7 +32,7 @@ from corral.adapters.ag2 import (
 )
 from corral.adapters.ag2.environments import EnvironmentBase
 from corral.sync import Sandbox
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 
 pytestmark = pytest.mark.needs_userns
 
@@ -110,7 +110,7 @@ def test_1e6_after_delete_the_error_says_what_to_do(service: ServedProcess, livi
 
 
 def test_1e7_a_restart_waits_until_its_name_is_free(server: ServedProcess) -> None:
-    client = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key))
+    client = make_client(server)
     with DaytonaCodeExecutor(server.key, server.url, name="taken") as executor:
         executor.delete()
         other = client.create(CreateSandboxFromSnapshotParams(name="taken"))
@@ -122,7 +122,7 @@ def test_1e7_a_restart_waits_until_its_name_is_free(server: ServedProcess) -> No
 
 
 def test_1e8_the_service_ends_it_when_nobody_else_does(server: ServedProcess, hasty: DaytonaCodeExecutor) -> None:
-    told = Daytona(DaytonaConfig(api_url=server.url, api_key=server.key)).get(str(hasty.sandbox_id))
+    told = make_client(server).get(str(hasty.sandbox_id))
     assert told.auto_stop_interval is not None
     assert 0 < told.auto_stop_interval <= 60
     assert told.auto_delete_interval == 0  # as soon as it is stopped
