@@ -6,7 +6,7 @@ REQUIRE ?= root,user,userns,git,node,npm,network,docker,browser
 # Further arguments for pytest: make test ARGS="-k timeout -x"
 ARGS ?=
 # How many processes run tests at once; JOBS=0 runs them in one, for a debugger. More than processors, since many wait.
-JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
+JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 2 )))
 # Only some stages of check-all: make check-all STAGES="prove clients"
 STAGES ?=
 # PACKAGES=no keeps `make test` as root from installing missing Debian packages.
@@ -20,7 +20,7 @@ RUN := $(VENV)/.run-installed
 DEV := $(VENV)/.dev-installed
 PYTEST := $(BIN)/python -m pytest
 # By test, not by file: whoever is done takes over tests of the others.
-SHARDED := $(PYTEST) --numprocesses=$(JOBS) --maxprocesses=4 --dist=worksteal
+SHARDED := $(PYTEST) --numprocesses=$(JOBS) --maxprocesses=8 --dist=worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

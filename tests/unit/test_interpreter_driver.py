@@ -4,6 +4,7 @@ import ast
 import asyncio
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from corral.interpreter.frames import MAX_EVENT_BYTES, FrameReader, parse_json
 from corral.interpreter.turn import Turn
 
 TOKEN = "0123456789abcdef"
+AGAIN_SECONDS = 5.0
 HANG_GUARD_SECONDS = 60
 
 
@@ -289,6 +291,9 @@ def test_interrupt_keeps_the_state(driver: Driver) -> None:
             seen += os.read(driver.process.stdout.fileno(), 65536)
         early = driver.reader.feed(seen)
         os.killpg(driver.process.pid, signal.SIGINT)
+        # As the host does: a signal just before a blocking call is seen by Python only after it, so there is a second.
+        while not select.select([driver.process.stdout], [], [], AGAIN_SECONDS)[0]:
+            os.killpg(driver.process.pid, signal.SIGINT)
         run = Run(early + driver.read_until("end"))
         assert run.state == "interrupted", code
         assert run.get("error")["name"] == "KeyboardInterrupt"

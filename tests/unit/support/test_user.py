@@ -30,7 +30,8 @@ def test_ordinary_user_imports_corral_from_a_copy(ordinary_user: OrdinaryUser) -
 
 @pytest.mark.needs_root
 @pytest.mark.needs_user
-def test_process_left_behind_fails_the_test_and_is_killed() -> None:
+def test_process_left_behind_fails_the_test_and_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.user.GRACE_SECONDS", 1.0)
     with pytest.raises(AssertionError, match="left behind"), open_ordinary_user(distributions=()) as user:  # noqa: PT012 - the leaving is what raises
         user.run_argv(["setsid", "--fork", "sh", "-c", "exec sleep 1000 >/dev/null 2>&1 </dev/null"])
         assert len(user.list_processes()) == 1
