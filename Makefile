@@ -13,6 +13,8 @@ STAGES ?=
 PACKAGES ?= yes
 
 export PYTHON PACKAGES
+# Tests start hundreds of Pythons, and each would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin

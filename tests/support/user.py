@@ -116,7 +116,7 @@ def open_ordinary_user(*, distributions: Iterable[str] = ("click", "packaging"))
     try:
         folder.chmod(0o755)
         library = folder / "library"
-        shutil.copytree(ROOT / "src", library, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "src", library)  # with what is compiled: the times of the files are kept
         for name in _find_closure(distributions):
             _copy_distribution(name, library=library)
         _make_readable(library)

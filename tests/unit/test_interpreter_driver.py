@@ -22,7 +22,6 @@ from corral.interpreter.frames import MAX_EVENT_BYTES, FrameReader, parse_json
 from corral.interpreter.turn import Turn
 
 TOKEN = "0123456789abcdef"
-AGAIN_SECONDS = 5.0
 HANG_GUARD_SECONDS = 60
 
 
@@ -289,12 +288,11 @@ def test_interrupt_keeps_the_state(driver: Driver) -> None:
         seen = b""
         while b"go\n" not in seen:
             seen += os.read(driver.process.stdout.fileno(), 65536)
-        early = driver.reader.feed(seen)
         os.killpg(driver.process.pid, signal.SIGINT)
         # As the host does: a signal just before a blocking call is seen by Python only after it, so there is a second.
-        while not select.select([driver.process.stdout], [], [], AGAIN_SECONDS)[0]:
+        while not select.select([driver.process.stdout], [], [], 5)[0]:
             os.killpg(driver.process.pid, signal.SIGINT)
-        run = Run(early + driver.read_until("end"))
+        run = Run(driver.reader.feed(seen) + driver.read_until("end"))
         assert run.state == "interrupted", code
         assert run.get("error")["name"] == "KeyboardInterrupt"
         assert "driver.py" not in run.get("error")["traceback"], code
