@@ -1,8 +1,10 @@
 """Recorded programs, sessions and terminals of detached sandboxes: their keeper holds them, whoever comes and goes."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -48,7 +50,12 @@ async def box(backend: EmbeddedBackend) -> AsyncIterator[EmbeddedSandbox]:
 
 def record_bytes(backend: EmbeddedBackend, sandbox_id: str) -> int:
     folder = backend.data_folder / "sandboxes" / sandbox_id / "records"
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # the oldest pieces go while we count
+            found = path.stat()
+            size += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return size
 
 
 async def first(recorded: Recorded, text: bytes) -> Entry:

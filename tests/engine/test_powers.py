@@ -380,6 +380,7 @@ async def test_ephemeral_sandbox_can_begin_with_a_snapshot_and_give_none(backend
 
 
 @pytest.mark.needs_root
+@pytest.mark.check
 async def test_many_snapshots_stack(backend: EmbeddedBackend) -> None:
     box = await backend.create(Spec())
     for number in range(40):

@@ -65,7 +65,10 @@ def test_sessions_terminals_contexts_and_logs_outlive_a_killed_server(own_server
     process.connect_pty_session("t").disconnect()
 
 
-@pytest.mark.parametrize("printed", ["", "print('y' * 60000)"], ids=["quiet", "flooding"])
+@pytest.mark.parametrize(
+    "printed",
+    [pytest.param("", id="quiet"), pytest.param("print('y' * 60000)", id="flooding", marks=pytest.mark.check)],
+)
 def test_a_run_that_nobody_listens_to_ends_with_the_next_server(own_server: ServedProcess, printed: str) -> None:
     """Its time limit went with the server that kept it; and nothing else could run in its context."""
     box = make_client(own_server).create()
