@@ -178,6 +178,7 @@ def test_doctor_proves(corral: Corral) -> None:
 @pytest.mark.check
 def test_bench_measures(corral: Corral) -> None:
     ended = corral("bench", "--runs", "1", "--rounds", "3", "--json", timeout=120)
+    assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     contest = {row["task"]: row for row in said["contest"]}
     assert contest["exec true"]["ratio_to_plain"]["plain"] == 1

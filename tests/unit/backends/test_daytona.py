@@ -282,3 +282,14 @@ def test_what_is_sent_inside_stands_alone() -> None:
     compile(text, "inside", "exec")
     assert b"from corral" not in text
     assert b"import corral" not in text
+
+
+@pytest.mark.parametrize(("deadline", "handed_out"), [("", True), ("99999999999.0", True), ("1.0", False)])
+async def test_sandbox_of_a_token_whose_time_is_over_is_not_handed_out(deadline: str, handed_out: bool) -> None:
+    """It may still be there: who made it is just deleting it."""
+    found = SimpleNamespace(state="started", labels={life.DEADLINE: deadline} if deadline else {})
+
+    async def get(name: str) -> Any:
+        return found
+
+    assert await DaytonaBackend._find_by_token(SimpleNamespace(get=get), "name") is (found if handed_out else None)

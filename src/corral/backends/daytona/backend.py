@@ -184,7 +184,9 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
             if error.status != 404:
                 raise
             return None
-        if life.state_of(box) == "started":
+        deadline = life.deadline_of(box.labels or {})
+        over = deadline is not None and deadline <= time.time()  # who made it is deleting it, or the service will
+        if life.state_of(box) == "started" and not over:
             return box
         await asyncio.sleep(0.1)
         return None

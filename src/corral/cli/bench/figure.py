@@ -95,7 +95,8 @@ async def _count_inside(box: SandboxBase) -> int:
 
 async def _measure_flood() -> Figure:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-c", _FLOOD, str(_OUTPUT_BYTES)),
+        # -P: a folder named corral that lies here is not ours
+        *(sys.executable, "-P", "-c", _FLOOD, str(_OUTPUT_BYTES)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         env=environment(),
