@@ -136,7 +136,7 @@ async def test_crowd_of_dependencies_is_given_up(index: Index) -> None:
         await index.gather("one")
 
 
-@pytest.mark.parametrize("kind", ["none", "bomb", "two", "twice", "lie", "not-a-zip", "no-wheel", "version"])
+@pytest.mark.parametrize("kind", ["none", "bomb", "two", "twice", "dotted", "lie", "not-a-zip", "no-wheel", "version"])
 def test_wheel_that_can_not_be_read_is_a_typed_error(tmp_path: Path, kind: str) -> None:
     wheel = make_wheel(
         tmp_path,
@@ -149,6 +149,8 @@ def test_wheel_that_can_not_be_read_is_a_typed_error(tmp_path: Path, kind: str) 
     with zipfile.ZipFile(wheel, "a") as file:
         if kind == "two":
             file.writestr("odd-2.0.dist-info/METADATA", text)
+        elif kind == "dotted":  # pip takes it for the same, and the last one counts
+            file.writestr("odd-1.0.dist-info/./METADATA", text)
         elif kind == "twice":
             with pytest.warns(UserWarning, match="Duplicate name"):
                 file.writestr("odd-1.0.dist-info/METADATA", text)

@@ -8,6 +8,7 @@ depend on, and ask for that by name in turn, until nothing is missing. An addres
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import zipfile
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -182,7 +183,7 @@ def read_wheel(path: Path) -> Wheel:
 
 
 def _is_metadata(name: str) -> bool:
-    folder, _, rest = name.partition("/")
+    folder, _, rest = posixpath.normpath(name).partition("/")  # pip takes `x.dist-info/./METADATA` for it, too
     return folder.endswith(".dist-info") and rest == "METADATA"
 
 
