@@ -173,6 +173,15 @@ def test_folder_of_a_stranger_gets_no_key(stranger: Listener, monkeypatch: pytes
     assert stranger.heard == []
 
 
+def test_state_that_a_folder_claims_is_harmless_on_a_terminal() -> None:
+    run = send_run()
+    definition = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(definition | {"state": "\x1b]0;owned\x07"}))
+    listed = corral("list", "--artifacts", str(run.parent))
+    assert "?]0;owned?" in listed.output
+    assert "\x1b" not in listed.output
+
+
 async def test_sdk_reads_no_file(stranger: Listener, tmp_path: Path) -> None:
     """It would fill what it was not given from `.env` and `.env.local`, and turn on tracing if they say so."""
     theirs = (

@@ -129,6 +129,10 @@ def _close(folder: int, path: str) -> None:
     try:
         fcntl.flock(inside, fcntl.LOCK_EX)  # who comes second must not take what the first has made for old
         _close_all(inside, path)
+        if not _is_closed(folder, path):  # vfat, and shares of other systems, may say yes and do nothing
+            raise UnsafeFolderError(
+                f"{refused}others can read it, and its file system does not let us change that", hint=_CHOOSE
+            )
     finally:
         os.close(inside)
 

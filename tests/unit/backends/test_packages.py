@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,30 @@ async def test_wheel_that_depends_on_an_address_is_refused(index: Index, tmp_pat
     index.add("good", "1.0", "bad")
     with pytest.raises(SpecError, match="evil"):
         await index.provide("good")
+    assert index.nothing_is_left()
+
+
+async def test_pip_follows_nothing_where_it_judges_otherwise(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip has a `packaging` of its own: for an older one `sys_platform > "a"` holds, for ours it never does.
+
+    Then it would fetch what lies there. It can't build it, but it unpacks it first, and older ones write through links.
+    """
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    archive = tmp_path / "evil-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        link = tarfile.TarInfo("evil-1.0/link")
+        link.type, link.linkname = tarfile.SYMTYPE, str(outside)
+        for member in (tarfile.TarInfo("evil-1.0/setup.py"), link, tarfile.TarInfo("evil-1.0/link/planted")):
+            tar.addfile(member)
+    index.add("one", "1.0", f'evil @ {archive.as_uri()} ; sys_platform > "a"')
+    index.add("two", "1.0", f"evil @ {archive.as_uri()}")
+    assert await index.provide("one") == {"one": "1.0"}
+    monkeypatch.setattr("corral.backends.embedded.wheels._applies", lambda requirement, _: requirement.url is None)
+    assert await index.provide("two") == {"two": "1.0"}  # whatever pip's version
+    assert not list(outside.iterdir())
     assert index.nothing_is_left()
 
 

@@ -136,7 +136,7 @@ async def test_crowd_of_dependencies_is_given_up(index: Index) -> None:
         await index.gather("one")
 
 
-@pytest.mark.parametrize("kind", ["none", "bomb", "two", "twice", "lie", "not-a-zip", "no-wheel", "version"])
+@pytest.mark.parametrize("kind", ["none", "bomb", "two", "twice", "dotted", "lie", "not-a-zip", "no-wheel", "version"])
 def test_wheel_that_can_not_be_read_is_a_typed_error(tmp_path: Path, kind: str) -> None:
     wheel = make_wheel(
         tmp_path,
@@ -149,6 +149,8 @@ def test_wheel_that_can_not_be_read_is_a_typed_error(tmp_path: Path, kind: str) 
     with zipfile.ZipFile(wheel, "a") as file:
         if kind == "two":
             file.writestr("odd-2.0.dist-info/METADATA", text)
+        elif kind == "dotted":  # pip takes it for the same, and the last one counts
+            file.writestr("odd-1.0.dist-info/./METADATA", text)
         elif kind == "twice":
             with pytest.warns(UserWarning, match="Duplicate name"):
                 file.writestr("odd-1.0.dist-info/METADATA", text)
@@ -163,3 +165,21 @@ def test_wheel_that_can_not_be_read_is_a_typed_error(tmp_path: Path, kind: str) 
         wheel = wheel.rename(tmp_path / "odd-1.0.tar.gz")
     with pytest.raises(SpecError, match="odd"):
         read_wheel(wheel)
+
+
+@pytest.mark.parametrize("place", ["odd-1.0.dist-info/entry_points.txt", "odd-1.0.dist-info/./entry_points.txt"])
+@pytest.mark.parametrize("name", ["/tmp/x", "../../x", "fine = a:b\n../x"])
+def test_script_that_would_be_written_elsewhere_is_refused(tmp_path: Path, name: str, place: str) -> None:
+    wheel = make_wheel(tmp_path, "odd")
+    with zipfile.ZipFile(wheel, "a") as file:
+        file.writestr(place, f"[types]\ntext/plain = a:b\n[console_scripts]\n{name} = odd:main\n")
+    with pytest.raises(SpecError, match="script that is a path"):
+        read_wheel(wheel)
+
+
+def test_script_with_a_name_and_other_entry_points_are_taken(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "even")
+    with zipfile.ZipFile(wheel, "a") as file:
+        text = "[console_scripts]\n# a/b\neven-3.11 = even:main [extra]\n[types]\ntext/plain = even:show\n"
+        file.writestr("even-1.0.dist-info/entry_points.txt", text)
+    assert read_wheel(wheel).name == "even"

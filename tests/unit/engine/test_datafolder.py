@@ -75,6 +75,14 @@ def test_old_folder_that_others_could_read_is_closed(tmp_path: Path) -> None:
     assert [path.name for path in (folder / "runtimes").iterdir()] == ["typescript"]
 
 
+def test_file_system_that_keeps_no_modes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    monkeypatch.setattr(os, "fchmod", lambda *_: None)  # as on some: it says yes, and nothing changes
+    with pytest.raises(UnsafeFolderError, match="file system"):
+        secure(data)
+
+
 def test_what_is_closed_already_is_left_alone(tmp_path: Path) -> None:
     (make_part(tmp_path / "data", "base") / "0123456789abcdef").mkdir()
     secure(tmp_path / "data")

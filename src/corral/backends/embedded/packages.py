@@ -118,9 +118,11 @@ async def _install_by_pip(packages: tuple[str, ...], unfinished: Path) -> None:
         await asyncio.to_thread(_move, [wheel.path for wheel in wheels], chosen)
         await asyncio.to_thread(unfinished.mkdir)
         if wheels:
-            # Only these wheels, which have been read: no index and no setting of the user can bring in another one.
+            # Only these wheels, which have been read: no index and no setting of the user can bring in another one, nor
+            # can what they depend on, which pip may read and judge in another way than we have (--no-deps).
             env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-            options = [*quiet, "--no-compile", "--no-index", "--find-links", str(chosen), "--target", str(unfinished)]
+            options = [*quiet, "--no-deps", "--no-compile", "--no-index", "--find-links", str(chosen)]
+            options += ["--target", str(unfinished)]
             pins = [f"{wheel.name}=={wheel.version}" for wheel in wheels]
             argv = [*pip_command(), "install", *options, "--", *pins]
             _expect(packages, await _run(argv, env | {"PIP_CONFIG_FILE": os.devnull}))

@@ -8,6 +8,7 @@ depend on, and ask for that by name in turn, until nothing is missing. An addres
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import zipfile
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -153,16 +154,20 @@ def read_wheel(path: Path) -> Wheel:
     """What a wheel says of itself. Nothing in it is trusted.
 
     Raises:
-        SpecError: not a wheel, or METADATA is missing, there twice, too large or malformed.
+        SpecError: not a wheel, or METADATA is missing, there twice, too large or malformed; or a script is a path.
     """
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
         with zipfile.ZipFile(path) as file:
-            entries = [each for each in file.infolist() if _is_metadata(each.filename)]
+            entries = [each for each in file.infolist() if _is_of_info(each.filename, "METADATA")]
             if len(entries) != 1 or entries[0].file_size > _MAX_METADATA_BYTES:
                 raise SpecError(f"{path.name}: its METADATA is missing, there twice, or too large", hint=_OTHER)
             with file.open(entries[0]) as member:
                 text = member.read(_MAX_METADATA_BYTES + 1)  # what the directory says of the size may be a lie
+            for each in file.infolist():
+                if _is_of_info(each.filename, "entry_points.txt"):
+                    with file.open(each) as member:
+                        _check_scripts(member.read(_MAX_METADATA_BYTES + 1), path.name)
     except (InvalidWheelFilename, zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError) as error:
         if isinstance(error, SpecError):
             raise
@@ -181,9 +186,25 @@ def read_wheel(path: Path) -> Wheel:
         raise SpecError(f"{path.name} depends on what can't be read: {error.message}", hint=_OTHER) from error
 
 
-def _is_metadata(name: str) -> bool:
-    folder, _, rest = name.partition("/")
-    return folder.endswith(".dist-info") and rest == "METADATA"
+def _is_of_info(name: str, file: str) -> bool:
+    folder, _, rest = posixpath.normpath(name).partition("/")  # pip takes `x.dist-info/./METADATA` for it, too
+    return folder.endswith(".dist-info") and rest == file
+
+
+def _check_scripts(text: bytes, wheel: str) -> None:
+    """pip writes a program for each name in two sections, and newer ones take `/etc/x` and `../x` for a name.
+
+    Raises:
+        SpecError: there is a path, or there is more than can be read.
+    """
+    section = ""
+    for line in map(str.strip, text.decode("utf-8", "replace").splitlines()):  # as importlib.metadata does
+        if line.startswith("[") and line.endswith("]"):
+            section = line.strip("[]").strip()
+        elif section in ("console_scripts", "gui_scripts") and "/" in line and not line.startswith("#"):
+            raise SpecError(f"{wheel} has a script that is a path: {line[:100]!r}", hint=_OTHER)
+    if len(text) > _MAX_METADATA_BYTES:
+        raise SpecError(f"{wheel}: its entry points are too large", hint=_OTHER)
 
 
 def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:

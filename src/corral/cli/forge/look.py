@@ -56,7 +56,7 @@ def list_runs(artifacts: Path, as_json: bool) -> int:
         return 0
     rows = [
         [
-            row["run"], row["state"], show_seconds(row["seconds"]), str(row["candidates"]),
+            row["run"], plain(row["state"]), show_seconds(row["seconds"]), str(row["candidates"]),
             plain(", ".join(row["winners"]) or "-"), plain(row["objective"]),
         ]
         for row in found
