@@ -1,7 +1,8 @@
 """What may be asked for as a Python package: a name, extras, versions and a marker. Never an address, path or option.
 
 pip builds whatever an address or a path leads to, on the host, also when it is told to take wheels only. So the texts
-are parsed here, by the library that pip itself parses them with, and only the canonical form of the result goes on.
+are parsed here, by the library that pip is built on as well, and only the canonical form of the result goes on. The
+copy inside pip may be older and judge otherwise, so pip is never asked to judge what was judged here.
 """
 
 from __future__ import annotations

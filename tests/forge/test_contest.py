@@ -241,7 +241,7 @@ async def test_functions_drive_agents(tmp_path: Path) -> None:
     found = {attempt.candidate: attempt for attempt in result.attempts}
     assert {name: attempt.outcome for name, attempt in found.items()} == {
         "drives": "ok", "plainly": "ok", "fails": "crashed", "hangs": "timeout",
-    }  # fmt: skip
+    }, [attempt.reason for attempt in found.values()]  # fmt: skip
     assert found["drives"].log == "asked for goal\n"
     assert found["fails"].reason == "exit code 1: ValueError: no idea"
     assert (tmp_path / "run/plainly/artifact.md").read_text() == "plain"

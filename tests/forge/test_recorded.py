@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from corral.backends.embedded import EmbeddedBackend
+from corral.backends.embedded.files import EmbeddedFiles
 from corral.cli.root import root
 from corral.forge import recorded
 from corral.forge.recorded import (
@@ -234,19 +236,26 @@ def test_callback_that_fails_loses_only_itself(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.needs_userns
 @pytest.mark.parametrize(
-    ("limits", "message", "failure"),
+    ("limits", "stalled", "message"),
     [
-        (Limits(create=1e-6), "Could not create sandbox", "infrastructure"),
-        (Limits(upload=1e-6), "Could not write script", "infrastructure"),
-        (Limits(read=1e-6), "Could not read artifact", "infrastructure"),
+        (Limits(create=0.05), (EmbeddedBackend, "create"), "Could not create sandbox"),
+        (Limits(upload=0.05), (EmbeddedFiles, "write"), "Could not write script"),
+        (Limits(read=0.05), (EmbeddedFiles, "read"), "Could not read artifact"),
     ],
+    ids=["create", "upload", "read"],
 )
-def test_each_phase_has_its_own_time_and_message(limits: Limits, message: str, failure: str) -> None:
+def test_each_phase_has_its_own_time_and_message(
+    limits: Limits, stalled: tuple[type, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stall(*args: object, **wishes: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(*stalled, stall)
     result = run_candidate_in_daytona("a", script("a.py", GOOD), "x", "out.md", backend="embedded", limits=limits)
     assert not result.success
-    assert str(result.error_message).startswith(f"{message}: timed out after 1e-06 seconds")
+    assert str(result.error_message).startswith(f"{message}: timed out after 0.05 seconds")
     assert isinstance(result, recorded.CandidateRun)
-    assert result.failure == failure
+    assert result.failure == "infrastructure"
 
 
 @pytest.mark.needs_userns
