@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from corral.adapters.pydantic_ai.runtime import RuntimeConfig
+from corral.backends.embedded.keepers import spec_from
 from corral.errors import SpecError
 from corral.forge.candidate import Candidate
 from corral.image import Image
@@ -160,3 +161,8 @@ def test_image_keeps_addresses_because_they_are_fetched_and_built_inside_it() ->
     assert "'mine @ git+https://example.org/mine'" in built.dockerfile
     scoped = RuntimeConfig(name="x", base_image="node:20", packages=["@scope/x"], package_manager="npm")
     assert "@scope/x" in scoped.make_spec().image.dockerfile  # type: ignore[union-attr]
+
+
+def test_sandbox_of_an_earlier_version_that_took_an_address_can_be_read() -> None:
+    spec = {"packages": ["numpy>=2", "x @ file:///x"], "resources": {}}
+    assert spec_from({"spec": spec}).packages == ("numpy>=2",)

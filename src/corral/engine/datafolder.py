@@ -222,7 +222,9 @@ def _is_shared(found: os.stat_result) -> bool:
     except KeyError:
         return True
     private = owner.pw_gid == found.st_gid and group.gr_name == owner.pw_name
-    return not private or any(member != owner.pw_name for member in group.gr_mem)
+    if not private or any(member != owner.pw_name for member in group.gr_mem):
+        return True
+    return any(each.pw_gid == found.st_gid and each.pw_uid != found.st_uid for each in pwd.getpwall())
 
 
 def _has_access_list(folder: int) -> bool:

@@ -229,10 +229,14 @@ def test_file_in_its_place_is_an_error_of_ours(tmp_path: Path) -> None:
         secure(is_file(tmp_path))
 
 
-def give_groups(monkeypatch: pytest.MonkeyPatch, *, group: str, members: list[str]) -> None:
-    """Who runs the tests is called ann, and their group as given."""
-    person = pwd.struct_passwd(("ann", "x", os.geteuid(), os.getegid(), "", "/", "/bin/sh"))
+def give_groups(
+    monkeypatch: pytest.MonkeyPatch, *, group: str, members: list[str], others: dict[str, int] | None = None
+) -> None:
+    """Who runs the tests is called ann, and their group as given; `others` have names and primary groups."""
+    person = pwd.struct_passwd(("ann", "x", os.geteuid(), os.getegid(), "", "/", ""))
+    people = [pwd.struct_passwd((name, "x", 77, gid, "", "/", "")) for name, gid in (others or {}).items()]
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: person)
+    monkeypatch.setattr(pwd, "getpwall", lambda: [person, *people])
     monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((group, "x", gid, members)))
 
 
@@ -257,6 +261,12 @@ def test_folder_of_a_group_with_others_is_refused(
 ) -> None:
     give_groups(monkeypatch, group=group, members=members)
     with pytest.raises(UnsafeFolderError, match=r"others can write to .*above \(mode 0775"):
+        secure(make_for_group(tmp_path))
+
+
+def test_group_that_is_anothers_first_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_groups(monkeypatch, group="ann", members=[], others={"bob": os.getegid(), "eve": os.getegid() + 1})
+    with pytest.raises(UnsafeFolderError, match="others can write"):
         secure(make_for_group(tmp_path))
 
 

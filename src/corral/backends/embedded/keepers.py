@@ -25,6 +25,7 @@ from corral.engine.errors import EngineError, GoneError
 from corral.engine.layers import LayerStore
 from corral.engine.state import SOCKET_NAME, DataFolder, is_held, read_state
 from corral.errors import SandboxGoneError, SandboxStoppedError, SpecError
+from corral.requirement import check_packages
 from corral.results import SandboxInfo, SandboxState
 from corral.spec import Lifetime, Resources, Spec
 
@@ -207,9 +208,19 @@ def _stopped(sandbox_id: str) -> SandboxStoppedError:
     return SandboxStoppedError("the sandbox is stopped", sandbox_id=sandbox_id, op="connect", hint=hint)
 
 
+def _is_named(package: str) -> bool:
+    """Earlier versions took addresses as well. Such a sandbox is there, and must be possible to end."""
+    try:
+        check_packages([package])
+    except SpecError:
+        return False
+    return True
+
+
 def spec_from(info: dict[str, Any]) -> Spec:
     """The wish of a detached sandbox, as far as its keeper was told."""
     kept = dict(info["spec"])
+    kept["packages"] = tuple(filter(_is_named, kept.get("packages", ())))
     resources = Resources(**kept.pop("resources"))
     lifetime = Lifetime(seconds=info.get("lifetime_seconds"), idle_seconds=info.get("idle_seconds"))
     return Spec(**kept, name=info.get("name"), labels=info.get("labels", {}), resources=resources, lifetime=lifetime)
