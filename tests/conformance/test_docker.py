@@ -18,7 +18,7 @@ from corral.errors import BackendUnavailableError
 from corral.image import Image
 from corral.protocol import Backend
 from corral.testing.pytest import conformance_tests
-from support.dockerd import Daemon, find_busybox, find_lack, load_busybox, open_daemon
+from support.dockerd import Daemon, find_busybox, load_busybox, open_daemon
 from support.tiers import further_backend
 
 _ORDER = "the daemon reads both streams apart, and the order between them is lost there"
@@ -238,16 +238,13 @@ def test_a_recipe_runs_commands_and_a_failure_is_told_and_leaves_nothing(daemon:
     assert daemon.count() == before
 
 
-BUSYBOX = find_busybox() if find_lack() is None else None
-
-
 @pytest.mark.backends
-@pytest.mark.skipif(BUSYBOX is None, reason="there is no static busybox here (Debian's package busybox-static)")
+@pytest.mark.needs_busybox
 def test_busybox_alone_is_enough(daemon: Daemon) -> None:
     """An image without coreutils, bash, Python or any library."""
 
     async def use() -> None:
-        backend = DockerBackend(host=daemon.host, image=load_busybox(daemon, str(BUSYBOX)))
+        backend = DockerBackend(host=daemon.host, image=load_busybox(daemon, str(find_busybox())))
         box = await backend.create(make_spec())
         assert (await box.exec("pwd; id -u; cat", stdin="typed")).stdout == "/home/daytona\n1000\ntyped"
         odd = "a b/don't\n-v\udcff"

@@ -11,9 +11,8 @@ from corral.protocol import Backend
 from corral.testing.check import Check
 from corral.testing.pytest import conformance_tests
 from support.dockerd import Daemon
-from support.podman import find_lack, open_podman
+from support.podman import open_podman
 
-_LACK = find_lack()
 _ORDER = "the daemon reads both streams apart, and the order between them is lost there"
 CANNOT = {
     "streams_are_apart_and_in_order": _ORDER,
@@ -27,7 +26,7 @@ _services: list[Daemon] = []
 pytestmark = [
     pytest.mark.backends,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(_LACK is not None, reason=f"podman can't be tried here: {_LACK}"),
+    pytest.mark.needs_podman,
 ]
 
 

@@ -201,6 +201,11 @@ def find_busybox() -> str | None:
     return found
 
 
+def find_busybox_lack() -> str | None:
+    """Why `find_busybox` finds none."""
+    return None if find_busybox() else "there is no busybox without libraries on PATH (Debian's package busybox-static)"
+
+
 def load_busybox(daemon: Daemon, busybox: str) -> str:
     """An image with busybox and nothing else; gives its name."""
     applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True, timeout=30).stdout.split()

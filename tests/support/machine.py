@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from support import browser, dockerd, user
+from support import browser, dockerd, podman, user
 
 CLONE_NEWUSER = 0x10000000
 
@@ -94,6 +94,8 @@ NEEDS: dict[str, Need] = {
     "npm": Need("npm is installed", _find_program("npm")),
     "network": Need("packages can be fetched", _probe_network),
     "docker": Need("a Docker daemon can be started", dockerd.find_lack),
+    "podman": Need("a podman service can be started", podman.find_lack),
+    "busybox": Need("there is a static busybox", dockerd.find_busybox_lack),
     "browser": Need("Chromium is installed and starts", browser.find_lack),
 }
 
