@@ -141,8 +141,10 @@ async def test_working_folder_is_not_looked_at(index: Index, tmp_path: Path, mon
     index.add("two")
     monkeypatch.chdir(here)
     monkeypatch.delenv("UV_CONFIG_FILE")  # with it, uv looks for no other file
-    monkeypatch.setenv("UV_NO_INDEX", "1")
-    monkeypatch.setenv("UV_FIND_LINKS", str(index.wheels))
+    own = tmp_path / "config/uv/uv.toml"  # the user's, which holds all the same
+    own.parent.mkdir(parents=True)
+    own.write_text(f'no-index = true\nfind-links = ["{index.wheels}"]\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     index.data = Path("data")  # which may be given relative to it all the same
     assert await index.provide("one") == {"one": "1.0", "two": "1.0"}
     assert list((here / "data/packages").glob("*/two.py"))
