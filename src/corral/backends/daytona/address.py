@@ -73,7 +73,7 @@ def choose_address(sources: Sequence[Address]) -> Address | None:
     """The first source that has a key, with the address of that same source; None if there is no key at all.
 
     Raises:
-        SpecError: half of it is in one source and half in another, so that nobody knows which address the key is for.
+        SpecError: half of it is in one source and half in another, so it is unknown which address the key is for.
     """
     number = next((number for number, each in enumerate(sources) if each.has_key), None)
     if number is None:
