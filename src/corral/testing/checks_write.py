@@ -10,6 +10,7 @@ from corral.errors import (
     SandboxFileNotFoundError,
     SandboxIsFolderError,
     SandboxNoSpaceError,
+    SandboxNotFolderError,
     SandboxPermissionError,
 )
 from corral.sandbox import SandboxBase
@@ -50,7 +51,8 @@ async def write_keeps_the_mode(context: Context) -> None:
 
 
 @check(promise="files.write", title="append adds, exclusive refuses, parents=False makes no folder",
-       raises=("files.write:SandboxFileExistsError", "files.write:SandboxFileNotFoundError"))  # fmt: skip
+       raises=("files.write:SandboxFileExistsError", "files.write:SandboxFileNotFoundError",
+               "files.write:SandboxNotFolderError"))  # fmt: skip
 async def write_has_its_modes(context: Context) -> None:
     box = await context.open()
     await box.files.write("log", "one\n", append=True)
@@ -60,6 +62,8 @@ async def write_has_its_modes(context: Context) -> None:
     await raises(SandboxFileExistsError, box.files.write("log", pieces(b"x"), exclusive=True))
     await box.files.write("fresh", "x", exclusive=True)
     await raises(SandboxFileNotFoundError, box.files.write("no/such/folder/x", "x", parents=False))
+    await raises(SandboxNotFolderError, box.files.write("log/below", "x"))
+    await raises(SandboxNotFolderError, box.files.write("log/further/below", pieces(b"x")))
     equal(await names_in(box), ["fresh", "log"])
 
 
