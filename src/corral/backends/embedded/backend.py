@@ -130,6 +130,8 @@ class EmbeddedBackend(BackendPowers):
             )
         if not hello["hard_disk"]:
             notes.append("disk is measured now and then, deleted files left out; ephemeral=True makes it hard")
+        if not hello["uid_locks"]:
+            notes.append("no folder for locks in /run or /var/lib: any local user can take the ranges of user ids")
         if hello["trees"] != "cgroup":
             notes.append("pause stops processes by SIGSTOP: their parents can see it")
         return Capabilities(
