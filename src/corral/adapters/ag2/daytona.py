@@ -58,7 +58,7 @@ class DaytonaCodeExecutor(CodeExecutorBase):
         super().__init__()
         if importlib.util.find_spec("daytona") is None:
             raise ImportError(
-                "Missing dependencies for DaytonaCodeExecutor. Please install with: pip install ag2[daytona]"
+                "Missing dependencies for DaytonaCodeExecutor. Please install with: pip install 'corral[ag2,daytona]'"
             )
         if not timeout >= 1:
             raise ValueError("Timeout must be greater than or equal to 1.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from corral.engine.errors import EngineError, GoneError
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.state import DataFolder
 from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError
+from corral.languages import Language
 from corral.protocol import Command, PathLike
 from corral.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
 from corral.records import check_limit, check_name, name_taken
@@ -177,6 +179,15 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             **self._env,
         }
+
+    def _hint_for(self, language: Language) -> str:
+        """See `SandboxBase`. Sandboxes have the programs of this machine, and what was set up in the data folder."""
+        if language.name != "typescript":
+            return language.hint.replace(" inside", " on this machine")
+        command = ["corral", "setup", "typescript"]
+        if self._data_folder != settings.default_data_folder(configured=False):
+            command[1:1] = ["--data-dir", str(self._data_folder)]
+        return f"run `{shlex.join(command)}`, or {language.hint.replace(' inside', ' on this machine')}"
 
     async def _ping(self) -> None:
         """Raises: GoneError when there is no init any more."""
