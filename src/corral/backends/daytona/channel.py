@@ -61,7 +61,11 @@ def _boot_line(token: str, size: int) -> str:
         f'exec(compile(sys.stdin.buffer.read({size}),"corral","exec"),{{"__name__":"__main__"}})'
     )
     lacking = f'printf "<%s-no-python>" {token}; exit 9'
-    return f" unset HISTFILE; command -v python3 >/dev/null || {{ {lacking}; }}; exec python3 -I -S -c '{code}'\n"
+    # The terminal's is a login shell, whose profile may have set another PATH than the service's own calls have. What
+    # it was started with is still to be read. No /proc, or no PATH there: the profile's.
+    given = '{ tr "\\n\\0" " \\n" </proc/$$/environ | sed -n "/^PATH=/{s///p;q;}"; } 2>/dev/null'
+    find = f"p=$({given}); PATH=${{p:-$PATH}}; command -v python3 >/dev/null || {{ {lacking}; }}"
+    return f" unset HISTFILE; {find}; exec python3 -I -S -c '{code}'\n"
 
 
 class Channel:
