@@ -62,6 +62,7 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
 
 def kept_by_id(sandbox_id: str) -> list[str]:
     """Every map and set that has this id in it, wherever it is."""
+
     def has(each: object) -> bool:
         keys = list(each) if isinstance(each, dict | set) else []
         return any(sandbox_id in key if isinstance(key, tuple) else key == sandbox_id for key in keys)
