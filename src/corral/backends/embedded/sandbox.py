@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from corral.backends.embedded import exchange, kept, settings
 from corral.backends.embedded.files import EmbeddedFiles
@@ -48,6 +48,14 @@ class Grip(Protocol):
 
     def close(self) -> None:
         """Let go."""
+
+
+@runtime_checkable
+class HasSocket(Protocol):
+    """A grip with a socket to the holder of this one sandbox."""
+
+    def fileno(self) -> int:
+        """Of the socket."""
 
 
 class OwnedGrip:
@@ -238,6 +246,16 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         except (GoneError, SandboxGoneError):
             return False
         return True
+
+    async def wait_until_gone(self) -> None:
+        """See `TellsEnd`. Of a detached one its keeper tells, which is the last to go; of an owned one its init."""
+        self._ensure_open()
+        # A descriptor of our own: another may close the handle before we hear that we are cancelled.
+        descriptor = os.dup(self._grip.fileno() if isinstance(self._grip, HasSocket) else self._control.fileno())
+        try:
+            await exchange.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
 
     async def kill(self) -> None:
         """See `AsyncSandbox`."""
