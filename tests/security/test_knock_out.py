@@ -167,8 +167,8 @@ KNOCK_OUTS = (
         (
             Edit(
                 "engine/uidrange.py",
-                "UidRange(FIRST_UID + slot * UID_RANGE_SIZE, claim)",
-                "UidRange(FIRST_UID, claim)",
+                "UidRange(FIRST_UID + slot * UID_RANGE_SIZE, lock, name)",
+                "UidRange(FIRST_UID, lock, name)",
             ),
         ),
         ("share-a-user-id-with-the-neighbour",),

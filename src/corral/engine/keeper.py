@@ -47,7 +47,8 @@ def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
         if box.group.unified_fd is not None:
             held.append(box.group.unified_fd)
         if box.uids is not None:
-            held.append(box.uids.claim.fileno())
+            held += box.uids.descriptors()
+            box.uids.sign(data.path)
         if box.disk_fd is not None:
             held.append(box.disk_fd)
         syscalls.close_all_but(tuple(held))

@@ -28,6 +28,7 @@ from corral.engine.recipe import Recipe, Tree
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, lock, read_state
 from corral.engine.storage import choose
+from corral.engine.uidrange import has_lock_folder
 
 _DISK_LOOK_SECONDS = 0.5
 _INIT_SECONDS = 5.0
@@ -121,6 +122,7 @@ class Launcher:
                 "limited": sorted(shop.hierarchy.limited),
                 "trees": "cgroup" if shop.hierarchy.unified is not None else "subreaper",
                 "pid": os.getpid(),
+                "uid_locks": not shop.root or has_lock_folder(),
             },
         )
 
