@@ -39,6 +39,8 @@ class Held:
     env: dict[str, str | None] = field(default_factory=dict)
     """What `POST /env` has set for programs to come, and, without a value, unset; shared by all calls about this
     sandbox."""
+    git_hosts: list[str] = field(default_factory=list)
+    """Where a git login may go: the scheme, host and port of every URL that callers have named for git here."""
 
     def __post_init__(self) -> None:
         self.withhold()

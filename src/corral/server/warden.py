@@ -84,8 +84,8 @@ class SandboxWarden:
                 del self._busy[row.id]
             if activity:
                 self.roster.touch(row)
-            if held.env != row.set_env:
-                row.set_env = dict(held.env)
+            if (held.env, held.git_hosts) != (row.set_env, row.git_hosts):
+                row.set_env, row.git_hosts = dict(held.env), list(held.git_hosts)
                 self.roster.save(row)
 
     def is_busy(self, row: Sandbox) -> bool:
@@ -152,6 +152,7 @@ class SandboxWarden:
             workdir=HOME,
             language=language_of(row.labels),
             env=dict(row.set_env),
+            git_hosts=list(row.git_hosts),
         )
         self._live[row.id] = held
         return held
