@@ -297,7 +297,7 @@ async def replace_labels(call: Call) -> control.SandboxLabels:
     check_labels(call.body.labels)
     row.labels = call.body.labels
     call.services.control.roster.save(row)
-    call.services.control.warden.refresh(row)
+    call.services.control.warden.handles.refresh(row)
     return control.SandboxLabels(labels=row.labels)
 
 
