@@ -105,6 +105,8 @@ class Box:
         if self.disk_fd is not None:
             os.close(self.disk_fd)
             self.disk_fd = None
+        if self.disk_watch is not None:
+            self.disk_watch.close()
         self.group.close()
         self.host.close()
         for descriptor in (self.pid_fd, self.lock_fd):

@@ -25,6 +25,7 @@ from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
 from corral.engine.powers import OPERATIONS, Powers
 from corral.engine.recipe import Recipe, Tree
+from corral.engine.sampling import WALKING_SECONDS, next_in_turn
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, lock, read_state
 from corral.engine.storage import choose
@@ -259,15 +260,18 @@ class Launcher:
             box.kill()
 
     def _patience(self) -> float:
-        watched = any(box.disk_watch for box in self._boxes.values())
-        return _DISK_LOOK_SECONDS if watched else 60.0
+        watches = [box.disk_watch for box in self._boxes.values() if box.disk_watch is not None]
+        if any(watch.walking for watch in watches):
+            return WALKING_SECONDS
+        return _DISK_LOOK_SECONDS if watches else 60.0
 
     def _look_at_disks(self) -> None:
         now = time.monotonic()
-        for box in self._boxes.values():
-            if box.disk_watch is not None and box.disk_watch.look(now):
-                with contextlib.suppress(OSError):
-                    wire.send(box.host, {"op": "disk_full"}, wait=False)
+        watched = {box.disk_watch: box for box in self._boxes.values() if box.disk_watch is not None}
+        watch = next_in_turn(watched, now)
+        if watch is not None and watch.look(now):
+            with contextlib.suppress(OSError):
+                wire.send(watched[watch].host, {"op": "disk_full"}, wait=False)
 
     def _reap_helpers(self) -> None:
         inits = {box.pid for box in self._boxes.values()}
