@@ -34,6 +34,7 @@ PINNED = [
     "GrepMatch",
     "GrepResult",
     "Image",
+    "HostExhaustedError",
     "InvalidCommandError",
     "JudgeError",
     "Language",

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from corral.engine import sweep, syscalls, wire
 from corral.engine.box import Box
 from corral.engine.client import ask, receive_within
-from corral.engine.errors import EngineError, ProtocolError
+from corral.engine.errors import EngineError, ExhaustedError, ProtocolError
 from corral.engine.keptlog import KeptLog
 from corral.engine.keptrecords import KeptRecords
 from corral.engine.powers import OPERATIONS, Powers
@@ -224,7 +224,7 @@ class Keeper:
     def _hear(self, connection: socket.socket) -> None:
         try:
             received = wire.receive(connection)
-        except BlockingIOError:
+        except (BlockingIOError, ExhaustedError):
             return
         except ProtocolError:
             received = None

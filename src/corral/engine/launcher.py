@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -18,9 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.engine import cgroup, sweep, syscalls, wire
-from corral.engine.box import Box, Resting, Workshop, make_box
+from corral.engine.box import Box, Resting, Workshop, can_make_devices, make_box
 from corral.engine.client import receive_within
-from corral.engine.errors import EngineError, GoneError, ProtocolError, RefusedError, SetupError
+from corral.engine.errors import EngineError, ExhaustedError, GoneError, ProtocolError, RefusedError, SetupError
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
 from corral.engine.powers import OPERATIONS, Powers
@@ -84,6 +85,8 @@ class Launcher:
     def _hear(self) -> None:
         try:
             received = wire.receive(self._client)
+        except ExhaustedError:
+            return  # whoever asked hears that its answer socket is closed
         except ProtocolError:
             received = None
         if received is None:
@@ -120,6 +123,7 @@ class Launcher:
                 "storage": shop.storage.kind,
                 "hard_disk": shop.storage.hard,
                 "limited": sorted(shop.hierarchy.limited),
+                "own_devices": shop.own_devices,
                 "trees": "cgroup" if shop.hierarchy.unified is not None else "subreaper",
                 "pid": os.getpid(),
             },
@@ -302,7 +306,9 @@ def open_workshop(data_path: str) -> Workshop:
     sweep.discard_dead(data)
     LayerStore(data).collect()
     sweep.delete_in_background(data)
-    return Workshop(data, root, cgroup.detect(), choose(data_path, root=root), Prepared())
+    return Workshop(
+        data, root, cgroup.detect(), choose(data_path, root=root), Prepared(), own_devices=root and can_make_devices()
+    )
 
 
 def main(client_fd: int, settings: dict[str, Any]) -> None:
@@ -313,6 +319,8 @@ def main(client_fd: int, settings: dict[str, Any]) -> None:
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the program; we follow when it is gone
     os.umask(0o022)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each sandbox takes some descriptors
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
     syscalls.set_process_name("corral-launcher")
     hide_arguments()

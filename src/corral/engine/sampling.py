@@ -106,7 +106,7 @@ class DiskWatch:
 
 
 def next_in_turn(watches: Iterable[DiskWatch], now: float) -> DiskWatch | None:
-    """The one to look at now: whoever has waited longest. One at a time, so that many sandboxes cost no more than one."""
+    """The one to look at now: whoever has waited longest. One at a time: many sandboxes cost no more than one."""
     return min((watch for watch in watches if watch.is_due(now)), key=lambda watch: watch.looked, default=None)
 
 

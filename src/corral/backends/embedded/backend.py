@@ -129,6 +129,17 @@ class EmbeddedBackend(BackendPowers):
             )
         if not hello["hard_disk"]:
             notes.append("disk is measured now and then, deleted files left out; ephemeral=True makes it hard")
+        notes.append("file locks are counted four times a second; more than 4,096 end the programs of a sandbox")
+        shares = set()
+        if not root:
+            shares.add("user")
+            notes.append(
+                "one user id: pipes, descriptors in flight and inotify instances are taken from yours, each sandbox's "
+                "part of them bounded"
+            )
+        if not hello["own_devices"]:
+            shares.add("devices")
+            notes.append("/dev has the host's nodes: programs inside can see when others open them, and lock them")
         if hello["trees"] != "cgroup":
             notes.append("pause stops processes by SIGSTOP: their parents can see it")
         return Capabilities(
@@ -139,6 +150,8 @@ class EmbeddedBackend(BackendPowers):
             disk="hard" if hello["hard_disk"] else "soft",
             powers=POWERS if root else POWERS - {"users"},
             notes=tuple(notes),
+            locks="soft",
+            shares=frozenset(shares),
         )
 
     async def aclose(self) -> None:
