@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,13 @@ from corral.protocol import Command
 
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 """The kernel's own limit for one argument or environment entry, less its closing NUL."""
+MAX_SHELL_TEXT_BYTES = 64 * 1024
+"""A longer text for a shell is put into a file."""
+
+# Models and people write bash, whatever else the sandbox has (/bin/sh is often dash, and zsh splits no words). The
+# arguments stay as they are, and no variable is set: it might be one that the caller exported.
+_BASH = 'command -v bash >/dev/null 2>&1 && exec bash "$@"; exec /bin/sh "$@"'
+_WITH_BASH = ("/bin/sh", "-c", _BASH, "sh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,49 @@ class SpawnRequest:
     hidden: tuple[str, ...] = ()
     listened: bool = False
     """Somebody will read the output as it comes, in this event loop: nothing may be dropped before they begin."""
+
+
+def with_bash(*args: str) -> list[str]:
+    """The argv of bash with these arguments; of /bin/sh, where the sandbox has no bash."""
+    return [*_WITH_BASH, *args]
+
+
+def bash_text(text: str) -> list[str]:
+    """The argv that runs a text in bash, or in /bin/sh where the sandbox has no bash.
+
+    Raises:
+        InvalidCommandError: empty, or no text.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidCommandError("the command is empty, or no text", hint="give a shell text")
+    return with_bash("-c", "--", text)
+
+
+def long_text(command: Command) -> str | None:
+    """The text for a shell in a command, if it is too long for an argument; else None."""
+    if not isinstance(command, str):
+        command = command[-1] if list(command[:-1]) == with_bash("-c", "--") else ""
+    fits = len(command.encode("utf-8", "surrogateescape")) <= MAX_SHELL_TEXT_BYTES
+    return None if fits or "\0" in command else command
+
+
+def script_argv(command: Command, path: str) -> list[str]:
+    """The argv that runs the file with a command's long text, in the shell that the command is for."""
+    return ["/bin/sh", path] if isinstance(command, str) else with_bash(path)
+
+
+def plain_argv(argv: Sequence[str]) -> tuple[str, ...]:
+    """What `with_bash` was asked for, as one would call bash itself; any other argv as it is."""
+    words = tuple(argv)
+    return ("bash", *words[len(_WITH_BASH) :]) if words[: len(_WITH_BASH)] == _WITH_BASH else words
+
+
+def show_command(argv: Sequence[str]) -> str:
+    """A command as its caller wrote it: the text for the shell, or the arguments quoted."""
+    words = plain_argv(argv)
+    if words[:-1] in (("/bin/sh", "-c"), ("bash", "-c", "--")):
+        return words[-1]
+    return shlex.join(words)
 
 
 def check_argv(command: Command) -> tuple[str, ...]:

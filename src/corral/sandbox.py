@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Required, Self, TypedDict, Unpack, cast
 
-from corral.command import SpawnRequest, check_argv, check_size
+from corral.command import SpawnRequest, check_argv, check_size, long_text, script_argv
 from corral.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from corral.interpreter.contexts import Interpreter
     from corral.interpreter.process import Box
 
-_SHELL_TEXT_BYTES = 64 * 1024
 _KILL_SECONDS = 10.0
 
 log = logging.getLogger("corral.sandbox")
@@ -208,12 +207,12 @@ class SandboxBase(SessionsBase, ABC):
     ) -> ExecResult:
         """See `AsyncSandbox`."""
         check_input(stdin)
-        script = self._script_for(command)
+        script, text = self._script_for(command)
         try:
-            if script is not None:
-                await self.files.write(script, as_bytes(str(command)))
+            if text is not None:
+                await self.files.write(script, as_bytes(text))
             request = self._request(
-                ["/bin/sh", script] if script else command,
+                command if text is None else script_argv(command, script),
                 cwd=cwd,
                 env=env,
                 stdin=stdin is not None,
@@ -225,7 +224,7 @@ class SandboxBase(SessionsBase, ABC):
             )
             result = await self._run(request, stdin, on_output)
         finally:
-            if script:
+            if text is not None:
                 await self._drop(posixpath.dirname(script))
         return self._checked(result, "exec") if check else result
 
@@ -320,12 +319,11 @@ class SandboxBase(SessionsBase, ABC):
         for name, value in (("rows", rows), ("columns", columns)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
                 raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
-        script = self._script_for(command)
-        if script is not None:
-            await self.files.write(script, as_bytes(str(command)))
-        return self._request(
-            ["/bin/sh", script] if script else command, rows=rows, columns=columns, default_timeout=False, **options
-        )
+        script, text = self._script_for(command)
+        if text is not None:
+            await self.files.write(script, as_bytes(text))
+            command = script_argv(command, script)
+        return self._request(command, rows=rows, columns=columns, default_timeout=False, **options)
 
     async def aclose(self) -> None:
         """See `AsyncSandbox`."""
@@ -447,13 +445,9 @@ class SandboxBase(SessionsBase, ABC):
 
     # Snippets and long scripts: payloads never travel in argv.
 
-    def _script_for(self, command: Command) -> str | None:
-        """Where a shell text that is too long for an argument will be put."""
-        if not isinstance(command, str) or "\0" in command:
-            return None
-        if len(command.encode("utf-8", "surrogateescape")) <= _SHELL_TEXT_BYTES:
-            return None
-        return f"{self.temporary}/.corral-{secrets.token_hex(8)}/script.sh"
+    def _script_for(self, command: Command) -> tuple[str, str | None]:
+        """Where a shell text that is too long for an argument will be put, and that text if there is one."""
+        return f"{self.temporary}/.corral-{secrets.token_hex(8)}/script.sh", long_text(command)
 
     async def _place(self, source: bytes, runtime: Runtime, *, private: str, beside: str) -> str:
         """Put a snippet where its runtime wants it; gives its path."""
@@ -495,6 +489,11 @@ class SandboxBase(SessionsBase, ABC):
             self._lacks_runtime(language)
 
     def _lacks_runtime(self, language: Language) -> NoReturn:
+        hint = self._hint_for(language)
         raise BackendUnavailableError(
-            f"nothing in this sandbox runs {language.name}", sandbox_id=self._id, op="run_code", hint=language.hint
+            f"nothing in this sandbox runs {language.name}", sandbox_id=self._id, op="run_code", hint=hint
         )
+
+    def _hint_for(self, language: Language) -> str:
+        """What to do where nothing runs a language. A backend may have ways of its own."""
+        return language.hint

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from corral.command import with_bash
 from corral.errors import (
     CorralError,
     ExecError,
@@ -33,7 +34,7 @@ from corral.process import as_bytes
 from corral.protocol import AsyncSandbox, PathLike
 from corral.record import DEFAULT_RECORD_BYTES, CanRecord, Entry, Recorded
 from corral.results import OutputChunk, StreamName
-from corral.sessionshell import BOOT, DRIVER, FEED, PLACE, RUN, SIGNAL
+from corral.sessionshell import DRIVER, FEED, PLACE, RUN, SIGNAL
 from corral.transcript import Demux, Piece, Told, Transcript, ended_streams
 
 prefix = "session:"
@@ -113,7 +114,7 @@ class ShellSession:
         about = {"session": {"nonce": nonce, "folder": folder, "user": user}}
         try:
             recorded = await box.start_recorded(
-                ["/bin/sh", "-c", BOOT, "sh", DRIVER, nonce, folder],
+                with_bash("-c", DRIVER, "shell", nonce, folder),
                 name=prefix + name,
                 cwd=cwd,
                 env=env,

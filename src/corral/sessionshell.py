@@ -5,9 +5,6 @@ from __future__ import annotations
 # Whatever a command leaves behind (options, functions, closed descriptors), the driver must go on: `command` passes by
 # functions of the same name, nothing fails where `set -e` would see it, traces of `set -x` go to /dev/null.
 
-BOOT = 'shell=$(command -v bash) || shell=/bin/sh; exec "$shell" -c "$1" "$shell" "$2" "$3"'
-"""Becomes bash where there is one."""
-
 DRIVER = r"""
 __corral_nonce=$1 __corral_folder=$2 __corral_status=0 __corral_busy= __corral_id= __corral_kind= __corral_spare=
 shift 2

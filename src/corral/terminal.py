@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from corral.command import with_bash
 from corral.errors import ExecError, NameTakenError, NotRecordedError
 from corral.protocol import Command, PathLike
 from corral.record import DEFAULT_RECORD_BYTES, CanRecord, Recorded, RecordInfo
@@ -15,9 +16,6 @@ from corral.results import ExecResult
 
 prefix = "pty:"
 """Terminals are recorded programs with such names."""
-
-# A login shell, as a terminal on a machine would have it; bash where there is one.
-_LOGIN = 'shell=$(command -v bash) || shell=/bin/sh; exec "$shell" -l -i'
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Terminal:
         about = {"rows": rows, "columns": columns, "cwd": None if cwd is None else str(cwd), "env": dict(env or {})}
         try:
             recorded = await box.start_recorded(
-                ["/bin/sh", "-c", _LOGIN] if command is None else command,
+                with_bash("-l", "-i") if command is None else command,
                 name=prefix + name,
                 cwd=cwd,
                 env={"TERM": "xterm-256color", **(env or {})},

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from corral import AsyncSandbox, Environment, SandboxGoneError
-from corral.tools import BackgroundTools, ToolText
+from corral.tools import BackgroundTools, ShellTool, ToolText
 from corral.tools.background import MAX_SHELLS, ShellOutput, list_shells, read_shell, start_shell
 
 pytestmark = pytest.mark.needs_userns
@@ -150,3 +150,23 @@ def test_the_schemas_say_what_is_needed() -> None:
     ]
     assert "read_background" in tools
     assert len(tools) == 5
+
+
+async def test_what_a_model_writes_is_run_by_bash_wherever_it_comes_in() -> None:
+    text = "[[ $0 == bash ]] && echo {1..3}"
+    long = f"{text} # {'x' * 70_000}"
+    async with AsyncSandbox() as box:
+        shell = ShellTool(box)
+        assert "1 2 3" in await shell.call({"command": text})
+        assert "1 2 3" in await shell.call({"command": long.replace("[[ $0 == bash ]]", "[[ $0 == *script.sh ]]")})
+        assert "1 2 3" in await ShellTool(box, blocked=["perl"], enforcement="kernel").call({"command": text})
+        tools = BackgroundTools(box)
+        await call(tools, "execute", command=text)
+        assert "1 2 3" in await read_until(tools, "shell-1", "ended")
+        assert (await call(tools, "list")).endswith(text)
+        session = await box.open_session("models")
+        command = await session.run("echo ${BASH_VERSION:+bash}")
+        assert (await session.logs(command.id)).stdout == b"bash\n"
+        terminal = await box.open_pty("models")
+        await terminal.write("echo it is $0; exit\n")
+        assert b"it is bash" in b"".join([piece async for piece in terminal.output()])

@@ -12,6 +12,7 @@ import pytest
 from corral.backends.embedded import EmbeddedBackend
 from corral.errors import SpecError
 from corral.spec import Spec
+from support.wheels import make_wheel
 
 HANG_GUARD_SECONDS = 100
 
@@ -139,6 +140,43 @@ async def test_virtual_environment_of_the_host_is_shown_read_only(backend: Embed
         assert result.stdout.startswith("42 /opt/corral/venv/"), result.output
         assert (await box.exec("echo x > /opt/corral/venv/from_the_venv.py")).exit_code != 0
         assert str(host_venv) not in (await box.exec("cat /proc/self/mountinfo; env")).stdout
+
+
+async def test_programs_of_packages_run_by_their_names(
+    backend: EmbeddedBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip writes the path of the host's Python into them, which is not there inside."""
+    make_wheel(tmp_path, "told", program="tell-version")
+    make_wheel(tmp_path, "evil", program="pip")
+    (tmp_path / "pip.conf").write_text(f"[global]\nno-index = true\nfind-links = {tmp_path}\n")
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    async with await backend.create(Spec(packages=("told", "evil"))) as box:
+        for command in ("tell-version", "bash -lc tell-version", "cd / && tell-version"):
+            result = await box.exec(command)
+            assert (result.exit_code, result.stdout) == (0, "1.0\n"), result.output
+        assert "from /" in (await box.exec("pip --version")).stdout  # Corral's own, not what a package calls so
+    async with await backend.create(Spec()) as box:
+        assert (await box.exec("tell-version")).exit_code == 127
+
+
+async def test_programs_of_a_virtual_environment_run_by_their_names(backend: EmbeddedBackend, host_venv: Path) -> None:
+    programs = host_venv / "bin"
+    python = programs / "python"
+    for name, text in {
+        "tell": f"#!{python}\nimport from_the_venv, sys; print(from_the_venv.answer, *sys.argv[1:])\n",
+        "tell-far": f"#!/bin/sh\n'''exec' {python} $0\n' '''\nimport from_the_venv; print(from_the_venv.answer)\n",
+        "tell-sh": "#!/bin/sh\necho from a shell\n",
+    }.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    async with await backend.create(Spec(venv=host_venv)) as box:
+        result = await box.exec("tell one two; tell-far; tell-sh")
+        assert result.output == "42 one two\n42\nfrom a shell\n"
+        found = await box.exec("python3 -c 'import sys; print(sys.prefix)'; command -v activate")
+        assert str(host_venv) not in found.output
+        assert found.exit_code != 0
 
 
 @pytest.mark.parametrize("path", ["/usr", "/not/there"])

@@ -1,6 +1,7 @@
 """Layers, stops and pauses on the real kernel: what holds while programs write, and whoever is killed."""
 
 import asyncio
+import contextlib
 import json
 import os
 import select
@@ -19,7 +20,7 @@ from corral.engine import wire
 from corral.engine.layers import LayerStore, Snapshot
 from corral.engine.state import DataFolder, read_state
 from corral.engine.storage import loop
-from corral.engine.uidrange import FIRST_UID, UID_RANGE_SIZE
+from corral.engine.uidrange import claim_range
 from corral.errors import CapabilityError, SandboxGoneError, SandboxStoppedError
 from corral.results import Event
 from corral.spec import Lifetime, Resources, Spec
@@ -171,8 +172,8 @@ async def test_sandbox_starts_under_other_ids_if_its_own_are_taken(backend: Embe
     await box.stop()
     first = read_known_state(backend, box.id)["first_uid"]
     assert isinstance(first, int)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as squatter:
-        squatter.bind(f"\0corral-uids-{(first - FIRST_UID) // UID_RANGE_SIZE}")
+    with contextlib.closing(claim_range(Path("/elsewhere"), preferred=first)) as squatter:
+        assert squatter.first == first
         again = await backend.start(box.id)
         assert (await again.exec("cat f; echo more >> f; touch d/g; stat -c %u:%g f d/g /usr/local/f")).stdout == (
             "mine\n1000:1000\n1000:1000\n0:0\n"

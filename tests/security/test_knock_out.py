@@ -167,12 +167,22 @@ KNOCK_OUTS = (
         (
             Edit(
                 "engine/uidrange.py",
-                "UidRange(FIRST_UID + slot * UID_RANGE_SIZE, claim)",
-                "UidRange(FIRST_UID, claim)",
+                "UidRange(FIRST_UID + slot * UID_RANGE_SIZE, lock, name)",
+                "UidRange(FIRST_UID, lock, name)",
             ),
         ),
         ("share-a-user-id-with-the-neighbour",),
         modes=("root",),
+    ),
+    KnockOut(
+        "a file agent that looks no names up",
+        (
+            Edit("tars/writing.py", "import tarfile\n", "import pwd\nimport tarfile\n"),
+            Edit("tars/writing.py", "            self._add_file(path, member)\n", "            pwd.getpwall()\n"),
+        ),
+        ("plant-a-name-service-for-the-file-agent-as-root-inside",),
+        modes=("root",),
+        says="looks names up",
     ),
     KnockOut(
         "the closed data folder",

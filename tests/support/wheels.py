@@ -24,18 +24,25 @@ def make_wheel(
     requires: Iterable[str] = (),
     more: str = "",
     metadata: bool = True,
+    program: str = "",
 ) -> Path:
-    """A wheel with one module of its name, and these `Requires-Dist` lines; `more` are other lines of METADATA."""
+    """A wheel with one module of its name, and these `Requires-Dist` lines; `more` are other lines of METADATA.
+
+    `program` is the name of a program that prints the version.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
     lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"]
     lines += [f"Requires-Dist: {requirement}\n" for requirement in requires]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        wheel.writestr(f"{name}.py", f"version = {version!r}\n")
+        module = f"version = {version!r}\n" + ("def tell():\n    print(version)\n" if program else "")
+        wheel.writestr(f"{name}.py", module)
         if metadata:
             wheel.writestr(f"{info}/METADATA", "".join(lines) + more)
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        if program:
+            wheel.writestr(f"{info}/entry_points.txt", f"[console_scripts]\n{program} = {name}:tell\n")
         names = [f"{name}.py", f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD"]
         wheel.writestr(f"{info}/RECORD", "".join(f"{each},,\n" for each in names))
     return path

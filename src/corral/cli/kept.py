@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -140,10 +139,3 @@ def _read_from(path: Path, offset: int) -> Iterator[bytes]:
                 yield data
     except FileNotFoundError:
         return
-
-
-def show_command(argv: tuple[str, ...]) -> str:
-    """A command as somebody would type it."""
-    if argv[:2] == ("/bin/sh", "-c") and len(argv) == 3:
-        return argv[2]
-    return shlex.join(argv)

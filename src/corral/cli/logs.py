@@ -13,6 +13,7 @@ from corral.cli.display import plain, table
 from corral.cli.loop import run_async
 from corral.cli.run import to_json
 from corral.cli.stdio import Outlet
+from corral.command import show_command
 from corral.protocol import Backend
 
 
@@ -29,7 +30,7 @@ def show_logs(
         if as_json:
             click.echo(to_json([_describe_kept(program) for program in programs]))
         else:
-            _list([(each.number, each.state, each.exit_code, kept.show_command(each.argv)) for each in programs])
+            _list([(each.number, each.state, each.exit_code, show_command(each.argv)) for each in programs])
         return 0
     program = kept.find_kept(embedded, sandbox_id, number)
     if as_json:

@@ -12,18 +12,18 @@ from corral.cli.loop import run_async
 from corral.cli.run import explain
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.terminal import is_terminal, lend
+from corral.command import bash_text, with_bash
 from corral.errors import SpecError
 from corral.protocol import Backend
 from corral.sandbox import SandboxBase
 from corral.spec import Spec
 
-_SHELL = "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi"
 _PROMPT = r"\[\e[32m\]\u@\h\[\e[0m\]:\[\e[36m\]\w\[\e[0m\]\$ "
 
 
 @click.command()
 @click.argument("sandbox_id", required=False, metavar="[ID]", shell_complete=options.complete_sandbox)
-@click.option("--command", "-c", metavar="TEXT", help="Run this instead of a shell.")
+@click.option("--command", "-c", metavar="TEXT", help="Run this text in bash instead (in sh, where there is no bash).")
 @click.option("--user", "-u", metavar="NAME", help="As this user: daytona, root, nobody or a number.")
 @options.backend_option
 @options.wish_options
@@ -77,12 +77,12 @@ async def _shell(
 
 
 async def _serve(box: SandboxBase, command: str | None, user: str | None, env: dict[str, str]) -> int:
-    text = command or _SHELL
+    wanted = with_bash() if command is None else bash_text(command)
     if is_terminal():
-        result = await lend(box, text, env={"PS1": _PROMPT, **env}, user=user)
+        result = await lend(box, wanted, env={"PS1": _PROMPT, **env}, user=user)
     else:  # in a script: the same, without a terminal
         outlet = Outlet()
-        result = await box.exec(text, stdin=read_input(), env=env, user=user, on_output=outlet.take)
+        result = await box.exec(wanted, stdin=read_input(), env=env, user=user, on_output=outlet.take)
         outlet.finish()
     explain(result, timeout=None, spec=box.spec)
     return result.exit_code & 0xFF

@@ -114,7 +114,7 @@ class Box:
         for descriptor in (self.pid_fd, self.lock_fd):
             os.close(descriptor)
         if self.uids is not None:
-            self.uids.claim.close()
+            self.uids.close()
 
     def usage(self) -> dict[str, Any]:
         """What the kernel counted."""
@@ -147,9 +147,9 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
         if resting is not None:
             undo.callback(os.close, resting.lock_fd)
         at_rest = _uid_at_rest(resting)
-        uids = claim_range(at_rest) if shop.root else None
+        uids = claim_range(shop.data.path, preferred=at_rest) if shop.root else None
         if uids is not None:
-            undo.callback(uids.claim.close)
+            undo.callback(uids.close)
             at_rest = uids.first if at_rest is None else at_rest
         identity = Identity(
             rootless=not shop.root,

@@ -48,7 +48,8 @@ def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
         if box.group.unified_fd is not None:
             held.append(box.group.unified_fd)
         if box.uids is not None:
-            held.append(box.uids.claim.fileno())
+            held += box.uids.descriptors()
+            box.uids.sign(data.path)
         if box.disk_fd is not None:
             held.append(box.disk_fd)
         syscalls.close_all_but(tuple(held))
@@ -135,6 +136,10 @@ class Keeper:
         """See `Loop`."""
         if self._on_ready.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
+
+    def loosen(self, descriptor: int) -> None:
+        """See `Loop`."""
+        self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
     def again(self, callback: Callable[[], None]) -> None:
         """See `Loop`."""

@@ -30,6 +30,7 @@ from corral.engine.sampling import WALKING_SECONDS, next_in_turn
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, lock, read_state
 from corral.engine.storage import choose
+from corral.engine.uidrange import has_lock_folder
 
 _DISK_LOOK_SECONDS = 0.5
 _INIT_SECONDS = 5.0
@@ -126,6 +127,7 @@ class Launcher:
                 "own_devices": shop.own_devices,
                 "trees": "cgroup" if shop.hierarchy.unified is not None else "subreaper",
                 "pid": os.getpid(),
+                "uid_locks": not shop.root or has_lock_folder(),
             },
         )
 

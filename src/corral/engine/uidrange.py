@@ -1,56 +1,198 @@
 """A range of user ids that no other sandbox on this machine has.
 
-A range is claimed by binding an abstract socket named after it: the kernel owns the name and frees it when the last
-holder is gone, so that nothing stale can be left behind and several data folders never collide.
+A range is claimed by locking the file named after it, in one folder for the whole machine that is root's own: no other
+user can take one, several data folders never collide, and the kernel lets go of the lock when its last holder dies. The
+file says who holds it.
+
+Earlier versions claimed a range by binding an abstract socket, a name that any user of the same network namespace can
+take. Such a name is still bound beside the lock, so that an earlier version that runs at the same time keeps off; but
+when every name is taken, the locks alone decide. Where neither folder can be used (a read-only `/run` and `/var/lib`),
+the names are all there is: `lock_folder` says so.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import errno
+import fcntl
 import os
 import signal
 import socket
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from corral.engine import syscalls
+from corral.engine.errors import SetupError
 from corral.engine.recipe import UID_RANGE_SIZE
 
 FIRST_UID = 0x7000_0000
 """Just above the range that systemd gives to containers."""
 SLOTS = 4095
 """The next one would be `BASE_FIRST_UID`, which belongs to no sandbox."""
+LOCK_PARENTS = (Path("/run"), Path("/var/lib"))
+"""Where the folder of locks may lie: the first that can be written. Containers of one machine that do not share it
+don't see each other's locks."""
+LOCK_NAME = "corral-uids"
+_SIGNATURE_BYTES = 4096
+_SHOWN_HOLDERS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class UidRange:
-    """A claimed range; it lasts as long as `claim` is open somewhere."""
+    """A claimed range; it lasts as long as one of its descriptors is open somewhere."""
 
     first: int
-    claim: socket.socket
+    lock: int | None
+    """The locked file; None where there is no folder for it."""
+    name: socket.socket | None
+    """For earlier versions."""
+
+    def descriptors(self) -> list[int]:
+        """What a process must hold to hold the range."""
+        named = [] if self.name is None else [self.name.fileno()]
+        return named if self.lock is None else [self.lock, *named]
+
+    def sign(self, data: Path) -> None:
+        """Write down that this process holds it, for a message to whoever finds every range taken."""
+        if self.lock is not None:
+            with contextlib.suppress(OSError):  # a full disk: the lock holds without
+                written = os.pwrite(self.lock, f"{os.getpid()} {data}".encode(errors="replace")[:_SIGNATURE_BYTES], 0)
+                os.ftruncate(self.lock, written)
+
+    def close(self) -> None:
+        """Let go of it."""
+        for descriptor in self.descriptors():
+            if self.name is not None and descriptor == self.name.fileno():
+                self.name.close()
+            else:
+                os.close(descriptor)
 
 
-def claim_range(preferred: int | None = None) -> UidRange:
-    """Claim a free range: the one that begins with `preferred`, if nobody has it.
+def claim_range(data: Path, *, preferred: int | None = None) -> UidRange:
+    """Claim a free range for a sandbox of this data folder: the one that begins with `preferred`, if it is free.
 
     Raises:
-        OSError: all of them are taken.
+        SetupError: all of them are taken, or the folder of locks is not ours alone.
     """
     start = int.from_bytes(os.urandom(4), "little")
     if preferred is not None:
         start = (preferred - FIRST_UID) // UID_RANGE_SIZE
-    for attempt in range(SLOTS):
-        slot = (start + attempt) % SLOTS
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    folder = lock_folder()
+    locks = None if folder is None else os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for heed_names in (True,) if locks is None else (True, False):
+            for attempt in range(SLOTS):
+                found = _claim((start + attempt) % SLOTS, locks, heed_names=heed_names)
+                if found is not None:
+                    found.sign(data)
+                    return found
+        raise SetupError(
+            f"every range of user ids is taken{_name_holders(locks)}",
+            step="claim user ids",
+            errno=errno.EUSERS,
+            hint="end sandboxes that are not needed: `corral sandbox list --data-dir …` shows those of a data folder",
+        )
+    finally:
+        if locks is not None:
+            os.close(locks)
+
+
+def lock_folder() -> Path | None:
+    """The machine's folder of locks, made if it is missing; None if this machine has no place for it.
+
+    Raises:
+        SetupError: somebody else can reach into it.
+    """
+    for parent in LOCK_PARENTS:
+        path = parent / LOCK_NAME
         try:
-            claim.bind(f"\0corral-uids-{slot}")
-        except OSError as error:
-            claim.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
+            above = parent.stat()
+            if above.st_uid not in (0, os.geteuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
+                continue  # others could put something else in its place
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+            found = path.lstat()
+            writable = os.access(path, os.W_OK)
+        except OSError:  # not there, or not to be written
             continue
-        return UidRange(FIRST_UID + slot * UID_RANGE_SIZE, claim)
-    raise OSError(errno.EUSERS, "every range of user ids is taken")
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            text = f"{path}, where the locks of user ids lie, is not root's alone"
+            raise SetupError(text, step="claim user ids", hint="remove it when no sandbox runs; it is made again")
+        if writable:
+            return path
+    return None
+
+
+def has_lock_folder() -> bool:
+    """Whether ranges are claimed by locks here. One that is not ours alone counts: claiming a range then says so."""
+    try:
+        return lock_folder() is not None
+    except SetupError:
+        return True
+
+
+def _claim(slot: int, locks: int | None, *, heed_names: bool) -> UidRange | None:
+    lock = None if locks is None else _lock(slot, locks)
+    if locks is not None and lock is None:
+        return None
+    try:
+        name = _bind(slot)
+    except OSError:
+        if lock is not None:
+            os.close(lock)
+        raise
+    if name is None and heed_names:
+        if lock is not None:
+            os.close(lock)
+        return None
+    return UidRange(FIRST_UID + slot * UID_RANGE_SIZE, lock, name)
+
+
+def _lock(slot: int, locks: int) -> int | None:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        lock = os.open(str(slot), flags, 0o600, dir_fd=locks)
+    except OSError as error:
+        text = f"a range of user ids can't be claimed: {error.strerror}"
+        raise SetupError(text, step="claim user ids", errno=error.errno or 0) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _bind(slot: int) -> socket.socket | None:
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        name.bind(f"\0corral-uids-{slot}")
+    except OSError:
+        name.close()
+        return None
+    return name
+
+
+def _name_holders(locks: int | None) -> str:
+    """Those who hold most of them, as they signed."""
+    if locks is None:
+        return ", by sockets named @corral-uids-…, which any user can bind: there is no folder for locks"
+    signed: collections.Counter[str] = collections.Counter()
+    process: dict[str, str] = {}
+    for slot in range(SLOTS):
+        with contextlib.suppress(OSError):
+            file = os.open(str(slot), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=locks)
+            try:
+                pid, _, data = os.read(file, _SIGNATURE_BYTES).decode(errors="replace").strip().partition(" ")
+            finally:
+                os.close(file)
+            signed[data] += 1
+            process[data] = pid
+    shown = [f"{count} by {data or 'unknown'} (e.g. process {process[data]})" for data, count in signed.most_common()]
+    rest = ["…"] if len(shown) > _SHOWN_HOLDERS else []
+    return f", by sandboxes of the data folders: {', '.join(shown[:_SHOWN_HOLDERS] + rest)}"
 
 
 def make_shift(*extents: tuple[int, int, int]) -> int:

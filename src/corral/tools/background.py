@@ -15,7 +15,8 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError
+from corral.command import bash_text
+from corral.errors import ExecError, NameTakenError, NotRecordedError
 from corral.protocol import PathLike
 from corral.record import Entry, Recorded, RecordInfo
 from corral.sandbox import SandboxBase
@@ -86,13 +87,12 @@ async def start_shell(
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> ShellHandle:
-    """Start a command with `/bin/sh`, and don't wait for it.
+    """Start a command in bash (in sh, where there is no bash), and don't wait for it.
 
     Raises:
         ExecError: as many as may be are running, or the command can't be.
     """
-    if not isinstance(command, str) or not command.strip():
-        raise InvalidCommandError("the command is empty", hint="give a shell text")
+    wanted = bash_text(command)
     known = await _make_room(box)
     note = json.dumps({"command": command[:_NOTED_CHARS]}).encode()
     number = max((_number(info.name) for info in known), default=0)
@@ -101,7 +101,7 @@ async def start_shell(
         shell_id = f"{PREFIX}{number}"
         try:
             recorded = await box.start_recorded(
-                command, name=shell_id, cwd=cwd, env=env, timeout=timeout, limit_bytes=RECORD_BYTES, note=note
+                wanted, name=shell_id, cwd=cwd, env=env, timeout=timeout, limit_bytes=RECORD_BYTES, note=note
             )
         except NameTakenError:
             continue  # somebody else was faster

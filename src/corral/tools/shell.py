@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from corral.command import bash_text
 from corral.errors import CapabilityError, InvalidCommandError, SandboxFileError
 from corral.paths import inside
 from corral.results import Capabilities, ExecResult
@@ -46,7 +47,7 @@ class ShellCapabilities:
 
 
 class ShellTool(Tool):
-    """Runs shell commands, each in a fresh shell; files stay between them.
+    """Runs shell commands, each in a fresh bash (sh, where there is no bash); files stay between them.
 
     With `allowed`, `blocked`, `ignore` or `readonly` it is restricted: see `ShellPolicy`. A restricted command is run
     without a shell, and on backends that have views the kernel keeps the rules as well. `enforcement="kernel"` leaves
@@ -170,11 +171,11 @@ class ShellTool(Tool):
             PolicyError: the rules forbid it.
         """
         if not self.policy.restricted:
-            return await box.exec(command, cwd=self._cwd, env=self._env, timeout=timeout)
+            return await box.exec(bash_text(command), cwd=self._cwd, env=self._env, timeout=timeout)
         return await self._run_restricted(box, command, timeout)
 
     async def _run_restricted(self, box: SandboxBase, command: str, timeout: float) -> ExecResult:
-        words: str | list[str] = command
+        words = bash_text(command)  # where the rules hide bash, it is run by sh
         workdir = inside(self._cwd or ".", workdir=box.spec.workdir)
         if self.enforcement == "both":
             words = self.policy.check(command, workdir=workdir)

@@ -22,7 +22,7 @@ class BackgroundBase(ABC):
     def _note(self, error: CorralError, operation: str) -> None: ...
 
     async def execute_background(self, command: str) -> BackgroundHandle:
-        """Start a command with `/bin/sh` in `work_dir`.
+        """Start a command in bash (in sh, where there is none), in `work_dir`.
 
         Raises:
             ExecError: the command can't be, or as many as may be are running. There is no handle to say so.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corral.adapters.pydantic_ai.opening import Birth, OwnBackend
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
@@ -40,7 +40,7 @@ class AsyncDaytonaSandbox(AsyncCorralSandbox):
         target: str | None = None,
         snapshot: str | None = None,
         image: str | Image | None = None,
-        resources: Resources | None = None,
+        resources: Resources | Mapping[str, Any] | None = None,
         env_vars: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         network: NetworkPolicy | str | None = None,
@@ -99,7 +99,7 @@ class DaytonaSandbox(CorralSandbox):
         target: str | None = None,
         snapshot: str | None = None,
         image: str | Image | None = None,
-        resources: Resources | None = None,
+        resources: Resources | Mapping[str, Any] | None = None,
         env_vars: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         network: NetworkPolicy | str | None = None,

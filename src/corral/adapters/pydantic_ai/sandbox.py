@@ -30,6 +30,7 @@ from corral.adapters.pydantic_ai.results import (
     narrow_result,
 )
 from corral.adapters.pydantic_ai.search import find_files, search_lines
+from corral.command import bash_text
 from corral.door import Wishes, make_spec
 from corral.errors import (
     BackendError,
@@ -227,7 +228,7 @@ class AsyncCorralSandbox(BackgroundBase):
         read_only: Sequence[str] = (),
         hidden: Sequence[str] = (),
     ) -> ExecuteResponse:
-        """Run a command with `/bin/sh` in `work_dir`. Without a timeout, here or in the spec, it has half an hour.
+        """Run a command in bash (in sh, where there is none), in `work_dir`. Without a timeout it has half an hour.
 
         `read_only` and `hidden` restrict what this one command may write and see, where the backend has views.
         """
@@ -235,7 +236,9 @@ class AsyncCorralSandbox(BackgroundBase):
         try:
             box = await self._open()
             seconds = timeout or box.spec.exec_timeout or DEFAULT_TIMEOUT_SECONDS
-            result = await box.exec(command, cwd=self.work_dir, timeout=seconds, read_only=read_only, hidden=hidden)
+            result = await box.exec(
+                bash_text(command), cwd=self.work_dir, timeout=seconds, read_only=read_only, hidden=hidden
+            )
         except CorralError as error:
             self._note(error, "execute")
             return ExecuteResponse(f"Error: {error}", 1, error=error)

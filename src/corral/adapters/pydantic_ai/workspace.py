@@ -28,6 +28,7 @@ from pydantic_ai.workspaces import (
 
 from corral.adapters.pydantic_ai.opening import Opening, find_sandbox, let_go
 from corral.backends.registry import get_backend
+from corral.command import bash_text
 from corral.door import Wishes, make_spec
 from corral.errors import (
     SandboxClosedError,
@@ -317,11 +318,11 @@ def _unavailable() -> Iterator[None]:
         raise WorkspaceUnavailableError(str(error)) from error
 
 
-def _check_command(command: WorkspaceCommand, *, shell: bool) -> str | list[str]:
+def _check_command(command: WorkspaceCommand, *, shell: bool) -> list[str]:
     if isinstance(command, str):
         if not shell:
             raise TypeError("a text needs shell=True; give a list of words otherwise")
-        return command
+        return bash_text(command)
     if shell:
         raise TypeError("shell=True needs a text, not a list of words")
     argv = list(command)

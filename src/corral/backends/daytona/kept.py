@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from corral.backends.daytona import life
 from corral.backends.daytona.client import Client
 from corral.backends.daytona.remote import Remote
-from corral.command import check_argv
+from corral.command import check_argv, show_command
 from corral.errors import CapabilityError, SandboxGoneError
 from corral.paths import inside
 from corral.protocol import Command
@@ -139,8 +139,7 @@ async def _read(remote: Remote, program: KeptProgram) -> bytes:
 
 
 def _shown(argv: tuple[str, ...]) -> str:
-    text = argv[2] if argv[:2] == ("/bin/sh", "-c") and len(argv) == 3 else shlex.join(argv)
-    return " ".join(text.split()).replace(" # ", " ")[:200]
+    return " ".join(show_command(argv).split()).replace(" # ", " ")[:200]
 
 
 def _choose(programs: Sequence[KeptProgram], sandbox_id: str, number: int | None) -> KeptProgram:

@@ -23,6 +23,7 @@ from corral.backends.daytona.seam import ServiceError, mapped
 from corral.backends.daytona.shell import AgentShell
 from corral.command import SpawnRequest
 from corral.errors import CapabilityError, CorralError, ExecError, SandboxGoneError, SandboxPausedError, SpecError
+from corral.languages import Language
 from corral.process import ProcessBase
 from corral.protocol import OnOutput, Stdin
 from corral.results import Event, ExecResult, SandboxInfo, SandboxUsage
@@ -171,6 +172,15 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
     async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
         values = {field.name: getattr(request, field.name) for field in fields(SpawnRequest)}
         return await super()._run(QuietRequest(**values, quiet=on_output is None), stdin, on_output)
+
+    def _hint_for(self, language: Language) -> str:
+        """See `SandboxBase`."""
+        if language.name != "typescript":
+            return language.hint
+        return (
+            "on `corral serve`, run `corral --data-dir DIR setup typescript` where it runs, with its own data folder; "
+            "elsewhere take a snapshot or an image that has Bun, Deno or Node.js 22.18 or newer"
+        )
 
     async def _spawn(self, request: SpawnRequest) -> ProcessBase:
         self._refuse(request)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from corral.backends.embedded import exchange, keepers, packages, settings
 from corral.backends.embedded.datafolder import open_data
+from corral.backends.embedded.programs import find_programs
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
 from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.stopped import BackendPowers
@@ -104,6 +105,10 @@ class EmbeddedBackend(BackendPowers):
         """See `Backend`."""
         return await keepers.list_all(self.data_folder)
 
+    async def glance(self) -> frozenset[str]:
+        """See `GlancesAtSandboxes`."""
+        return await asyncio.to_thread(keepers.glance, self.data_folder)
+
     async def delete(self, sandbox_id: str) -> None:
         """See `Backend`."""
         try:
@@ -140,6 +145,8 @@ class EmbeddedBackend(BackendPowers):
         if not hello["own_devices"]:
             shares.add("devices")
             notes.append("/dev has the host's nodes: programs inside can see when others open them, and lock them")
+        if not hello["uid_locks"]:
+            notes.append("no folder for locks in /run or /var/lib: any local user can take the ranges of user ids")
         if hello["trees"] != "cgroup":
             notes.append("pause stops processes by SIGSTOP: their parents can see it")
         return Capabilities(
@@ -175,7 +182,8 @@ class EmbeddedBackend(BackendPowers):
         if extra:
             description = dataclasses.replace(description, tools=(*description.tools, *extra))
         trees = await self._build_base(description)
-        files = {packages.path_file(): "".join(f"{tool.target}\n" for tool in extra)} if extra else {}
+        modules = [tool.target for tool in extra if tool.target in (settings.PACKAGES_AT, settings.VENV_AT)]
+        files = {packages.path_file(): "".join(f"{target}\n" for target in modules)} if modules else {}
         if spec.workdir not in (HOME, "/workspace"):
             files[spec.workdir.rstrip("/") + "/"] = ""
         return Ground(trees, files, tools.env)
@@ -199,11 +207,24 @@ class EmbeddedBackend(BackendPowers):
         open_data(self.data_folder, op="create")
         tools = settings.find_host_tools(owned=os.geteuid() == 0, typescript=typescript.installed(self.data_folder))
         extra: list[Tool] = []
+        commands: dict[str, str] = {}
+        python = settings.python_inside()
         if spec.packages:
             folder = await packages.provide_packages(self.data_folder, spec.packages)
             extra.append(Tool(str(folder), settings.PACKAGES_AT))
+            at = f"{settings.PACKAGES_AT}/bin"
+            commands |= await asyncio.to_thread(find_programs, folder / "bin", shown_at=at, python=python)
         if spec.venv is not None:
             extra.append(Tool(str(packages.venv_site_packages(spec.venv)), settings.VENV_AT))
+            folder, at = packages.venv_programs(spec.venv), settings.VENV_PROGRAMS_AT
+            own = await asyncio.to_thread(find_programs, folder, shown_at=at, python=python)
+            if any(command.startswith(at) for command in own.values()):
+                extra.append(Tool(str(folder), at))
+            commands = own | commands
+        if commands:
+            # What a package brings never takes the place of Corral's own python, pip or node.
+            described = dataclasses.replace(tools.description, commands=commands | tools.description.commands)
+            tools = dataclasses.replace(tools, description=described)
         return tools, extra
 
     async def _build_base(self, description: BaseDescription) -> tuple[Tree, ...]:

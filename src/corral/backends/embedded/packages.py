@@ -199,6 +199,11 @@ def venv_site_packages(venv: str | os.PathLike[str]) -> Path:
     return site.resolve()
 
 
+def venv_programs(venv: str | os.PathLike[str]) -> Path:
+    """The folder of a virtual environment's programs."""
+    return Path(venv).resolve() / "bin"
+
+
 def path_file() -> str:
     """The user's own .pth file inside, which Python reads at every start, after its standard library."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -17,18 +17,19 @@ TYPESCRIPT_AT = "/opt/corral/typescript"
 TOOLS_AT = "/opt/corral/tools"
 PACKAGES_AT = "/opt/corral/packages"
 VENV_AT = "/opt/corral/venv"
+VENV_PROGRAMS_AT = "/opt/corral/venv-programs"
 PATH = f"{BIN}:/home/daytona/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SINGLE_BINARIES = ("bun", "deno")
 
 
-def default_data_folder() -> Path:
-    """`CORRAL_DATA_DIR`, else /var/lib/corral as root and the user's own data folder otherwise.
+def default_data_folder(*, configured: bool = True) -> Path:
+    """`CORRAL_DATA_DIR` (if it counts), else /var/lib/corral as root and the user's own data folder otherwise.
 
     On some systems /home is a link. A path with links is refused; here it is ours to choose, so we take the real one.
     """
-    configured = os.environ.get("CORRAL_DATA_DIR")
-    if configured:
-        return Path(configured).absolute()
+    chosen = os.environ.get("CORRAL_DATA_DIR")
+    if chosen and configured:
+        return Path(chosen).absolute()
     if os.geteuid() == 0:
         return Path("/var/lib/corral")
     home = os.environ.get("XDG_DATA_HOME")
@@ -58,16 +59,20 @@ def find_host_tools(*, owned: bool, typescript: Path | None) -> HostTools:
     return HostTools(BaseDescription(tuple(tools), commands, owned), env)
 
 
-def _add_python(tools: list[Tool], commands: dict[str, str], env: dict[str, str]) -> None:
+def python_inside() -> str:
+    """The path of the Python that sandboxes run, which is the one that runs Corral."""
     prefix = os.path.realpath(sys.base_prefix)
     executable = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    return executable if _inside_usr(prefix) else f"{PYTHON_AT}/{os.path.relpath(executable, prefix)}"
+
+
+def _add_python(tools: list[Tool], commands: dict[str, str], env: dict[str, str]) -> None:
+    prefix = os.path.realpath(sys.base_prefix)
+    python = python_inside()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if _inside_usr(prefix):
-        python = executable
-    else:
+    if not _inside_usr(prefix):
         tools.append(Tool(prefix, PYTHON_AT))
         env["PATH"] = PATH.replace(BIN, f"{BIN}:{PYTHON_AT}/bin", 1)
-        python = f"{PYTHON_AT}/{os.path.relpath(executable, prefix)}"
         if sysconfig.get_config_var("Py_ENABLE_SHARED"):
             env["LD_LIBRARY_PATH"] = f"{PYTHON_AT}/lib"  # its own search path names a folder that is not there inside
     if _inside_usr(prefix):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from corral.backends.memory.call import Call, Program
 from corral.backends.memory.shell import run_text
 from corral.backends.memory.tree import Node
+from corral.command import plain_argv
 from corral.errors import CorralError
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -90,15 +91,17 @@ async def mkfifo(call: Call) -> int:
 
 async def shell(call: Call) -> int:
     """`sh -c TEXT`, `sh FILE`, or a script from its input."""
-    if call.argv[1:2] == ("-c",):
-        return await run_text(call, call.argv[2] if len(call.argv) > 2 else "", name="sh")
-    if len(call.argv) > 1:
+    _, *words = plain_argv(call.argv)
+    if words[:1] == ["-c"]:
+        text = words[2:3] if words[1:2] == ["--"] else words[1:2]
+        return await run_text(call, "".join(text), name="sh")
+    if words:
         try:
-            source = await call.files.read(posixpath.join(call.cwd, call.argv[1]))
+            source = await call.files.read(posixpath.join(call.cwd, words[0]))
         except CorralError as error:
             call.err(f"sh: {error.message}\n")
             return NOT_FOUND
-        return await run_text(call, source.decode("utf-8", "surrogateescape"), name=call.argv[1], args=call.argv[2:])
+        return await run_text(call, source.decode("utf-8", "surrogateescape"), name=words[0], args=tuple(words[1:]))
     return await run_text(call, (await call.stdin.read()).decode("utf-8", "surrogateescape"), name="sh")
 
 

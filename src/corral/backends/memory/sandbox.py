@@ -15,9 +15,9 @@ from corral.backends.memory.call import Call, Program
 from corral.backends.memory.files import MemoryFiles
 from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.program import run_program
-from corral.backends.memory.script import Recorded, Script, command_text
+from corral.backends.memory.script import Recorded, Script
 from corral.backends.memory.tree import Tree
-from corral.command import SpawnRequest
+from corral.command import SpawnRequest, show_command
 from corral.errors import CapabilityError, SandboxGoneError, WorkdirError
 from corral.languages import Language, Runtime
 from corral.results import Event, SandboxInfo, SandboxUsage
@@ -154,7 +154,7 @@ class MemorySandbox(SandboxBase):
             source = await self._files.read(request.argv[2])
             language, text = request.argv[1], source.decode("utf-8", "surrogateescape")
             call = replace(call, argv=(language, *request.argv[2:]), code=text, language=language)
-        text = call.code if call.code is not None else command_text(request.argv)
+        text = call.code if call.code is not None else show_command(request.argv)
         self._world.calls.append(Recorded(call.argv, text, call.cwd, call.env, process.input, call.language))
         process.begin(call, self._perform)
         return process

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shlex
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from corral.backends.memory.call import Call, Input
+from corral.command import show_command
 from corral.files import encode
 
 Wanted = str | re.Pattern[str]
@@ -81,7 +81,7 @@ class Script:
 
     async def play(self, call: Call) -> int | None:
         """Answer a call: its exit code, or None if nothing was scripted for it."""
-        text = command_text(call.argv) if call.code is None else call.code
+        text = show_command(call.argv) if call.code is None else call.code
         with self._lock:
             rule = next((rule for rule in self._rules if rule.matches(text, call.language)), None)
             if rule is None:
@@ -95,8 +95,3 @@ class Script:
         if rule.stderr:
             call.err(rule.stderr)
         return rule.exit_code
-
-
-def command_text(argv: tuple[str, ...]) -> str:
-    """A command as its caller wrote it: the text for the shell, or the arguments quoted."""
-    return argv[2] if argv[:2] == ("/bin/sh", "-c") and len(argv) == 3 else shlex.join(argv)

@@ -234,6 +234,7 @@ async def fork_sandbox(call: Call) -> control.Sandbox:
     base = parts.shelf.find(BASE, organisation_id=call.identity.organisation_id)
     row = make_row(wish, organisation_id=source.organisation_id, snapshot=base, defaults=defaults)
     row.snapshot, row.set_env = source.snapshot, dict(source.set_env)
+    row.git_hosts = list(source.git_hosts)  # its files are the same, and so are their remotes
     check_quota(parts, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
     spec = make_spec(row, snapshot=None)
 
@@ -297,7 +298,7 @@ async def replace_labels(call: Call) -> control.SandboxLabels:
     check_labels(call.body.labels)
     row.labels = call.body.labels
     call.services.control.roster.save(row)
-    call.services.control.warden.refresh(row)
+    call.services.control.warden.handles.refresh(row)
     return control.SandboxLabels(labels=row.labels)
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import posixpath
-from weakref import WeakKeyDictionary
-
+from corral.command import with_bash
 from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirError
 from corral.interpreter.oneshot import run_with_charts
-from corral.protocol import AsyncSandbox
-from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
+from corral.results import ExecResult
 from corral.server.faults import Fault, bad_request
+from corral.server.log import text_of
 from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user, seconds
 from corral.server.routing import Call, Table
-from corral.server.services import Held
 from corral.server.wire.toolbox import Artifacts, CodeRunRequest, CodeRunResponse, ExecuteRequest, ExecuteResponse
 
 TABLE = Table("toolbox")
@@ -30,29 +27,13 @@ _VARIABLE = "CORRAL_COMMAND_TEXT"
 _READ_SHORT = f'eval "unset {_VARIABLE}; ${_VARIABLE}"'
 _READ_LONG = 'eval "$(/bin/cat)"'
 _SHORT_BYTES = 64 * 1024
-_FIND_SHELL = "command -v zsh || command -v bash || echo /bin/sh"
-_FIND_SECONDS = 30
-
-# Which shell a sandbox has; looked for again when it could not be found any more.
-_shells: WeakKeyDictionary[AsyncSandbox, str] = WeakKeyDictionary()
 
 
-async def _choose_shell(held: Held) -> str:
-    """The best shell inside: zsh, bash, or sh."""
-    shell = _shells.get(held.box)
-    if shell is None:
-        found = await held.box.exec(["/bin/sh", "-c", _FIND_SHELL], cwd="/", timeout=_FIND_SECONDS)
-        line = found.stdout.partition("\n")[0]
-        shell = _shells[held.box] = line if line.startswith("/") else "/bin/sh"
-    return shell
-
-
-def _shell_call(shell: str, text: str) -> tuple[list[str], dict[str, str], str | None]:
+def _shell_call(text: str) -> tuple[list[str], dict[str, str], str | None]:
     """The argv for a text, variables beside the caller's, and what the program gets as its input."""
-    name = posixpath.basename(shell)
     if len(text.encode("utf-8", "surrogateescape")) <= _SHORT_BYTES:
-        return [shell, "-c", _READ_SHORT, name], {_VARIABLE: text}, None
-    return [shell, "-c", _READ_LONG, name], {}, text
+        return with_bash("-c", _READ_SHORT), {_VARIABLE: text}, None
+    return with_bash("-c", _READ_LONG), {}, text
 
 
 @TABLE.add("POST", "/process/execute", scope="run", body=ExecuteRequest, answers={200: ExecuteResponse})
@@ -64,7 +45,7 @@ async def execute_command(call: Call) -> ExecuteResponse:
     if "\0" in body.command:
         raise bad_request("the command has a NUL character")
     folder = parse_folder(held, body.cwd)
-    argv, beside, stdin = _shell_call(await _choose_shell(held), body.command)
+    argv, beside, stdin = _shell_call(body.command)
     try:
         result = await held.box.exec(
             argv,
@@ -80,8 +61,6 @@ async def execute_command(call: Call) -> ExecuteResponse:
     except InvalidCommandError as error:
         raise bad_request(f"{error}") from error
     refuse_timeout(result, body.timeout)
-    if result.exit_code == NOT_FOUND_EXIT_CODE:
-        _shells.pop(held.box, None)
     return ExecuteResponse(exit_code=result.exit_code, result=result.output)
 
 
@@ -119,7 +98,7 @@ async def code_run(call: Call) -> CodeRunResponse:
             )
     except (InvalidCommandError, BackendUnavailableError) as error:
         # No interpreter inside is the sandbox's lack, and the hint says what to install; trying again would not help.
-        raise bad_request(f"{error}") from error
+        raise bad_request(text_of(error)) from error
     except WorkdirError as error:
         return CodeRunResponse(exit_code=-1, result=f"{error}")
     refuse_timeout(result, body.timeout)
