@@ -23,10 +23,10 @@ from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, HOME, Lifetime, NetworkPolic
 
 class Wishes(TypedDict, total=False):
     """The keywords that `Sandbox` and `AsyncSandbox` take. Each is a field of `Spec`, with these conveniences:
-    `network` may be a text, `lifetime` plain seconds, and `keep_on_failure` stands beside it."""
+    `resources` may be a mapping, `network` a text, `lifetime` plain seconds, and `keep_on_failure` stands beside it."""
 
     image: str | Image | None
-    resources: Resources | None
+    resources: Resources | Mapping[str, Any] | None
     network: NetworkPolicy | str | None
     env: Mapping[str, str] | None
     workdir: str
@@ -64,7 +64,7 @@ def make_spec(**wishes: Unpack[Wishes]) -> Spec:
         lifetime = Lifetime(lifetime.seconds, lifetime.idle_seconds, keep_on_failure=True)
     return Spec(
         image=wishes.get("image"),
-        resources=wishes.get("resources") or Resources(),
+        resources=Resources.parse(wishes["resources"]) if wishes.get("resources") is not None else Resources(),
         network=NetworkPolicy.parse(wishes.get("network")),
         env=wishes.get("env") or {},
         workdir=wishes.get("workdir", HOME),

@@ -241,7 +241,7 @@ _BUILT_IN = (
             Runtime("deno:commonjs", _DENO, "cjs", beside=True),
         ),
         probe=_JAVASCRIPT_PROBE,
-        hint="install Node.js, Bun or Deno",
+        hint="install Node.js, Bun or Deno inside",
         select=_select_javascript,
     ),
     Language(
@@ -258,7 +258,7 @@ _BUILT_IN = (
             Runtime("ts-node", _TS_NODE, "ts", beside=True),
         ),
         probe=_TYPESCRIPT_PROBE,
-        hint="run `corral setup typescript`, or install Bun, Deno or Node.js 22.18 or newer",
+        hint="install Bun, Deno or Node.js 22.18 or newer inside",
         select=_select_typescript,
     ),
 )  # fmt: skip

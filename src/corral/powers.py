@@ -68,6 +68,22 @@ class CanResize(Protocol):
 
 
 @runtime_checkable
+class TellsEnd(Protocol):
+    """A sandbox whose end is told, so that nobody has to ask for it again and again."""
+
+    async def wait_until_gone(self) -> None:
+        """Return when the sandbox has ended, whoever ended it. Cancel it before this handle is closed."""
+
+
+@runtime_checkable
+class GlancesAtSandboxes(Protocol):
+    """A backend that can see which sandboxes are there without asking any of them."""
+
+    async def glance(self) -> frozenset[str]:
+        """The ids of all of which anything is left, in whatever state. Cheap enough for every second."""
+
+
+@runtime_checkable
 class KeepsSandboxes(Protocol):
     """A backend whose sandboxes can be stopped, and that keeps snapshots. All by id or name.
 

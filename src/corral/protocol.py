@@ -141,6 +141,7 @@ class AsyncFiles(Protocol):
             SandboxIsFolderError, SandboxFileKindError: something else than a regular file is there.
             SandboxFileExistsError: `exclusive` and it exists.
             SandboxFileNotFoundError: `parents=False` and the folder is missing.
+            SandboxNotFolderError: a file is in the place of one of its folders.
         """
 
     async def edit(

@@ -489,6 +489,11 @@ class SandboxBase(SessionsBase, ABC):
             self._lacks_runtime(language)
 
     def _lacks_runtime(self, language: Language) -> NoReturn:
+        hint = self._hint_for(language)
         raise BackendUnavailableError(
-            f"nothing in this sandbox runs {language.name}", sandbox_id=self._id, op="run_code", hint=language.hint
+            f"nothing in this sandbox runs {language.name}", sandbox_id=self._id, op="run_code", hint=hint
         )
+
+    def _hint_for(self, language: Language) -> str:
+        """What to do where nothing runs a language. A backend may have ways of its own."""
+        return language.hint

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from corral.errors import CorralError, SpecError
 from corral.image import Image
@@ -17,22 +17,27 @@ HOME = "/home/daytona"
 USER = "daytona"
 DEFAULT_OUTPUT_LIMIT_BYTES = 4 * 1024 * 1024
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_GIB = 1024**3
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
-def parse_size(value: int | str, *, what: str) -> int:
+def parse_size(value: int | str, *, what: str, as_docker: bool = False) -> int:
     """Bytes from an int or a text such as "512MB" or "2GiB".
+
+    A letter alone is a power of 1024, as Docker and most programs read it: "512m" is "512MiB". "512MB" is a power of
+    1000; only `as_docker`, where it stands in the place of an option of Docker's, that is one of 1024 as well.
 
     Raises:
         SpecError: not a size.
     """
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value.lower())
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b?)|b?)\s*", value.lower())
         if not match:
             raise SpecError(f"{what}: {value!r} is not a size", hint='write bytes as a number, or like "512MiB"')
-        return int(float(match[1]) * _UNITS[match[2]])
+        base = 1000 if match[3] == "b" and not as_docker else 1024
+        return int(float(match[1]) * base ** _POWERS[match[2] or ""])
     if isinstance(value, bool) or not isinstance(value, int):
         raise SpecError(f"{what}: {value!r} is not a size", hint='write bytes as a number, or like "512MiB"')
     return value
@@ -62,6 +67,18 @@ class Resources:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise SpecError(f"{name}={value!r} is not a limit", hint=f"give a whole number of at least {least}")
 
+    @classmethod
+    def parse(cls, value: object) -> Resources:
+        """From what callers have: one of these, a mapping of its fields, or a `Resources` of Daytona's.
+
+        In a mapping `memory` and `disk` may stand for the names with `_bytes`: texts are sizes, and numbers are GiB, as
+        in Daytona's. What is left out or None is the default.
+
+        Raises:
+            SpecError: anything else.
+        """
+        return value if isinstance(value, cls) else cls(**read_resources(value))
+
     @property
     def memory(self) -> int:
         """Memory in bytes."""
@@ -71,6 +88,36 @@ class Resources:
     def disk(self) -> int:
         """Disk in bytes."""
         return int(self.disk_bytes)
+
+
+_OTHER_NAMES = {"cpu": "cpus", "memory": "memory_bytes", "disk": "disk_bytes"}
+
+
+def read_resources(value: object, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """The fields of `Resources` that somebody gave, and no others; see `Resources.parse`. Raises: SpecError.
+
+    `without` are names that are not ours to read: the caller passes them on as they are.
+    """
+    known = [each.name for each in fields(Resources)]
+    hint = f"give Resources(…), or a mapping of {', '.join(known)}"
+    if isinstance(value, Resources):
+        given = {name: getattr(value, name) for name in known}
+    elif isinstance(value, Mapping):
+        given = dict(value)
+    elif hasattr(value, "cpu") and hasattr(value, "memory"):
+        given = {name: getattr(value, name, None) for name in (*_OTHER_NAMES, "gpu")}
+    else:
+        raise SpecError(f"resources: {value!r} says nothing of cpus, memory and disk", hint=hint)
+    found: dict[str, Any] = {}
+    for name, wanted in given.items():
+        if wanted is None or name in without:
+            continue
+        target = _OTHER_NAMES.get(name, name)
+        if target not in known or target in found:
+            raise SpecError(f"resources: {name!r} is unknown, or is given twice", hint=hint)
+        in_gib = target != name and target != "cpus" and isinstance(wanted, int | float)
+        found[target] = int(wanted * _GIB) if in_gib else wanted
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +197,8 @@ class Spec:
     """Makes create repeatable: the same token gives the same sandbox, never a second one."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "resources", Resources.parse(self.resources))
+        object.__setattr__(self, "network", NetworkPolicy.parse(self.network))
         object.__setattr__(self, "env", check_env(self.env))
         object.__setattr__(self, "labels", check_labels(self.labels))
         object.__setattr__(self, "packages", check_packages(self.packages))

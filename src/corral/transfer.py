@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import tarfile
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterable
 from pathlib import Path
 from typing import IO
 
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
+from corral.tars.reading import BrokenArchiveError, Member, MemberReader
+from corral.tars.writing import pack_tree
 
 _CHUNK_BYTES = 256 * 1024
 _MAX_MEMBERS = 1_000_000
+_MAX_PADDING_BYTES = 16 * 1024 * 1024
+_HOLE_BYTES = 64 * 1024
+"""So many zeros at a multiple of it become a hole."""
+_ZEROS = bytes(_HOLE_BYTES)
 
 
 async def read_host_file(path: Path) -> AsyncGenerator[bytes, None]:
@@ -39,7 +44,8 @@ async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: i
                     raise SandboxFileTooLargeError(
                         f"more than {max_bytes} bytes", op="download", hint="raise max_bytes"
                     )
-                await asyncio.to_thread(file.write, chunk)
+                await asyncio.to_thread(_write_around_holes, file.fileno(), total - len(chunk), chunk)
+            os.ftruncate(file.fileno(), total)
             os.fchmod(file.fileno(), mode)
         unfinished.replace(target)
     except BaseException:
@@ -81,13 +87,8 @@ async def pack_host_tree(root: Path) -> AsyncGenerator[bytes, None]:
 
 
 def _pack(root: Path, writer: int) -> None:
-    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        info.uid = info.gid = 0
-        info.uname = info.gname = ""
-        return info if info.isreg() or info.isdir() or info.issym() or info.islnk() else None
-
-    with os.fdopen(writer, "wb") as sink, tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-        tar.add(root, arcname=".", filter=plain)
+    with os.fdopen(writer, "wb", buffering=_CHUNK_BYTES) as sink:
+        pack_tree(os.path.realpath(root), sink.write, anonymous=True, whole=True)
 
 
 async def unpack_to_host(archive: AsyncIterable[bytes], target: Path, *, max_bytes: int | None) -> None:
@@ -113,7 +114,7 @@ def _unpack(reader: int, target: Path, max_bytes: int | None) -> None:
             raise FileExistsError(f"{target.name!r} is there already, and is not a folder")
         try:
             _unpack_from(source, target, max_bytes)
-        except tarfile.TarError as error:
+        except BrokenArchiveError as error:
             raise SandboxFileError(f"a broken archive: {error}", op="download") from error
         except OSError as error:
             if isinstance(error, SandboxFileError):
@@ -126,25 +127,35 @@ def _unpack_from(source: IO[bytes], target: Path, max_bytes: int | None) -> None
     target.mkdir(parents=True, exist_ok=True)
     total = 0
     modes: list[tuple[list[str], int]] = []
-    with tarfile.open(fileobj=source, mode="r|") as tar:
-        for number, member in enumerate(tar):
-            total += member.size
-            if number > _MAX_MEMBERS or (max_bytes is not None and total > max_bytes):
-                text = "the folder is larger than allowed"
-                raise SandboxFileTooLargeError(text, op="download", hint="raise max_bytes")
-            parts = [part for part in member.name.split("/") if part not in ("", ".")]
-            if ".." in parts:
-                raise SandboxFileError(f"{member.name!r} leads out of the folder", op="download")
-            _lay_down(tar, member, target, parts)
-            if member.isdir() and parts:
-                modes.append((parts, member.mode & 0o777))
-        source.read()  # to the end, so that the writer does not fail on the padding
+    reader = MemberReader(source.read)
+    for number, member in enumerate(reader):
+        total += member.size  # with its holes: what the host's other programs will find there
+        if number > _MAX_MEMBERS or (max_bytes is not None and total > max_bytes):
+            text = "the folder is larger than allowed"
+            raise SandboxFileTooLargeError(text, op="download", hint="raise max_bytes")
+        parts = [part for part in member.name.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise SandboxFileError(f"{member.name!r} leads out of the folder", op="download")
+        if member.kind == "folder" or (parts and member.kind != "other"):
+            _lay_down(reader, member, target, parts)
+        else:
+            reader.skip(member)
+        if member.kind == "folder" and parts:
+            modes.append((parts, member.mode & 0o777))
+    _drain(source)
     for parts, mode in reversed(modes):  # last: a read-only folder must be filled first
         folder = _open_folder(target, parts)
         try:
             os.fchmod(folder, mode)
         finally:
             os.close(folder)
+
+
+def _drain(source: IO[bytes]) -> None:
+    """The padding, so that its writer does not fail. Whoever sends more than that is not listened to."""
+    for _ in range(_MAX_PADDING_BYTES // _CHUNK_BYTES):
+        if not source.read(_CHUNK_BYTES):
+            return
 
 
 def _open_folder(target: Path, parts: list[str], *, make: bool = False) -> int:
@@ -164,36 +175,44 @@ def _open_folder(target: Path, parts: list[str], *, make: bool = False) -> int:
     return folder
 
 
-def _lay_down(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, parts: list[str]) -> None:
-    if member.isdir():
+def _lay_down(reader: MemberReader, member: Member, target: Path, parts: list[str]) -> None:
+    if member.kind == "folder":
         os.close(_open_folder(target, parts, make=True))
-        return
-    if not parts:
         return
     parent = _open_folder(target, parts[:-1], make=True)
     try:
-        if member.isreg():
-            _write_member(tar, member, parts[-1], parent)
-        elif member.issym() and _stays_inside(parts, member.linkname):
+        if member.kind == "file":
+            _write_member(reader, member, parts[-1], parent)
+        elif member.kind == "link" and _stays_inside(parts, member.target):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(parts[-1], dir_fd=parent)
-            os.symlink(member.linkname, parts[-1], dir_fd=parent)
-        elif member.islnk():
+            os.symlink(member.target, parts[-1], dir_fd=parent)
+        elif member.kind == "hard link":
             _copy_linked(member, target, parts[-1], parent)
     finally:
         os.close(parent)
 
 
-def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, parent: int) -> None:
+def _write_member(reader: MemberReader, member: Member, name: str, parent: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)
-    content = tar.extractfile(member)
-    assert content is not None
-    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=parent)
-    with os.fdopen(descriptor, "wb") as file:
-        while chunk := content.read(_CHUNK_BYTES):
-            file.write(chunk)
-        os.fchmod(file.fileno(), member.mode & 0o777)  # never setuid on the host
+    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=parent)
+    try:
+        for offset, piece in reader.content(member):
+            _write_around_holes(file, offset, piece)
+        os.ftruncate(file, member.size)
+        os.fchmod(file, member.mode & 0o777)  # never setuid on the host
+    finally:
+        os.close(file)
+
+
+def _write_around_holes(file: int, offset: int, data: bytes) -> None:
+    """Zeros are not written: a file that took no room in the sandbox takes none here."""
+    view = memoryview(data)
+    while view:
+        size = min(len(view), _HOLE_BYTES - offset % _HOLE_BYTES)
+        written = size if view[:size] == _ZEROS[:size] else os.pwrite(file, view[:size], offset)
+        view, offset = view[written:], offset + written
 
 
 def _stays_inside(parts: list[str], goal: str) -> bool:
@@ -205,9 +224,9 @@ def _stays_inside(parts: list[str], goal: str) -> bool:
     return not goal.startswith("/") and climbs <= len(parts) - 1 and ".." not in words[climbs:]
 
 
-def _copy_linked(member: tarfile.TarInfo, target: Path, name: str, parent: int) -> None:
+def _copy_linked(member: Member, target: Path, name: str, parent: int) -> None:
     """A hard link to an earlier member, made only if that is a regular file below the target, reached without links."""
-    parts = [part for part in member.linkname.split("/") if part not in ("", ".")]
+    parts = [part for part in member.target.split("/") if part not in ("", ".")]
     if not parts or ".." in parts:
         return
     folder = _open_folder(target, parts[:-1])

@@ -30,12 +30,12 @@ Patch = pytest.MonkeyPatch
 Break = Callable[[Patch], None]
 
 
-def run(name: str) -> str:
+def run(name: str, *, hang_seconds: float = check.HANG_SECONDS) -> str:
     """The verdict of one check on a fresh fake."""
     backend = MemoryBackend()
 
     async def work() -> str:
-        verdict = await run_check(replace(BY_NAME[name], hang_seconds=4.0), backend, cannot={})
+        verdict = await run_check(replace(BY_NAME[name], hang_seconds=hang_seconds), backend, cannot={})
         await backend.aclose()
         return verdict.outcome if verdict.outcome != "skipped" else f"skipped: {verdict.detail}"
 
@@ -265,7 +265,9 @@ def test_check_passes_when_the_promise_is_kept(name: str) -> None:
 def test_check_fails_when_the_promise_is_broken(promise: str, name: str, sabotage: Break, monkeypatch: Patch) -> None:
     monkeypatch.setattr(check, "HANG_SECONDS", 6.0)  # a broken promise to end is waited for a short while only
     sabotage(monkeypatch)
-    assert run(name) == "failed", f"rule {promise} was broken by {sabotage.__name__}, and {name} did not see it"
+    assert run(name, hang_seconds=4.0) == "failed", (
+        f"rule {promise} was broken by {sabotage.__name__}, and {name} did not see it"
+    )
 
 
 def test_a_check_that_hangs_fails() -> None:

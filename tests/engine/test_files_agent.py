@@ -1,17 +1,22 @@
 """The file agent against hostile files: it can be killed but not turned, and nothing leads out of the sandbox."""
 
 import asyncio
+import bz2
+import gzip
+import lzma
 import os
 import secrets
+import sysconfig
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend
-from corral.errors import SandboxFileError, SandboxFileKindError
+from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileTooLargeError
 from corral.sandbox import SandboxBase
 from corral.spec import Spec
+from corral.transfer import pack_host_tree
 from support.leftovers import count_descriptors, wait_until
 
 HANG_GUARD_SECONDS = 40
@@ -229,3 +234,103 @@ async def test_operation_that_is_cancelled_leaves_nothing_half_written(box: Sand
         while await box.files.list("."):
             await asyncio.sleep(0.02)
     assert wait_until(lambda: count_descriptors() <= before)
+
+
+WATCHER = """
+import ctypes, os, sys, struct
+libc = ctypes.CDLL(None)
+instance = libc.inotify_init1(os.O_NONBLOCK)
+watched = {}
+for top in sys.argv[1:]:
+    for folder, inner, _ in os.walk(top):
+        watched[libc.inotify_add_watch(instance, os.fsencode(folder), 0x20)] = folder  # opened
+        if folder.count("/") > 6 or "site-packages" in folder:
+            inner.clear()
+def take():
+    data = b""
+    try:
+        while True:
+            data += os.read(instance, 1 << 20)
+    except BlockingIOError:
+        return data
+take()  # what the walk itself has opened
+os.write(1, b"%d\\n" % len(watched))
+os.read(0, 1)
+data = take()
+while data:
+    number, mask, _, length = struct.unpack_from("iIII", data)
+    os.write(1, os.fsencode(watched.get(number, "?")) + b"/" + data[16:16 + length].rstrip(b"\\0") + b"\\n")
+    data = data[16 + length:]
+"""
+
+
+async def test_agent_opens_nothing_but_what_it_is_asked_for(backend: EmbeddedBackend) -> None:
+    """Neither libraries nor settings, locales or modules: the sandbox may have written them."""
+    async with await backend.create(Spec(exec_timeout=60)) as box:
+        await box.files.write("t/f", "plain text")
+        ours = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+        folders = ["/etc", "/lib", "/usr/lib/locale", "/usr/share/zoneinfo", *sorted(ours)]
+        async with await box.start(["python3", "-c", WATCHER, *folders]) as watcher:
+            heard = watcher.output()
+            told = await anext(heard)
+            assert int(told.data) > 10
+            await use_every_operation(box)
+            await watcher.write(b"x")
+            opened = b"".join([piece.data async for piece in heard])
+        assert opened.decode().splitlines() == []
+
+
+async def use_every_operation(box: SandboxBase) -> None:
+    files = box.files
+    await files.stat("t/f")
+    await files.list("t")
+    await files.glob("**/*")
+    await files.grep("(?i)PLAIN", path="t")
+    await files.replace("text", "words", path="t")
+    await files.edit("t/f", "plain", "other")
+    await files.move("t/f", "/dev/shm/f")
+    await files.chmod("/dev/shm/f", 0o600)
+    await files.symlink("t/l", "nowhere")
+    packed = b"".join([piece async for piece in files.pack("t")])
+    for content in (packed, gzip.compress(packed), bz2.compress(packed), lzma.compress(packed)):
+        await files.unpack("u", once(content))
+    with pytest.raises(SandboxFileError):
+        await files.unpack("u", once(b"no tar" * 100))
+    with pytest.raises(SandboxFileError):
+        await files.read("missing")
+    await files.remove("t", recursive=True)
+
+
+async def once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+async def test_path_as_deep_as_the_kernel_takes_can_be_written(box: SandboxBase) -> None:
+    deep = "/tmp/" + "d/" * 1900 + "f"
+    await box.files.write(deep, b"found")
+    assert await box.files.read(deep) == b"found"
+    await box.files.mkdir("/tmp/" + "e/" * 1900)
+
+
+async def test_holes_come_out_as_holes(box: SandboxBase, tmp_path: Path) -> None:
+    await box.exec(
+        "mkdir t; truncate -s 800M t/sparse; printf end >> t/sparse;"
+        " printf mid | dd of=t/sparse bs=1M seek=300 conv=notrunc",
+        check=True,
+    )
+    await box.files.download("t", tmp_path / "t")
+    await box.files.download("t/sparse", tmp_path / "single")
+    for copy in (tmp_path / "t" / "sparse", tmp_path / "single"):
+        found = copy.stat()
+        assert found.st_size == 800 * 1024**2 + 3
+        assert found.st_blocks * 512 < 1024**2
+        with copy.open("rb") as file:
+            file.seek(300 << 20)
+            assert file.read(4) == b"mid\0"
+            file.seek(-3, os.SEEK_END)
+            assert file.read() == b"end"
+    await box.files.unpack("back", pack_host_tree(tmp_path / "t"))
+    kept = await box.exec("cmp t/sparse back/sparse && du -k back/sparse | cut -f1", check=True)
+    assert int(kept.stdout) < 1024
+    with pytest.raises(SandboxFileTooLargeError):
+        await box.files.download("t", tmp_path / "u", max_bytes=500 * 1024**2)

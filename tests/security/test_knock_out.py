@@ -175,6 +175,16 @@ KNOCK_OUTS = (
         modes=("root",),
     ),
     KnockOut(
+        "a file agent that looks no names up",
+        (
+            Edit("tars/writing.py", "import tarfile\n", "import pwd\nimport tarfile\n"),
+            Edit("tars/writing.py", "            self._add_file(path, member)\n", "            pwd.getpwall()\n"),
+        ),
+        ("plant-a-name-service-for-the-file-agent-as-root-inside",),
+        modes=("root",),
+        says="looks names up",
+    ),
+    KnockOut(
         "the closed data folder",
         (
             Edit("engine/datafolder.py", "0o700 if so_far == path else 0o755", "0o755"),

@@ -146,7 +146,7 @@ async def test_one_that_ends_by_itself_is_in_error_and_says_so(own_server: Serve
             break
         await asyncio.sleep(0.05)
     seen = daytona.get(box.id)
-    assert "ended by itself" in str(seen.error_reason)
+    assert "ended outside the server" in str(seen.error_reason)
     with pytest.raises(DaytonaConflictError, match="nothing of it is left"):
         seen.recover()
     daytona.delete(seen)

@@ -1,5 +1,6 @@
 """Sandboxes through the official SDK: made, found, changed and ended."""
 
+import time
 import uuid
 from typing import Any
 
@@ -9,6 +10,7 @@ from daytona import (
     CreateSandboxFromImageParams,
     CreateSandboxFromSnapshotParams,
     Daytona,
+    DaytonaConfig,
     DaytonaConflictError,
     DaytonaError,
     DaytonaNotFoundError,
@@ -17,6 +19,7 @@ from daytona import (
 )
 from daytona_api_client import SandboxState
 
+from corral.server import roster
 from corral.server.tables import all_routes
 from server.conftest import InProcess
 
@@ -63,6 +66,32 @@ def test_a_deleted_sandbox_is_gone(daytona: Daytona) -> None:
     with pytest.raises(DaytonaNotFoundError):
         daytona.delete(box)
     assert box.id not in [each.id for each in daytona.list()]
+
+
+def test_a_deleted_sandbox_is_not_found_by_its_name(daytona: Daytona) -> None:
+    name = unique("workspace")
+    daytona.delete(daytona.create(CreateSandboxFromSnapshotParams(name=name)))
+    with pytest.raises(DaytonaNotFoundError, match="not found"):
+        daytona.get(name)
+    again = daytona.create(CreateSandboxFromSnapshotParams(name=name))  # as get-or-create does
+    assert (daytona.get(name).id, again.state) == (again.id, SandboxState.STARTED)
+    daytona.delete(again)
+
+
+async def test_a_deleted_sandbox_is_found_by_its_id_only_for_a_moment(
+    in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncDaytona(DaytonaConfig(api_url=in_process.url, api_key=in_process.key)) as client:
+        box = await client.create()
+        await box.delete()
+        assert (await client.get(box.id)).state == SandboxState.DESTROYED
+        foreign = in_process.headers(in_process.new_key("another"))
+        async with in_process.session.get(f"{in_process.url}/sandbox/{box.id}", headers=foreign) as response:
+            assert response.status == 404
+        later = time.monotonic() + roster.READABLE_AFTER_SECONDS
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        with pytest.raises(DaytonaNotFoundError):  # by the clock, not when the next one is deleted
+            await client.get(box.id)
 
 
 def test_nothing_is_found_where_nothing_is(daytona: Daytona) -> None:

@@ -49,7 +49,7 @@ async def test_one_that_answers_again_is_no_longer_in_error(in_process: InProces
     await make_sweeper(in_process).look()
     assert (back.state, back.error_reason) == ("started", None)
     assert gone.state == "error"
-    assert "ended by itself" in str(gone.error_reason)
+    assert "ended outside the server" in str(gone.error_reason)
     before = gone.updated_at
     await make_sweeper(in_process).look()
     assert (gone.state, gone.updated_at) == ("error", before), "nothing new is no change"

@@ -34,7 +34,8 @@ from corral.shellfiles.primitives import ScriptEnd
 from corral.shellfiles.resident import ResidentShell
 from corral.shellfiles.running import Known
 from corral.shellfiles.search import find_unreadable
-from corral.shellfiles.tarstream import BrokenArchiveError, Checked, read_members
+from corral.shellfiles.tarstream import Checked, read_members
+from corral.tars.reading import BrokenArchiveError
 
 ODD_NAMES = ("new\nline", "ends\n", "-dash", "quo'te\"", " ", "$(id)", "*", "inv\udcff", "n" * 255)
 
@@ -270,7 +271,7 @@ async def test_a_tar_is_read_to_its_end_whatever_the_pieces(form: int) -> None:
     whole = make_tar(("short", b"1"), (LONG, b"x" * 1000), ("link", "short"), form=form)
     for size in (1, 7, 511, 513, 100_000):
         parts = pieces(*(whole[at : at + size] for at in range(0, len(whole), size)))
-        names = [(member.info.name, await member.read()) async for member in read_members(parts)]
+        names = [(member.about.name, await member.read()) async for member in read_members(parts)]
         assert names == [("short", b"1"), (LONG, b"x" * 1000), ("link", b"")]
     with pytest.raises(BrokenArchiveError):
         _ = [member async for member in read_members(pieces(PLAIN[:600]))]

@@ -16,10 +16,12 @@ from corral.spec import Lifetime, NetworkPolicy, Resources, Spec, parse_size
     [
         (5, 5),
         ("7", 7),
-        ("1k", 1000),
+        ("1k", 1024),
+        ("1kB", 1000),
         ("1KiB", 1024),
+        ("512m", 536_870_912),
         ("512MiB", 512 << 20),
-        ("1.5G", 1_500_000_000),
+        ("1.5G", 3 << 29),
         (" 2 gib ", 2 << 30),
         ("1TB", 10**12),
     ],
@@ -28,10 +30,46 @@ def test_size_is_parsed(text: int | str, size: int) -> None:
     assert parse_size(text, what="x") == size
 
 
+@pytest.mark.parametrize("text", ["512m", "512M", "512mb", "512MiB", "524288k", 536_870_912, "0.5g"])
+def test_size_is_parsed_as_docker_does(text: int | str) -> None:
+    assert parse_size(text, what="mem_limit", as_docker=True) == 536_870_912
+
+
 @pytest.mark.parametrize("text", ["", "MB", "-1", "1e9", "1 X", "1MBB", True, 1.5, None])
 def test_impossible_size_is_refused(text: Any) -> None:
     with pytest.raises(SpecError, match="memory"):
         parse_size(text, what="memory")
+
+
+class Theirs:
+    """As the vendor's own, and the adapters' classes that stand for it."""
+
+    cpu, memory, disk, gpu = 1, 2, None, None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"cpus": 1, "memory_bytes": "2GiB"},
+        {"cpus": 1, "memory": "2g"},
+        {"cpu": 1, "memory": 2, "disk": None},
+        Theirs(),
+    ],
+)
+def test_resources_may_be_a_mapping_or_the_vendors_object(given: Any) -> None:
+    wanted = Resources(cpus=1, memory_bytes=2 << 30)
+    assert Resources.parse(given) == Spec(resources=given).resources == make_spec(resources=given).resources == wanted
+
+
+@pytest.mark.parametrize("given", [{"cores": 1}, {"cpu": 1, "cpus": 2}, {"gpu": 1}, 2, "1g", object()])
+def test_other_things_are_no_resources_and_the_error_says_what_is(given: Any) -> None:
+    with pytest.raises(SpecError, match="resources") as caught:
+        make_spec(resources=given)
+    assert "cpus" in str(caught.value.hint)
+
+
+def test_network_of_a_spec_may_be_a_text() -> None:
+    assert Spec(network="open").network == NetworkPolicy("open")  # type: ignore[arg-type]  # as callers of Spec do
 
 
 @pytest.mark.parametrize(

@@ -219,3 +219,30 @@ async def test_mode_of_a_folder_is_never_set_through_a_link(host: Path) -> None:
     except SandboxFileError:
         pass
     assert (host / "secret").stat().st_mode == before
+
+
+async def test_size_below_nothing_does_not_make_room_for_more(host: Path) -> None:
+    block = bytearray(tar(member("f", b"x" * 2000)))
+    block[124:136], block[148:156] = b"\xff" * 12, b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block[:512])
+    with pytest.raises(SandboxFileError):
+        await unpack_to_host(stream(bytes(block)), host / "out", max_bytes=1000)
+
+
+async def test_whoever_goes_on_after_the_end_is_not_listened_to(host: Path) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield tar(member("f"))
+        while True:
+            yield bytes(1 << 20)
+
+    await unpack_to_host(endless(), host / "out", max_bytes=1000)
+    assert (host / "out" / "f").read_bytes() == b"x"
+
+
+async def test_zeros_take_no_room_on_the_host(host: Path) -> None:
+    content = b"a" + bytes(20 << 20) + b"b"
+    await write_host_file(stream(content, 100_000), host / "single", mode=0o644, max_bytes=None)
+    await unpack_to_host(stream(tar(member("f", content)), 100_000), host / "out", max_bytes=None)
+    for path in (host / "single", host / "out" / "f"):
+        assert path.read_bytes() == content
+        assert path.stat().st_blocks * 512 < 1 << 20

@@ -20,7 +20,7 @@ from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, Tree
 
 BIN = "/opt/corral/bin"
 FOLDER = "base"
-_FORMAT = 5
+_FORMAT = 6
 """Raise it when the made-up part changes, so that an older one is not used again."""
 
 _PREFIX = f"{_FORMAT}-"
@@ -68,7 +68,11 @@ _ETC = {
         "daytona:x:1000:1000:daytona:/home/daytona:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     ),
-    "profile": f'export PATH="{BIN}:$HOME/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"\n',
+    # A PATH that was given stays: it names the Python that the sandbox was made with, and what its maker added.
+    "profile": (
+        'case "$(export -p)" in *" PATH="*) ;;\n'
+        f'*) export PATH="{BIN}:$HOME/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" ;; esac\n'
+    ),
     "protocols": "ip\t0\tIP\nicmp\t1\tICMP\ntcp\t6\tTCP\nudp\t17\tUDP\n",
     "resolv.conf": "",
     "services": "ssh\t22/tcp\ndomain\t53/udp\nhttp\t80/tcp\nhttps\t443/tcp\n",

@@ -4,7 +4,6 @@ survive restarts, and nothing that runs inside a sandbox can move them."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Callable, Coroutine
@@ -21,6 +20,10 @@ _LOOK_SECONDS = 10.0
 """So often we look whether what should run does."""
 _AGAIN_SECONDS = 30.0
 """After so long, what could not be done when it was due is tried again."""
+
+_EXPECTED = {"started": "running", "paused": "paused", "stopped": "stopped", "archived": "stopped"}
+"""What the backend says of a sandbox that is in one of these states."""
+_RESTING = frozenset({"paused", "stopped", "archived"})
 
 
 class Sweeper:
@@ -41,6 +44,7 @@ class Sweeper:
             try:
                 self.sweep(time.time())
                 self._warden.roster.flush()
+                await self.glance()
                 if time.monotonic() - looked >= _LOOK_SECONDS:
                     looked = time.monotonic()
                     await self.look()
@@ -50,7 +54,7 @@ class Sweeper:
     def sweep(self, now: float) -> None:
         """Begin whatever is due."""
         for row in self._warden.roster:
-            due = what_is_due(row, now, busy=self._warden.is_busy(row))
+            due = what_is_due(row, now, busy=self._warden.handles.is_busy(row))
             if due is not None and row.id not in self._at_work and now >= self._not_before.get((row.id, due), now):
                 self._at_work.add(row.id)
                 self._warden.spawn(self._carry_out(row, due))
@@ -74,6 +78,14 @@ class Sweeper:
         finally:
             self._at_work.discard(row.id)
 
+    async def glance(self) -> None:
+        """Whether anything is left of each sandbox that does not run: nobody holds those, so nobody tells their end."""
+        roster = self._warden.roster
+        roster.forget_buried()
+        resting = {row.engine_id: row for row in roster if row.state in _RESTING and row.engine_id is not None}
+        missing = [resting[engine_id] for engine_id in await self._warden.inventory.find_missing(set(resting))]
+        await self._look_at_all([row for row in missing if not self._warden.is_being_changed(row)])
+
     async def look(self) -> None:
         """Whether each sandbox that should run does; and whether there is still a folder to keep them in."""
         if not self._warden.roster.is_in_place():
@@ -83,15 +95,22 @@ class Sweeper:
         self._not_before = {key: at for key, at in self._not_before.items() if key[0] in self._warden.roster}
         asked = time.time()
         found = {info.sandbox_id: info.state for info in await self._warden.backend.list()}
+        wrong = []
         for row in self._warden.roster:
             # Only what was quiet since before we asked: the rest is being changed right now.
             if row.state_at >= asked or self._warden.is_being_changed(row):
                 continue
             state = found.get(row.engine_id or "")
-            ended, back = row.state == "started" and state != "running", row.state == "error" and state is not None
-            if row.intent is not None or ended or back:
-                with contextlib.suppress(Fault):  # somebody else has deleted it
-                    await self._look_at(row)
+            changed = row.state in _EXPECTED and state != _EXPECTED[row.state]
+            if row.intent is not None or changed or (row.state == "error" and state is not None):
+                wrong.append(row)
+        await self._look_at_all(wrong)
+
+    async def _look_at_all(self, rows: list[Sandbox]) -> None:
+        """At once, so that the backend is asked once for all of them."""
+        for outcome in await asyncio.gather(*(self._look_at(row) for row in rows), return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Fault):  # somebody else has deleted it
+                raise outcome
 
     async def _look_at(self, row: Sandbox) -> None:
         """It has ended by itself, or answers again; or something was begun and not finished: the disk was full, say."""
@@ -99,7 +118,7 @@ class Sweeper:
             if row.intent is not None:
                 done = await reconcile_one(self._warden, row, await self._warden.find_at_backend(row))
                 log.event("sandbox taken up again", level=30, sandbox=row.id, done=done)
-            elif (before := row.state) in ("started", "error"):
+            elif (before := row.state) in (*_EXPECTED, "error"):
                 row.error_reason = None
                 await self._warden.settle(row, await self._warden.find_at_backend(row))
                 if row.state != before:

@@ -27,9 +27,9 @@ async def adopt(warden: SandboxWarden) -> None:
     """Take up what an earlier server has left, one by one. Whoever is asked for meanwhile is taken up at once."""
     await asyncio.sleep(_ADOPT_SECONDS)
     for row in warden.roster:
-        if row.id in warden.orphaned and row.state == "started":
+        if row.id in warden.handles.orphaned and row.state == "started":
             with contextlib.suppress(CorralError, Fault):  # it is gone, and says so to whoever asks
-                await warden.find_held(row)
+                await warden.handles.find(row)
 
 
 async def end_runs(box: AsyncSandbox, *, sandbox_id: str) -> None:

@@ -28,7 +28,7 @@ async def reconcile(warden: SandboxWarden, infos: Iterable[SandboxInfo]) -> Coun
     for row in warden.roster:
         done[await reconcile_one(warden, row, found.get(row.engine_id or ""))] += 1
         if row.state in ("started", "paused"):
-            warden.orphaned.add(row.id)
+            warden.handles.orphaned.add(row.id)
     for snapshot in warden.shelf.all():
         if snapshot.intent is not None:
             done["snapshots undone"] += 1

@@ -33,7 +33,7 @@ async def rested(warden: SandboxWarden, row: Sandbox) -> AsyncIterator[None]:
     if row.state != "started" or row.engine_id is None:
         yield
         return
-    with warden.calls_wait(row):
+    with warden.handles.calls_wait(row):
         box = await _find_idle(warden, row)
         if box is None:
             yield
@@ -42,7 +42,7 @@ async def rested(warden: SandboxWarden, row: Sandbox) -> AsyncIterator[None]:
         row.intent = INTENT
         warden.roster.save(row)
         steps.reached("rest:intent-written")
-        warden.forget(row)
+        warden.handles.forget(row)
         try:
             await backend.stop(row.engine_id)
             await box.aclose()
@@ -63,17 +63,17 @@ async def wake(warden: SandboxWarden, row: Sandbox) -> None:
         await warden.settle(row, await warden.find_at_backend(row))
         return
     steps.reached("rest:started")
-    warden.hold(row, box)
+    warden.handles.hold(row, box)
     row.intent = None
     warden.roster.save(row)
 
 
 async def _find_idle(warden: SandboxWarden, row: Sandbox) -> AsyncSandbox | None:
     """Its handle, if it has written much and nothing would be lost by a stop."""
-    if warden.is_busy(row):
+    if warden.handles.is_busy(row):
         return None
     try:
-        box = (await warden.find_held(row)).box
+        box = (await warden.handles.find(row)).box
         usage = await box.usage()
         if (usage.disk_bytes or 0) < LARGE_BYTES or usage.processes != 0:
             return None

@@ -10,8 +10,8 @@ from corral.server.faults import conflict, not_found
 from corral.server.store.database import Database
 from corral.server.store.rows import Sandbox, load_all
 
-READABLE_AFTER_SECONDS = 30.0
-"""So long a deleted sandbox can still be looked at: older clients do so after deleting it."""
+READABLE_AFTER_SECONDS = 10.0
+"""So long a deleted sandbox can still be looked at by its id: older clients do so right after deleting it."""
 
 Listener = Callable[[Sandbox, str | None], None]
 """Told of each change, with the state before; None for a new one."""
@@ -44,19 +44,18 @@ class Roster:
         return Counter(row.state for row in self._rows.values())
 
     def find(self, wanted: str, *, organisation_id: str | None, buried: bool = False) -> Sandbox:
-        """By id or name. Raises: Fault 404, also for another organisation's."""
+        """By id or name; with `buried` also one that was deleted a moment ago, and that by its id only, since its name
+        is free for another. Raises: Fault 404, also for another organisation's."""
         row = self._rows.get(wanted)
-        if row is None and buried and wanted in self._buried:
-            row = self._buried[wanted][0]
         if row is not None and organisation_id is not None and row.organisation_id != organisation_id:
             row = None  # its id must not even stand before a name
         if row is None and organisation_id is not None:
             row = self._rows.get(self._names.get((organisation_id, wanted), ""))
         if row is None and buried:
-            mine = (old for old, _ in self._buried.values() if old.organisation_id == organisation_id)
-            row = next((old for old in mine if old.name == wanted), None)
+            self.forget_buried()
+            row = self._buried.get(wanted, (None, 0.0))[0]
         if row is None or (organisation_id is not None and row.organisation_id != organisation_id):
-            raise not_found(f"there is no sandbox {wanted[:200]!r}")
+            raise not_found(f"sandbox {wanted[:200]!r} not found")
         return row
 
     def made_by(self, token: str, *, organisation_id: str) -> Sandbox | None:
@@ -127,10 +126,14 @@ class Roster:
         self.forget(row)
         before, row.state, row.desired_state, row.intent = row.state, "destroyed", "destroyed", None
         row.state_at = row.updated_at = time.time()
+        self.forget_buried()
+        self._buried[row.id] = (row, time.monotonic())
+        self._tell(row, before)
+
+    def forget_buried(self) -> None:
+        """Those that were deleted long enough ago."""
         now = time.monotonic()
         self._buried = {key: old for key, old in self._buried.items() if now - old[1] < READABLE_AFTER_SECONDS}
-        self._buried[row.id] = (row, now)
-        self._tell(row, before)
 
     def forget(self, row: Sandbox) -> None:
         """As if it had never been."""

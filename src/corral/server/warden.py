@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from corral.errors import CapabilityError, CorralError, SandboxGoneError
 from corral.protocol import AsyncSandbox, Backend
 from corral.server import log, steps
 from corral.server.faults import Fault, conflict
-from corral.server.orphans import end_runs
+from corral.server.handles import Handles
+from corral.server.inventory import Inventory
 from corral.server.powers import keeping, pausing
 from corral.server.roster import Roster
 from corral.server.services import Held
 from corral.server.settings import GIB
 from corral.server.shelf import Shelf
 from corral.server.store.rows import Sandbox
-from corral.server.wishes import ResizeWish, home_of, language_of
-from corral.spec import HOME
+from corral.server.wishes import ResizeWish
 
 T = TypeVar("T")
-_ENDED = "it has ended by itself: killed from outside, or out of memory as a whole"
+_ENDED = "it was ended outside the server: by `corral sandbox rm`, by a signal, or out of memory as a whole"
 
 
 class SandboxWarden:
@@ -37,16 +36,11 @@ class SandboxWarden:
         self.backend = backend
         self.roster = roster
         self.shelf = shelf
-        self._live: dict[str, Held] = {}
-        self._connecting: dict[str, asyncio.Task[Held]] = {}
-        self._users: dict[str, set[asyncio.Task[Any]]] = {}
-        self._busy: Counter[str] = Counter()
+        self.handles = Handles(backend=backend, roster=roster, look_after=self._look_after)
+        self.inventory = Inventory(backend)
         self._locks: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._recalled: set[str] = set()
-        self._moments: dict[str, asyncio.Event] = {}
-        self.orphaned: set[str] = set()
-        """In these an earlier server may have begun something that nobody listens to any more."""
 
     # Handing out.
 
@@ -54,127 +48,28 @@ class SandboxWarden:
     async def use(self, sandbox_id: str, *, organisation_id: str | None, activity: bool = True) -> AsyncIterator[Held]:
         """See `Warden`. Whoever works inside when it is deleted or stopped is cancelled, and gets a 404 for it."""
         row = self.roster.find(sandbox_id, organisation_id=organisation_id)
-        while (moment := self._moments.get(row.id)) is not None:
-            await moment.wait()
+        await self.handles.wait_for_moment(row)
         if row.state != "started" and not (row.state == "resizing" and row.desired_state == "started"):
             raise Fault(400, f"the sandbox is not started, it is {row.state}")
-        held = await self.find_held(row)
-        task = asyncio.current_task()
-        assert task is not None
-        cancelled_before = task.cancelling()
-        users = self._users.setdefault(row.id, set())
-        users.add(task)
-        self._busy[row.id] += 1
+        held = await self.handles.find(row)
         if activity:
             self.roster.touch(row)
         try:
-            yield held
-        except asyncio.CancelledError:
-            # Ours, and nobody else's beside it? Then it is an answer. The rule is that of asyncio.timeout.
-            if held.gone.is_set() and task.uncancel() <= cancelled_before:
-                raise Fault(404, f"the sandbox {row.id} is gone") from None
-            raise
+            with self.handles.lent(row, held):
+                yield held
         except SandboxGoneError:
             self.spawn(self._look_after(row, held))
             raise
         finally:
-            users.discard(task)
-            self._busy[row.id] -= 1
-            if not self._busy[row.id]:
-                del self._busy[row.id]
             if activity:
                 self.roster.touch(row)
-            if held.env != row.set_env:
-                row.set_env = dict(held.env)
+            if (held.env, held.git_hosts) != (row.set_env, row.git_hosts):
+                row.set_env, row.git_hosts = dict(held.env), list(held.git_hosts)
                 self.roster.save(row)
 
-    def is_busy(self, row: Sandbox) -> bool:
-        """Whether a call works inside."""
-        return row.id in self._busy
-
-    @contextlib.contextmanager
-    def calls_wait(self, row: Sandbox) -> Iterator[None]:
-        """For a moment, calls that come to work inside wait. Those that are there go on."""
-        moment = self._moments[row.id] = asyncio.Event()
-        try:
-            yield
-        finally:
-            del self._moments[row.id]
-            moment.set()
-
-    async def find_held(self, row: Sandbox) -> Held:
-        """A started sandbox. Raises: SandboxGoneError."""
-        return self._live.get(row.id) or await self._connect(row)
-
-    def forget(self, row: Sandbox) -> None:
-        """Let go of its handle, which somebody else closes. Nobody works inside."""
-        self._live.pop(row.id, None)
-
-    async def _connect(self, row: Sandbox) -> Held:
-        """A handle, made once for all that wait for it."""
-        task = self._connecting.get(row.id)
-        if task is None:
-            task = self._connecting[row.id] = asyncio.create_task(self._connect_now(row))
-            task.add_done_callback(lambda _: self._connecting.pop(row.id, None))
-        try:
-            return await asyncio.shield(task)
-        except SandboxGoneError:
-            await self._look_after(row, None)
-            raise
-
-    async def _connect_now(self, row: Sandbox) -> Held:
-        assert row.engine_id is not None, "only one that was made is started"
-        box = await self.backend.connect(row.engine_id)
-        try:
-            if row.state != "paused":
-                await self._end_orphans(row, box)
-            if row.id not in self.roster or row.state in ("destroying", "stopping", "stopped"):  # meanwhile
-                raise SandboxGoneError("the sandbox is gone", sandbox_id=row.id, op="connect")
-        except BaseException:
-            await box.aclose()
-            raise
-        return self.hold(row, box)
-
-    async def _end_orphans(self, row: Sandbox, box: AsyncSandbox) -> None:
-        """Before anybody else works inside: what only an earlier server listened to."""
-        if row.id in self.orphaned:
-            await end_runs(box, sandbox_id=row.id)
-            self.orphaned.discard(row.id)
-
-    def hold(self, row: Sandbox, box: AsyncSandbox) -> Held:
-        """Calls get this handle from now on."""
-        held = Held(
-            id=row.id,
-            organisation_id=row.organisation_id,
-            box=box,
-            user=row.user,
-            home=home_of(row.user),
-            workdir=HOME,
-            language=language_of(row.labels),
-            env=dict(row.set_env),
-        )
-        self._live[row.id] = held
-        return held
-
-    def refresh(self, row: Sandbox) -> None:
-        """Labels have changed: calls to come see it."""
-        held = self._live.get(row.id)
-        if held is not None:
-            held.language = language_of(row.labels)
-
-    async def _let_go(self, row: Sandbox) -> AsyncSandbox | None:
-        """Nobody works inside any more; gives the handle, which is still open."""
-        held = self._live.pop(row.id, None)
-        if held is None:
-            return None
-        held.gone.set()
-        for task in self._users.pop(row.id, set()):
-            task.cancel()
-        return held.box
-
     async def _look_after(self, row: Sandbox, held: Held | None) -> None:
-        """A call said that the sandbox is gone. Is it?"""
-        if held is not None and self._live.get(row.id) is not held:
+        """It seems that the sandbox is gone. Is it?"""
+        if held is not None and not self.handles.is_current(row, held):
             return
         async with self.lock(row):
             if row.state in ("started", "paused"):
@@ -182,7 +77,7 @@ class SandboxWarden:
 
     async def find_at_backend(self, row: Sandbox) -> str | None:
         """What the backend says of it: running, paused, stopped, or nothing."""
-        for info in await self.backend.list():
+        for info in await self.inventory.ask():
             if info.sandbox_id == row.engine_id:
                 return info.state
         return None
@@ -194,7 +89,7 @@ class SandboxWarden:
             state = "archived"
         if state == row.state == row.desired_state and row.intent is None:
             return
-        if state != "started" and (box := await self._let_go(row)) is not None:
+        if state != "started" and (box := self.handles.let_go(row)) is not None:
             await box.aclose()
         if state is None:
             self.roster.turn(row, "error", reason=row.error_reason or _ENDED)
@@ -228,14 +123,16 @@ class SandboxWarden:
     async def lock(self, row: Sandbox) -> AsyncIterator[None]:
         """One at a time changes a sandbox. Raises: Fault 404 if it was deleted while we waited."""
         lock = self._locks.setdefault(row.id, asyncio.Lock())
-        async with lock:
-            if row.id not in self.roster:
-                raise Fault(404, f"there is no sandbox {row.id!r}")
-            yield
-        if row.id not in self.roster:
-            self._locks.pop(row.id, None)
-            self._recalled.discard(row.id)
-            self.orphaned.discard(row.id)
+        try:
+            async with lock:
+                if row.id not in self.roster:
+                    raise Fault(404, f"there is no sandbox {row.id!r}")
+                yield
+        finally:
+            if row.id not in self.roster:  # also when it could not be made, and when somebody came too late
+                self._locks.pop(row.id, None)
+                self._recalled.discard(row.id)
+                self.handles.orphaned.discard(row.id)
 
     # Making and ending.
 
@@ -273,14 +170,14 @@ class SandboxWarden:
                 with contextlib.suppress(CapabilityError):
                     await box.detach()
                 steps.reached("create:detached")
-                self.hold(row, box)
+                self.handles.hold(row, box)
                 self.roster.turn(row, "started")
                 steps.reached("create:acknowledged")
             except BaseException:
                 if box is not None:
                     with contextlib.suppress(CorralError):
                         await box.kill()
-                self._live.pop(row.id, None)
+                self.handles.forget(row)
                 self.roster.bury(row)
                 raise
         return row
@@ -300,11 +197,11 @@ class SandboxWarden:
 
     async def _delete(self, row: Sandbox) -> None:
         # Before the lock: whatever runs inside on somebody's behalf ends now, and lets go of the lock.
-        box = await self._let_go(row)
+        box = self.handles.let_go(row)
         async with self.lock(row):
             self.roster.turn(row, "destroying", desired="destroyed", intent="delete", reason=row.error_reason)
             steps.reached("delete:intent-written")
-            box = box or await self._let_go(row)
+            box = box or self.handles.let_go(row)
             await self.end_at_backend(row, box)
             steps.reached("delete:ended")
             self.roster.bury(row)
@@ -334,7 +231,7 @@ class SandboxWarden:
                 assert row.engine_id is not None
                 self.roster.turn(row, "stopping", desired="stopped", intent="stop")
                 steps.reached("stop:intent-written")
-                box = await self._let_go(row)
+                box = self.handles.let_go(row)
                 async with self._settling(row):
                     await backend.stop(row.engine_id)
                     if box is not None:
@@ -370,18 +267,18 @@ class SandboxWarden:
         async with self._settling(row):
             box = await backend.start(row.engine_id)
         steps.reached("start:done")
-        self.orphaned.discard(row.id)  # whatever runs in it now is ours
-        self.hold(row, box)
+        self.handles.orphaned.discard(row.id)  # whatever runs in it now is ours
+        self.handles.hold(row, box)
         self.roster.turn(row, "started")
         steps.reached("start:acknowledged")
 
     async def _resume(self, row: Sandbox) -> None:
-        held = self._live.get(row.id) or await self._connect_now(row)
+        held = await self.handles.find_or_connect(row)
         self.roster.turn(row, "resuming", desired="started", intent="resume")
         steps.reached("resume:intent-written")
         async with self._settling(row):
             await pausing(held.box, self.backend).resume()
-            await self._end_orphans(row, held.box)
+            await self.handles.end_orphans(row, held.box)
         steps.reached("resume:done")
         self.roster.turn(row, "started")
         steps.reached("resume:acknowledged")
@@ -395,7 +292,7 @@ class SandboxWarden:
             if row.state == "paused":
                 return
             self._demand(row, "started")
-            held = self._live.get(row.id) or await self._connect_now(row)
+            held = await self.handles.find_or_connect(row)
             box = pausing(held.box, self.backend)
             self.roster.turn(row, "pausing", desired="paused", intent="pause")
             steps.reached("pause:intent-written")
@@ -480,10 +377,7 @@ class SandboxWarden:
         """Let go of all sandboxes, which live on; what was begun is finished first."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        for held in list(self._live.values()):
-            with contextlib.suppress(CorralError):
-                await held.box.aclose()
-        self._live.clear()
+        await self.handles.close()
         self.roster.flush()
 
     async def end_all(self) -> int:

@@ -32,7 +32,8 @@ from corral.shellfiles.faults import has_word, make_error
 from corral.shellfiles.infos import parse_records, parse_stat
 from corral.shellfiles.primitives import Guard, ScriptEnd, Shell
 from corral.shellfiles.running import Known, Runner, measured, spool
-from corral.shellfiles.tarstream import BrokenArchiveError, Checked
+from corral.shellfiles.tarstream import Checked
+from corral.tars.reading import BrokenArchiveError
 
 _EDIT_ATTEMPTS = 8
 

@@ -97,6 +97,7 @@ fi
 folder=${where%/*}; [ -n "$folder" ] || folder=/
 if [ ! -d "$folder" ]; then
   [ "$parents" = yes ] || { stat -L -c %f "$folder" >/dev/null || exit 91; fail ENOTDIR; }
+  [ -e "$folder" ] && fail ENOTDIR  # mkdir would say that it exists
   mkdir -p "$folder" || exit 91
 fi
 if [ -e "$where" ] || [ -L "$where" ]; then
@@ -249,6 +250,7 @@ UNPACK = (
     _FAIL
     + """
 umask 022
+[ -e "$1" ] && [ ! -d "$1" ] && fail ENOTDIR
 mkdir -p "$1" || exit 91
 cd "$1" || exit 91
 exec tar -xopf -

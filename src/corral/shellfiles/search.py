@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from corral.errors import SandboxFileError
 from corral.results import GrepMatch
 from corral.shellfiles import patterns
-from corral.shellfiles.tarstream import BrokenArchiveError, read_members
+from corral.shellfiles.tarstream import read_members
+from corral.tars.reading import BrokenArchiveError
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """A larger file is not searched, and named among the unreadable."""
@@ -59,10 +60,10 @@ async def _read_texts(stream: AsyncIterator[bytes], root: str, include: str | No
     asked = patterns.compile_glob(include) if include else None
     try:
         async for member in read_members(stream, several=True):
-            info = member.info
-            path = _clean(info.name)
+            about = member.about
+            path = _clean(about.name)
             below = posixpath.relpath(path, root) if path != root else posixpath.basename(path)
-            if not info.isreg() or info.size > MAX_FILE_BYTES:
+            if about.kind != "file" or about.size > MAX_FILE_BYTES:
                 continue
             if path != root and not patterns.is_included(posixpath.basename(path), below, asked):
                 continue

@@ -101,7 +101,7 @@ def test_checks_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError) as missing:
         DaytonaCodeExecutor(timeout=0)
-    text = "Missing dependencies for DaytonaCodeExecutor. Please install with: pip install ag2[daytona]"
+    text = "Missing dependencies for DaytonaCodeExecutor. Please install with: pip install 'corral[ag2,daytona]'"
     assert str(missing.value) == text
 
 

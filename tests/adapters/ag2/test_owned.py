@@ -10,7 +10,10 @@ from daytona import CreateSandboxFromImageParams as FromImage
 from adapters.ag2.agents import ask
 from adapters.ag2.conftest import Living
 from corral.adapters.ag2 import (
+    DaytonaEnvironment,
+    DaytonaResources,
     DaytonaSandbox,
+    DockerEnvironment,
     DockerSandbox,
     ExecResult,
     LocalSandbox,
@@ -86,6 +89,22 @@ def test_what_the_sdk_is_asked_for() -> None:
     assert params.network_block_all is None  # the network is the service's choice, as in AG2's own
     plain = ServiceBackend(api_key="x")._params(make_spec(image="python:3.12"), {}, None)
     assert plain.resources is None
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"cpus": 2, "memory": "1g"}, {"cpu": 2, "memory": 1}, Resources(cpu=2, memory=1), DaytonaResources(2, 1)]
+)
+def test_limits_may_be_anybodys(wanted: object) -> None:
+    params = ServiceBackend(api_key="x", limits=wanted)._params(make_spec(image="python:3.12"), {}, None)
+    assert params.resources == Resources(cpu=2, memory=1)
+    given = DaytonaEnvironment(api_key="x", image="python:3.12", resources=wanted)  # type: ignore[arg-type]
+    assert given.environment.resolve(None).resources.memory == 1 << 30
+
+
+def test_memory_in_dockers_words_is_what_docker_gives() -> None:
+    for mem_limit in ("512m", "512mb", 536_870_912):
+        environment = DockerEnvironment(mem_limit=mem_limit)
+        assert environment.environment.resolve(None).resources.memory == 536_870_912
 
 
 async def test_a_local_one_is_isolated(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 import asyncio
 import json
 import os
+import socket
+import subprocess
+import sys
 import zlib
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from corral.backends.daytona import DaytonaBackend, life, seam
+from corral.backends.daytona.address import VARIABLES
 from corral.backends.daytona.frames import PIECE_BYTES, Packer, Parser, agent_text, pack, unpack
 from corral.backends.daytona.seam import ServiceError, mapped, read, reading, repeat, translate
 from corral.door import make_spec
@@ -228,6 +232,70 @@ async def test_service_that_is_not_there_is_said(pauses: list[float]) -> None:
     with pytest.raises(BackendUnavailableError, match="DAYTONA_API_URL"):
         await backend.connect("x")
     await backend.aclose()
+
+
+FAILS = """
+import asyncio, logging, sys
+logging.basicConfig(level=logging.WARNING)
+from corral.backends.daytona import DaytonaBackend
+from corral.errors import BackendUnavailableError
+from corral.spec import Spec
+
+async def main():
+    for spec in (Spec(), Spec(client_token="a-token")):
+        try:
+            await DaytonaBackend(api_key="k", api_url=sys.argv[1]).create(spec)
+        except BackendUnavailableError as error:
+            assert "can't be reached" in str(error), error
+asyncio.run(main())
+"""
+
+
+def test_creation_that_nobody_heard_of_warns_of_nothing_and_leaves_nothing_open() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/api"
+        done = subprocess.run([sys.executable, "-c", FAILS, url], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+async def test_first_refusal_is_believed_and_a_service_that_was_there_is_waited_for(pauses: list[float]) -> None:
+    client = DaytonaBackend(api_key="k", api_url="http://127.0.0.1:1/api")._client
+    answers: list[Any] = [ConnectionRefusedError(), "here", ConnectionRefusedError(), "here again"]
+
+    async def call() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise SdkError("no connection", None) from answer
+        return str(answer)
+
+    with pytest.raises(ServiceError) as caught:
+        await client.repeat(call, safe=True)
+    assert (caught.value.unsent, pauses) == (True, [])
+    assert await client.repeat(call, safe=True) == "here"
+    assert await client.repeat(call, safe=True) == "here again"
+    assert len(pauses) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "there is no key"),
+        ({"api_key": " "}, "there is no key"),
+        ({"api_key": "two\nlines"}, "has a character in it"),
+        ({"api_key": "k", "api_url": "localhost:3986"}, "is not the address"),
+        ({"jwt_token": "k"}, "DAYTONA_ORGANIZATION_ID"),
+    ],
+)
+async def test_settings_that_can_not_be_are_not_an_unreachable_service(
+    given: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(BackendUnavailableError, match=said) as caught:
+        await DaytonaBackend(**{"api_url": "http://127.0.0.1:1/api", **given}).create(make_spec())
+    assert caught.value.hint
+    assert "can't be reached" not in str(caught.value)
 
 
 async def test_missing_sdk_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,12 +68,14 @@ def test_no_daemon_is_said_with_a_remedy(tmp_path: Path) -> None:
     async def ask() -> None:
         backend = DockerBackend(host=f"{tmp_path}/no.sock")
         try:
-            with pytest.raises(BackendUnavailableError, match="CORRAL_DOCKER_HOST"):
+            with pytest.raises(BackendUnavailableError, match=r"No such file.*CORRAL_DOCKER_HOST"):
                 await backend.create(make_spec())
         finally:
             await backend.aclose()
 
     asyncio.run(ask())
+    with pytest.raises(BackendUnavailableError, match="is not the address of a Docker daemon"):
+        DockerBackend(host="localhost:2375")
 
 
 def test_settings_come_from_the_environment_and_wrong_ones_are_refused() -> None:

@@ -6,7 +6,7 @@ sandboxes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from corral.adapters.ag2 import framework
@@ -103,7 +103,7 @@ class DaytonaCodeEnvironment(CodeEnvironmentBase):
         snapshot: Any = None,
         image: Any = None,
         env_vars: Any = None,
-        resources: DaytonaResources | None = None,
+        resources: DaytonaResources | Mapping[str, Any] | None = None,
         timeout: float = 60,
         languages: Sequence[str] = ("python", "bash", "javascript", "typescript"),
     ) -> None:
@@ -131,7 +131,7 @@ class DockerCodeEnvironment(CodeEnvironmentBase):
         env_vars: Any = None,
         timeout: float = 60,
         network_mode: Any = "none",
-        mem_limit: str | None = "512m",
+        mem_limit: int | str | None = "512m",
         cpu_quota: int | None = None,
         user: str | None = None,
         auto_remove: bool = True,

@@ -16,7 +16,7 @@ from typing import Any
 from corral.adapters.ag2.coding import BlockResult, DaytonaCodeResult, SandboxCodeResult, with_blocks
 from corral.adapters.ag2.executor import CodeExecutorBase
 from corral.adapters.ag2.sandbox import told_late
-from corral.adapters.ag2.service import ServiceBackend, resources_of
+from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
 from corral.door import Wishes
 from corral.errors import CorralError, RateLimitedError, SpecError
 from corral.portal import get_portal
@@ -53,12 +53,12 @@ class DaytonaCodeExecutor(CodeExecutorBase):
         image: Any = None,
         name: str | None = None,
         env_vars: Mapping[str, str] | None = None,
-        resources: DaytonaSandboxResources | None = None,
+        resources: DaytonaSandboxResources | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if importlib.util.find_spec("daytona") is None:
             raise ImportError(
-                "Missing dependencies for DaytonaCodeExecutor. Please install with: pip install ag2[daytona]"
+                "Missing dependencies for DaytonaCodeExecutor. Please install with: pip install 'corral[ag2,daytona]'"
             )
         if not timeout >= 1:
             raise ValueError("Timeout must be greater than or equal to 1.")
@@ -72,7 +72,7 @@ class DaytonaCodeExecutor(CodeExecutorBase):
             "api_key": api_key,
             "api_url": api_url,
             "target": target,
-            "limits": resources,
+            "limits": read_limits(resources),
             # Not as a wish: names of the service may be longer and freer than ours.
             "fields": {"name": name or f"ag2-{uuid.uuid4().hex[:8]}"},
         }

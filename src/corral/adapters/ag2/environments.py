@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.sandbox import SandboxView
-from corral.adapters.ag2.service import ServiceBackend, resources_of
+from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
 from corral.adapters.ag2.words import DaytonaWords, DockerWords, LocalWords, PlainWords, ServiceWords, Words
 from corral.environment.environment import Environment
 from corral.environment.variable import Variable, has_variable, variables_of
@@ -139,7 +139,10 @@ class DaytonaResources:
 
 
 class DaytonaEnvironment(EnvironmentBase):
-    """Sandboxes of a Daytona service, hosted or your own. What is None comes from DAYTONA_API_KEY and its like."""
+    """Sandboxes of a Daytona service, hosted or your own. What is None comes from DAYTONA_API_KEY and its like.
+
+    `resources` may also be the SDK's `Resources`, Corral's, or a mapping.
+    """
 
     words: ServiceWords = DaytonaWords()
 
@@ -152,7 +155,7 @@ class DaytonaEnvironment(EnvironmentBase):
         snapshot: Any = None,
         image: Any = None,
         env_vars: Any = None,
-        resources: DaytonaResources | None = None,
+        resources: DaytonaResources | Mapping[str, Any] | None = None,
         timeout: float = 60,
         workdir: str = _WORKSPACE,
     ) -> None:
@@ -171,7 +174,10 @@ class DaytonaEnvironment(EnvironmentBase):
             timeout=timeout,
             workdir=workdir,
             backend=ServiceBackend,
-            options={name: as_variable(value, name) for name, value in given.items()} | {"limits": resources},
+            options={
+                **{name: as_variable(value, name) for name, value in given.items()},
+                "limits": read_limits(resources),
+            },
             **{name: as_variable(value, _names.get(name, name)) for name, value in wishes.items() if value is not None},
         )
 
@@ -189,7 +195,7 @@ class DaytonaEnvironment(EnvironmentBase):
 
 
 class DockerEnvironment(EnvironmentBase):
-    """Docker containers: no network, 512 MB, and a timeout that kills what runs inside and keeps the container."""
+    """Docker containers: no network, 512 MiB, and a timeout that kills what runs inside and keeps the container."""
 
     words: ServiceWords = DockerWords()
 
@@ -200,7 +206,7 @@ class DockerEnvironment(EnvironmentBase):
         env_vars: Any = None,
         timeout: float = 60,
         network_mode: Any = "none",
-        mem_limit: str | None = "512m",
+        mem_limit: int | str | None = "512m",
         cpu_quota: int | None = None,
         user: str | None = None,
         auto_remove: bool = True,
@@ -213,7 +219,7 @@ class DockerEnvironment(EnvironmentBase):
         self._network = as_variable(network_mode, "network_mode")
         limits: dict[str, Any] = {}
         if mem_limit is not None:
-            limits["memory_bytes"] = parse_size(mem_limit, what="mem_limit")
+            limits["memory_bytes"] = parse_size(mem_limit, what="mem_limit", as_docker=True)
         if cpu_quota is not None:
             limits["cpus"] = cpu_quota / _PERIOD
         super().__init__(

@@ -18,7 +18,10 @@ def root() -> str:
         except ImportError:
             continue
         return name
-    raise ImportError("AG2 is not installed, or is too old: pip install 'corral[ag2]' (corral.tools works without it)")
+    raise ImportError(
+        "AG2 is not installed, or is too old: pip install 'corral[ag2]', with 'ag2<1' for the classes of autogen "
+        "(corral.tools works without it)"
+    )
 
 
 def get(module: str, name: str) -> Any:

@@ -121,7 +121,7 @@ class DockerSandbox(OwnedSandbox):
         env_vars: Mapping[str, str] | None = None,
         timeout: float = 60,
         network_mode: str = "none",
-        mem_limit: str | None = "512m",
+        mem_limit: int | str | None = "512m",
         cpu_quota: int | None = None,
         user: str | None = None,
         auto_remove: bool = True,

@@ -7,45 +7,55 @@ gives, and their parameters are those of the SDK, some of which Corral has no wo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from corral.backends.daytona import DaytonaBackend
+from corral.backends.daytona.powers import whole
 from corral.backends.daytona.sandbox import DaytonaSandbox
 from corral.results import Event
-from corral.spec import NetworkPolicy, Resources, Spec
+from corral.spec import NetworkPolicy, Resources, Spec, parse_size, read_resources
 
 _GIB = 1024**3
 
 
-class Limits(Protocol):
-    """`DaytonaResources` and its like: CPU cores, and memory and disk in GiB."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """CPU cores, and memory and disk in GiB; what is None is the service's own choice."""
 
-    cpu: int | None
-    memory: int | None
-    disk: int | None
+    cpu: int | None = None
+    memory: int | None = None
+    disk: int | None = None
 
 
-def resources_of(wanted: Limits | None) -> Resources | None:
-    """AG2's limits as ours; None if nothing was wished for."""
-    given: dict[str, Any] = {}
-    if wanted is not None and wanted.cpu is not None:
-        given["cpus"] = wanted.cpu
-    if wanted is not None and wanted.memory is not None:
-        given["memory_bytes"] = wanted.memory * _GIB
-    if wanted is not None and wanted.disk is not None:
-        given["disk_bytes"] = wanted.disk * _GIB
+_NOT_OURS = ("gpu",)
+"""Limits that we have no word for, and the service may have."""
+
+
+def read_limits(wanted: object) -> Any | None:
+    """Limits for the service: AG2's class for them, the SDK's, ours, or a mapping. Raises: SpecError for others."""
+    if wanted is None or getattr(wanted, "gpu", None) is not None:
+        return wanted
+    given = read_resources(wanted, without=_NOT_OURS)
+    return Limits(
+        cpu=whole(given["cpus"]) if "cpus" in given else None,
+        memory=whole(parse_size(given["memory_bytes"], what="memory"), _GIB) if "memory_bytes" in given else None,
+        disk=whole(parse_size(given["disk_bytes"], what="disk"), _GIB) if "disk_bytes" in given else None,
+    )
+
+
+def resources_of(wanted: object) -> Resources | None:
+    """The same as our own; None if nothing was wished for. Raises: SpecError."""
+    given = read_resources(wanted, without=_NOT_OURS) if wanted is not None else {}
     return Resources(**given) if given else None
 
 
 class ServiceBackend(DaytonaBackend):
     """See the module. `fields` are of the SDK's parameters of a creation, and come before our own."""
 
-    def __init__(
-        self, *, limits: Limits | None = None, fields: Mapping[str, Any] | None = None, **address: Any
-    ) -> None:
+    def __init__(self, *, limits: object = None, fields: Mapping[str, Any] | None = None, **address: Any) -> None:
         super().__init__(**address)
-        self._limits = limits
+        self._limits = read_limits(limits)
         self._fields = dict(fields or {})
 
     def hold(
@@ -71,6 +81,8 @@ class ServiceBackend(DaytonaBackend):
         wanted = self._limits
         if ours is None or wanted is None or (wanted.cpu, wanted.memory, wanted.disk) == (None, None, None):
             return None  # then the service chooses
+        if isinstance(wanted, type(ours)):
+            return wanted
         return type(ours)(cpu=wanted.cpu, memory=wanted.memory, disk=wanted.disk)
 
 

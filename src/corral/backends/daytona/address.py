@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
-from corral.errors import SpecError
+from corral.errors import BackendUnavailableError, SpecError
 
 HOSTED = "https://app.daytona.io/api"
 """Where a key belongs that came without an address."""
@@ -34,7 +35,7 @@ class Address:
     @property
     def has_key(self) -> bool:
         """Whether it opens anything."""
-        return bool(self.api_key or self.jwt_token)
+        return bool((self.api_key or "").strip() or self.jwt_token)
 
     @property
     def url(self) -> str:
@@ -44,6 +45,7 @@ class Address:
 
 def read_address(values: Mapping[str, str], *, source: str) -> Address:
     """What one source says, by the names of the variables."""
+    values = {name: value.strip() for name, value in values.items() if name in VARIABLES}
     return Address(
         api_key=values.get("DAYTONA_API_KEY") or None,
         api_url=next((values[name] for name in URL_VARIABLES if values.get(name)), None),
@@ -60,13 +62,32 @@ def fill_from_environment(given: Address) -> Address:
     if given.has_key:
         ours = replace(ours, api_key=None, jwt_token=None)  # one key is enough
     return Address(
-        api_key=given.api_key or ours.api_key,
-        api_url=given.api_url or ours.api_url,
+        api_key=(given.api_key or "").strip() or ours.api_key,
+        api_url=(given.api_url or "").strip() or ours.api_url,
         target=given.target or ours.target,
         organization_id=given.organization_id or ours.organization_id,
         jwt_token=given.jwt_token or ours.jwt_token,
         source=given.source,
     )
+
+
+def check_address(found: Address) -> None:
+    """What no service could take is told as that, and not as a service that can't be reached.
+
+    Raises:
+        BackendUnavailableError: a key that can't be sent, or an address that is none.
+    """
+    for name, value in (("key", found.api_key), ("JWT token", found.jwt_token)):
+        if value is not None and not (value.isascii() and value.isprintable() and " " not in value):
+            raise BackendUnavailableError(
+                f"the {name} for the Daytona service has a character in it that can't be sent",
+                hint="look for a line break, a space or a quote that came with it when it was copied",
+            )
+    parts = urlsplit(found.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BackendUnavailableError(
+            f"{found.url!r} is not the address of a service", hint="for example http://localhost:3986/api"
+        )
 
 
 def choose_address(sources: Sequence[Address]) -> Address | None:

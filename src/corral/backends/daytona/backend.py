@@ -155,10 +155,10 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         while True:
             try:
                 # With a token, the name makes a second one impossible, so that it may be asked for again.
-                box = await repeat(lambda: sdk.create(params, timeout=self._create_timeout), safe=by_token)
+                box = await self._client.repeat(lambda: sdk.create(params, timeout=self._create_timeout), safe=by_token)
                 break
             except ServiceError as error:
-                if not by_token:
+                if not by_token or error.tries == 1:
                     making.note_refusal(error)
                 if error.status != 409 or not by_token:
                     raise
@@ -317,9 +317,9 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         return box
 
     async def _all(self, labels: dict[str, str] | None = None) -> list[Any]:
-        from daytona import ListSandboxesQuery
-
         async def ask(sdk: Any) -> list[Any]:
+            from daytona import ListSandboxesQuery  # here the SDK is there; without it, the client has said so
+
             query = ListSandboxesQuery(labels=labels, limit=100) if labels else ListSandboxesQuery(limit=100)
             return [box async for box in sdk.list(query)]
 

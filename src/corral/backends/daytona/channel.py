@@ -35,6 +35,8 @@ _MOST_WAKES = 6
 _WAKE_SECONDS = 5.0
 _NOISE_BYTES = 256 * 1024
 
+_USUAL_PATH = "/opt/corral/bin:/opt/corral/python/bin:/usr/local/bin:/usr/bin:/bin"
+
 log = logging.getLogger("corral.daytona")
 
 Explain = Callable[[str], Awaitable[CorralError]]
@@ -61,7 +63,19 @@ def _boot_line(token: str, size: int) -> str:
         f'exec(compile(sys.stdin.buffer.read({size}),"corral","exec"),{{"__name__":"__main__"}})'
     )
     lacking = f'printf "<%s-no-python>" {token}; exit 9'
-    return f" unset HISTFILE; command -v python3 >/dev/null || {{ {lacking}; }}; exec python3 -I -S -c '{code}'\n"
+    # The terminal's is a login shell, whose profile may have set another PATH than the service's own calls have. What
+    # it was started with is still to be read; without a /proc it is the profile's. Our own Python may be on either, or
+    # in a usual place, where whoever made the sandbox gave a PATH without it.
+    given = '{ tr "\\n\\0" " \\n" </proc/$$/environ | sed -n "/^PATH=/{s///p;q;}"; } 2>/dev/null'
+    find = f"$(command -v python3 || {{ PATH=$q:{_USUAL_PATH}; command -v python3; }})"
+    words = (
+        "unset HISTFILE",
+        f"q=$PATH p=$({given})",
+        f"PATH=${{p:-$q}} x={find}",
+        f'[ -n "$x" ] || {{ {lacking}; }}',
+        f"exec \"$x\" -I -S -c '{code}'",
+    )
+    return f" {'; '.join(words)}\n"
 
 
 class Channel:

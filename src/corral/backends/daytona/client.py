@@ -9,12 +9,12 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from corral.backends.daytona.address import Address, fill_from_environment
+from corral.backends.daytona.address import Address, check_address, fill_from_environment
 from corral.backends.daytona.loop import get_loop
-from corral.backends.daytona.seam import INSTALL, mapped, reading, repeat
+from corral.backends.daytona.seam import INSTALL, ServiceError, mapped, repeat
 from corral.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 _READER = "DaytonaEnvReader"
 _making = threading.Lock()
+_living: weakref.WeakSet[Client] = weakref.WeakSet()
+"""Those that have connections, or had."""
 
 
 class _ProcessVariables:
@@ -63,6 +65,7 @@ class Client:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self._was_heard = False
         self._made: dict[int, AsyncDaytona] = {}
         self._unfinished: set[tuple[int, concurrent.futures.Future[Any]]] = set()
 
@@ -76,6 +79,7 @@ class Client:
         if found is None:
             self._made.clear()  # a parent's: its sockets are the parent's business
             found = self._made[os.getpid()] = self._make()
+            _living.add(self)
             weakref.finalize(self, _close_forgotten, found, os.getpid()).atexit = False
         return found
 
@@ -93,16 +97,24 @@ class Client:
                 op="create",
                 hint="set DAYTONA_API_KEY, or give api_key=; `corral key create` makes one for `corral serve`",
             )
-        with mapped(op="create"), reading(), _without_files(AsyncDaytona):
-            return AsyncDaytona(
-                DaytonaConfig(
-                    api_key=found.api_key,
-                    api_url=found.url,
-                    target=found.target,
-                    organization_id=found.organization_id,
-                    jwt_token=found.jwt_token,
+        check_address(found)
+        try:
+            with _without_files(AsyncDaytona):
+                return AsyncDaytona(
+                    DaytonaConfig(
+                        api_key=found.api_key,
+                        api_url=found.url,
+                        target=found.target,
+                        organization_id=found.organization_id,
+                        jwt_token=found.jwt_token,
+                    )
                 )
-            )
+        except Exception as error:  # the SDK's own class for everything
+            raise BackendUnavailableError(
+                f"the SDK refuses these settings: {error}",
+                op="create",
+                hint="check DAYTONA_API_KEY, DAYTONA_API_URL and their like, or what was given instead",
+            ) from error
 
     async def call(
         self,
@@ -117,11 +129,21 @@ class Client:
 
         async def ask() -> T:
             client = await self.sdk()
-            return await repeat(lambda: work(client), safe=safe)
+            return await self.repeat(lambda: work(client), safe=safe)
 
         thread = get_loop()
         with mapped(sandbox_id=sandbox_id, op=op):
             return await (thread.finish(ask()) if finish else thread.run(ask()))
+
+    async def repeat(self, call: Callable[[], Awaitable[T]], *, safe: bool) -> T:
+        """See `seam.repeat`; for what may be the first that the service is asked."""
+        try:
+            result = await repeat(call, safe=safe, first=not self._was_heard)
+        except ServiceError as error:
+            self._was_heard = self._was_heard or error.status is not None
+            raise
+        self._was_heard = True
+        return result
 
     def see_through(self, future: concurrent.futures.Future[T]) -> concurrent.futures.Future[T]:
         """What must not be cut off when the connections are closed: makings and deletions."""
@@ -138,6 +160,12 @@ class Client:
         if made is not None:
             with contextlib.suppress(Exception):
                 await get_loop().finish(_close(made))
+
+
+def close_all() -> Sequence[concurrent.futures.Future[None]]:
+    """At the end of the program: begin to close what backends left open that nobody closed."""
+    made = [client._made.pop(os.getpid(), None) for client in list(_living)]  # noqa: SLF001 - its own module
+    return [get_loop().begin(_close(each)) for each in made if each is not None]
 
 
 def _close_forgotten(client: Any, process: int) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from corral.backends.daytona import life
-from corral.backends.daytona.client import Client
+from corral.backends.daytona.client import Client, close_all
 from corral.backends.daytona.loop import find_loop, get_loop
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
@@ -70,7 +70,9 @@ class Making:
         self._asking: asyncio.Task[Any] | None = None
 
     def note_refusal(self, error: ServiceError) -> None:
-        """A clear no: there is none."""
+        """A clear no, or nobody who was asked: there is none."""
+        if error.unsent:
+            self.asked = False
         if error.status is not None and 400 <= error.status < 500 and error.status != 408:
             self.asked = False
 
@@ -177,7 +179,7 @@ class Book:
             await making.undo()
         except (ServiceError, CorralError) as error:
             if not (isinstance(error, ServiceError) and error.status == 404):
-                log.warning("a sandbox that nobody wanted any more may be left at the service: %s", error)
+                log.warning("a sandbox may have been left running on the server: %s", error)
         finally:
             self.strike(making)
 
@@ -197,6 +199,7 @@ class Book:
         # One that its owner has just closed too: the request may not have been sent.
         endings.update({sandbox.id: sandbox.end_now() for sandbox in list(self._owned) if sandbox.is_left})
         concurrent.futures.wait(endings.values(), timeout=_EXIT_SECONDS)
+        close_all()
         thread.wait_for_work(min(_OTHER_SECONDS, deadline - time.monotonic()))
         for name, ending in endings.items():
             if not ending.done() or ending.exception() is not None:

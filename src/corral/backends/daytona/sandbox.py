@@ -23,6 +23,7 @@ from corral.backends.daytona.seam import ServiceError, mapped
 from corral.backends.daytona.shell import AgentShell
 from corral.command import SpawnRequest
 from corral.errors import CapabilityError, CorralError, ExecError, SandboxGoneError, SandboxPausedError, SpecError
+from corral.languages import Language
 from corral.process import ProcessBase
 from corral.protocol import OnOutput, Stdin
 from corral.results import Event, ExecResult, SandboxInfo, SandboxUsage
@@ -171,6 +172,15 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
     async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
         values = {field.name: getattr(request, field.name) for field in fields(SpawnRequest)}
         return await super()._run(QuietRequest(**values, quiet=on_output is None), stdin, on_output)
+
+    def _hint_for(self, language: Language) -> str:
+        """See `SandboxBase`."""
+        if language.name != "typescript":
+            return language.hint
+        return (
+            "on `corral serve`, run `corral --data-dir DIR setup typescript` where it runs, with its own data folder; "
+            "elsewhere take a snapshot or an image that has Bun, Deno or Node.js 22.18 or newer"
+        )
 
     async def _spawn(self, request: SpawnRequest) -> ProcessBase:
         self._refuse(request)
@@ -327,7 +337,8 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
             await box.set_autostop_interval(0 if idle is None else life.minutes(idle))  # type: ignore[attr-defined]
             if left is not None:
                 await box.set_ttl(life.minutes(max(0.0, left)))  # type: ignore[attr-defined]
-            await box.set_labels(labels)  # type: ignore[attr-defined]
+            others = {key: value for key, value in (box.labels or {}).items() if key not in life.OF_AN_OWNER}  # type: ignore[attr-defined]
+            await box.set_labels({**others, **labels})  # type: ignore[attr-defined]
 
         await self._remote.call(keep, op="detach", safe=True, finish=True)
         self._owned = False

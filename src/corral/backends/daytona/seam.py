@@ -34,17 +34,31 @@ _FIRST_PAUSE_SECONDS = 0.3
 _LONGEST_PAUSE_SECONDS = 20.0
 _TOO_MANY = 429
 _AGAIN = frozenset({502, 503, 504})
+_UNSENT = frozenset({"ClientConnectorError", "InvalidURL"})
+"""By name: they are of a package that the SDK uses, and we don't."""
 
 
 class ServiceError(Exception):
     """A refusal of the service, read once: its status (None if there was no answer), its words, its headers."""
 
-    def __init__(self, status: int | None, message: str, *, code: str | None = None, headers: Any = None) -> None:
+    def __init__(
+        self,
+        status: int | None,
+        message: str,
+        *,
+        code: str | None = None,
+        headers: Any = None,
+        unsent: bool = False,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.code = code
         self.headers: Mapping[str, Any] = dict(headers or {})
+        self.unsent = unsent
+        """No connection came about, so nothing was asked for."""
+        self.tries = 1
+        """How often it was asked for in all."""
 
     @property
     def retry_after(self) -> float | None:
@@ -73,7 +87,19 @@ def read(error: Exception) -> ServiceError:
         message.strip() or type(error).__name__,
         code=code if isinstance(code, str) else None,
         headers=getattr(error, "headers", None),
+        unsent=_was_never_sent(error),
     )
+
+
+def _was_never_sent(error: BaseException | None) -> bool:
+    """Whether it comes of a connection that could not be opened. The SDK keeps the causes of what it raises."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, ConnectionRefusedError) or any(kind.__name__ in _UNSENT for kind in type(error).__mro__):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextlib.contextmanager
@@ -135,11 +161,12 @@ def state_error(state: str | None, *, sandbox_id: str, op: str) -> CorralError |
     return SandboxGoneError("the sandbox has ended", hint="make a new one", **where)
 
 
-async def repeat(call: Callable[[], Awaitable[T]], *, safe: bool) -> T:
+async def repeat(call: Callable[[], Awaitable[T]], *, safe: bool, first: bool = False) -> T:
     """Call the SDK, and again after a pause while the service is too busy.
 
     429 is refused before anything is done, so any call may be repeated. A 502 to 504, or an answer that never came, may
-    hide work that was done: only a call that is `safe` to repeat is.
+    hide work that was done: only a call that is `safe` to repeat is. `first`: nothing was ever heard of the service, so
+    that one that can't be connected to is not waited for; one that was there before may be starting again.
     """
     pause = _FIRST_PAUSE_SECONDS
     for attempt in range(1, _TRIES + 1):
@@ -147,6 +174,9 @@ async def repeat(call: Callable[[], Awaitable[T]], *, safe: bool) -> T:
             with reading():
                 return await call()
         except ServiceError as error:
+            error.tries = attempt
+            if first and error.unsent and attempt == 1:
+                raise
             busy = error.status == _TOO_MANY or (safe and (error.status in _AGAIN or error.status is None))
             if not busy or attempt == _TRIES:
                 raise

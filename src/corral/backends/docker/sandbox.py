@@ -27,6 +27,7 @@ from corral.backends.docker.process import DockerProcess
 from corral.backends.docker.seam import gone, is_gone, mapped
 from corral.command import SpawnRequest
 from corral.errors import CapabilityError, CorralError, SandboxPausedError, SandboxStoppedError, SpecError
+from corral.languages import Language
 from corral.results import Event, SandboxInfo, SandboxUsage
 from corral.sandbox import SandboxBase
 from corral.shellfiles.files import ShellFiles
@@ -153,6 +154,10 @@ class DockerSandbox(SandboxBase):
         return self._files
 
     # Running.
+
+    def _hint_for(self, language: Language) -> str:
+        """See `SandboxBase`."""
+        return language.hint.replace(" inside", " in the image")
 
     async def _spawn(self, request: SpawnRequest) -> DockerProcess:
         self._check()

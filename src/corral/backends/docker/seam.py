@@ -77,4 +77,7 @@ def unreachable(error: BaseException, *, op: str, host: str) -> BackendUnavailab
         "start it (`systemctl start docker`, or `podman system service`), be in the group `docker`, "
         "or say where it is: CORRAL_DOCKER_HOST"
     )
-    return BackendUnavailableError(f"no Docker daemon answers at {host}: {type(error).__name__}", op=op, hint=hint)
+    # The client's own error says nothing; what it comes of does.
+    cause = (error.__cause__ or error.__context__ or error) if isinstance(error, DockerError) else error
+    reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+    return BackendUnavailableError(f"no Docker daemon answers at {host}: {reason}", op=op, hint=hint)

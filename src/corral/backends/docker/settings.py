@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from corral.errors import SpecError
+from corral.errors import BackendUnavailableError, SpecError
 from corral.spec import Resources
 
 DEFAULT_IMAGE = "python:3.12-slim"
@@ -42,10 +42,23 @@ class Settings:
         return self.memory_bytes if resources.memory == Resources().memory else resources.memory
 
 
+_SCHEMES = ("/", "unix://", "tcp://", "http://", "https://")
+
+
 def find_host(given: str | None, env: Mapping[str, str] = os.environ) -> str:
-    """The daemon's address: as given, as the environment says, Docker's own socket, or podman's."""
+    """The daemon's address: as given, as the environment says, Docker's own socket, or podman's.
+
+    Raises:
+        BackendUnavailableError: what is given is no address.
+    """
     for host in (given, env.get("CORRAL_DOCKER_HOST"), env.get("DOCKER_HOST")):
         if host:
+            if not host.startswith(_SCHEMES):
+                raise BackendUnavailableError(
+                    f"{host!r} is not the address of a Docker daemon",
+                    op="create",
+                    hint="give a path, or unix://…, tcp://…, http://… or https://…, as host= or CORRAL_DOCKER_HOST",
+                )
             return f"unix://{host}" if host.startswith("/") else host
     podman = [f"{folder}/podman/podman.sock" for folder in (env.get("XDG_RUNTIME_DIR"), "/run") if folder]
     found = next((path for path in (DOCKER_SOCKET, *podman) if Path(path).exists()), DOCKER_SOCKET)

@@ -105,6 +105,10 @@ class EmbeddedBackend(BackendPowers):
         """See `Backend`."""
         return await keepers.list_all(self.data_folder)
 
+    async def glance(self) -> frozenset[str]:
+        """See `GlancesAtSandboxes`."""
+        return await asyncio.to_thread(keepers.glance, self.data_folder)
+
     async def delete(self, sandbox_id: str) -> None:
         """See `Backend`."""
         try:

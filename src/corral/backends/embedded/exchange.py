@@ -79,6 +79,12 @@ async def read_pipe(descriptor: int, size: int) -> bytes:
             await _ready(loop, descriptor, loop.add_reader, loop.remove_reader)
 
 
+async def wait_readable(descriptor: int) -> None:
+    """Until there is something to read, or nobody at the other end any more."""
+    loop = asyncio.get_running_loop()
+    await _ready(loop, descriptor, loop.add_reader, loop.remove_reader)
+
+
 async def write_pipe(descriptor: int, data: bytes) -> None:
     """All of `data` into a non-blocking pipe. Raises: OSError, above all BrokenPipeError."""
     loop = asyncio.get_running_loop()

@@ -47,6 +47,10 @@ class KeeperGrip:
         """See `Grip`."""
         return ask(self._socket, message, ())
 
+    def fileno(self) -> int:
+        """Of the socket to the keeper. It can be read from when the keeper has gone, and at no other time."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """See `Grip`."""
         self._socket.close()
@@ -115,6 +119,12 @@ def find_all(data_folder: Path) -> list[Found]:
     if not data.sandboxes.is_dir():
         return []
     return [found for sandbox_id in data.ids() if (found := _look(data, sandbox_id)) is not None]
+
+
+def glance(data_folder: Path) -> frozenset[str]:
+    """The ids of all folders of sandboxes. Raises: as `open_data`."""
+    data = open_data(data_folder, op="list")
+    return frozenset(data.ids()) if data.sandboxes.is_dir() else frozenset()
 
 
 def _look(data: DataFolder, sandbox_id: str) -> Found | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import socket
 import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from corral.backends.embedded import exchange, kept, settings
 from corral.backends.embedded.files import EmbeddedFiles
@@ -26,6 +27,7 @@ from corral.engine.errors import EngineError, GoneError
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.state import DataFolder
 from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError
+from corral.languages import Language
 from corral.protocol import Command, PathLike
 from corral.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
 from corral.records import check_limit, check_name, name_taken
@@ -46,6 +48,14 @@ class Grip(Protocol):
 
     def close(self) -> None:
         """Let go."""
+
+
+@runtime_checkable
+class HasSocket(Protocol):
+    """A grip with a socket to the holder of this one sandbox."""
+
+    def fileno(self) -> int:
+        """Of the socket."""
 
 
 class OwnedGrip:
@@ -178,6 +188,15 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             **self._env,
         }
 
+    def _hint_for(self, language: Language) -> str:
+        """See `SandboxBase`. Sandboxes have the programs of this machine, and what was set up in the data folder."""
+        if language.name != "typescript":
+            return language.hint.replace(" inside", " on this machine")
+        command = ["corral", "setup", "typescript"]
+        if self._data_folder != settings.default_data_folder(configured=False):
+            command[1:1] = ["--data-dir", str(self._data_folder)]
+        return f"run `{shlex.join(command)}`, or {language.hint.replace(' inside', ' on this machine')}"
+
     async def _ping(self) -> None:
         """Raises: GoneError when there is no init any more."""
         with self._noticing_stop("ping"):
@@ -227,6 +246,16 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         except (GoneError, SandboxGoneError):
             return False
         return True
+
+    async def wait_until_gone(self) -> None:
+        """See `TellsEnd`. Of a detached one its keeper tells, which is the last to go; of an owned one its init."""
+        self._ensure_open()
+        # A descriptor of our own: another may close the handle before we hear that we are cancelled.
+        descriptor = os.dup(self._grip.fileno() if isinstance(self._grip, HasSocket) else self._control.fileno())
+        try:
+            await exchange.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
 
     async def kill(self) -> None:
         """See `AsyncSandbox`."""

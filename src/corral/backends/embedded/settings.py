@@ -22,14 +22,14 @@ PATH = f"{BIN}:/home/daytona/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin
 _SINGLE_BINARIES = ("bun", "deno")
 
 
-def default_data_folder() -> Path:
-    """`CORRAL_DATA_DIR`, else /var/lib/corral as root and the user's own data folder otherwise.
+def default_data_folder(*, configured: bool = True) -> Path:
+    """`CORRAL_DATA_DIR` (if it counts), else /var/lib/corral as root and the user's own data folder otherwise.
 
     On some systems /home is a link. A path with links is refused; here it is ours to choose, so we take the real one.
     """
-    configured = os.environ.get("CORRAL_DATA_DIR")
-    if configured:
-        return Path(configured).absolute()
+    chosen = os.environ.get("CORRAL_DATA_DIR")
+    if chosen and configured:
+        return Path(chosen).absolute()
     if os.geteuid() == 0:
         return Path("/var/lib/corral")
     home = os.environ.get("XDG_DATA_HOME")

@@ -8,6 +8,8 @@ import tarfile
 
 from corral.backends.memory.tree import READ, Node, Spot, Tree
 from corral.errors import SandboxFileError
+from corral.tars.inflating import Inflated
+from corral.tars.reading import BrokenArchiveError, Member, MemberReader
 
 _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
 
@@ -49,42 +51,42 @@ def unpack(tree: Tree, path: str, archive: bytes) -> int:
     root = tree.existing(path)[0]
     modes: list[tuple[Node, int]] = []
     count = 0
+    reader = MemberReader(Inflated([archive]).read)
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as tar:
-            for member in tar:
-                count += _lay_down(tree, tar, member, root, modes)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        if isinstance(error, OSError) and not isinstance(error, tarfile.TarError) and error.errno:
-            raise
+        for member in reader:
+            content = bytearray()
+            for offset, piece in reader.content(member):
+                content += bytes(offset - len(content)) + piece
+            content += bytes(member.size - len(content))
+            count += _lay_down(tree, member, bytes(content), root, modes)
+    except (BrokenArchiveError, MemoryError) as error:
         raise SandboxFileError(f"{path}: bad archive: {error}", path=path, op="unpack") from error
     for node, mode in modes:  # last: a read-only folder must be filled first
         node.mode = mode
     return count
 
 
-def _lay_down(
-    tree: Tree, tar: tarfile.TarFile, member: tarfile.TarInfo, root: str, modes: list[tuple[Node, int]]
-) -> int:
+def _lay_down(tree: Tree, member: Member, content: bytes, root: str, modes: list[tuple[Node, int]]) -> int:
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
-    if ".." in parts or not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-        if ".." in parts:
-            raise _leads_out(member.name, root)
+    if ".." in parts:
+        raise _leads_out(member.name, root)
+    if member.kind == "other":
         return 0
     if not parts:
-        modes.append((tree.existing(root)[1], member.mode & 0o7777))
+        modes.append((tree.existing(root)[1], member.mode))
         return 1
     folder = "/".join([root.rstrip("/"), *parts[:-1]])
     tree.make_folders(folder)
     spot = tree.find(f"{folder}/{parts[-1]}", follow=False)
     if not f"{spot.path}/".startswith(f"{root.rstrip('/')}/"):
         raise _leads_out(member.name, root)
-    node = _read(tree, tar, member, root)
-    if member.isdir():
+    node = _make_node(tree, member, content, root)
+    if member.kind == "folder":
         if spot.node is None or spot.node.kind != "folder":
             _replace(tree, spot, node)
-            modes.append((node, member.mode & 0o7777))
+            modes.append((node, member.mode))
         else:
-            modes.append((spot.node, member.mode & 0o7777))
+            modes.append((spot.node, member.mode))
     else:
         _replace(tree, spot, node)
     return 1
@@ -97,19 +99,17 @@ def _replace(tree: Tree, spot: Spot, node: Node) -> None:
     tree.put(spot, node)
 
 
-def _read(tree: Tree, tar: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> Node:
-    if member.isdir():
+def _make_node(tree: Tree, member: Member, content: bytes, root: str) -> Node:
+    if member.kind == "folder":
         return Node("folder", 0o755)
-    if member.issym():
-        return Node("link", 0o777, target=member.linkname)
-    if member.islnk():
-        linked = tree.find(f"{root}/{member.linkname}", follow=False)
+    if member.kind == "link":
+        return Node("link", 0o777, target=member.target)
+    if member.kind == "hard link":
+        linked = tree.find(f"{root}/{member.target}", follow=False)
         if linked.node is None or linked.node.kind != "file" or not linked.path.startswith(root.rstrip("/") + "/"):
-            raise _leads_out(member.linkname, root)
+            raise _leads_out(member.target, root)
         return Node("file", linked.node.mode, data=linked.node.data)
-    content = tar.extractfile(member)
-    assert content is not None, "a regular member has content"
-    return Node("file", member.mode & 0o7777, data=content.read(), modified=float(member.mtime))
+    return Node("file", member.mode, data=content, modified=member.mtime)
 
 
 def _leads_out(name: str, root: str) -> SandboxFileError:

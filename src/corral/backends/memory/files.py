@@ -194,7 +194,7 @@ class MemoryFiles(FilesBase):
         target = self.at(path)
         with self._acting(target, "mkdir") as tree:
             if parents:
-                tree.make_folders(target)
+                tree.make_folders(target, taken=errno.EEXIST)
             else:
                 spot = tree.find(target)
                 if spot.node is not None:

@@ -205,15 +205,15 @@ class Tree:
             self._used_bytes -= current.size if current.kind == "file" else 0
             stack.extend(current.children.values())
 
-    def make_folders(self, path: str) -> None:
-        """`mkdir -p`. Raises: ENOTDIR or EEXIST where something else is in the way."""
+    def make_folders(self, path: str, *, taken: int = errno.ENOTDIR) -> None:
+        """`mkdir -p`. Raises: ENOTDIR where something else is in the way, `taken` where it is the last of them."""
         parts = [part for part in path.split("/") if part not in ("", ".")]
         for count in range(1, len(parts) + 1):
             spot = self.find("/" + "/".join(parts[:count]))
             if spot.node is None:
                 self.put(spot, Node("folder", 0o755))
             elif spot.node.kind != "folder":
-                refuse(errno.EEXIST if count == len(parts) else errno.ENOTDIR)
+                refuse(taken if count == len(parts) else errno.ENOTDIR)
 
     @property
     def used_bytes(self) -> int:

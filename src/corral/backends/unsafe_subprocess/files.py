@@ -7,7 +7,6 @@ import contextlib
 import errno
 import os
 import stat
-import tarfile
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -30,7 +29,9 @@ from corral.paths import SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
 from corral.shellfiles import patterns, search
-from corral.shellfiles.tarstream import BrokenArchiveError, Checked
+from corral.tars.reading import BrokenArchiveError
+from corral.tars.unpacking import LeadsOutError, make_folders, unpack_tree
+from corral.tars.writing import pack_tree
 
 T = TypeVar("T")
 
@@ -302,7 +303,7 @@ class HostFiles(FilesBase):
         with self._told(target, "mkdir"):
             real = self._ours(target, follow=parents)
             if parents:
-                tree.make_folders(real)
+                make_folders(real, mode=0o755)
             else:
                 os.mkdir(real)
                 os.chmod(real, 0o755)
@@ -350,28 +351,24 @@ class HostFiles(FilesBase):
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
         """See `AsyncFiles`."""
         target = self._begin(path)
-        checked = Checked(archive, path=target)
         with self._told(target, "unpack"):
             real = self._ours(target, follow=True)
             reader, writer = os.pipe()
             task = asyncio.ensure_future(asyncio.to_thread(_unpack, real, reader))
             try:
                 with os.fdopen(writer, "wb", buffering=0) as sink:
-                    async for piece in checked:
+                    async for piece in archive:
                         await self._work(partial(_write_all, sink.fileno(), piece))
             except BrokenPipeError:
                 pass  # it has stopped; its own error says why
-            except BrokenArchiveError as error:
-                text = f"{target}: a bad archive: {error}"
-                raise SandboxFileError(text, path=target, sandbox_id=self._sandbox_id, op="unpack") from error
             finally:
                 (outcome,) = await asyncio.shield(asyncio.gather(task, return_exceptions=True))
-            if isinstance(outcome, tarfile.TarError):
+            if isinstance(outcome, BrokenArchiveError | LeadsOutError):
                 text = f"{target}: a bad archive: {outcome}"
                 raise SandboxFileError(text, path=target, sandbox_id=self._sandbox_id, op="unpack") from outcome
             if isinstance(outcome, BaseException):
                 raise outcome
-        return checked.count
+        return outcome
 
 
 async def _pieces(content: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes | memoryview]:
@@ -428,14 +425,16 @@ def _some(unreadable: list[str]) -> tuple[str, ...]:
 
 
 def _pack(path: str, writer: int) -> None:
-    with os.fdopen(writer, "wb") as sink:
-        tree.pack(path, sink)
+    with os.fdopen(writer, "wb", buffering=CHUNK_BYTES) as sink:
+        pack_tree(path, sink.write)
 
 
-def _unpack(path: str, reader: int) -> None:
-    with os.fdopen(reader, "rb") as source:
-        tree.unpack(path, source)
-        source.read()  # to the end, so that the writer does not fail on the padding
+def _unpack(path: str, reader: int) -> int:
+    with os.fdopen(reader, "rb", buffering=0) as source:
+        count = unpack_tree(path, iter(lambda: source.read(CHUNK_BYTES), b""))
+        while source.read(CHUNK_BYTES):  # to the end, so that the writer does not fail on the padding
+            pass
+        return count
 
 
 def _write_all(descriptor: int, data: bytes, stop: tree.Stop) -> None:

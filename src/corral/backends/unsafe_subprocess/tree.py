@@ -10,12 +10,12 @@ import errno
 import os
 import secrets
 import stat
-import tarfile
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import Any
 
-from corral.errors import EditConflictError, SandboxFileError
+from corral.errors import EditConflictError
 from corral.results import FileInfo, FileKind
+from corral.tars.unpacking import make_folders
 
 MAX_EDIT_BYTES = 64 * 1024 * 1024
 _EDIT_ATTEMPTS = 5
@@ -105,7 +105,7 @@ class Replacing:
         self._exclusive = exclusive
         folder = os.path.dirname(path)
         if parents:
-            make_folders(folder)
+            make_folders(folder, mode=0o755)
         before = self._find(path)
         if self._mode is None:
             self._mode = 0o644 if before is None else stat.S_IMODE(before.st_mode)
@@ -201,23 +201,6 @@ def change(path: str, edit: Callable[[bytes], bytes | None]) -> bytes | None:
 # The tree.
 
 
-def make_folders(path: str) -> None:
-    """A folder and its parents, each 0755; one that is there is fine."""
-    missing = []
-    while True:
-        try:
-            if not stat.S_ISDIR(os.stat(path).st_mode):
-                raise refuse(errno.ENOTDIR)
-            break
-        except FileNotFoundError:
-            missing.append(path)
-            path = os.path.dirname(path)
-    for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)
-            os.chmod(folder, 0o755)
-
-
 def move(source: str, target: str, *, overwrite: bool) -> None:
     """Rename."""
     os.lstat(source)
@@ -293,50 +276,3 @@ def walk(root: str, unreadable: list[str], stop: Stop, *, hidden: bool) -> Itera
             if stat.S_ISDIR(info.st_mode):
                 inner.append(entry.path)
         stack.extend(reversed(inner))
-
-
-# Archives.
-
-
-def pack(path: str, sink: IO[bytes]) -> None:
-    """A tar of a file or folder, names relative to it. What can't be read, or means nothing elsewhere, is left out."""
-
-    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        return info if info.isreg() or info.isdir() or info.issym() or info.islnk() else None
-
-    with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, errorlevel=1) as tar:
-        if not os.path.isdir(path) or os.path.islink(path):
-            tar.add(path, arcname=os.path.basename(path), recursive=False, filter=plain)
-            return
-        tar.add(path, arcname=".", recursive=False, filter=plain)
-        for entry, _ in walk(path, [], lambda: False, hidden=True):
-            with contextlib.suppress(PermissionError, FileNotFoundError):
-                tar.add(entry, arcname=os.path.relpath(entry, path), recursive=False, filter=plain)
-
-
-def unpack(path: str, source: IO[bytes]) -> None:
-    """Lay down a tar whose names were checked, but not against the links that are there already."""
-    make_folders(path)
-    inside = os.path.realpath(path)
-    folders: list[tuple[str, int]] = []
-    with _Tar.open(fileobj=source, mode="r|") as tar:
-        for member in tar:
-            names = (member.name, member.linkname) if member.islnk() else (member.name,)
-            for name in names:
-                goal = os.path.realpath(os.path.join(inside, name))
-                if goal != inside and not goal.startswith(f"{inside}/"):
-                    raise SandboxFileError(f"{name!r} leads out of the target folder")
-            member.mode &= 0o1777
-            how: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "tar_filter") else {}
-            tar.extract(member, inside, set_attrs=not member.isdir(), **how)
-            if member.isdir():
-                folders.append((os.path.join(inside, member.name), member.mode))
-    for folder, mode in reversed(folders):  # last: a read-only folder must be filled first
-        os.chmod(folder, mode)
-
-
-class _Tar(tarfile.TarFile):
-    """Everything unpacked here belongs to us, whatever the archive says."""
-
-    def chown(self, tarinfo: tarfile.TarInfo, targetpath: Any, numeric_owner: bool) -> None:  # noqa: FBT001 - inherited
-        """Not wanted: root would give files away."""

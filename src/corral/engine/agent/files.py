@@ -6,12 +6,14 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from corral.engine import syscalls, wire
 from corral.engine.agent.reply import RefusedError, Reply, read_all
+from corral.tars.unpacking import make_folders
 
 Operation = Callable[[wire.Message, list[int], Reply], None]
 
@@ -111,9 +113,7 @@ def make_folder(message: wire.Message, descriptors: list[int], reply: Reply) -> 
     """mkdir, with parents if asked."""
     path, mode = message["path"], message.get("mode", 0o755)
     if message.get("parents"):
-        os.makedirs(path, exist_ok=True)
-        if not os.path.isdir(path):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        make_folders(path)
     else:
         os.mkdir(path)
     if "mode" in message:
@@ -138,8 +138,6 @@ def move(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        import shutil
-
         shutil.move(source, target)
     reply.send({})
 
@@ -180,7 +178,7 @@ def replacing(message: wire.Message) -> Iterator[int]:
     _refuse_magic(message["path"])
     path = os.path.realpath(message["path"])
     if message.get("parents", True):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make_folders(os.path.dirname(path))
     before = _existing(path, exclusive=message.get("exclusive", False))
     temporary = f"{os.path.dirname(path)}/{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
     target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

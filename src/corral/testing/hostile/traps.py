@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import io
 import tarfile
 import tempfile
@@ -224,4 +225,52 @@ held("ready")
     after=_unpack,
 )  # fmt: skip
 
-PROBES = (READ_LINKS, WRITE_LINKS, DOWNLOAD, READ_ODD, RACE, UNPACK)
+_LOOKED_UP = ("/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/localtime")
+_TAKE_AWAY = 'for f; do [ -p "$f" ] && rm -f "$f"; [ -e "$f.old" ] && mv "$f.old" "$f"; done; true'
+
+
+async def _ask_the_agent(scene: Scene, user: str | None = None) -> Finding | None:
+    finding = await _pack_and_search(scene)
+    # Programs of the sandbox's own look names up, and have to work again.
+    await scene.sandbox.exec(["sh", "-c", _TAKE_AWAY, "sh", *_LOOKED_UP], user=user)
+    return finding
+
+
+async def _pack_and_search(scene: Scene) -> Finding:
+    files = scene.sandbox.files
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            packed = [piece async for piece in files.pack("owned")]
+            await files.unpack("again", _stream(b"".join(packed)))
+            found = await files.grep("plain", path="again")
+    except TimeoutError:
+        return breached("the file agent waits for what the sandbox wrote: it looks names up in there")
+    return held(f"{len(found.matches)} match, and nothing was looked up")
+
+
+_NAME_SERVICE = """
+os.makedirs("owned", exist_ok=True)
+with open("owned/file", "w") as file:
+    file.write("plain")
+planted = []
+for path in LOOKED_UP:
+    try:
+        if os.path.lexists(path):
+            os.rename(path, path + ".old")
+        os.mkfifo(path)  # who opens it waits for ever
+        planted.append(path)
+    except OSError:
+        continue
+held(f"planted {len(planted)}")
+""".replace("LOOKED_UP", repr(_LOOKED_UP))
+_NOTHING_LOADED = "the file agent loads nothing from the sandbox's files"
+NAME_SERVICE = Probe(
+    "plant-a-name-service-for-the-file-agent", "files", "escape", _NOTHING_LOADED, _NAME_SERVICE,
+    after=_ask_the_agent, alone=True,
+)  # fmt: skip
+NAME_SERVICE_AS_ROOT = Probe(
+    "plant-a-name-service-for-the-file-agent-as-root-inside", "files", "escape", _NOTHING_LOADED, _NAME_SERVICE,
+    after=functools.partial(_ask_the_agent, user="root"), alone=True, user="root",
+)  # fmt: skip
+
+PROBES = (READ_LINKS, WRITE_LINKS, DOWNLOAD, READ_ODD, RACE, UNPACK, NAME_SERVICE, NAME_SERVICE_AS_ROOT)

@@ -7,6 +7,7 @@ from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirE
 from corral.interpreter.oneshot import run_with_charts
 from corral.results import ExecResult
 from corral.server.faults import Fault, bad_request
+from corral.server.log import text_of
 from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user, seconds
 from corral.server.routing import Call, Table
 from corral.server.wire.toolbox import Artifacts, CodeRunRequest, CodeRunResponse, ExecuteRequest, ExecuteResponse
@@ -97,7 +98,7 @@ async def code_run(call: Call) -> CodeRunResponse:
             )
     except (InvalidCommandError, BackendUnavailableError) as error:
         # No interpreter inside is the sandbox's lack, and the hint says what to install; trying again would not help.
-        raise bad_request(f"{error}") from error
+        raise bad_request(text_of(error)) from error
     except WorkdirError as error:
         return CodeRunResponse(exit_code=-1, result=f"{error}")
     refuse_timeout(result, body.timeout)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import cast
-from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
 from corral.errors import CorralError, ExecError, InvalidCommandError, NotRecordedError, SandboxGoneError
-from corral.protocol import AsyncSandbox
 from corral.results import OutputChunk
 from corral.server.faults import Fault, bad_request, not_found
 from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user
@@ -29,10 +27,6 @@ _MARKS = {"stdout": b"\x01\x01\x01", "stderr": b"\x02\x02\x02"}
 _MAX_SESSIONS = 500
 _INTERRUPT_SECONDS = 20.0
 
-# A handle has read its session's record; the next call goes on where it stopped. It is only a memory: without it, the
-# record is read again.
-_known: WeakKeyDictionary[AsyncSandbox, dict[str, ShellSession]] = WeakKeyDictionary()
-
 
 def _box(held: Held) -> Box:
     return cast("Box", held.box)  # every sandbox that is built on SandboxBase can record
@@ -40,7 +34,7 @@ def _box(held: Held) -> Box:
 
 async def _find(call: Call) -> ShellSession:
     name = call.params["sessionId"]
-    known = _known.setdefault(call.sandbox.box, {})
+    known = call.sandbox.sessions
     session = known.get(name)
     if session is None:
         try:
@@ -51,7 +45,7 @@ async def _find(call: Call) -> ShellSession:
 
 
 def _forget(held: Held, name: str) -> None:
-    _known.get(held.box, {}).pop(name, None)
+    held.sessions.pop(name, None)
 
 
 async def _command(session: ShellSession, call: Call) -> SessionCommand:
@@ -77,7 +71,7 @@ async def create_session(call: Call) -> None:
     session = await ShellSession.open(
         _box(held), name, cwd=parse_folder(held, None), env=environment(held), user=program_user(held)
     )
-    _known.setdefault(held.box, {})[name] = session
+    held.sessions[name] = session
 
 
 async def _names(held: Held) -> list[str]:
@@ -89,7 +83,7 @@ async def _names(held: Held) -> list[str]:
 async def list_sessions(call: Call) -> list[wire.Session]:
     """All sessions."""
     sessions = []
-    known = _known.setdefault(call.sandbox.box, {})
+    known = call.sandbox.sessions
     for name in await _names(call.sandbox):
         try:
             session = known.get(name) or known.setdefault(name, await ShellSession.attach(_box(call.sandbox), name))

@@ -11,13 +11,11 @@ import secrets
 import signal
 from collections.abc import Mapping
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import msgspec
 from aiohttp import web
 
 from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SandboxGoneError
-from corral.protocol import AsyncSandbox
 from corral.record import RecordInfo
 from corral.server.faults import bad_request, conflict, not_found
 from corral.server.routes.toolbox.given import environment, parse_folder, program_user
@@ -38,11 +36,9 @@ _MAX_ENVS_BYTES = 64 * 1024
 _MAX_TERMINALS = 200
 _ROWS, _COLUMNS = 24, 80
 
-# Terminals that somebody has watched already. Who comes first sees all from the beginning, later ones what comes then.
 _TOLD_SECONDS = 2.0
 _telling: dict[tuple[str, str], set[asyncio.Event]] = {}
 """Who watches a terminal (by sandbox and name) and has not been told its end."""
-_watched: WeakKeyDictionary[AsyncSandbox, set[str]] = WeakKeyDictionary()
 
 
 def _box(held: Held) -> Box:
@@ -92,7 +88,7 @@ async def get_pty_session(call: Call) -> wire.PtySessionInfo:
 async def delete_pty_session(call: Call) -> dict[str, str]:
     """End a terminal with all that runs on it."""
     terminal = await _find(call)
-    _watched.get(call.sandbox.box, set()).discard(terminal.name)
+    call.sandbox.watched_terminals.discard(terminal.name)
     await terminal.kill()
     # Those who watch learn how it ended from its record, so that goes last.
     watching = [asyncio.ensure_future(told.wait()) for told in _telling.get((call.sandbox.id, terminal.name), ())]
@@ -163,7 +159,7 @@ async def _open(
         )
     except NameTakenError as error:
         raise conflict(f"there is a terminal {name!r} already", code="CONFLICT") from error
-    _watched.get(held.box, set()).discard(name)
+    held.watched_terminals.discard(name)
     return terminal
 
 
@@ -193,7 +189,7 @@ async def connect_pty_session(call: Call) -> web.StreamResponse:
 async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamResponse:
     box, record_name = _box(call.sandbox), terminal_prefix + terminal.name
     recorded = await box.find_recorded(record_name)
-    watched = _watched.setdefault(call.sandbox.box, set())
+    watched = call.sandbox.watched_terminals
     since = 0
     if terminal.name in watched:
         # Before the client is told that it is connected: nothing that comes of what it types may be missed. Of a shell

@@ -1,0 +1,105 @@
+"""What a server still holds of sandboxes that were deleted: nothing."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daytona import AsyncDaytona, DaytonaConfig, DaytonaError
+
+from corral.backends.embedded import EmbeddedBackend
+from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.errors import BackendUnavailableError
+from corral.server import roster
+from corral.server.app import Server, opened
+from corral.server.services import Held
+from corral.server.serving import listening
+from corral.server.settings import ServerSettings
+from corral.server.store.rows import Sandbox
+from corral.session import ShellSession
+from support.uses import USES, use_once
+
+
+class WatchedBackend(EmbeddedBackend):
+    """Remembers weakly what it has made; the name that can't be made fails as a full disk would."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.made: weakref.WeakSet[EmbeddedSandbox] = weakref.WeakSet()
+        self.fails = False
+
+    async def create(self, *args: Any, **wishes: Any) -> EmbeddedSandbox:
+        if self.fails:
+            raise BackendUnavailableError("the disk is full")
+        box = await super().create(*args, **wishes)
+        self.made.add(box)
+        return box
+
+    async def start(self, sandbox_id: str) -> EmbeddedSandbox:
+        box = await super().start(sandbox_id)
+        assert isinstance(box, EmbeddedSandbox)
+        self.made.add(box)
+        return box
+
+
+Watched = tuple[Server, WatchedBackend, DaytonaConfig]
+
+
+@pytest.fixture
+async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
+    """A server in this process, whose objects can be counted."""
+    backend = WatchedBackend(tmp_path / "data")
+    settings = ServerSettings(data_folder=tmp_path / "data", port=0)
+    async with opened(settings, backend=backend) as server, listening(server) as url:
+        _, key = server.keyring.create(organisation=server.keyring.organisation_named("default"), name="first")
+        yield server, backend, DaytonaConfig(api_url=url, api_key=key)
+        await server.warden.end_all()
+    await backend.aclose()
+
+
+def kept_by_id(sandbox_id: str) -> list[str]:
+    """Every map and set that has this id in it, wherever it is."""
+
+    def has(each: object) -> bool:
+        keys = list(each) if isinstance(each, dict | set) else []
+        return any(sandbox_id in key if isinstance(key, tuple) else key == sandbox_id for key in keys)
+
+    return [f"{type(each).__name__}: {str(each)[:200]}" for each in gc.get_objects() if has(each)]
+
+
+def count(kind: type) -> int:
+    return sum(isinstance(each, kind) for each in gc.get_objects())
+
+
+async def test_nothing_is_held_of_a_deleted_sandbox_whatever_it_was_used_for(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, backend, config = watched
+    monkeypatch.setattr(roster, "READABLE_AFTER_SECONDS", 0.0)
+    gc.collect()
+    before = {kind: count(kind) for kind in (ShellSession, Held, Sandbox)}
+    async with AsyncDaytona(config) as sdk:
+        ids = [await use_once(sdk, use) for use in USES]
+    del sdk  # it remembers ids, too
+    while server.warden._tasks:
+        await asyncio.gather(*server.warden._tasks, return_exceptions=True)
+    server.roster.flush()
+    server.roster.forget_buried()
+    gc.collect()
+    assert list(backend.made) == []
+    assert {kind: count(kind) for kind in before} == before
+    assert {each: kept_by_id(each) for each in ids} == {each: [] for each in ids}
+
+
+async def test_nothing_is_held_of_a_sandbox_that_could_not_be_made(
+    watched: Watched,
+) -> None:
+    server, backend, config = watched
+    backend.fails = True
+    async with AsyncDaytona(config) as sdk:
+        with pytest.raises(DaytonaError, match="the disk is full"):
+            await sdk.create()
+    assert server.warden._locks == {}
