@@ -10,6 +10,8 @@ from corral.results import OutputChunk, StreamName
 _MAX_SEGMENTS = 10_000
 """So many separate pieces are kept of a stream. A program that alternates between the streams byte by byte must not
 make us hold a hundred times what it printed: beyond this, pieces are joined, and only the order suffers."""
+_SEGMENT_BYTES = 64 * 1024
+"""A piece that is so large gets no longer: dropping whole pieces from the front costs nothing, and cutting does."""
 
 
 @dataclass(slots=True)
@@ -61,7 +63,8 @@ class Capture:
             self._trim(state)
 
     def _append(self, where: list[_Segment] | deque[_Segment], stream: StreamName, data: bytes) -> None:
-        if where and (where[-1] is self._last or len(where) >= _MAX_SEGMENTS):
+        joins = where and where[-1] is self._last and len(where[-1].data) < _SEGMENT_BYTES
+        if joins or len(where) >= _MAX_SEGMENTS:
             where[-1].data += data
             return
         self._position += 1

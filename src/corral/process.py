@@ -20,6 +20,8 @@ from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk
 STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 BACKLOG_BYTES = 1024 * 1024
 """How far a reader may lag behind before the program has to wait for it."""
+_JOINED_BYTES = 256 * 1024
+"""Pieces that a reader finds waiting are handed on as one, until it is so large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,16 @@ class _Subscriber:
         self._chunks: deque[OutputChunk] = deque(backlog)
         self._bytes = 0
         self._ended = False
+        self._waits = False
+        self._lagged = False
         self._wakeup = asyncio.Event()
         self._drained = drained
         self._lock = threading.Lock()
 
     def push(self, chunk: OutputChunk | None) -> bool:
         """From any thread; None is the end. True if this reader lags too far behind."""
+        if self._loop.is_closed():
+            return False  # nobody reads here any more
         with self._lock:
             if chunk is None:
                 self._ended = True
@@ -56,28 +62,44 @@ class _Subscriber:
                 self._chunks.append(chunk)
                 self._bytes += len(chunk.data)
             full = self._bytes > BACKLOG_BYTES
-        try:
-            self._loop.call_soon_threadsafe(self._wakeup.set)
-        except RuntimeError:  # its loop is closed: nobody reads here any more
-            return False
+            self._lagged = self._lagged or full
+            # One that does not wait will look by itself; waking it for each piece would cost more than the piece.
+            asleep, self._waits = self._waits, False
+        if asleep:
+            try:
+                self._loop.call_soon_threadsafe(self._wakeup.set)
+            except RuntimeError:  # its loop was closed at this moment
+                return False
         return full
 
     async def next(self) -> OutputChunk | None:
-        """The next piece, None at the end."""
+        """What came since the last call, of one stream; None at the end."""
         while True:
             with self._lock:
                 if self._chunks:
-                    chunk = self._chunks.popleft()
-                    self._bytes -= len(chunk.data)
-                    emptied = not self._chunks
+                    chunk = self._pop()
+                    caught_up = self._lagged and not self._chunks
+                    self._lagged = self._lagged and not caught_up
                     break
                 if self._ended:
                     return None
                 self._wakeup.clear()
+                self._waits = True
             await self._wakeup.wait()
-        if emptied:
+        if caught_up:
             self._drained()
         return chunk
+
+    def _pop(self) -> OutputChunk:
+        """The oldest piece, joined with those of its stream that follow it."""
+        first = self._chunks.popleft()
+        size = len(first.data)
+        pieces = [first.data]
+        while self._chunks and self._chunks[0].stream == first.stream and size < _JOINED_BYTES:
+            pieces.append(self._chunks.popleft().data)
+            size += len(pieces[-1])
+        self._bytes -= size
+        return first if len(pieces) == 1 else OutputChunk(first.stream, b"".join(pieces))
 
 
 class ProcessBase(ABC):

@@ -210,3 +210,11 @@ def test_ctrl_c_ends_the_sandbox_and_is_130() -> None:
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 130
         assert b"Traceback" not in errors
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_it_runs_where_standard_streams_are_closed(closed: str) -> None:
+    argv = [sys.executable, *PROGRAM, "run", "-c", "import sys; print(len(sys.stdin.read())); sys.exit(7)"]
+    ended = subprocess.run(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *argv], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (7, "")
+    assert ended.stdout == ("" if ">&-" in closed else "0\n")

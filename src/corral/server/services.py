@@ -40,6 +40,8 @@ class Held:
     env: dict[str, str | None] = field(default_factory=dict)
     """What `POST /env` has set for programs to come, and, without a value, unset; shared by all calls about this
     sandbox."""
+    git_hosts: list[str] = field(default_factory=list)
+    """Where a git login may go: the scheme, host and port of every URL that callers have named for git here."""
     sessions: dict[str, ShellSession] = field(default_factory=dict)
     """Handles of shell sessions, by name. Each has read its session's record, and goes on where it stopped. A memory
     only: without it, the record is read again. It is here because a handle holds its sandbox, and must end with it."""

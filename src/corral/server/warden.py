@@ -63,8 +63,8 @@ class SandboxWarden:
         finally:
             if activity:
                 self.roster.touch(row)
-            if held.env != row.set_env:
-                row.set_env = dict(held.env)
+            if (held.env, held.git_hosts) != (row.set_env, row.git_hosts):
+                row.set_env, row.git_hosts = dict(held.env), list(held.git_hosts)
                 self.roster.save(row)
 
     async def _look_after(self, row: Sandbox, held: Held | None) -> None:

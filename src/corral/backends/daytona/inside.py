@@ -20,9 +20,8 @@ import termios
 import time
 import tty
 
-from corral.backends.daytona.insidecall import PACKS, Call, Stream, inflate
+from corral.backends.daytona.insidecall import PACKS, Call, Stream, due, inflate
 from corral.backends.daytona.insidetree import (
-    SET_PIPE_SIZE,
     WAKE_SECONDS,
     become_subreaper,
     end_below,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 HEAD = struct.Struct(">cII")
 READ_BYTES = 64 * 1024
 EXACT_BYTES = 64 * 1024
-LARGE_PIPE_BYTES = 1024 * 1024
+NAP_SECONDS = 0.001
 KILL_SECONDS = 10.0
 TERMINAL_QUIET_SECONDS = 0.1
 
@@ -52,6 +51,7 @@ class Agent:
         self.epoll = select.epoll()
         self.sources: dict[int, Call | Stream | tuple[Call]] = {}
         self.again: list[int] = []
+        self.naps: list[tuple[float, Stream]] = []
         self.calls: dict[int, Call] = {}
         self.wardens: dict[int, Call] = {}
         self.outgoing = bytearray()
@@ -196,8 +196,7 @@ class Agent:
         try:
             data = os.read(stream.descriptor, READ_BYTES)
         except BlockingIOError:
-            if call.end is not None and not call.told:
-                self.drained(call, stream)
+            self.find_nothing(stream)
             return False
         except OSError:
             data = b""
@@ -214,9 +213,10 @@ class Agent:
                     self.finish(call)
         call.read_bytes += len(data)
         if not call.pty and call.read_bytes - len(data) < EXACT_BYTES <= call.read_bytes:
-            for each in call.streams.values():
-                with contextlib.suppress(OSError, ValueError):
-                    fcntl.fcntl(each.descriptor, SET_PIPE_SIZE, LARGE_PIPE_BYTES)
+            call.loosen(self.epoll)
+        if stream.naps and len(data) < READ_BYTES // 4 and call.end is None:
+            self.naps.append((time.monotonic() + NAP_SECONDS, stream))
+            return False
         # While order is exact, a pipe holds one packet, and the next one makes an event of its own.
         return call.pty or call.read_bytes > EXACT_BYTES or call.end is not None
 
@@ -234,16 +234,20 @@ class Agent:
                 stream.skipped += excess
                 del stream.tail[:excess]
 
-    def drained(self, call: Call, stream: Stream) -> None:
-        """Nothing more to read, after the program's end. A terminal's last words may still be on their way."""
-        if call.pty:
+    def find_nothing(self, stream: Stream) -> None:
+        """To be told of more; after the program's end, its output is whole. A terminal's last words come later."""
+        if stream.naps:
+            self.epoll.modify(stream.descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+        if stream.call.end is None or stream.call.told:
+            return
+        if stream.call.pty:
             now = time.monotonic()
             if stream.quiet_since is None:
                 stream.quiet_since = now
             if now - stream.quiet_since < TERMINAL_QUIET_SECONDS:
                 return
         stream.left = 0
-        self.finish(call)
+        self.finish(stream.call)
 
     def forget_stream(self, stream: Stream) -> None:
         stream.over = True
@@ -356,7 +360,9 @@ class Agent:
         if "pid" in message:
             call.pid = message["pid"]
             self.tell(b"s", call.number, {"pid": call.pid})
-        elif "error" in message:
+            return
+        call.end_packets()
+        if "error" in message:
             if call.end is None:
                 call.told = True
                 call.end = {}
@@ -443,6 +449,7 @@ class Agent:
             # After everything that was ready by itself: that is what keeps the order.
             for descriptor in waiting:
                 self.serve(descriptor, select.EPOLLIN)
+            self.again += due(self.naps)
             self.keep_time()
             self.reap()
             if not self.left:
@@ -452,6 +459,7 @@ class Agent:
         if waiting:
             return 0.0
         moments = [call.deadline for call in self.calls.values() if call.deadline is not None]
+        moments += [moment for moment, _ in self.naps[:1]]
         busy = [call for call in self.wardens.values() if call.killing_until is not None]
         quiet = [call for call in self.calls.values() if call.pty and call.end is not None]
         patience = 1.0 if self.wardens else 5.0

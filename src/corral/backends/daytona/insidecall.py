@@ -5,8 +5,10 @@ Sent inside as text, before `inside.py`. Nothing of it is imported on the host.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import select
 import struct
 import termios
 import time
@@ -16,7 +18,7 @@ try:
 except ImportError:  # a Python may be built without it
     zlib = None  # type: ignore[assignment]
 
-from corral.backends.daytona.insidetree import output_pipe
+from corral.backends.daytona.insidetree import SET_PIPE_SIZE, output_pipe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 1024 * 1024
 """So much of a program's output may be on its way to the host."""
+LARGE_PIPE_BYTES = 1024 * 1024
 PACKS = b"z" if zlib is not None else b""
 """How we say that we take what is compressed."""
 WORTH_BYTES = 2048
@@ -43,6 +46,7 @@ class Stream:
         self.total = 0
         self.skipped = 0
         self.tail = bytearray()
+        self.naps = False  # its pipe is large: it is looked at once in a while, not for each write
         self.left: int | None = None  # how much is still to be told after the program's end
         self.over = False
         self.quiet_since: float | None = None
@@ -61,6 +65,17 @@ class Stream:
         return self.name, number, data
 
 
+def due(naps: list[tuple[float, Stream]]) -> list[int]:
+    """The descriptors that have napped long enough, out of the list."""
+    now = time.monotonic()
+    found: list[int] = []
+    while naps and naps[0][0] <= now:
+        stream = naps.pop(0)[1]
+        if not stream.over:
+            found.append(stream.descriptor)
+    return found
+
+
 class Call:
     """One program."""
 
@@ -76,6 +91,7 @@ class Call:
         self.streams: dict[bytes, Stream] = {}
         self.blocked: list[Stream] = []
         self.read_bytes = 0
+        self.writers: list[int] = []
         self.input: int | None = None
         self.typed: list[bytes] = []
         self.input_ends = False
@@ -105,6 +121,9 @@ class Call:
         err, err_end = output_pipe()
         opened += [err, err_end]
         self.streams = {b"o": Stream(self, b"o", out), b"e": Stream(self, b"e", err)}
+        for end in (out_end, err_end):
+            self.writers.append(os.dup(end))
+            opened.append(self.writers[-1])
         if not self.wish["stdin"]:
             null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
             opened.append(null)
@@ -113,3 +132,20 @@ class Call:
         os.set_blocking(self.input, False)
         opened += [inner, self.input]
         return inner, out_end, err_end
+
+    def loosen(self, epoll: select.epoll) -> None:
+        """From exact order to speed: large pipes, asked about instead of heard from for each write."""
+        self.end_packets()
+        for stream in self.streams.values():
+            if not stream.over:
+                with contextlib.suppress(OSError, ValueError):  # over the user's allowance: then it stays slower
+                    fcntl.fcntl(stream.descriptor, SET_PIPE_SIZE, LARGE_PIPE_BYTES)
+                    epoll.modify(stream.descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+                    stream.naps = True
+
+    def end_packets(self) -> None:
+        """Small writes share a page from now on, and the program's ends are left to the program."""
+        while self.writers:
+            writer = self.writers.pop()
+            fcntl.fcntl(writer, fcntl.F_SETFL, fcntl.fcntl(writer, fcntl.F_GETFL) & ~os.O_DIRECT)
+            os.close(writer)

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import signal as signals
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiodocker.exceptions import DockerError
@@ -58,6 +58,8 @@ class DockerProcess(ProcessBase):
         self._begun = time.monotonic()
         self._takes_input = request.stdin or request.pty
         self._go = asyncio.Event()
+        self._taken = 0
+        self._lags = False
         self._reason: EndReason | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
@@ -226,29 +228,35 @@ class DockerProcess(ProcessBase):
     async def _read(self) -> int | None:
         """Feed what comes. Its exit code, if it has ended while somebody else still holds its output."""
         pause = _FIRST_LOOK_SECONDS
-        reading: asyncio.Task[Any] | None = None
+        reading = asyncio.ensure_future(self._read_all())
         try:
             while True:
-                if reading is None:
-                    reading = asyncio.ensure_future(self._stream.read_out())
+                taken = self._taken
                 done, _ = await asyncio.wait({reading}, timeout=pause)
+                if not done and self._is_silent_since(taken):
+                    told = await self._sandbox.api.inspect_exec(self._exec_id)
+                    if not told["Running"] and told["ExitCode"] is not None:
+                        done, _ = await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
+                        if not done and self._is_silent_since(taken):
+                            return int(told["ExitCode"])
+                    pause = min(pause * 2, _LAST_LOOK_SECONDS)
                 if done:
-                    message, reading = reading.result(), None
-                    if message is None:
-                        return None
-                    await self._take(message.stream, message.data)
-                    continue
-                told = await self._sandbox.api.inspect_exec(self._exec_id)
-                if not told["Running"] and told["ExitCode"] is not None:
-                    done, _ = await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
-                    if not done:
-                        return int(told["ExitCode"])
-                    continue
-                pause = min(pause * 2, _LAST_LOOK_SECONDS)
+                    reading.result()
+                    return None
         finally:
-            if reading is not None:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read_all(self) -> None:
+        """To the end of its output. In one task: one for each small write of a program costs more than the write."""
+        while (message := await self._stream.read_out()) is not None:
+            self._taken += 1
+            self._lags = True
+            await self._take(message.stream, message.data)
+            self._lags = False
+
+    def _is_silent_since(self, taken: int) -> bool:
+        return taken == self._taken and not self._lags
 
     async def _take(self, stream: int, data: bytes) -> None:
         self._go.clear()

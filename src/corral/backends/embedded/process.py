@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable
 
 from corral.backends.embedded import exchange
-from corral.backends.embedded.pump import READ_BYTES, Pump, get_pump
+from corral.backends.embedded.pump import Pump, get_pump
 from corral.backends.embedded.seam import exec_error
 from corral.command import SpawnRequest
 from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import GoneError, ProtocolError
-from corral.engine.pipes import EXACT_BYTES, enlarge, holds_one_packet, make_output_pipe, waiting_bytes
+from corral.engine.pipes import READ_BYTES, OutputReading, Turn, waiting_bytes
 from corral.errors import EngineFaultError, ExecError, SandboxGoneError
 from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, StreamName, Usage
@@ -43,6 +43,7 @@ class EmbeddedProcess(ProcessBase):
         *,
         sandbox_id: str,
         request: SpawnRequest,
+        reading: OutputReading,
         outputs: dict[int, StreamName],
         stdin_fd: int | None,
         give_up: Callable[[], None],
@@ -51,6 +52,7 @@ class EmbeddedProcess(ProcessBase):
         self._sandbox_id = sandbox_id
         self._request = request
         self._channel: socket.socket | None = None
+        self._reading = reading
         self._outputs = outputs
         # Numbers that the pump's thread closes and others use: read, copied and closed only under the lock.
         self._fds = threading.Lock()
@@ -60,8 +62,6 @@ class EmbeddedProcess(ProcessBase):
         self._pid = 0
         self._control: socket.socket | None = None
         self._tree = 0
-        self._printed = 0
-        self._large = False
         self._paused: set[int] = set()
         self._last_words: wire.Message | None = None
         self._pump: Pump = get_pump()
@@ -106,43 +106,38 @@ class EmbeddedProcess(ProcessBase):
 
     def abandon(self) -> None:
         """It was never started."""
+        self._reading.close_writers()
         for descriptor in list(self._outputs):
             self._drop_output(descriptor)
         if self._stdin_fd is not None:
             os.close(self._stdin_fd)
             self._stdin_fd = None
 
-    def ready(self, descriptor: int) -> bool:
+    def ready(self, descriptor: int) -> Turn:
         """See `Source`."""
         if self._channel is not None and descriptor == self._channel.fileno():
             return self._hear(self._channel)
         return self._take(descriptor)
 
-    def _take(self, descriptor: int) -> bool:
+    def _take(self, descriptor: int) -> Turn:
         stream = self._outputs.get(descriptor)
         if stream is None or descriptor in self._paused:
-            return False
-        try:
-            data = os.read(descriptor, READ_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""  # EIO: the last program has let go of the terminal
-        if not data:
+            return "edge"
+        data = self._reading.read(descriptor, terminal=descriptor == self._terminal_fd)
+        if data:
+            self._keep(stream, data, descriptor)
+        elif data is not None:
             self._drop_output(descriptor)
-            return False
-        self._keep(stream, data, descriptor)
-        # A pipe with room for one packet makes an edge for each: asking again would only overtake the other stream.
-        return self._large or (waiting_bytes(descriptor) > 0 and not holds_one_packet(descriptor))
+            return "edge"
+        return self._reading.next_turn(descriptor, data)
 
     def _keep(self, stream: StreamName, data: bytes, descriptor: int) -> None:
         if self.ended:
             return  # a child in the background goes on printing: read, so that it can live on, and forgotten
-        self._printed += len(data)
-        if not self._large and self._printed > EXACT_BYTES:
-            self._large = True
+        if self._reading.count(len(data)):
+            self._reading.loosen(list(self._outputs))
             for other in self._outputs:
-                enlarge(other)
+                self._pump.loosen(other)
         # Paused first: a reader that catches up meanwhile must find something to resume.
         self._paused.add(descriptor)
         if not self.feed(stream, data):
@@ -163,28 +158,28 @@ class EmbeddedProcess(ProcessBase):
         else:
             self._end_terminal()
 
-    def _hear(self, channel: socket.socket) -> bool:
-        """The channel speaks: the end, or the end of the sandbox. True to be called again when all output is read."""
+    def _hear(self, channel: socket.socket) -> Turn:
+        """The channel speaks: the end, or the end of the sandbox. After the end, once more when all output is read."""
         if self.ended:
-            return False
+            return "edge"
         if self._last_words is not None:
             self._end_after_output()
-            return False
+            return "edge"
         try:
             received = wire.receive(channel, allow_large=False)
         except BlockingIOError:
-            return False
+            return "edge"
         except ProtocolError:
             received = None
         if received is None:
             self._finish_gone()
-            return False
+            return "edge"
         message, descriptors = received
         wire.close_all(descriptors)
         if not message.get("ended"):
-            return False
+            return "edge"
         self._last_words = message
-        return True
+        return "again"
 
     def _end_after_output(self) -> None:
         """Everything written before the end has had its turn, in its order."""
@@ -237,6 +232,7 @@ class EmbeddedProcess(ProcessBase):
     def _let_go(self) -> None:
         """Close what is ours. Pipes that background children still hold are read on, and dropped at their end."""
         self._pump.cancel(self)
+        self._reading.close_writers()
         if self._channel is not None:
             self._pump.remove(self._channel.fileno())
             self._channel.close()
@@ -325,11 +321,13 @@ async def spawn(
         GoneError: there is no init any more.
     """
     theirs: list[int] = []
+    reading = OutputReading()
     process = EmbeddedProcess(
         sandbox_id=sandbox_id,
         request=request,
+        reading=reading,
         stdin_fd=_open_stdin(request, theirs),
-        outputs=_open_outputs(request, theirs),
+        outputs=_open_outputs(request, reading, theirs),
         give_up=give_up,
     )
     channel: socket.socket | None = None
@@ -373,13 +371,13 @@ def describe(request: SpawnRequest, uid: int, gid: int) -> wire.Message:
     }
 
 
-def _open_outputs(request: SpawnRequest, theirs: list[int]) -> dict[int, StreamName]:
+def _open_outputs(request: SpawnRequest, reading: OutputReading, theirs: list[int]) -> dict[int, StreamName]:
     if request.pty:
         return {}
     outputs: dict[int, StreamName] = {}
     names: tuple[StreamName, ...] = ("stdout", "stderr")
     for name in names:
-        reader, writer = make_output_pipe()
+        reader, writer = reading.open_pipe()
         outputs[reader] = name
         theirs.append(writer)
     return outputs

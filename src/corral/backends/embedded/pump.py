@@ -3,7 +3,8 @@
 A thread of its own, because a program must be read whichever event loop its caller has, or has no more, and because the
 order of the two streams is only known to somebody who is never busy with anything else.
 
-Order: the pipes are those of `corral.engine.pipes`, and epoll reports them in the order in which they were written.
+Order: the pipes are those of `corral.engine.pipes`, and epoll reports them in the order in which they were written. A
+program that has printed much is looked at once in a millisecond while it prints, and woken for only after a silence.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from corral.engine.pipes import NAP_SECONDS, Turn
 from corral.perprocess import PerProcess
-
-READ_BYTES = 256 * 1024
 
 log = logging.getLogger("corral.embedded")
 
@@ -28,8 +28,8 @@ log = logging.getLogger("corral.embedded")
 class Source(Protocol):
     """Something the pump listens to."""
 
-    def ready(self, descriptor: int) -> bool:
-        """Take what is there. True if there is more, which will be asked for after the others had their turn."""
+    def ready(self, descriptor: int) -> Turn:
+        """Take what is there, and say when to be asked again."""
 
 
 class Pump:
@@ -39,6 +39,8 @@ class Pump:
         self._epoll = select.epoll()
         self._sources: dict[int, Source] = {}
         self._again: deque[int] = deque()
+        # Of the thread alone; all naps are equally long, so in order. With the source: numbers are used again.
+        self._naps: deque[tuple[float, int, Source]] = deque()
         self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
         self._lock = threading.Lock()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -59,6 +61,11 @@ class Pump:
                 return
         with contextlib.suppress(OSError, ValueError):
             self._epoll.unregister(descriptor)
+
+    def loosen(self, descriptor: int) -> None:
+        """No more an event for each write: a single one, and from then on only when its source asks for it."""
+        with contextlib.suppress(OSError, ValueError):  # it is gone
+            self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
     def again(self, descriptor: int) -> None:
         """Ask a source again, as if its descriptor had become ready."""
@@ -95,6 +102,11 @@ class Pump:
             # After everything that was ready by itself: that is what keeps the order.
             for descriptor in waiting:
                 self._serve(descriptor)
+            now = time.monotonic()
+            while self._naps and self._naps[0][0] <= now:
+                _, descriptor, source = self._naps.popleft()
+                if self._sources.get(descriptor) is source:
+                    self._serve(descriptor)
             self._ring()
 
     def _serve(self, descriptor: int) -> None:
@@ -103,21 +115,27 @@ class Pump:
         if source is None:
             return
         try:
-            more = source.ready(descriptor)
+            turn = source.ready(descriptor)
         except Exception:
             # One program's trouble must never silence all the others: this thread reads for everybody.
             log.exception("a program's output could not be read any more")
             self.remove(descriptor)
             return
-        if more:
+        if turn == "again":
             with self._lock:
                 self._again.append(descriptor)
+        elif turn == "later":
+            self._naps.append((time.monotonic() + NAP_SECONDS, descriptor, source))
+        elif turn == "rearm":
+            self.loosen(descriptor)
 
     def _patience(self) -> float:
         with self._lock:
             if self._again:
                 return 0.0
             moments = [moment for moment, _ in self._timers.values()]
+        if self._naps:
+            moments.append(self._naps[0][0])
         # An hour at most: epoll takes no more than 24 days, and a timer may be for later.
         return max(0.0, min(3600.0, min(moments) - time.monotonic())) if moments else -1.0
 

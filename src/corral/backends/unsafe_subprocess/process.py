@@ -19,8 +19,11 @@ from typing import Any
 from corral.backends.unsafe_subprocess.grip import Grip
 from corral.backends.unsafe_subprocess.streams import (
     EXACT_BYTES,
+    NAP_SECONDS,
+    READ_BYTES,
     Watch,
     count_waiting,
+    end_packets,
     make_output_pipe,
     read_some,
     write_pipe,
@@ -58,6 +61,8 @@ class HostProcess(ProcessBase):
         # Numbers that the thread closes and others use: read, copied and closed only under the lock.
         self._fds = threading.Lock()
         self._outputs: dict[int, StreamName] = {}
+        self._writers: list[int] = []
+        self._naps = False
         self._stdin: int | None = None
         self._terminal: int | None = None
         self._deadline = None if request.timeout is None else time.monotonic() + request.timeout + _GRACE_SECONDS
@@ -137,7 +142,7 @@ class HostProcess(ProcessBase):
             theirs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         names: tuple[StreamName, ...] = ("stdout", "stderr")
         for name in names:
-            reader, writer = make_output_pipe()
+            reader, writer = make_output_pipe(self._writers)
             self._outputs[reader] = name
             theirs.append(writer)
 
@@ -243,13 +248,16 @@ class HostProcess(ProcessBase):
         self._printed += len(data)
         if self._exact and self._printed > EXACT_BYTES:
             self._exact = False
-            for other in self._outputs:
-                watch.loosen(other)
+            end_packets(self._writers)
+            room = [watch.loosen(other) for other in self._outputs]
+            self._naps = all(room)
         self._caught_up.clear()
         if self.feed(self._outputs[descriptor], data) and self._last_words is None:
             self._paused = True
             for other in self._outputs:
                 watch.remove(other)
+        elif self._naps and len(data) < READ_BYTES // 4 and self._last_words is None:
+            time.sleep(NAP_SECONDS)  # a turn for each line would cost more than the line
 
     def _resume(self, watch: Watch) -> None:
         self._paused = False
@@ -311,6 +319,7 @@ class HostProcess(ProcessBase):
     def _let_go(self, watch: Watch) -> None:
         """It takes no more input, and a terminal hangs up."""
         self._exact = False
+        end_packets(self._writers)
         for descriptor in self._outputs:
             watch.loosen(descriptor)  # an end of file that came with a packet would not be told a second time
         with self._fds:
@@ -323,6 +332,7 @@ class HostProcess(ProcessBase):
             self._stdin = self._terminal = None
 
     def _close_all(self) -> None:
+        end_packets(self._writers)
         with self._fds:
             descriptors = {*self._outputs, self._stdin, self._terminal, self._wake_reader, self._wake_writer}
             self._outputs = {}

@@ -19,20 +19,38 @@ from typing import Any
 
 READ_BYTES = 256 * 1024
 EXACT_BYTES = 64 * 1024
+NAP_SECONDS = 0.001
+"""How long output may collect, once a program has printed much."""
 _ONE_PACKET_BYTES = 4096
 _LARGE_PIPE_BYTES = 1024 * 1024
 
 
-def make_output_pipe() -> tuple[int, int]:
-    """A pipe whose reader does not block."""
+def make_output_pipe(kept: list[int]) -> tuple[int, int]:
+    """A pipe whose reader does not block. A copy of the writer is put into `kept`, for `end_packets`."""
     if sys.platform == "linux":
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_DIRECT)
+        try:
+            kept.append(os.dup(writer))
+        except OSError:
+            os.close(reader)
+            os.close(writer)
+            raise
         with contextlib.suppress(OSError):
             fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, _ONE_PACKET_BYTES)
     else:
         reader, writer = os.pipe()
     os.set_blocking(reader, False)
     return reader, writer
+
+
+def end_packets(kept: list[int]) -> None:
+    """Small writes share a page from now on, and the program's ends are left to the program. Idempotent."""
+    while kept:
+        writer = kept.pop()
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(writer, fcntl.F_SETFL, fcntl.fcntl(writer, fcntl.F_GETFL) & ~os.O_DIRECT)
+        os.close(writer)
 
 
 def read_some(descriptor: int, limit: int = READ_BYTES, *, once: bool = False) -> bytes | None:
@@ -81,12 +99,14 @@ class Watch:
         """Listen. `exact`: each packet is told once, in its order."""
         self._poll.register(descriptor, self._exact if exact else self._plain)
 
-    def loosen(self, descriptor: int) -> None:
-        """From exact order to speed."""
+    def loosen(self, descriptor: int) -> bool:
+        """From exact order to speed. Whether it has much room now."""
+        large = False
         if sys.platform == "linux":
             with contextlib.suppress(OSError):  # over the user's allowance: then it stays slower
-                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _LARGE_PIPE_BYTES)
+                large = fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _LARGE_PIPE_BYTES) >= _LARGE_PIPE_BYTES
             self._poll.modify(descriptor, self._plain)
+        return large
 
     def remove(self, descriptor: int) -> None:
         """Listen no more; to be called before closing."""

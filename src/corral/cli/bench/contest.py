@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from corral.cli.bench.peer import BLOB_BYTES, JS_SNIPPET, SNIPPET, Peer, closing
+from corral.cli.bench.peer import BLOB_BYTES, JS_SNIPPET, SMALL_WRITES, SMALL_WRITES_BYTES, SNIPPET, Peer, closing
 from corral.errors import CorralError
 from corral.sandbox import SandboxBase
 
@@ -87,6 +87,14 @@ async def _our_tasks(box: SandboxBase) -> dict[str, Work]:
         if await box.files.read("blob") != blob:
             raise CorralError("8 MB did not come back as they went", op="bench")
 
+    async def print_small_pieces() -> None:
+        result = await box.exec(["python3", "-c", SMALL_WRITES], check=True)
+        _expect(result.stdout_total_bytes, SMALL_WRITES_BYTES)
+
+    async def hear_small_pieces() -> None:
+        process = await box.start(["python3", "-c", SMALL_WRITES])
+        _expect(sum([len(chunk.data) async for chunk in process.output()]), SMALL_WRITES_BYTES)
+
     tasks: dict[str, Work] = {
         "open, close": open_and_close,
         "open, true, close": open_true_close,
@@ -99,4 +107,11 @@ async def _our_tasks(box: SandboxBase) -> dict[str, Work]:
     except CorralError:
         pass  # nothing runs JavaScript here
     tasks["8 MB there and back"] = there_and_back
+    tasks["4 MB in small writes"] = print_small_pieces
+    tasks["4 MB in small writes, heard"] = hear_small_pieces
     return tasks
+
+
+def _expect(heard: int, printed: int) -> None:
+    if heard != printed:
+        raise CorralError(f"of {printed} bytes of output {heard} were read", op="bench")

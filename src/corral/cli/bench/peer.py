@@ -16,6 +16,9 @@ PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 SNIPPET = "import json; print(json.dumps({'sum': sum(range(1000))}))"
 JS_SNIPPET = "console.log(JSON.stringify({sum: [...Array(1000).keys()].reduce((a, b) => a + b)}))"
 BLOB_BYTES = 8 * 1024 * 1024
+SMALL_WRITES_BYTES = 4_000_000
+# One system call for each line, as unbuffered Python does: what a killed program has printed must not be lost.
+SMALL_WRITES = f"import os\nfor _ in range({SMALL_WRITES_BYTES // 50}): os.write(1, b'x' * 49 + b'\\n')"
 _DOCKER_IMAGES = ("busybox", "alpine", "debian", "ubuntu", "python")
 _DOCKER_FLAGS = ("--network", "none", "--cap-drop", "ALL", "--memory", "1g", "--pids-limit", "256")
 
@@ -63,6 +66,8 @@ def _plain() -> Peer:
         "exec true": lambda: _do("true"),
         "Python snippet": lambda: _do(PYTHON, "-c", SNIPPET),
         "8 MB there and back": _round_trip,
+        "4 MB in small writes": _read_small_writes,
+        "4 MB in small writes, heard": _read_small_writes,
     }
     if node := shutil.which("node"):
         tasks["JavaScript snippet"] = lambda: _do(node, "-e", JS_SNIPPET)
@@ -74,6 +79,11 @@ def _round_trip() -> None:
         file = Path(folder) / "blob"
         file.write_bytes(bytes(BLOB_BYTES))
         assert len(file.read_bytes()) == BLOB_BYTES
+
+
+def _read_small_writes() -> None:
+    read = subprocess.run([PYTHON, "-c", SMALL_WRITES], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert len(read.stdout) == SMALL_WRITES_BYTES
 
 
 def _bubblewrap(bwrap: str) -> Peer:

@@ -81,4 +81,8 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE sandboxes ADD COLUMN request_token TEXT;
     """,
+    # 3: where a git login may go
+    """
+    ALTER TABLE sandboxes ADD COLUMN git_hosts TEXT NOT NULL DEFAULT '[]';
+    """,
 )

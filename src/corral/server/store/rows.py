@@ -113,6 +113,8 @@ class Sandbox(Row, kw_only=True):
     env: dict[str, str]
     set_env: dict[str, str | None] = {}
     """What `POST /env` of the toolbox has set, and, without a value, unset."""
+    git_hosts: list[str] = []
+    """Where a git login may go, by what callers have named."""
     labels: dict[str, str]
     public: bool = False
     target: str

@@ -7,7 +7,8 @@ import posixpath
 
 from corral.errors import CorralError
 from corral.server.faults import Fault, bad_request
-from corral.server.routes.toolbox.git_run import Git, check_revision, credentials
+from corral.server.routes.toolbox.git_login import Login, credentials, credentials_of, find_origin, name_host
+from corral.server.routes.toolbox.git_run import Git, check_revision
 from corral.server.routes.toolbox.git_status import LOG_FORMAT, parse_log, parse_remotes, parse_status
 from corral.server.routes.toolbox.given import parse_path
 from corral.server.routing import Call, Table
@@ -33,20 +34,20 @@ async def clone_repository(call: Call) -> None:
         options += ["--branch", check_revision(body.branch, "branch")]
     if body.depth:
         options += ["--depth", str(body.depth)]
-    settings = [("http.sslVerify", "false")] if body.insecure_skip_tls else []
-    login = credentials(body.username, body.password)
+    insecure = bool(body.insecure_skip_tls)
+    given = credentials(body.username, body.password) or credentials_of(body.url)
+    login = Login(credentials=given, url=body.url) if given is not None and find_origin(body.url) else None
+    name_host(call.sandbox, body.url)
     commit = check_revision(body.commit_id, "commit") if body.commit_id else None
     await Git(call.sandbox, "/").run(
-        "clone", "--quiet", *options, "--", body.url, target, settings=settings, login=login, url=body.url
+        "clone", "--quiet", *options, "--", body.url, target, login=login, insecure=insecure
     )
     if commit is not None:
         git = Git(call.sandbox, target)
         try:
             if body.depth:
-                await git.run(
-                    "fetch", "--quiet", "--depth", str(body.depth), "origin", commit,
-                    settings=settings, login=login, url=body.url,
-                )  # fmt: skip
+                depth = ["--depth", str(body.depth)]
+                await git.run("fetch", "--quiet", *depth, "--", body.url, commit, login=login, insecure=insecure)
             await git.run("checkout", "--quiet", "--detach", commit, "--")
         except Fault:
             # What git has just made is not what was asked for, and would be in the way of another attempt.
@@ -105,34 +106,33 @@ async def push_changes(call: Call) -> None:
     """Push a branch."""
     body = call.body
     git = Git(call.sandbox, body.path)
-    login = credentials(body.username, body.password)
     remote = check_revision(body.remote or "origin", "remote")
+    login = await git.log_in(credentials(body.username, body.password), remote, push=True)
     # Without a branch, the one that is checked out, to the same name: git's own default asks for an upstream first.
     branch = check_revision(body.branch, "branch") if body.branch else "HEAD"
     options = ["--set-upstream"] if body.set_upstream else []
-    url = await git.remote_url(remote, push=True) if login else ""
-    await git.run("push", *options, remote, branch, login=login, url=url)
+    await git.run("push", *options, remote, branch, login=login)
 
 
 @TABLE.add("POST", "/git/pull", scope="run", body=wire.GitTransferRequest, answers={200: None})
 async def pull_changes(call: Call) -> None:
-    """Fetch and merge."""
+    """Fetch and merge. The login is for fetching alone: merging writes files, and runs hooks and filters for that."""
     body = call.body
     git = Git(call.sandbox, body.path)
-    login = credentials(body.username, body.password)
-    remote = check_revision(body.remote or "origin", "remote")
-    arguments = [remote]
-    if body.branch:
-        arguments.append(check_revision(body.branch, "branch"))
-    elif not body.remote:
+    remote = check_revision(body.remote, "remote") if body.remote else None
+    branch = check_revision(body.branch, "branch") if body.branch else None
+    if remote is None and branch is None:
         tracked = await git.run("rev-parse", "--abbrev-ref", "--symbolic-full-name", "@{upstream}", accept=(0, 128))
+        current = (await git.run("symbolic-ref", "--short", "HEAD")).stdout.strip()
         if tracked.exit_code == 0:
-            arguments = []
+            found = await git.run("config", "--get", f"branch.{current}.remote", accept=(0, 1))
+            remote = check_revision(found.stdout.strip() or "origin", "remote")
         else:
-            arguments.append((await git.run("symbolic-ref", "--short", "HEAD")).stdout.strip())
-    url = await git.remote_url(remote) if login else ""
-    settings = [("pull.rebase", "false")]
-    await git.run("pull", "--quiet", *arguments, settings=settings, login=login, url=url)
+            branch = current
+    remote = remote or "origin"
+    login = await git.log_in(credentials(body.username, body.password), remote)
+    await git.run("fetch", "--quiet", remote, *([branch] if branch else []), login=login)
+    await git.run("merge", "--quiet", "--no-edit", "FETCH_HEAD")
 
 
 @TABLE.add("GET", "/git/branches", scope="run", query=wire.GitPathQuery, answers={200: wire.ListBranchResponse})
@@ -219,6 +219,7 @@ async def add_remote(call: Call) -> None:
     body = call.body
     git = Git(call.sandbox, body.path)
     name = check_revision(body.name, "remote")
+    name_host(call.sandbox, body.url)
     there = await git.run("config", "--get", f"remote.{name}.url", accept=(0, 1))
     if there.exit_code == 0 and body.overwrite:
         await git.run("remote", "set-url", "--", name, body.url)
@@ -278,6 +279,7 @@ async def authenticate(call: Call) -> None:
         raise bad_request("a user name and a password are needed")
     if any(set(text) & {"\n", "\r", "\0", "/", " "} for text in (host, protocol)):
         raise bad_request("host or protocol are not names")
+    name_host(call.sandbox, f"{protocol}://{host}")
     git = Git(call.sandbox, None)
     await git.run("config", "--global", "--replace-all", "credential.helper", "store")
     entry = f"protocol={protocol}\nhost={host}\nusername={login.username}\npassword={login.password}\n\n"

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from corral.errors import InvalidCommandError, WorkdirError
 from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
 from corral.server.faults import Fault, bad_request, not_found
+from corral.server.routes.toolbox.git_login import (
+    CA_BUNDLES,
+    SCRIPT,
+    Credentials,
+    Login,
+    check_named,
+    check_unchanged,
+    find_proxy,
+    name_host,
+    seal_reading,
+    seal_settings,
+    seal_variables,
+)
 from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_path, program_user
 from corral.server.services import Held
 
@@ -17,31 +28,6 @@ _GIT_SECONDS = 3600
 """Nobody waits longer; a client that goes away ends it sooner."""
 _MAX_TOLD = 2000
 _SECRET_IN_URL = re.compile(r"://[^/@\s]+@")
-
-# Asked by git for the host that the caller means, and for no other. The secret is in the environment of this one call.
-_CREDENTIAL_HELPER = (
-    '!f() { if [ "$1" = get ]; then '
-    'printf "username=%s\\npassword=%s\\n" "$CORRAL_GIT_USERNAME" "$CORRAL_GIT_PASSWORD"; fi; }; f'
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """A name and a secret, for one host."""
-
-    username: str
-    password: str
-
-
-def credentials(username: str | None, password: str | None) -> Credentials | None:
-    """What a request gave. Raises: Fault, 400, for characters that would break git's own protocol."""
-    if not username and not password:
-        return None
-    for value in (username or "", password or ""):
-        if set(value) & {"\n", "\r", "\0"}:
-            raise bad_request("credentials can't have line breaks or NUL characters")
-    return Credentials(username=username or "", password=password or "")
-
 
 # Looked through from the top. The texts are git's own, in the C locale.
 _REFUSALS: tuple[tuple[str, int, str], ...] = (
@@ -122,26 +108,30 @@ class Git:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
         settings: Sequence[tuple[str, str]] = (),
-        login: Credentials | None = None,
-        url: str = "",
+        login: Login | None = None,
+        insecure: bool = False,
         accept: Sequence[int] = (0,),
     ) -> ExecResult:
-        """Run it. `login` is used for the host of `url` alone.
+        """Run it. A `login` is used for the host of its URL alone (see `git_login`), and takes standard input.
 
         Raises:
             Fault: it refused, with the status and code for why.
         """
-        secret: dict[str, str] = {}
+        argv = ["git", *arguments]
+        variables = {**environment(self._held), **_BASE_ENV}
         chosen = [("safe.directory", "*"), *settings]
         if login is not None:
-            # An empty helper clears those that are set up inside: what is given for one call is kept by nobody.
-            chosen += [("credential.helper", ""), (f"credential.{_origin(url)}.helper", _CREDENTIAL_HELPER)]
-            secret = {"CORRAL_GIT_USERNAME": login.username, "CORRAL_GIT_PASSWORD": login.password}
+            stdin, argv = login.credentials.spell(), ["/bin/sh", "-c", SCRIPT, *argv]
+            given = self._given
+            chosen += seal_settings(login, proxy=find_proxy(login.url, given), insecure=insecure)
+            variables |= seal_variables(login, given, bundle=await self._find_bundle(login))
+        elif insecure:
+            chosen.append(("http.sslVerify", "false"))
         try:
             result = await self._held.box.exec(
-                ["git", *arguments],
+                argv,
                 cwd=self._folder,
-                env={**environment(self._held), **_BASE_ENV, **_as_variables(chosen), **secret, **(env or {})},
+                env={**variables, **_as_variables(chosen), **(env or {})},
                 stdin=stdin if stdin is not None else "",
                 user=program_user(self._held),
                 timeout=_GIT_SECONDS,
@@ -155,10 +145,49 @@ class Git:
             raise _refusal(result, login)
         return result
 
-    async def remote_url(self, remote: str, *, push: bool = False) -> str:
-        """Where a remote leads, or the name itself if it is a URL."""
-        found = await self.run("remote", "get-url", *(["--push"] if push else []), "--", remote, accept=(0, 2, 128))
-        return found.stdout.split("\n", 1)[0] if found.exit_code == 0 else remote
+    @property
+    def _given(self) -> dict[str, str]:
+        """What callers have set for the sandbox."""
+        return {**self._held.box.spec.env, **environment(self._held)}
+
+    @property
+    def _sealed(self) -> dict[str, str]:
+        return seal_reading(self._given)
+
+    async def _find_bundle(self, login: Login) -> str | None:
+        if not login.url.startswith("https:"):
+            return None
+        for path in CA_BUNDLES:
+            if await self._held.box.files.exists(path):
+                return path
+        return None
+
+    async def log_in(self, given: Credentials | None, remote: str, *, push: bool = False) -> Login | None:
+        """The login for a remote, by its name or its URL; None without credentials.
+
+        Raises:
+            Fault: 400, its URL takes none, is rewritten by a setting, or leads to a host that no caller has named.
+        """
+        if given is None:
+            return None
+        urls = (await self._values(f"remote.{remote}.pushurl") if push else []) or await self._values(
+            f"remote.{remote}.url"
+        )
+        if not urls:
+            if "://" not in remote:
+                raise not_found(f"there is no remote {remote[:100]!r}", code="GIT_REPO_NOT_FOUND")
+            urls = [remote]
+            name_host(self._held, remote)
+        pattern = r"^url\..*\.(insteadof|pushinsteadof)$"
+        found = await self.run("config", "-z", "--includes", "--get-regexp", pattern, env=self._sealed, accept=(0, 1))
+        for url in urls:
+            check_named(self._held, url)
+        check_unchanged(urls, [entry.partition("\n")[2] for entry in found.stdout.split("\0")])
+        return Login(credentials=given, url=urls[0], remote=remote)
+
+    async def _values(self, key: str) -> list[str]:
+        found = await self.run("config", "-z", "--includes", "--get-all", "--", key, env=self._sealed, accept=(0, 1))
+        return [value for value in found.stdout.split("\0") if value]
 
 
 _BASE_ENV = {
@@ -181,18 +210,6 @@ def _as_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
     return variables
 
 
-def _origin(url: str) -> str:
-    """Scheme, host and port of a URL. Raises: Fault, 400, for one to which a name and password mean nothing."""
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        known = False
-    if not known:
-        raise bad_request("a user name and password are for http and https URLs")
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-
 def check_revision(text: str, what: str) -> str:
     """A branch, commit or remote that git can't take for an option. Raises: Fault, 400."""
     if not text or text.startswith("-") or "\0" in text or "\n" in text:
@@ -200,14 +217,14 @@ def check_revision(text: str, what: str) -> str:
     return text
 
 
-def _refusal(result: ExecResult, login: Credentials | None) -> Fault:
+def _refusal(result: ExecResult, login: Login | None) -> Fault:
     if result.exit_code == NOT_FOUND_EXIT_CODE:
         return bad_request("git is not installed in this sandbox")
     if result.timed_out:
         return Fault(408, f"git was ended after {_GIT_SECONDS} s", code="PROCESS_EXECUTION_TIMEOUT")
     text = result.output.strip()
-    if login is not None and login.password:
-        text = text.replace(login.password, "***")
+    if login is not None and login.credentials.password:
+        text = text.replace(login.credentials.password, "***")
     text = _SECRET_IN_URL.sub("://***@", text)[-_MAX_TOLD:] or f"git ended with {result.exit_code}"
     for pattern, status, code in _REFUSALS:
         if re.search(pattern, text):
