@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal
 
 EndReason = Literal["exited", "signalled", "timeout", "oom", "cancelled"]
@@ -197,6 +198,15 @@ class WatchEvent:
     folder: bool = False
 
 
+def timestamp(seconds: float) -> str:
+    """Unix time as a text of ISO 8601 in UTC: `2026-01-31T12:00:00.000Z`."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+OWNER_LABEL = "corral.owner"
+"""The label by which a program that keeps sandboxes for others says that they are its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
     """A sandbox as a list shows it."""
@@ -209,6 +219,12 @@ class SandboxInfo:
     deadline: float | None = None
     """Seconds left until it is ended, None if it has no end of its own."""
     labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> str | None:
+        """Who looks after it: `server:NAME` for a sandbox of `corral serve` and its organisation of that name; None for
+        all others, which are yours."""
+        return self.labels.get(OWNER_LABEL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,3 +234,11 @@ def test_limit_of_processors_is_kept_or_refused_with_the_remedy(ordinary_user: O
     assert call("run", "-c", "print(42)").stdout == "42\n"
     assert call("sandbox", "create", "--cpus", "1").returncode == (0 if cpu["mark"] == "good" else 1)
     call("sandbox", "rm", "--all")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_it_runs_where_standard_streams_are_closed(closed: str) -> None:
+    argv = [sys.executable, *PROGRAM, "run", "-c", "import sys; print(len(sys.stdin.read())); sys.exit(7)"]
+    ended = subprocess.run(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *argv], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (7, "")
+    assert ended.stdout == ("" if ">&-" in closed else "0\n")

@@ -1,16 +1,35 @@
 """DaytonaSandbox as its users make it: by key and URL, against a Daytona service, which here is `corral serve`."""
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from corral.adapters.pydantic_ai import DaytonaSandbox
+from corral.adapters.pydantic_ai.opening import make_name
+from corral.backends.daytona import DaytonaBackend
+from corral.portal import get_portal
 from support.serving import ServedProcess
 
 pytestmark = [pytest.mark.needs_userns]
+
+
+@contextlib.contextmanager
+def closing_backend(server: ServedProcess) -> Iterator[Callable[[str], float | None]]:
+    """How long a kept sandbox lives yet, by its name."""
+    backend = DaytonaBackend(api_key=server.key, api_url=server.url)
+
+    def deadline_of(name: str) -> float | None:
+        (found,) = [info for info in get_portal().run(backend.list()) if info.name == name]
+        return found.deadline
+
+    try:
+        yield deadline_of
+    finally:
+        get_portal().run(backend.aclose())
 
 
 @pytest.fixture
@@ -94,6 +113,29 @@ def test_the_same_id_finds_the_same_sandbox(server: ServedProcess) -> None:
         assert again.execute("echo hi").gone
     finally:
         first.stop()
+
+
+def test_one_with_an_id_does_not_live_for_ever_and_its_time_begins_anew_when_it_is_found(
+    server: ServedProcess,
+) -> None:
+    with closing_backend(server) as deadline_of:
+        kept = DaytonaSandbox(server.key, "kept", api_url=server.url)
+        try:
+            told = deadline_of("kept")
+            assert told is not None
+            assert 3600 < told <= 86_400
+            kept.close()
+            DaytonaSandbox(server.key, "kept", api_url=server.url, lifetime_seconds=3600).close()
+            found = deadline_of("kept")
+            assert found is not None
+            assert found <= 3600
+        finally:
+            kept.stop()
+        forever = DaytonaSandbox(server.key, "for ever", api_url=server.url, lifetime_seconds=None)
+        try:
+            assert deadline_of(make_name("for ever")) is None
+        finally:
+            forever.stop()
 
 
 def test_a_sandbox_that_somebody_deleted_is_gone_and_says_so(server: ServedProcess) -> None:

@@ -1,7 +1,9 @@
 """`corral sandbox`, on the memory backend."""
 
 import json
+import sys
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +118,20 @@ def test_what_only_keepers_can_is_refused_with_a_hint(
     assert ended.code in (1, 125)
     assert "the memory backend has no" in ended.stderr
     assert "hint: --backend embedded has" in ended.stderr
+
+
+def test_a_server_without_the_sdk_says_what_to_install(corral: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "daytona", None)
+    for words in (("list",), ("rm", "--all")):
+        ended = corral("sandbox", *words, "--url", "http://127.0.0.1:1/api", "--key", "k")
+        assert ended.code == 1
+        assert "pip install 'corral[daytona]'" in ended.stderr
+        assert "bug" not in ended.stderr
+
+
+def test_times_in_json_are_of_one_kind(corral: Corral, memory: MemoryBackend) -> None:
+    assert corral("sandbox", "create", *HERE, "--lifetime", "1h").code == 0
+    (info,) = json.loads(corral("sandbox", "list", *HERE, "--json").stdout)
+    made, ends = (datetime.fromisoformat(info[name]) for name in ("created", "deadline"))
+    assert timedelta(0) < ends - made <= timedelta(hours=1, seconds=1)
+    assert info["owner"] is None

@@ -1,6 +1,7 @@
 """`corral serve` and `corral key`: what they refuse, and what they say."""
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -50,12 +51,25 @@ def test_a_key_is_shown_once_and_ends(folder: str, capsys: pytest.CaptureFixture
     assert secret not in shown
     assert secret.startswith(key["begins"].rstrip("…"))
     assert (key["name"], key["organisation"], key["scopes"]) == ("ci", "team", ["read"])
-    assert key["state"].startswith("until ")
+    assert key["state"] == "good"
+    assert datetime.fromisoformat(key["expires"]) - datetime.fromisoformat(key["created"]) == timedelta(days=1)
     assert main(["key", "revoke", "ci"]) == 0
     assert main(["key", "revoke", "ci"]) == 1
     assert "there is no key" in capsys.readouterr().err
     assert main(["key", "list"]) == 0
     assert "revoked" in capsys.readouterr().out
+
+
+def test_two_keys_of_an_organisation_have_two_names(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [main(["key", "create"]) for _ in range(2)] == [0, 0]
+    assert main(["key", "create", "--name", "key-2"]) == 1
+    assert "corral key revoke key-2" in capsys.readouterr().err
+    assert main(["key", "create", "--name", "key-2", "--organisation", "team"]) == 0
+    assert main(["key", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [(key["name"], key["organisation"]) for key in listed] == [
+        ("key", "default"), ("key-2", "default"), ("key-2", "team"),
+    ]  # fmt: skip
 
 
 def test_a_chosen_key_must_be_long(

@@ -10,10 +10,11 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.workspaces import WorkspaceBackend, WorkspaceRef
 
+from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS
 from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback, PermissionRuleset
 from corral.adapters.pydantic_ai.source import AnySource
 from corral.adapters.pydantic_ai.toolset import CorralToolset, EditFormat
-from corral.adapters.pydantic_ai.workspace import LIFETIME_SECONDS, CorralWorkspace, parse_ref
+from corral.adapters.pydantic_ai.workspace import CorralWorkspace, parse_ref
 from corral.protocol import Backend
 from corral.spec import Spec
 from corral.tools.permission import Permissions

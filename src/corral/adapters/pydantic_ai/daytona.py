@@ -1,7 +1,8 @@
 """DaytonaSandbox: the known class, on Corral's Daytona backend; hosted, self-hosted, or `corral serve`.
 
 Its signature, results and messages are the known ones, and so is that failures are returned; `ExecuteResponse.gone` and
-`last_error` tell what a text can't. With a `sandbox_id` the same sandbox is found again, by any process, until `stop`.
+`last_error` tell what a text can't. With a `sandbox_id` the same sandbox is found again, by any process, until `stop`;
+or until nobody has opened it for `lifetime_seconds`, which is a day if it is not given. None is for ever.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters.pydantic_ai.opening import Birth, OwnBackend
@@ -45,7 +47,7 @@ class AsyncDaytonaSandbox(AsyncCorralSandbox):
         labels: Mapping[str, str] | None = None,
         network: NetworkPolicy | str | None = None,
         auto_stop_seconds: float | None = None,
-        lifetime_seconds: float | None = None,
+        lifetime_seconds: float | EllipsisType | None = ...,
     ) -> None:
         key = api_key or os.environ.get("DAYTONA_API_KEY")
         if not key:
@@ -60,7 +62,10 @@ class AsyncDaytonaSandbox(AsyncCorralSandbox):
             env=env_vars,
             labels=labels,
             network="open" if network is None else network,
-            lifetime=Lifetime(seconds=lifetime_seconds, idle_seconds=auto_stop_seconds),
+            lifetime=Lifetime(
+                seconds=None if isinstance(lifetime_seconds, EllipsisType) else lifetime_seconds,
+                idle_seconds=auto_stop_seconds,
+            ),
         )
         self._be_born(
             Birth(
@@ -104,7 +109,7 @@ class DaytonaSandbox(CorralSandbox):
         labels: Mapping[str, str] | None = None,
         network: NetworkPolicy | str | None = None,
         auto_stop_seconds: float | None = None,
-        lifetime_seconds: float | None = None,
+        lifetime_seconds: float | EllipsisType | None = ...,
     ) -> None:
         self._start_with(
             AsyncDaytonaSandbox(

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Any, cast
 
 from corral.backends.registry import get_backend
@@ -19,6 +20,9 @@ from corral.protocol import Backend
 from corral.sandbox import SandboxBase
 from corral.spec import Spec
 
+LIFETIME_SECONDS = 24 * 60 * 60.0
+"""So long what outlives its program lives at the most, if nobody says otherwise and somebody pays."""
+_PAID = "daytona"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _MADE = re.compile(r"s-[0-9a-f]{32}")
 """What is made of an id that is no name. Who gives such a text as an id must not get at somebody else's sandbox."""
@@ -141,7 +145,8 @@ class Birth:
     backend: str | Backend | OwnBackend
     spec: Spec
     sandbox_id: str | None = None
-    lifetime_seconds: float | None = None
+    lifetime_seconds: float | EllipsisType | None = ...
+    """Of one with a `sandbox_id`, from when it was last opened; see `kept_seconds`."""
     startup_timeout: float | None = None
     second_wish: Spec | None = None
     """What to ask for where the backend can't give the first."""
@@ -171,13 +176,18 @@ class Birth:
         if self.sandbox_id is None:
             return await self._create(maker, self.spec.labels)
         name = make_name(self.sandbox_id)
+        seconds = kept_seconds(self.lifetime_seconds, maker)
         try:
-            return await _find_named(maker, self.sandbox_id, name)
+            found = await _find_named(maker, self.sandbox_id, name)
         except SandboxGoneError:
             pass  # there is none yet
+        else:
+            if seconds is not None and maker.name == _PAID:
+                await found.detach(lifetime_seconds=seconds)  # its time begins anew
+            return found
         box = await self._create(maker, {**self.spec.labels, "corral.session": self.sandbox_id})
         try:
-            await box.detach(name=name, lifetime_seconds=self.lifetime_seconds)
+            await box.detach(name=name, lifetime_seconds=seconds)
         except BaseException as error:
             await box.aclose()
             if isinstance(error, SpecError):  # somebody else was faster with the same name
@@ -201,6 +211,16 @@ async def _find_named(maker: Backend, wanted: str, name: str) -> SandboxBase:
         if wanted == name:
             raise
         return await find_sandbox(maker, wanted)
+
+
+def kept_seconds(given: float | EllipsisType | None, maker: Backend) -> float | None:
+    """How long a sandbox lives that is found again by its id: as given, None for ever.
+
+    If nothing is given, it is for ever on a machine of one's own, and a day on a service, which somebody pays for.
+    """
+    if not isinstance(given, EllipsisType):
+        return given
+    return LIFETIME_SECONDS if maker.name == _PAID else None
 
 
 def make_name(sandbox_id: str) -> str:

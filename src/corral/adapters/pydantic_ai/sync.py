@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import EllipsisType
 from typing import Any, ClassVar, Self, Unpack
 
 from corral.adapters.pydantic_ai.results import (
@@ -37,7 +38,7 @@ class CorralSandbox:
         *,
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
-        lifetime_seconds: float | None = None,
+        lifetime_seconds: float | EllipsisType | None = ...,
         **wishes: Unpack[Wishes],
     ) -> None:
         self._start_with(

@@ -26,7 +26,7 @@ from pydantic_ai.workspaces import (
     WorkspaceUnavailableError,
 )
 
-from corral.adapters.pydantic_ai.opening import Opening, find_sandbox, let_go
+from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, Opening, find_sandbox, let_go
 from corral.backends.registry import get_backend
 from corral.command import bash_text
 from corral.door import Wishes, make_spec
@@ -48,8 +48,6 @@ PROVIDER = "corral"
 OUTPUT_LIMIT_BYTES = 10 * 1024 * 1024
 """How much a command may print on both streams together before it is ended."""
 PREVIEW_BYTES = 64 * 1024
-LIFETIME_SECONDS = 24 * 3600.0
-"""How long an environment lives that nobody destroys."""
 
 
 class _TooMuchOutputError(Exception):

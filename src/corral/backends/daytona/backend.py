@@ -322,9 +322,9 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         return box
 
     async def _all(self, labels: dict[str, str] | None = None) -> list[Any]:
-        from daytona import ListSandboxesQuery
-
         async def ask(sdk: Any) -> list[Any]:
+            from daytona import ListSandboxesQuery  # here the SDK is there; without it, the client has said so
+
             query = ListSandboxesQuery(labels=labels, limit=100) if labels else ListSandboxesQuery(limit=100)
             return [box async for box in sdk.list(query)]
 

@@ -26,6 +26,8 @@ WORKDIR = PREFIX + "workdir"
 """Told beside the wish, for a server that can make any folder while it makes a sandbox."""
 MARK = PREFIX + "making"
 """By this, one whose making was not heard of again is found."""
+OF_AN_OWNER = frozenset({OWNED, OWNER, MARK})
+"""What a detached one has not."""
 LANGUAGE = "code-toolbox-language"
 OWNER_MINUTES = 15
 """So long an owned sandbox lives after its owner was killed."""

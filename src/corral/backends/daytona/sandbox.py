@@ -337,7 +337,8 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
             await box.set_autostop_interval(0 if idle is None else life.minutes(idle))  # type: ignore[attr-defined]
             if left is not None:
                 await box.set_ttl(life.minutes(max(0.0, left)))  # type: ignore[attr-defined]
-            await box.set_labels(labels)  # type: ignore[attr-defined]
+            others = {key: value for key, value in (box.labels or {}).items() if key not in life.OF_AN_OWNER}  # type: ignore[attr-defined]
+            await box.set_labels({**others, **labels})  # type: ignore[attr-defined]
 
         await self._remote.call(keep, op="detach", safe=True, finish=True)
         self._owned = False
