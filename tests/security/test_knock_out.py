@@ -175,6 +175,12 @@ KNOCK_OUTS = (
         modes=("root",),
     ),
     KnockOut(
+        "asking whether a run has ended",
+        (Edit("interpreter/process.py", "if reading.idle or not owned:", "if reading.state:"),),
+        ("forge-the-end-of-a-run",),
+        says="reported as completed",
+    ),
+    KnockOut(
         "a file agent that looks no names up",
         (
             Edit("tars/writing.py", "import tarfile\n", "import pwd\nimport tarfile\n"),

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from corral.errors import CorralError
+from corral.powers import CanInterpret
 from corral.testing.hostile.probe import Finding, Probe, Scene, breached, held, unproven
 
 _PATIENCE_SECONDS = 8.0
@@ -273,4 +274,40 @@ NAME_SERVICE_AS_ROOT = Probe(
     after=functools.partial(_ask_the_agent, user="root"), alone=True, user="root",
 )  # fmt: skip
 
-PROBES = (READ_LINKS, WRITE_LINKS, DOWNLOAD, READ_ODD, RACE, UNPACK, NAME_SERVICE, NAME_SERVICE_AS_ROOT)
+_FORGED_RUN = """
+import gc, sys, time
+driver = next(each for each in gc.get_objects() if type(each).__name__ == "Interpreter")
+frame = sys._getframe()
+while "name" not in frame.f_locals or "request" not in frame.f_locals:
+    frame = frame.f_back
+while True:
+    try:
+        driver.send({"event": "end", "run": frame.f_locals["name"], "state": "completed"}, (1, 2))
+        time.sleep(600)
+    except KeyboardInterrupt:
+        continue
+"""
+
+
+async def _forge_an_end(scene: Scene) -> Finding | None:
+    box = scene.sandbox
+    if not isinstance(box, CanInterpret):
+        return held("there is no interpreter here")
+    forged = await box.interpreter.execute(_FORGED_RUN, timeout=2.0)
+    if forged.status != "timeout":
+        return breached(f"a run that goes on was reported as {forged.status}")
+    async with asyncio.timeout(_PATIENCE_SECONDS * 4):
+        follows = await box.interpreter.execute("6 * 7")
+    return held("it was ended") if follows.text == "42" else breached(f"the next run: {follows.status}")
+
+
+FORGED_RUN = Probe(
+    "forge-the-end-of-a-run", "lifetime", "host_dos",
+    "a run has ended when the driver answers a new question, or is dead",
+    """
+held("ready")
+""",
+    after=_forge_an_end, alone=True, timeout=60,
+)  # fmt: skip
+
+PROBES = (READ_LINKS, WRITE_LINKS, DOWNLOAD, READ_ODD, RACE, UNPACK, NAME_SERVICE, NAME_SERVICE_AS_ROOT, FORGED_RUN)
