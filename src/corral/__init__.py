@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from corral.results import (
         Capabilities,
         CodeResult,
+        DownloadResult,
         EditResult,
         Event,
         ExecResult,
@@ -97,6 +98,7 @@ _HOME_OF = {
     "CorralError": "corral.errors",
     "EditConflictError": "corral.errors",
     "EditError": "corral.errors",
+    "DownloadResult": "corral.results",
     "EditResult": "corral.results",
     "EngineFaultError": "corral.errors",
     "Environment": "corral.environment.environment",
@@ -174,6 +176,7 @@ __all__ = [
     "CapabilityError",
     "CodeResult",
     "CorralError",
+    "DownloadResult",
     "EditConflictError",
     "EditError",
     "EditResult",
