@@ -202,8 +202,8 @@ async def _start(
 
 
 @sandbox.command()
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
+@click.argument("source", metavar="SRC", shell_complete=options.complete_end)
+@click.argument("target", metavar="DST", shell_complete=options.complete_end)
 @options.backend_option
 def cp(source: str, target: str, backend: str | Backend) -> int:
     """Copy a file or folder into a sandbox or out of it. The end inside is written ID:PATH; `-` is stdin or stdout.

@@ -119,6 +119,8 @@ async def copy_out(box: SandboxBase, source: str, target: str) -> int:
             await asyncio.to_thread(write_all, 1, chunk)
         return meter.bytes
     goal = _find_goal(target, "" if source.endswith(("/.", "/")) else info.name)
+    if not goal.parent.is_dir():
+        raise SpecError(f"there is no folder {os.fspath(goal.parent)!r} here", hint="make it first; nothing was copied")
     if info.is_folder:
         meter = Meter(info.name)
         await transfer.unpack_to_host(meter.count(box.files.pack(source)), goal, max_bytes=None)
@@ -135,7 +137,10 @@ async def copy_out(box: SandboxBase, source: str, target: str) -> int:
 
 
 def _find_goal(target: str, name: str) -> Path:
-    """Where it goes: into a folder that is there by its own name, which comes from inside and is not trusted."""
+    """Where it goes: into a folder that is there by its own name, which comes from inside and is not trusted.
+
+    Only what was named is made: a folder that is not there is no place to put something into.
+    """
     goal = Path(target)
     if (goal.is_dir() or target.endswith("/")) and name not in ("", ".", "..", "/") and "/" not in name:
         return goal / name
