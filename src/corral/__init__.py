@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from corral.results import (
         Capabilities,
         CodeResult,
+        DownloadResult,
         EditResult,
         Event,
         ExecResult,
@@ -96,6 +97,7 @@ _HOME_OF = {
     "CorralError": "corral.errors",
     "EditConflictError": "corral.errors",
     "EditError": "corral.errors",
+    "DownloadResult": "corral.results",
     "EditResult": "corral.results",
     "EngineFaultError": "corral.errors",
     "Environment": "corral.environment.environment",
@@ -172,6 +174,7 @@ __all__ = [
     "CapabilityError",
     "CodeResult",
     "CorralError",
+    "DownloadResult",
     "EditConflictError",
     "EditError",
     "EditResult",

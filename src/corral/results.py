@@ -135,6 +135,24 @@ class FileInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class DownloadResult:
+    """What came of a download: `left_out` are the files of git that the host would run, by their paths in the folder.
+
+    Such as are on the host already with the same content are not named.
+    """
+
+    left_out: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """A sentence for people; empty if nothing was left out."""
+        if not self.left_out:
+            return ""
+        named = ", ".join(repr(name) for name in self.left_out[:5])
+        more = f" and {len(self.left_out) - 5} more" if len(self.left_out) > 5 else ""
+        return f"git settings from the sandbox were left out, because git would run them here: {named}{more}"
+
+
+@dataclass(frozen=True, slots=True)
 class GlobResult:
     """Paths that match; `unreadable` are folders that could not be looked into."""
 

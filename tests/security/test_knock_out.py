@@ -58,6 +58,11 @@ NO_NAMESPACE_LIMITS = Edit(
 
 KNOCK_OUTS = (
     KnockOut(
+        "settings of git stay inside",
+        (Edit("transfer.py", "self._git_settings = git_settings\n", "self._git_settings = True\n"),),
+        ("leave-settings-of-git-in-a-folder-that-comes-back",),
+    ),
+    KnockOut(
         "the seccomp filter",
         (NO_FILTER,),
         ("set-up-io-uring", "call-through-the-32-bit-table", "trace-init-and-others", "type-into-the-terminal"),
@@ -173,6 +178,12 @@ KNOCK_OUTS = (
         ),
         ("share-a-user-id-with-the-neighbour",),
         modes=("root",),
+    ),
+    KnockOut(
+        "asking whether a run has ended",
+        (Edit("interpreter/process.py", "if reading.idle or not owned:", "if reading.state:"),),
+        ("forge-the-end-of-a-run",),
+        says="reported as completed",
     ),
     KnockOut(
         "a file agent that looks no names up",

@@ -19,6 +19,7 @@ PINNED = [
     "CorralError",
     "EditConflictError",
     "EditError",
+    "DownloadResult",
     "EditResult",
     "EngineFaultError",
     "Environment",

@@ -122,7 +122,8 @@ async def _engine() -> tuple[list[Finding], bool]:
         elif name == "pids":
             findings.append(Finding("limits", subject, "good", "hard: a count of the sandbox's own user namespace"))
         else:
-            findings.append(Finding("limits", subject, "soft", "none", _CGROUP_REMEDY))
+            text = "none: --cpus and cpus= are refused, and a program may use every processor"
+            findings.append(Finding("limits", subject, "soft", text, _CGROUP_REMEDY))
     if engine.hard_disk:
         findings.append(Finding("limits", "disk", "good", f"hard: a file system for each sandbox ({engine.storage})"))
     else:

@@ -164,6 +164,13 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead, for scripts.")(function)
 
 
+def git_settings_option(function: F) -> F:
+    """--git-settings."""
+    return click.option("--git-settings", is_flag=True,
+                        help="Copy git's settings and hooks out as well. Your next git command there runs them.",
+                        )(function)  # fmt: skip
+
+
 def environment_options(function: F) -> F:
     """--env and --env-file."""
     for option in (

@@ -151,7 +151,8 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> 
         "DAYTONA_ORGANIZATION_ID": row.organisation_id,
         "DAYTONA_REGION_ID": row.target,
     }
-    resources = Resources(cpus=row.cpu, memory_bytes=row.memory * GIB, disk_bytes=row.disk * GIB)
+    # As usual ones: clients send all three with every sandbox, and a machine that can't limit processors shall serve.
+    resources = Resources(cpus=row.cpu, memory_bytes=row.memory * GIB, disk_bytes=row.disk * GIB).as_usual()
     env = {**told, **row.env}
     workdir = row.labels.get(WORKDIR_LABEL, HOME)
     labels = {OWNER_LABEL: f"server:{organisation}", SANDBOX_LABEL: row.id}

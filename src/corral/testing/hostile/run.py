@@ -34,7 +34,9 @@ from corral.testing.hostile.probe import (
     unproven,
 )
 
-RESOURCES = Resources(cpus=1.0, memory_bytes=192 << 20, disk_bytes=96 << 20, processes=64, inodes=4000, open_files=1024)
+RESOURCES = Resources(
+    cpus=1.0, memory_bytes=192 << 20, disk_bytes=96 << 20, processes=64, inodes=4000, open_files=1024
+).as_usual()
 """Small limits, so that a bomb beyond them is a small bomb. Make the sandboxes that are attacked with these."""
 
 _CONTROL_SECONDS = 15.0
