@@ -130,6 +130,13 @@ async def _engine() -> tuple[list[Finding], bool]:
         remedy = "--ephemeral is hard; as root with loop devices and mkfs.ext4 (package e2fsprogs) disks are too"
         text = "soft: measured about once a second; a single file is bounded by the kernel"
         findings.append(Finding("limits", "disk", "soft", text, remedy))
+    locks = "soft: counted four times a second, since the kernel charges them to nobody"
+    findings.append(Finding("limits", "file locks", "soft", locks))
+    if engine.own_devices:
+        findings.append(Finding("limits", "devices", "good", "nodes of its own for each sandbox"))
+    else:
+        text = "the host's nodes: programs inside can see when others open them, and lock them"
+        findings.append(Finding("limits", "devices", "soft", text, "as root, sandboxes have nodes of their own"))
     findings.append(Finding("limits", "syscalls", "good", f"seccomp allow list: {engine.seccomp}"))
     findings.append(Finding("limits", "network", "good", "none: a sandbox has loopback and nothing else"))
     return findings, True

@@ -135,6 +135,17 @@ class EmbeddedBackend(BackendPowers):
             notes.append("processors are not limited: cpus= is refused, and the usual two are not kept")
         if not hello["hard_disk"]:
             notes.append("disk is measured now and then, deleted files left out; ephemeral=True makes it hard")
+        notes.append("file locks are counted four times a second; more than 4,096 end the programs of a sandbox")
+        shares = set()
+        if not root:
+            shares.add("user")
+            notes.append(
+                "one user id: pipes, descriptors in flight and inotify instances are taken from yours, each sandbox's "
+                "part of them bounded"
+            )
+        if not hello["own_devices"]:
+            shares.add("devices")
+            notes.append("/dev has the host's nodes: programs inside can see when others open them, and lock them")
         if not hello["uid_locks"]:
             notes.append("no folder for locks in /run or /var/lib: any local user can take the ranges of user ids")
         if hello["trees"] != "cgroup":
@@ -147,6 +158,8 @@ class EmbeddedBackend(BackendPowers):
             disk="hard" if hello["hard_disk"] else "soft",
             powers=POWERS if root else POWERS - {"users"},
             notes=tuple(notes),
+            locks="soft",
+            shares=frozenset(shares),
         )
 
     async def aclose(self) -> None:
