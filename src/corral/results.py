@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal
 
 EndReason = Literal["exited", "signalled", "timeout", "oom", "cancelled"]
@@ -69,7 +70,11 @@ class ExecResult:
     stdout_total_bytes: int = 0
     stderr_total_bytes: int = 0
     limit: str | None = None
-    """Which limit of the sandbox ended the program, where one did and `reason` does not say it (`disk`)."""
+    """Which limit of the sandbox ended the program, where one did and `reason` does not say it.
+
+    `disk`; `locks`: too many file locks; `pipes` and `descriptors`: too many pipes, or descriptors on their way through
+    sockets, while the user of the host was short of them.
+    """
 
     @property
     def stdout(self) -> str:
@@ -131,6 +136,24 @@ class FileInfo:
     def is_folder(self) -> bool:
         """Whether it is a folder."""
         return self.kind == "folder"
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadResult:
+    """What came of a download: `left_out` are the files of git that the host would run, by their paths in the folder.
+
+    Such as are on the host already with the same content are not named.
+    """
+
+    left_out: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """A sentence for people; empty if nothing was left out."""
+        if not self.left_out:
+            return ""
+        named = ", ".join(repr(name) for name in self.left_out[:5])
+        more = f" and {len(self.left_out) - 5} more" if len(self.left_out) > 5 else ""
+        return f"git settings from the sandbox were left out, because git would run them here: {named}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +220,15 @@ class WatchEvent:
     folder: bool = False
 
 
+def timestamp(seconds: float) -> str:
+    """Unix time as a text of ISO 8601 in UTC: `2026-01-31T12:00:00.000Z`."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+OWNER_LABEL = "corral.owner"
+"""The label by which a program that keeps sandboxes for others says that they are its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
     """A sandbox as a list shows it."""
@@ -209,6 +241,12 @@ class SandboxInfo:
     deadline: float | None = None
     """Seconds left until it is ended, None if it has no end of its own."""
     labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> str | None:
+        """Who looks after it: `server:NAME` for a sandbox of `corral serve` and its organisation of that name; None for
+        all others, which are yours."""
+        return self.labels.get(OWNER_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +276,11 @@ class Capabilities:
     powers: frozenset[str] = frozenset()
     """Optional powers, by the name of their protocol: `detach`, `pty`, `views`, `users`, `watch` …"""
     notes: tuple[str, ...] = ()
+    locks: Literal["hard", "soft", "none"] = "none"
+    """File locks, whose memory the kernel charges to nobody: at best they are counted now and then."""
+    shares: frozenset[str] = frozenset()
+    """What a sandbox has together with the host's user and its neighbours, and can disturb for them: `devices`, whose
+    nodes can be watched and locked, and `user`, the kernel's counters of one user."""
 
     @property
     def limits(self) -> Literal["hard", "soft"]:

@@ -1,6 +1,7 @@
 """A server for tests: as a real process with the real SDK, or in this process where a test must reach inside."""
 
 import contextlib
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ class InProcess:
     def new_key(self, organisation: str, **wishes: object) -> str:
         """Another key."""
         row = self.server.keyring.organisation_named(organisation)
-        return self.server.keyring.create(organisation=row, name="key", **wishes)[1]  # type: ignore[arg-type]
+        return self.server.keyring.create(organisation=row, name=secrets.token_hex(4), **wishes)[1]  # type: ignore[arg-type]
 
     def headers(self, key: str | None = None) -> dict[str, str]:
         """For a request with a key."""

@@ -88,7 +88,7 @@ async def test_every_route_wants_a_key(open_in_process: OpenInProcess) -> None:
 async def test_what_is_open_is_open_on_purpose() -> None:
     assert {route.name for _, route in ROUTES if route.area == "open"} == {
         "get_health", "get_ready", "get_metrics", "get_config", "connect_events", "get_openapi", "get_api_health",
-        "get_api_ready",
+        "get_api_ready", "get_welcome", "get_docs", "get_api",
     }  # fmt: skip
     assert {route.name for _, route in ROUTES if route.signed} <= {"download_file", "upload_file"}
 

@@ -18,7 +18,10 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+
+from support.serving import served
 
 _PATIENCE_SECONDS = 60.0
 
@@ -90,7 +93,10 @@ def at_terminal(folder: Path, *arguments: str, columns: int = 200) -> Iterator[A
 def test_it_shows_where_it_is_and_the_key_once(tmp_path: Path) -> None:
     with at_terminal(tmp_path) as server:
         shown = server.read_until("no sandboxes · 0 requests · 0 listeners")
-        assert len(re.findall(r"corral_[0-9a-f]{64}", shown)) == 1
+        (key,) = set(re.findall(r"corral_[0-9a-f]{64}", shown))
+        assert re.search(
+            rf"^export DAYTONA_API_URL=http://127.0.0.1:\d+/api DAYTONA_API_KEY={key}\r$", shown, re.MULTILINE
+        )
         assert re.search(r"address  (http://127\.0\.0\.1:\d+/api)\r\n", shown)
         assert re.search(r"\nlistening on http://127\.0\.0\.1:\d+/api\r\n", shown)
         for name in ("key", "backend", "tier", "data"):
@@ -169,3 +175,13 @@ def test_a_port_that_is_taken_costs_no_key(tmp_path: Path) -> None:
         server.read_until("key  corral_[0-9a-f]{64}")
         server.read_until("no sandboxes")
         server.make_sandbox()
+
+
+def test_without_a_terminal_the_key_is_in_a_file_and_not_in_the_log(tmp_path: Path) -> None:
+    with served(tmp_path / "data", arguments=("--backend", "memory"), env={"CORRAL_API_KEY": ""}) as running:
+        file = tmp_path / "data" / "server" / "first-key"
+        key = file.read_text().strip()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert str(file) in "".join(running.lines)
+        assert key not in "".join(running.lines) + running.log
+        assert httpx.get(f"{running.url}/sandbox", headers={"Authorization": f"Bearer {key}"}).status_code == 200

@@ -456,3 +456,12 @@ def test_nothing_beyond_this_machine_without_tls(tmp_path: Path) -> None:
         assert ran.returncode != 0
         assert "TLS" in ran.stderr
         assert not (tmp_path / "server").exists()
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/api", "/api/"])
+async def test_somebody_with_a_browser_is_told_what_this_is(in_process: InProcess, path: str) -> None:
+    base = in_process.url.removesuffix("/api")
+    async with in_process.session.get(base + path) as response:
+        text = await response.text()
+    assert (response.status, response.content_type) == (200, "text/plain")
+    assert f"DAYTONA_API_URL={in_process.url} " in text

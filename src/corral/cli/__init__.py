@@ -12,6 +12,7 @@ PROGRAM = "corral"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; gives the exit code. Nothing but a traceback that was asked for escapes from here."""
+    _open_closed_streams()
     from corral.cli import failure  # here, so that `import corral.cli` stays cheap
     from corral.cli.root import root
 
@@ -28,6 +29,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:  # noqa: BLE001 - the last line of defence against a traceback
         return failure.report(error)
     return code if isinstance(code, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Put /dev/null where we were started without a standard stream.
+
+    Otherwise the next file or socket that is opened gets its number, and a program's output is written there.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    # Python has no object for a stream that was closed. They stay open, as the usual ones do.
+    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def _set_up_log() -> None:

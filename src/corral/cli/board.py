@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.cli.display import cut, paint, unicode_wanted
@@ -40,12 +41,15 @@ class Board:
             self._live = ""
             self._write("\r\x1b[K")
 
-    async def introduce(self, server: Server, *, url: str, key: str | None) -> None:
-        """Where it is, what it stands on, and the first key, which is not shown again."""
+    async def introduce(self, server: Server, *, url: str, key: str | None, key_file: Path | None) -> None:
+        """Where it is, what it stands on, and the first key, which is not shown again; or the file that it is in."""
         able = await server.backend.capabilities()
         self.say("address", url)
-        if key is not None:
-            self.say("key", f"{key}   (shown this once)")
+        if key_file is not None:
+            self.say("key", f"in {key_file}, which only its owner can read; delete it when you have the key")
+        elif key is not None:
+            self.say("key", key)
+            self.say("", "shown this once; `corral key create` makes another")
         self.say("backend", server.backend.name)
         self.say("tier", f"{able.isolation}; memory {able.memory}, cpu {able.cpu}, disk {able.disk}")
         for note in able.notes:
@@ -54,7 +58,9 @@ class Board:
         if list(server.roster):
             self.say("sandboxes", states(server))
         if sys.stdout.isatty():
-            self.say("use it", f"export DAYTONA_API_URL={url} DAYTONA_API_KEY=…")
+            # Alone on its line, so that a triple click takes it whole.
+            self.say("use it", "")
+            self.put(f"export DAYTONA_API_URL={url} DAYTONA_API_KEY={key or '…'}")
 
     async def keep_count(self, server: Server) -> None:
         """Until it is cancelled: how many of what there are."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ from corral.cli.display import plain, table
 from corral.cli.options import TIME, json_option
 from corral.cli.run import to_json
 from corral.cli.serve import FIRST_ORGANISATION, data_folder, data_option, need_server
+from corral.results import timestamp
 
 if TYPE_CHECKING:
     from corral.server.auth import Keyring
+    from corral.server.store.rows import Key
 
 
 _SCOPES = ("read", "write", "delete", "run")
@@ -48,7 +51,7 @@ def key() -> None:
 
 
 @key.command()
-@click.option("--name", "-n", default="key", show_default=True, metavar="NAME", help="A name to find it by.")
+@click.option("--name", "-n", metavar="NAME", help="A name to find it by; else key, key-2, key-3 and so on.")
 @click.option(
     "--organisation",
     default=FIRST_ORGANISATION,
@@ -82,11 +85,11 @@ def create(data_dir: Path | None, as_json: bool, **given: Any) -> None:  # fmt: 
             disk_gib=given["max_disk"],
         )
         scopes = {"scopes": given["scopes"]} if given["scopes"] else {}
-        made, secret = keyring.create(
-            organisation=organisation, name=given["name"], lifetime_seconds=given["expires"], **scopes
-        )
+        name = given["name"] or _free_name(keyring.names_taken(organisation))
+        made, secret = keyring.create(organisation=organisation, name=name, lifetime_seconds=given["expires"], **scopes)
     if as_json:
-        click.echo(to_json({"id": made.id, "key": secret, "organisation": organisation.name}))
+        shown = {"id": made.id, "name": name, "key": secret, "organisation": organisation.name, **_times(made)}
+        click.echo(to_json(shown))
     else:
         click.echo(secret)
 
@@ -105,7 +108,8 @@ def list_keys(data_dir: Path | None, as_json: bool) -> None:
             "organisation": organisations[each.organisation_id].name,
             "begins": each.prefix,
             "scopes": each.scopes,
-            "state": _state(each.revoked_at, each.expires_at),
+            "state": _state(each),
+            **_times(each),
         }
         for each in keys
     ]
@@ -113,7 +117,7 @@ def list_keys(data_dir: Path | None, as_json: bool) -> None:
         click.echo(to_json(shown))
         return
     rows = [
-        [each["id"][:8], each["name"], each["organisation"], each["begins"], _scopes(each["scopes"]), each["state"]]
+        [each["id"][:8], each["name"], each["organisation"], each["begins"], _scopes(each["scopes"]), _until(each)]
         for each in shown
     ]
     headers = ("id", "name", "organisation", "begins", "scopes", "state")
@@ -124,12 +128,26 @@ def _scopes(scopes: list[str]) -> str:
     return "all" if set(scopes) == set(_SCOPES) else ",".join(scopes)
 
 
-def _state(revoked_at: float | None, expires_at: float | None) -> str:
-    if revoked_at is not None:
+def _state(key: Key) -> str:
+    if key.revoked_at is not None:
         return "revoked"
-    if expires_at is None:
-        return "good"
-    return "expired" if expires_at <= time.time() else f"until {time.strftime('%Y-%m-%d', time.gmtime(expires_at))}"
+    return "expired" if key.expires_at is not None and key.expires_at <= time.time() else "good"
+
+
+def _until(shown: dict[str, Any]) -> str:
+    """The state for a table, with the day of the end beside it."""
+    if shown["state"] != "good" or shown["expires"] is None:
+        return str(shown["state"])
+    return f"until {shown['expires'][:10]}"
+
+
+def _times(key: Key) -> dict[str, str | None]:
+    times = {"created": key.created_at, "expires": key.expires_at, "revoked": key.revoked_at}
+    return {name: None if seconds is None else timestamp(seconds) for name, seconds in times.items()}
+
+
+def _free_name(taken: set[str]) -> str:
+    return next(name for name in chain(["key"], (f"key-{number}" for number in count(2))) if name not in taken)
 
 
 @key.command()

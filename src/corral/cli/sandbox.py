@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,14 +11,14 @@ import click
 
 from corral.cli import options
 from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table
-from corral.cli.failure import ERROR, SANDBOX, say
+from corral.cli.failure import SANDBOX
 from corral.cli.loop import run_async
 from corral.cli.run import describe, explain, note, to_json
 from corral.cli.stdio import Outlet, read_input
-from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
+from corral.errors import CapabilityError, SpecError
 from corral.powers import KeepsSandboxes
 from corral.protocol import Backend, Command
-from corral.results import SandboxInfo, SnapshotInfo
+from corral.results import OWNER_LABEL, SandboxInfo, SnapshotInfo, timestamp
 
 if TYPE_CHECKING:
     from corral.sandbox import SandboxBase
@@ -76,7 +75,7 @@ def create(
             await box.aclose()
 
     info = run_async(work())
-    click.echo(to_json(asdict(info)) if as_json else info.sandbox_id)
+    click.echo(to_json(describe_sandbox(info)) if as_json else info.sandbox_id)
     return 0
 
 
@@ -90,7 +89,7 @@ def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
 
     infos = run_async(AsyncSandbox.list(backend=backend))
     if as_json:
-        click.echo(to_json([asdict(info) for info in infos]))
+        click.echo(to_json([describe_sandbox(info) for info in infos]))
     elif quiet:
         for info in infos:
             click.echo(info.sandbox_id)
@@ -99,12 +98,18 @@ def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
     else:
         rows = [
             [info.sandbox_id, plain(info.name or "-"), info.state, show_seconds(max(0.0, time.time() - info.created)),
-             show_seconds(info.deadline) if info.deadline is not None else "-",
-             plain(" ".join(f"{key}={value}" for key, value in info.labels.items()))]
+             show_seconds(info.deadline) if info.deadline is not None else "-", plain(info.owner or "-"),
+             plain(" ".join(f"{key}={value}" for key, value in info.labels.items() if key != OWNER_LABEL))]
             for info in sorted(infos, key=lambda info: info.created)
         ]  # fmt: skip
-        click.echo("\n".join(table(rows, headers=["ID", "NAME", "STATE", "AGE", "LEFT", "LABELS"])))
+        click.echo("\n".join(table(rows, headers=["ID", "NAME", "STATE", "AGE", "LEFT", "OWNER", "LABELS"])))
     return 0
+
+
+def describe_sandbox(info: SandboxInfo) -> dict[str, Any]:
+    """For scripts. Moments are texts of ISO 8601 in UTC, wherever our JSON has them."""
+    ends = timestamp(time.time() + info.deadline) if info.deadline is not None else None
+    return {**asdict(info), "created": timestamp(info.created), "deadline": ends, "owner": info.owner}
 
 
 @sandbox.command("exec")
@@ -197,10 +202,11 @@ async def _start(
 
 
 @sandbox.command()
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
+@click.argument("source", metavar="SRC", shell_complete=options.complete_end)
+@click.argument("target", metavar="DST", shell_complete=options.complete_end)
+@options.git_settings_option
 @options.backend_option
-def cp(source: str, target: str, backend: str | Backend) -> int:
+def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> int:
     """Copy a file or folder into a sandbox or out of it. The end inside is written ID:PATH; `-` is stdin or stdout.
 
     \b
@@ -221,7 +227,9 @@ def cp(source: str, target: str, backend: str | Backend) -> int:
             if origin.sandbox_id is None:
                 await transfer.copy_in(box, origin.path, goal.path)
             else:
-                await transfer.copy_out(box, origin.path, goal.path)
+                _, done = await transfer.copy_out(box, origin.path, goal.path, git_settings=git_settings)
+                if done.left_out:
+                    note(f"{done.describe()} (--git-settings copies them)")
         finally:
             await box.aclose()
 
@@ -247,36 +255,24 @@ def logs(
 
 @sandbox.command()
 @click.argument("sandbox_ids", nargs=-1, metavar="[ID…]", shell_complete=options.complete_sandbox)
-@click.option("--all", "-a", "everything", is_flag=True, help="All of them.")
-@click.option("--force", "-f", is_flag=True, help="Say nothing of those that are gone already.")
+@click.option("--all", "-a", "everything", is_flag=True, help="All of yours; those of `corral serve` are left.")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask. Without a terminal nothing is asked.")
+@click.option("--force", "-f", is_flag=True, help="Don't ask, and say nothing of those that are gone already.")
 @options.backend_option
-def rm(sandbox_ids: tuple[str, ...], everything: bool, force: bool, backend: str | Backend) -> int:
+def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, backend: str | Backend) -> int:
     """End sandboxes, with all that runs and lies in them."""
     from corral.backends.registry import get_backend
+    from corral.cli import remove
 
     if not sandbox_ids and not everything:
         raise click.UsageError("nothing to remove: give an ID, or --all", click.get_current_context())
     if sandbox_ids and everything:
         raise click.UsageError("give IDs, or --all, but not both", click.get_current_context())
-
-    async def work() -> int:
-        maker = get_backend(backend)
-        wanted = [info.sandbox_id for info in await maker.list()] if everything else list(dict.fromkeys(sandbox_ids))
-        outcomes = await asyncio.gather(*(maker.delete(each) for each in wanted), return_exceptions=True)
-        failures = 0
-        for each, outcome in zip(wanted, outcomes, strict=True):
-            if isinstance(outcome, SandboxGoneError) and (force or everything):
-                continue
-            if isinstance(outcome, CorralError):
-                say(outcome.message, hint=outcome.hint)
-                failures += 1
-            elif isinstance(outcome, BaseException):
-                raise outcome
-            else:
-                click.echo(each)
-        return ERROR if failures else 0
-
-    return run_async(work())
+    asking = not (yes or force) and remove.is_terminal()
+    maker = get_backend(backend)
+    if everything:
+        return run_async(remove.remove_all(maker, asking=asking))
+    return run_async(remove.remove(maker, list(dict.fromkeys(sandbox_ids)), asking=asking, quiet=force))
 
 
 @sandbox.command()
@@ -329,7 +325,7 @@ def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) 
 
     infos = run_async(work())
     if as_json:
-        click.echo(to_json([asdict(info) for info in infos]))
+        click.echo(to_json([{**asdict(info), "created": timestamp(info.created)} for info in infos]))
     elif unwanted:
         click.echo("\n".join(unwanted))
     elif not infos:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from corral.server.settings import ServerSettings
 
 FIRST_ORGANISATION = "default"
+KEY_FILE = "first-key"
+"""In the server's own folder."""
 
 
 def need_server() -> None:
@@ -73,8 +75,9 @@ def serve(data_dir: Path | None, keep: bool, **given: Any) -> None:
     corral serve                            on 127.0.0.1:3986, for this machine
     export DAYTONA_API_URL=http://127.0.0.1:3986/api DAYTONA_API_KEY=…
 
-    The first start prints a key, once; CORRAL_API_KEY chooses it. `corral key` makes more. SIGTERM leaves sandboxes
-    running, and the next start finds them.
+    The first start makes a key; CORRAL_API_KEY chooses it. On a terminal it is printed, once; elsewhere, where what is
+    printed goes to a log, it is written to a file. `corral key` makes more. SIGTERM leaves sandboxes running, and the
+    next start finds them.
     """
     need_server()
     from corral.server import log
@@ -139,7 +142,7 @@ async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
     async with opened(settings, beginning=beginning) as server:
         async with listening(server) as url:
             # Not before we listen: a key that nobody was shown could not be had again.
-            await board.introduce(server, url=url, key=_first_key(server))
+            await board.introduce(server, url=url, key=(key := _first_key(server)), key_file=_keep_key(server, key))
             board.put(f"listening on {url}")
             await _work(server, board, signals)
         signals.is_draining = False
@@ -186,6 +189,18 @@ def _first_key(server: Server) -> str | None:
     organisation = server.keyring.organisation_named(FIRST_ORGANISATION)
     _, secret = server.keyring.create(organisation=organisation, name="first", secret=chosen or None)
     return None if chosen else str(secret)
+
+
+def _keep_key(server: Server, key: str | None) -> Path | None:
+    """Without a terminal, what we print goes to a log that others read: then a file of ours alone takes the key."""
+    if key is None or sys.stdout.isatty():
+        return None
+    path = server.settings.state_folder / KEY_FILE
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(f"{key}\n")
+    return path
 
 
 async def _shall_end(board: Board, signals: Signals, count: int) -> bool:

@@ -286,7 +286,7 @@ async def _run_jobs(
 
 async def _spec(maker: Backend, *, remote: bool) -> Spec:
     if not remote:
-        return Spec(resources=Resources(cpus=1.0))
+        return Spec(resources=Resources(cpus=1.0).as_usual())
     # On a service a sandbox has what the service gives, as those who know this interface expect.
     try:
         offered = (await maker.capabilities()).network

@@ -62,13 +62,22 @@ class Context:
                 if before is not None and before is not process and not before.told:
                     before.told = True
                     yield RunEvent("restart", run, text="the process ended between two runs; this one is fresh")
+                clock = asyncio.get_running_loop().time
+                begun = clock()
                 try:
-                    await process.send(run, code, envs)
+                    async with asyncio.timeout(timeout):
+                        await process.send(run, code, envs)
                 except ExecError:
                     process.ended, process.active = True, None  # meanwhile, and before it saw this run
                     continue
+                except TimeoutError:
+                    await process.kill()  # it reads no requests: whatever runs in there is no run of ours
+                    text = "the interpreter did not take the run in time"
+                    yield RunEvent("end", run, text=text, status="timeout", fresh=True)
+                    return
+                left = None if timeout is None else max(0.0, timeout - (clock() - begun))
                 told = False
-                async with contextlib.aclosing(process.read(run, timeout=timeout)) as events:
+                async with contextlib.aclosing(process.read(run, timeout=left)) as events:
                     async for event in events:
                         told = True
                         yield event
@@ -92,7 +101,7 @@ class Context:
 
     async def _settle(self, process: InterpreterProcess) -> None:
         if process.active is not None and not process.ended:
-            await process.stop(process.active)
+            await process.stop()
             process.active = None
 
     async def _ensure(self) -> InterpreterProcess:
@@ -127,7 +136,7 @@ class Context:
         process, run = self.process, await self.find_active()
         if process is None or run is None:
             return False
-        await process.stop(run)
+        await process.stop()
         return True
 
     async def follow(self, run: str | None) -> AsyncIterator[RunEvent]:

@@ -182,69 +182,82 @@ class InterpreterProcess:
         watchdog: asyncio.Task[None] | None = None
         late = False
         position = expected = self._since
-        pinged = float("-inf")
 
         async def watch(seconds: float) -> None:
             nonlocal late
             await asyncio.sleep(seconds)
             late = True
-            await self.stop(run, since=position)
+            await self.stop(since=position)
 
+        if timeout is not None:
+            watchdog = asyncio.ensure_future(watch(timeout))
+            watchdog.add_done_callback(_look_away)
         entries = _closable(self.record.entries(since=self._since))
         try:
             async for entry in entries:
                 if entry.offset > expected:
                     yield reading.skip(entry.offset - expected)
-                    pinged = await self._ping(run, pinged)
+                    await self._ask_after_loss(reading)
                 position, expected = entry.offset, entry.next_offset
                 if entry.kind == "end":
                     self.ended = True
-                    if reading.began:
+                    if reading.began or late:
                         for event in reading.flush():
                             yield event
-                        yield self._dead(run, entry, late=late)
+                        yield self._dead(run, entry, late=late, told=reading.state)
                     return
                 for event in reading.take(entry):
                     yield event
-                if reading.began and watchdog is None and timeout is not None:
-                    watchdog = asyncio.ensure_future(watch(timeout))
-                    watchdog.add_done_callback(_look_away)
-                if reading.state is not None:
-                    self._since = max(self._since, entry.next_offset)
+                if reading.state is not None and await self._is_over(reading, owned=owned):
+                    self._since = max(self._since, reading.ended_at)
                     yield RunEvent("end", run, status="timeout" if late else reading.state, text=reading.reason)
                     return
         finally:
             if watchdog is not None:
                 watchdog.cancel()
-            if owned and (reading.state is not None or self.ended):
+            if owned and (reading.idle or self.ended):
                 self.active = None
             await entries.aclose()
 
-    async def _ping(self, run: str, last: float) -> float:
-        """Something was lost, and the run's end may be among it: the driver answers when no run is under way."""
-        now = asyncio.get_running_loop().time()
-        if now - last < _PING_SECONDS:
-            return last
-        with contextlib.suppress(ExecError):
-            await self.record.write(json.dumps({"ping": run}) + "\n")
-        return now
+    async def _is_over(self, reading: _Reading, *, owned: bool) -> bool:
+        """The code may have said so itself, and go on: the driver is asked, which answers between runs."""
+        if reading.idle or not owned:
+            return True
+        if not reading.asked_of_end:
+            reading.asked_of_end = True
+            await self._ping(reading.ask())
+        return False
 
-    def _dead(self, run: str, entry: Entry, *, late: bool) -> RunEvent:
-        told = parse_json(entry.data)
-        told = told if isinstance(told, dict) else {}
-        if told.get("reason") == "oom":
+    async def _ask_after_loss(self, reading: _Reading) -> None:
+        """What was lost may be the run's end."""
+        now = asyncio.get_running_loop().time()
+        if now - reading.asked_at >= _PING_SECONDS:
+            reading.asked_at = now
+            await self._ping(reading.ask())
+
+    async def _ping(self, question: str) -> None:
+        with contextlib.suppress(ExecError):  # it has ended, which its record tells
+            await self.record.write(json.dumps({"ping": question}) + "\n")
+
+    def _dead(self, run: str, entry: Entry, *, late: bool, told: RunStatus | None) -> RunEvent:
+        """The end of a run whose process is no more; `told`: what the run had said of its end."""
+        if told is not None and not late and not self.killed:
+            return RunEvent("end", run, status=told)  # it ended after the run: the next one is told
+        end = parse_json(entry.data)
+        end = end if isinstance(end, dict) else {}
+        if end.get("reason") == "oom":
             text = "the interpreter was out of memory"
-        elif told.get("signal"):
-            text = f"the interpreter was ended by signal {told['signal']}"
+        elif end.get("signal"):
+            text = f"the interpreter was ended by signal {end['signal']}"
         else:
-            text = f"the interpreter ended with exit code {told.get('exit_code')}"
+            text = f"the interpreter ended with exit code {end.get('exit_code')}"
         self.told = True
         status: RunStatus = "timeout" if late else "interrupted" if self.killed else "died"
         return RunEvent("end", run, status=status, text=text, fresh=True)
 
-    async def stop(self, run: str, *, since: int | None = None) -> None:
-        """Interrupt a run, and end the process if that does not help."""
-        ending = asyncio.ensure_future(self._wait_end(run, self._since if since is None else since))
+    async def stop(self, *, since: int | None = None) -> None:
+        """Interrupt the run that is under way, and end the process if that does not help."""
+        ending = asyncio.ensure_future(self._wait_idle(self._since if since is None else since))
         ending.add_done_callback(_look_away)
         try:
             for _ in range(2):  # twice: system(3) keeps the first from the code, and gives it to the child alone
@@ -254,15 +267,18 @@ class InterpreterProcess:
                     if not ending.cancelled() and ending.exception() is None:
                         self._since = max(self._since, ending.result())  # the next run begins after this one
                     return
-            log.debug("run %s does not obey: its process is ended", run)
+            log.debug("a run does not obey: its process is ended")
             await self.kill()
         finally:
             ending.cancel()
 
-    async def _wait_end(self, run: str, since: int) -> int:
-        """Gives where it ended."""
+    async def _wait_idle(self, since: int) -> int:
+        """Until the driver answers, which it does between runs, or is dead. Gives where the last run ended."""
+        question = secrets.token_hex(8)
         reader = FrameReader(self._token)
         expected = since
+        ended_at: int | None = None
+        await self._ping(question)
         async with contextlib.aclosing(_closable(self.record.entries(since=since))) as entries:
             async for entry in entries:
                 if entry.offset > expected:
@@ -270,8 +286,10 @@ class InterpreterProcess:
                 expected = entry.next_offset
                 items = reader.feed(entry.data) if entry.kind == "stdout" else []
                 for item in items:
-                    if isinstance(item, dict) and item["event"] == "end" and run in (UNNAMED, item.get("run")):
-                        return entry.next_offset
+                    if isinstance(item, dict) and item["event"] == "end":
+                        ended_at = entry.next_offset
+                    elif isinstance(item, dict) and item["event"] == "pong" and item.get("ping") == question:
+                        return expected if ended_at is None else ended_at
         return expected
 
     async def kill(self) -> None:
@@ -298,20 +316,36 @@ class _Reading:
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in self._readers}
         self._current: dict[str, str | None] = dict.fromkeys(self._readers)
         self._over: set[str] = set()
+        self._asked: set[str] = set()
+        self.asked_of_end = False
+        self.asked_at = float("-inf")
+        self.ended_at = 0
+        """Behind the entry that told the end."""
         self.began = False
+        self.idle = False
+        """The driver has answered a question that was asked since this run was sent: the run is over."""
         self.state: RunStatus | None = None
         self.reason = ""
+
+    def ask(self) -> str:
+        """A question that only who reads the requests can answer."""
+        question = secrets.token_hex(8)
+        self._asked.add(question)
+        return question
 
     def take(self, entry: Entry) -> list[RunEvent]:
         """What an entry tells."""
         if entry.kind not in self._readers:
             return []
         events: list[RunEvent] = []
+        told = self.state
         for item in self._readers[entry.kind].feed(entry.data):
             if isinstance(item, bytes):
                 events += self._text(entry.kind, item)
             else:
                 events += self._event(entry.kind, item)
+        if told is None and self.state is not None:
+            self.ended_at = entry.next_offset
         return events
 
     def skip(self, count: int) -> RunEvent:
@@ -346,8 +380,11 @@ class _Reading:
             if run == self._run:
                 return self._end(stream, item)
             self._current[stream] = None
-        elif kind == "pong" and item.get("ping") == self._run and self.state is None:
-            self.state, self.reason = "completed", "the news of its end was lost among its output"
+        elif kind == "pong":
+            if str(item.get("ping")) in self._asked:
+                self.idle = True
+                if self.state is None:
+                    self.state, self.reason = "completed", "the news of its end was lost among its output"
         elif self._current[stream] == self._run and stream not in self._over:
             return self._told(kind, item)
         return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import shlex
 import time
 from collections.abc import Sequence
 
@@ -108,6 +109,11 @@ class Keyring:
         organisation.save(self._database)
         self._load()
 
+    def names_taken(self, organisation: Organisation) -> set[str]:
+        """The names of its keys that were not revoked: by its name a key is found to be revoked."""
+        mine = (key for key in self.keys if key.organisation_id == organisation.id)
+        return {key.name for key in mine if key.revoked_at is None}
+
     def create(
         self,
         *,
@@ -120,9 +126,14 @@ class Keyring:
         """A new key, and the secret that is shown this once.
 
         Raises:
-            SpecError: an unknown scope, what is no name, or a chosen secret that is too short.
+            SpecError: an unknown scope, what is no name or is another key's, or a chosen secret that is too short.
         """
         _check_name(name)
+        if name in self.names_taken(organisation):
+            raise SpecError(
+                f"{organisation.name!r} has a key named {name!r} already",
+                hint=f"take another name, or end that one first: corral key revoke {shlex.quote(name)}",
+            )
         unknown = [scope for scope in scopes if scope not in SCOPES]
         if unknown or not scopes:
             raise SpecError(f"{unknown} are no scopes of a key", hint=f"there are {', '.join(SCOPES)}")

@@ -33,7 +33,7 @@ class Router:
         """A route at a path; of two at the same one, the first stays."""
         node = self._root
         names = []
-        for segment in path.strip("/").split("/"):
+        for segment in filter(None, path.split("/")):
             if segment.startswith("{"):
                 names.append(segment.strip("{}"))
                 node.parameter = node.parameter or _Node()

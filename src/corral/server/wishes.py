@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from corral.errors import SpecError
+from corral.results import OWNER_LABEL
 from corral.server.faults import Fault, bad_request, not_here
 from corral.server.settings import GIB, Defaults
 from corral.server.store.rows import Sandbox, Snapshot, new_id
@@ -19,6 +20,8 @@ LANGUAGE_LABEL = "code-toolbox-language"
 LANGUAGES = ("python", "javascript", "typescript")
 WORKDIR_LABEL = "corral.workdir"
 """The wire has no word for a folder that shall be there from the beginning, whoever owns those above it."""
+SANDBOX_LABEL = "corral.sandbox"
+"""At the backend: the id under which clients know the sandbox."""
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}|[0-9]{1,5}")
 _FROM = re.compile(r"\s*FROM\s+(?:--platform=\S+\s+)?(\S+)\s*", re.IGNORECASE)
 _TAKEN = frozenset({"paginated", "for-runner", "ssh-access"})
@@ -136,8 +139,11 @@ def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-def make_spec(row: Sandbox, *, snapshot: Snapshot | None) -> Spec:
-    """What the backend is asked for. Raises: SpecError."""
+def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> Spec:
+    """What the backend is asked for; `organisation` is the name under which others see whose it is. Raises: SpecError.
+
+    Clients' labels are kept by the server alone: what stands at the backend is the server's own word.
+    """
     told = {
         "DAYTONA_SANDBOX_ID": row.id,
         "DAYTONA_SANDBOX_USER": row.user,
@@ -145,12 +151,14 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None) -> Spec:
         "DAYTONA_ORGANIZATION_ID": row.organisation_id,
         "DAYTONA_REGION_ID": row.target,
     }
-    resources = Resources(cpus=row.cpu, memory_bytes=row.memory * GIB, disk_bytes=row.disk * GIB)
+    # As usual ones: clients send all three with every sandbox, and a machine that can't limit processors shall serve.
+    resources = Resources(cpus=row.cpu, memory_bytes=row.memory * GIB, disk_bytes=row.disk * GIB).as_usual()
     env = {**told, **row.env}
     workdir = row.labels.get(WORKDIR_LABEL, HOME)
+    labels = {OWNER_LABEL: f"server:{organisation}", SANDBOX_LABEL: row.id}
     if snapshot is None or snapshot.engine_id is None:
-        return Spec(resources=resources, env=env, workdir=workdir)
-    return Spec(resources=resources, env=env, workdir=workdir, snapshot=snapshot.engine_id)
+        return Spec(resources=resources, env=env, workdir=workdir, labels=labels)
+    return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=snapshot.engine_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

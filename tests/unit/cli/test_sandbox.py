@@ -1,7 +1,9 @@
 """`corral sandbox`, on the memory backend."""
 
 import json
+import sys
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,18 @@ def test_files_go_both_ways(corral: Corral, memory: MemoryBackend, box: str, tmp
     assert corral("sandbox", "cp", *HERE, "box:from-stdin", "-").stdout == "typed"
 
 
+def test_no_folder_is_made_that_was_not_asked_for(corral: Corral, box: str, tmp_path: Path) -> None:
+    assert corral("sandbox", "cp", *HERE, "-", "box:file", stdin=b"x").code == 0
+    assert corral("sandbox", "cp", *HERE, "-", "box:tree/file", stdin=b"x").code == 0
+    for source, target in (("file", "no/file"), ("file", "no/"), ("tree", "no/such/tree"), ("tree", "no/")):
+        ended = corral("sandbox", "cp", *HERE, f"box:{source}", f"{tmp_path}/{target}")
+        assert ended.code == 2
+        assert "there is no folder" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert corral("sandbox", "cp", *HERE, "box:tree", str(tmp_path / "copy")).code == 0
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["file"]
+
+
 def test_folders_go_both_ways_as_cp_does_it(corral: Corral, memory: MemoryBackend, box: str, tmp_path: Path) -> None:
     folder = tmp_path / "tree"
     (folder / "empty").mkdir(parents=True)
@@ -116,3 +130,20 @@ def test_what_only_keepers_can_is_refused_with_a_hint(
     assert ended.code in (1, 125)
     assert "the memory backend has no" in ended.stderr
     assert "hint: --backend embedded has" in ended.stderr
+
+
+def test_a_server_without_the_sdk_says_what_to_install(corral: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "daytona", None)
+    for words in (("list",), ("rm", "--all")):
+        ended = corral("sandbox", *words, "--url", "http://127.0.0.1:1/api", "--key", "k")
+        assert ended.code == 1
+        assert "pip install 'corral[daytona]'" in ended.stderr
+        assert "bug" not in ended.stderr
+
+
+def test_times_in_json_are_of_one_kind(corral: Corral, memory: MemoryBackend) -> None:
+    assert corral("sandbox", "create", *HERE, "--lifetime", "1h").code == 0
+    (info,) = json.loads(corral("sandbox", "list", *HERE, "--json").stdout)
+    made, ends = (datetime.fromisoformat(info[name]) for name in ("created", "deadline"))
+    assert timedelta(0) < ends - made <= timedelta(hours=1, seconds=1)
+    assert info["owner"] is None

@@ -8,12 +8,50 @@ from aiohttp import web
 
 from corral.server.faults import Fault
 from corral.server.routing import Call, Table
+from corral.server.settings import API
 from corral.server.wire.organisations import Check, HealthDto
 
 ROOT = Table("open")
 """At the root, not below the API."""
 EVENTS = Table("open")
 """Below the API. The key for events comes in the first packet, and is checked there."""
+
+
+_WELCOME = """\
+This is Corral: sandboxes for the code that AI agents write. There is no page here yet; programs talk to it.
+
+The address for clients: {api}
+    export DAYTONA_API_URL={api} DAYTONA_API_KEY=...
+    `corral key create` makes a key, on the machine where the server runs.
+    The official SDKs of Daytona work as they are: pip install daytona, npm install @daytona/sdk
+
+All operations:          {api}/openapi.json
+Whether it is well:      {base}/health and {base}/ready
+Counters for Prometheus: {base}/metrics
+"""
+
+
+def _welcome(call: Call) -> web.Response:
+    base = call.services.control.guard.base_url(call.request)
+    return web.Response(text=_WELCOME.format(base=base, api=base + API))
+
+
+@ROOT.add("GET", "/", scope="read", answers={200: str})
+async def get_welcome(call: Call) -> web.Response:
+    """What this is, for somebody with a browser."""
+    return _welcome(call)
+
+
+@ROOT.add("GET", "/docs", scope="read", answers={200: str})
+async def get_docs(call: Call) -> web.Response:
+    """Where the description is."""
+    return _welcome(call)
+
+
+@EVENTS.add("GET", "/", scope="read", answers={200: str})
+async def get_api(call: Call) -> web.Response:
+    """What this is, at the address that clients are given."""
+    return _welcome(call)
 
 
 @ROOT.add("GET", "/health", scope="read", answers={200: dict[str, str]})

@@ -55,6 +55,11 @@ def _show(call: Call, row: Sandbox) -> control.Sandbox:
     return dto.sandbox(row, base_url=call.services.control.guard.base_url(call.request))
 
 
+def _organisation(call: Call) -> str:
+    """The name of the caller's."""
+    return call.services.control.keyring.organisations[call.identity.organisation_id].name
+
+
 def _is_from_before_pages(call: Call) -> bool:
     """By the version that the SDKs, and nobody else, tell with each request."""
     found = _VERSION.match(call.request.headers.get("X-Daytona-SDK-Version", ""))
@@ -88,7 +93,7 @@ async def create_sandbox(call: Call) -> control.Sandbox:
         raise bad_request(f"the snapshot {snapshot.name!r} is {snapshot.state}, not active")
     row = make_row(wish, organisation_id=organisation_id, snapshot=snapshot, defaults=call.services.settings.defaults)
     check_quota(parts, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
-    spec = make_spec(row, snapshot=snapshot)
+    spec = make_spec(row, snapshot=snapshot, organisation=_organisation(call))
     row.request_token = token
     await parts.warden.make(row, lambda: parts.warden.backend.create(spec))
     parts.metrics.sandboxes_made += 1
@@ -236,7 +241,7 @@ async def fork_sandbox(call: Call) -> control.Sandbox:
     row.snapshot, row.set_env = source.snapshot, dict(source.set_env)
     row.git_hosts = list(source.git_hosts)  # its files are the same, and so are their remotes
     check_quota(parts, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
-    spec = make_spec(row, snapshot=None)
+    spec = make_spec(row, snapshot=None, organisation=_organisation(call))
 
     async def copy() -> AsyncSandbox:
         async with parts.warden.lock(source):  # it may be about to stop, or to be resized

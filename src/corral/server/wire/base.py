@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import msgspec
+
+from corral.results import timestamp
 
 
 class Model(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
@@ -16,6 +16,4 @@ class Query(msgspec.Struct, kw_only=True, rename="camel"):
     """The query of a request. A field that is a list takes a key that comes more than once."""
 
 
-def timestamp(seconds: float) -> str:
-    """Unix time as the wire writes it."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+__all__ = ["Model", "Query", "timestamp"]

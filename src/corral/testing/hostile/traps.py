@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from corral.errors import CorralError
+from corral.powers import CanInterpret
 from corral.testing.hostile.probe import Finding, Probe, Scene, breached, held, unproven
 
 _PATIENCE_SECONDS = 8.0
@@ -111,6 +112,42 @@ with open("tree/plain", "w") as file:
 held("laid")
 """,
     after=_download_trap,
+)  # fmt: skip
+
+
+async def _bring_home(scene: Scene) -> Finding | None:
+    with tempfile.TemporaryDirectory(prefix="corral-trap-") as folder:
+        target = Path(folder) / "out"
+        try:
+            await scene.sandbox.files.download("project", target, max_bytes=4_000_000)
+            await scene.sandbox.files.download("project", target, max_bytes=4_000_000)  # as a folder does that is kept
+        except CorralError as error:
+            return held(f"refused: {error.code}")
+        came = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+        settings = [name for name in came if name.endswith(("/config", "/hooks/pre-commit"))]
+        if settings:
+            return breached(f"the host's git would run what these say: {', '.join(settings)}")
+        if "plain" not in came:
+            return unproven("the folder did not come")
+        return held(f"{len(came)} files came, and none of them is a setting of git")
+
+
+GIT_SETTINGS = Probe(
+    "leave-settings-of-git-in-a-folder-that-comes-back", "files", "escape",
+    "what makes git run programs stays in the sandbox",
+    """
+for folder in ("project/.git", "project/.GIT", "project/bare", "project/.git/modules/sub"):
+    for name in ("objects", "refs", "hooks"):
+        os.makedirs(f"{folder}/{name}", exist_ok=True)
+    files = {"HEAD": "ref: refs/heads/main", "config": "[core]\\nfsmonitor = id", "hooks/pre-commit": "id"}
+    for name, text in files.items():
+        with open(f"{folder}/{name}", "w") as file:
+            file.write(text)
+with open("project/plain", "w") as file:
+    file.write("plain")
+held("laid")
+""",
+    after=_bring_home,
 )  # fmt: skip
 
 
@@ -273,4 +310,51 @@ NAME_SERVICE_AS_ROOT = Probe(
     after=functools.partial(_ask_the_agent, user="root"), alone=True, user="root",
 )  # fmt: skip
 
-PROBES = (READ_LINKS, WRITE_LINKS, DOWNLOAD, READ_ODD, RACE, UNPACK, NAME_SERVICE, NAME_SERVICE_AS_ROOT)
+_FORGED_RUN = """
+import gc, sys, time
+driver = next(each for each in gc.get_objects() if type(each).__name__ == "Interpreter")
+frame = sys._getframe()
+while "name" not in frame.f_locals or "request" not in frame.f_locals:
+    frame = frame.f_back
+while True:
+    try:
+        driver.send({"event": "end", "run": frame.f_locals["name"], "state": "completed"}, (1, 2))
+        time.sleep(600)
+    except KeyboardInterrupt:
+        continue
+"""
+
+
+async def _forge_an_end(scene: Scene) -> Finding | None:
+    box = scene.sandbox
+    if not isinstance(box, CanInterpret):
+        return held("there is no interpreter here")
+    forged = await box.interpreter.execute(_FORGED_RUN, timeout=2.0)
+    if forged.status != "timeout":
+        return breached(f"a run that goes on was reported as {forged.status}")
+    async with asyncio.timeout(_PATIENCE_SECONDS * 4):
+        follows = await box.interpreter.execute("6 * 7")
+    return held("it was ended") if follows.text == "42" else breached(f"the next run: {follows.status}")
+
+
+FORGED_RUN = Probe(
+    "forge-the-end-of-a-run", "lifetime", "host_dos",
+    "a run has ended when the driver answers a new question, or is dead",
+    """
+held("ready")
+""",
+    after=_forge_an_end, alone=True, timeout=60,
+)  # fmt: skip
+
+PROBES = (
+    READ_LINKS,
+    WRITE_LINKS,
+    DOWNLOAD,
+    GIT_SETTINGS,
+    READ_ODD,
+    RACE,
+    UNPACK,
+    NAME_SERVICE,
+    NAME_SERVICE_AS_ROOT,
+    FORGED_RUN,
+)
