@@ -48,16 +48,28 @@ def parse_size(value: int | str, *, what: str, as_docker: bool = False) -> int:
     return value
 
 
+class _UsualFloat(float):
+    """A limit that nobody asked for by name."""
+
+
+class _UsualInt(int):
+    """A limit that nobody asked for by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """How much a sandbox may use. Sizes may be given as text ("512MiB")."""
+    """How much a sandbox may use. Sizes may be given as text ("512MiB").
 
-    cpus: float = 2.0
-    memory_bytes: int | str = 1024**3
-    disk_bytes: int | str = 3 * 1024**3
-    processes: int = 256
-    inodes: int = 200_000
-    open_files: int = 4096
+    A limit that is given here and that a machine can't keep at all is refused when the sandbox is made; one that is
+    left out is kept as well as the machine can.
+    """
+
+    cpus: float = _UsualFloat(2.0)
+    memory_bytes: int | str = _UsualInt(1024**3)
+    disk_bytes: int | str = _UsualInt(3 * 1024**3)
+    processes: int = _UsualInt(256)
+    inodes: int = _UsualInt(200_000)
+    open_files: int = _UsualInt(4096)
 
     def __post_init__(self) -> None:
         for name, least in (("memory_bytes", 16 * 2**20), ("disk_bytes", 2**20)):
@@ -83,6 +95,17 @@ class Resources:
             SpecError: anything else.
         """
         return value if isinstance(value, cls) else cls(**read_resources(value))
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The limits that were given by name, as opposed to those that are the usual ones."""
+        limits = (each.name for each in fields(self))
+        return frozenset(name for name in limits if not isinstance(getattr(self, name), _UsualFloat | _UsualInt))
+
+    def as_usual(self) -> Resources:
+        """The same limits, as if nobody had asked for them: what a machine can't keep is left out, not refused."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "cpus"}
+        return Resources(cpus=_UsualFloat(self.cpus), **{name: _UsualInt(value) for name, value in values.items()})
 
     @property
     def memory(self) -> int:

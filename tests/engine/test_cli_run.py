@@ -212,6 +212,30 @@ def test_ctrl_c_ends_the_sandbox_and_is_130() -> None:
         assert b"Traceback" not in errors
 
 
+@pytest.mark.needs_user
+def test_limit_of_processors_is_kept_or_refused_with_the_remedy(ordinary_user: OrdinaryUser) -> None:
+    """Also where it is the usual number, since somebody named it; what nobody names is never refused."""
+
+    def call(*arguments: str) -> Ended:
+        return ordinary_user.run_argv([str(ordinary_user.python), *PROGRAM, *arguments])
+
+    found = json.loads(call("doctor", "--json").stdout)["findings"]
+    (cpu,) = [finding for finding in found if finding["subject"] == "cpu"]
+    for number in ("0.5", "2"):
+        ended = call("run", "--cpus", number, "-c", "print(42)")
+        if cpu["mark"] == "good":
+            assert ended.stdout == "42\n"
+            continue
+        assert (ended.returncode, ended.stdout) == (125, "")
+        assert f"a limit of {number} processors can't be kept here" in ended.stderr
+        assert "Delegate=yes" in ended.stderr
+        assert "--cpus" in cpu["text"]
+        assert "Delegate=yes" in cpu["remedy"]
+    assert call("run", "-c", "print(42)").stdout == "42\n"
+    assert call("sandbox", "create", "--cpus", "1").returncode == (0 if cpu["mark"] == "good" else 1)
+    call("sandbox", "rm", "--all")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
 def test_it_runs_where_standard_streams_are_closed(closed: str) -> None:
     argv = [sys.executable, *PROGRAM, "run", "-c", "import sys; print(len(sys.stdin.read())); sys.exit(7)"]

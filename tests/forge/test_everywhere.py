@@ -72,7 +72,7 @@ async def test_same_winner_everywhere(tmp_path: Path, backend: Backend) -> None:
     judge = Judge(gates=(ExitCode(), ArtifactPresent()), scores=(PythonScore(count_words),))
     result = await Contest(
         candidates, "write words", judge, backend=backend, artifacts_dir=tmp_path / "artifacts", jobs=2,
-        timeouts=Timeouts(run=8), resources=Resources(cpus=0.5, processes=32, memory_bytes="256MiB"),
+        timeouts=Timeouts(run=8), resources=Resources(cpus=0.5, processes=32, memory_bytes="256MiB").as_usual(),
     ).run()  # fmt: skip
     assert {attempt.candidate: attempt.outcome for attempt in result.attempts} == OUTCOMES, result.attempts
     assert result.winners == ("long",)

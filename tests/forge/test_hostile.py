@@ -142,7 +142,7 @@ async def test_rival_is_not_disturbed(tmp_path: Path, text: str, outcomes: set[s
     seconds = 4 if outcomes == {"timeout"} else 60
     result = await Contest(
         candidates, "goal", artifacts_dir=tmp_path, jobs=2, timeouts=Timeouts(run=seconds),
-        resources=Resources(cpus=0.5, processes=32),
+        resources=Resources(cpus=0.5, processes=32).as_usual(),
     ).run(run_id="run")  # fmt: skip
     found = {attempt.candidate: attempt for attempt in result.attempts}
     assert found["bad"].outcome in outcomes, found["bad"]

@@ -198,3 +198,14 @@ def test_keywords_make_a_spec() -> None:
 def test_texts_that_are_kept_are_bounded(wish: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="bytes are more than"):
         Spec(**wish)
+
+
+def test_resources_tell_what_was_asked_for_by_name() -> None:
+    asked = Resources(cpus=2.0, memory_bytes="1GiB")
+    assert asked == Resources(), "they are the usual values"
+    assert asked.asked == {"cpus", "memory_bytes"}
+    assert Resources().asked == frozenset()
+    assert dataclasses.replace(Resources(), processes=256).asked == {"processes"}
+    assert Resources.parse({"cpu": 1}).asked == {"cpus"}
+    usual = Resources(cpus=0.5, inodes=100).as_usual()
+    assert (usual, usual.asked) == (Resources(cpus=0.5, inodes=100), frozenset())

@@ -20,9 +20,10 @@ def rebuild_settings(definition: Mapping[str, Any]) -> Settings:
     """The rules. Raises: RunFolderError."""
     try:
         values = dict(definition["settings"])
+        resources, usual = Resources(**values["resources"]), Settings().resources
         return Settings(
             **values | {
-                "resources": Resources(**values["resources"]), "timeouts": Timeouts(**values["timeouts"]),
+                "resources": usual if resources == usual else resources, "timeouts": Timeouts(**values["timeouts"]),
                 "take": Take(**values["take"]),
             }
         )  # fmt: skip

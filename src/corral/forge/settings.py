@@ -57,7 +57,7 @@ class Settings:
 
     backend: str = "embedded"
     """Only its name: the object, where one was given, is the contest's."""
-    resources: Resources = field(default_factory=lambda: Resources(cpus=1.0))
+    resources: Resources = field(default_factory=lambda: Resources(cpus=1.0).as_usual())
     timeouts: Timeouts = field(default_factory=Timeouts)
     take: Take = field(default_factory=Take)
     output: str = "artifact.md"

@@ -6,6 +6,8 @@ import asyncio
 
 from corral.backends.registry import need_isolation
 from corral.protocol import Backend
+from corral.results import Capabilities
+from corral.server.log import LOGGER
 from corral.server.settings import ServerSettings
 from corral.server.store.database import Database
 
@@ -24,7 +26,10 @@ class Beginning:
 
     async def warmed(self) -> None:
         """Until the backend is awake. What it can't do, it says to whoever asks for it."""
-        await asyncio.gather(self._warming, return_exceptions=True)
+        (found,) = await asyncio.gather(self._warming, return_exceptions=True)
+        if isinstance(found, Capabilities) and found.cpu == "none":
+            # Clients send a number of processors with every sandbox, so it can't be refused; see `make_spec`.
+            LOGGER.warning("processors are not limited here: `corral doctor` has the remedy")
 
     async def close(self) -> None:
         """Let go of the folder."""

@@ -75,7 +75,7 @@ def make_row(wish: CreateSandbox, *, organisation_id: str, snapshot: Snapshot, d
         raise bad_request("a name has no slash, no control characters and no space around it")
     if name in _TAKEN:
         raise bad_request(f"{name!r} is no name for a sandbox: in its place in a path it means something else")
-    user = wish.user or USER
+    user = wish.user or snapshot.user or USER
     if not _USER.fullmatch(user):
         raise bad_request(f"{user[:100]!r} is no user")
     labels, env = wish.labels or {}, wish.env or {}
@@ -156,7 +156,8 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> 
         "DAYTONA_ORGANIZATION_ID": row.organisation_id,
         "DAYTONA_REGION_ID": row.target,
     }
-    resources = Resources(cpus=row.cpu, memory_bytes=row.memory * GIB, disk_bytes=row.disk * GIB)
+    # As usual ones: clients send all three with every sandbox, and a machine that can't limit processors shall serve.
+    resources = Resources(cpus=row.cpu, memory_bytes=row.memory * GIB, disk_bytes=row.disk * GIB).as_usual()
     env = {**told, **row.env}
     workdir = row.labels.get(WORKDIR_LABEL, HOME)
     labels = {OWNER_LABEL: f"server:{organisation}", SANDBOX_LABEL: row.id}

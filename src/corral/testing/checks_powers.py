@@ -104,7 +104,7 @@ async def snapshot_takes_new_resources(context: Context) -> None:
     box = await context.open()
     await box.files.write("f", b"x")
     snapshot_id = await box.snapshot()
-    resources = Resources(memory_bytes="256MiB", disk_bytes="64MiB")
+    resources = Resources(memory_bytes="256MiB", open_files=512)
     other = await context.open(snapshot=snapshot_id, resources=resources)
     equal(other.spec.resources, resources)
     equal(await other.files.read("f"), b"x")

@@ -248,9 +248,13 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
 
         usual, wanted = Resources(), spec.resources
         change = {
-            "cpu": (wanted.cpus != usual.cpus, whole(wanted.cpus), box.cpu),
-            "memory": (wanted.memory != usual.memory, whole(wanted.memory, GIB), box.memory),
-            "disk": (wanted.disk != usual.disk, whole(wanted.disk, GIB), box.disk),
+            "cpu": ("cpus" in wanted.asked or wanted.cpus != usual.cpus, whole(wanted.cpus), box.cpu),
+            "memory": (
+                "memory_bytes" in wanted.asked or wanted.memory != usual.memory,
+                whole(wanted.memory, GIB),
+                box.memory,
+            ),
+            "disk": ("disk_bytes" in wanted.asked or wanted.disk != usual.disk, whole(wanted.disk, GIB), box.disk),
         }
         # A disk can't be made smaller.
         limits: dict[str, Any] = {
@@ -268,6 +272,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
             "packages=": (bool(spec.packages), "say it in the image: Image.debian_slim().pip_install('numpy')"),
             "venv=": (spec.venv is not None, "a folder of this machine is not there: use an image"),
             "ephemeral=": (spec.ephemeral, "leave it out: an owned sandbox leaves nothing behind"),
+            "limit for inodes": ("inodes" in spec.resources.asked, "leave it out; disk_bytes is kept"),
             "hostname=": (spec.hostname != "corral", "leave it out"),
         }
         for wish, (wanted, hint) in refused.items():

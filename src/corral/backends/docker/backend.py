@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from aiodocker.exceptions import DockerError
 
-from corral.backends.docker.capable import describe, refuse_what_is_missing
+from corral.backends.docker.capable import describe, refuse_unkept, refuse_what_is_missing
 from corral.backends.docker.container import (
     CREATED_LABEL,
     GVISOR_RUNTIME,
@@ -182,6 +182,7 @@ class DockerBackend:
         if self._disk is None:
             self._disk = await can_limit_disk(self._api)
         for disk in (True, False) if self._disk else (False,):
+            refuse_unkept(spec.resources, await self._api.info(), disk=disk)
             config = make_config(
                 spec, self.settings, image=image, sandbox_id=standing.sandbox_id, disk=disk, view_key=key
             )

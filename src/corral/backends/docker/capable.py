@@ -7,7 +7,7 @@ from typing import Any
 from corral.backends.docker.settings import Settings
 from corral.errors import CapabilityError
 from corral.results import Capabilities
-from corral.spec import Spec
+from corral.spec import Resources, Spec
 
 POWERS = frozenset(
     {"detach", "pty", "users", "images", "snapshot", "fork", "stop", "pause", "resize", "sessions", "interpreter"}
@@ -28,6 +28,28 @@ def refuse_what_is_missing(spec: Spec) -> None:
             raise CapabilityError(f"the docker backend has no {power}", op="create", hint=hint)
 
 
+def refuse_unkept(resources: Resources, info: dict[str, Any], *, disk: bool) -> None:
+    """Raises: CapabilityError for a limit that was given by name, and that the daemon does not keep."""
+    kept = {
+        "memory_bytes": bool(info.get("MemoryLimit")),
+        "processes": bool(info.get("PidsLimit")),
+        "cpus": _limits_cpu(info),
+        "disk_bytes": disk,
+        "inodes": False,
+    }
+    for name, is_kept in kept.items():
+        if name in resources.asked and not is_kept:
+            raise CapabilityError(
+                f"{name}={getattr(resources, name)!r} can't be kept: this Docker has no such limit for a container",
+                op="create",
+                hint="leave it out, or see docs/backends.md for what the daemon needs",
+            )
+
+
+def _limits_cpu(info: dict[str, Any]) -> bool:
+    return bool(info.get("CpuCfsQuota", info.get("CPUCfsQuota")))
+
+
 def describe(info: dict[str, Any], settings: Settings, *, disk: bool, no_views: str | None) -> Capabilities:
     """What the daemon says that it can. `no_views`: why there are none."""
     gvisor = settings.isolation == "gvisor"
@@ -44,7 +66,7 @@ def describe(info: dict[str, Any], settings: Settings, *, disk: bool, no_views: 
         isolation="gVisor (runsc)" if gvisor else "container: namespaces, no capabilities, seccomp, cgroups",
         memory="hard" if info.get("MemoryLimit") else "none",
         processes="hard" if info.get("PidsLimit") else "none",
-        cpu="hard" if info.get("CpuCfsQuota", info.get("CPUCfsQuota")) else "none",
+        cpu="hard" if _limits_cpu(info) else "none",
         disk="hard" if disk else "none",
         network=("none", "open"),
         powers=POWERS if no_views is not None else POWERS | {"views"},

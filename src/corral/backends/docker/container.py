@@ -87,7 +87,7 @@ def load_spec(text: str) -> Spec:
     return Spec(
         **{
             **told,
-            "resources": Resources(**told["resources"]),
+            "resources": Resources(**told["resources"]).as_usual(),
             "network": NetworkPolicy(mode, tuple(hosts)),
             "lifetime": Lifetime(told["lifetime"][0]),
         }

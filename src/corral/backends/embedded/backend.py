@@ -20,12 +20,12 @@ from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.stopped import BackendPowers
 from corral.backends.embedded.typescript import setup as typescript
 from corral.engine import wire
-from corral.engine.base import BaseDescription, Tool, build, is_there
+from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, is_there
 from corral.engine.client import LauncherClient, check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import CapabilityError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo
-from corral.spec import HOME, Spec
+from corral.spec import Resources, Spec
 from corral.tokens import TokenBook
 
 NAME = "embedded"
@@ -64,6 +64,7 @@ class EmbeddedBackend(BackendPowers):
         return await self._tokens.make_once(spec.client_token, lambda: self._make(spec, on_event))
 
     async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> EmbeddedSandbox:
+        await self.refuse_unkept(spec.resources, op="create")
         ground = await self.prepare_ground(spec)
         sandbox_id = str(uuid.uuid4())
         recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
@@ -120,9 +121,7 @@ class EmbeddedBackend(BackendPowers):
 
     async def capabilities(self) -> Capabilities:
         """See `Backend`."""
-        with mapped(op="capabilities"):
-            await asyncio.to_thread(self._launcher.start)
-            hello = check(await exchange.answer(self._launcher.request({"op": "hello"})))
+        hello = await self._ask_launcher(op="capabilities")
         limited = set(hello["limited"])
         root = bool(hello["root"])
         notes = []
@@ -132,8 +131,21 @@ class EmbeddedBackend(BackendPowers):
             notes.append(
                 "memory is added up ten times a second: mapped pages and page tables, not pipes or unmapped files"
             )
+        if "cpu" not in limited:
+            notes.append("processors are not limited: cpus= is refused, and the usual two are not kept")
         if not hello["hard_disk"]:
             notes.append("disk is measured now and then, deleted files left out; ephemeral=True makes it hard")
+        notes.append("file locks are counted four times a second; more than 4,096 end the programs of a sandbox")
+        shares = set()
+        if not root:
+            shares.add("user")
+            notes.append(
+                "one user id: pipes, descriptors in flight and inotify instances are taken from yours, each sandbox's "
+                "part of them bounded"
+            )
+        if not hello["own_devices"]:
+            shares.add("devices")
+            notes.append("/dev has the host's nodes: programs inside can see when others open them, and lock them")
         if not hello["uid_locks"]:
             notes.append("no folder for locks in /run or /var/lib: any local user can take the ranges of user ids")
         if hello["trees"] != "cgroup":
@@ -146,6 +158,8 @@ class EmbeddedBackend(BackendPowers):
             disk="hard" if hello["hard_disk"] else "soft",
             powers=POWERS if root else POWERS - {"users"},
             notes=tuple(notes),
+            locks="soft",
+            shares=frozenset(shares),
         )
 
     async def aclose(self) -> None:
@@ -153,6 +167,24 @@ class EmbeddedBackend(BackendPowers):
         await asyncio.to_thread(self._launcher.shutdown)
 
     # Parts.
+
+    async def refuse_unkept(self, resources: Resources, *, op: str) -> None:
+        """Raises: CapabilityError for a limit that was given by name and can't be kept here, not even softly."""
+        if "cpus" not in resources.asked:
+            return
+        hello = await self._ask_launcher(op=op)
+        if "cpu" not in hello["limited"]:
+            raise CapabilityError(
+                f"a limit of {resources.cpus:g} processors can't be kept here: there is no cgroup for it",
+                op=op,
+                hint="leave it out, run as root, or get a cgroup of your own from systemd: "
+                "systemd-run --user --scope -p Delegate=yes YOUR-COMMAND",
+            )
+
+    async def _ask_launcher(self, *, op: str) -> wire.Message:
+        with mapped(op=op):
+            await asyncio.to_thread(self._launcher.start)
+            return check(await exchange.answer(self._launcher.request({"op": "hello"})))
 
     def _clean_up_at_exit(self) -> None:
         with self._lock:
@@ -171,7 +203,7 @@ class EmbeddedBackend(BackendPowers):
         trees = await self._build_base(description)
         modules = [tool.target for tool in extra if tool.target in (settings.PACKAGES_AT, settings.VENV_AT)]
         files = {packages.path_file(): "".join(f"{target}\n" for target in modules)} if modules else {}
-        if spec.workdir not in (HOME, "/workspace"):
+        if spec.workdir.strip("/") not in OWN_FOLDERS:
             files[spec.workdir.rstrip("/") + "/"] = ""
         return Ground(trees, files, tools.env)
 

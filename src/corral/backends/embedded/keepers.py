@@ -231,7 +231,7 @@ def spec_from(info: dict[str, Any]) -> Spec:
     """The wish of a detached sandbox, as far as its keeper was told."""
     kept = dict(info["spec"])
     kept["packages"] = tuple(filter(_is_named, kept.get("packages", ())))
-    resources = Resources(**kept.pop("resources"))
+    resources = Resources(**kept.pop("resources")).as_usual()  # what could not be kept was refused when it was made
     lifetime = Lifetime(seconds=info.get("lifetime_seconds"), idle_seconds=info.get("idle_seconds"))
     return Spec(**kept, name=info.get("name"), labels=info.get("labels", {}), resources=resources, lifetime=lifetime)
 

@@ -26,7 +26,7 @@ from corral.engine.recipe import Layer, Recipe, Tree
 from corral.engine.state import lock, note_limits, read_state
 from corral.errors import SandboxGoneError, SandboxStoppedError
 from corral.results import SnapshotInfo
-from corral.spec import Spec, check_name
+from corral.spec import Resources, Spec, check_name
 
 _LOCK_SECONDS = 5.0
 _ATTEMPTS = 200
@@ -155,6 +155,8 @@ class BackendPowers:
         if box is not None:
             await _and_close(box, box.resize(**given))  # type: ignore[arg-type]  # cpus is the only float
             return
+        if cpus is not None:
+            await self.refuse_unkept(Resources(cpus=cpus), op="resize")
 
         def note(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
             _, limits = check_limits(keepers.spec_from(state["info"]).resources, given)
@@ -236,6 +238,7 @@ class BackendPowers:
 
         async def create(self, spec: Spec) -> EmbeddedSandbox: ...
         async def connect(self, sandbox_id: str) -> EmbeddedSandbox: ...
+        async def refuse_unkept(self, resources: Resources, *, op: str) -> None: ...
         async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]: ...
 
 

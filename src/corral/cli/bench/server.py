@@ -124,7 +124,7 @@ async def _take_turns(
     from corral.backends.embedded import EmbeddedBackend
 
     box, same = await asyncio.to_thread(ours.create), await asyncio.to_thread(constant.create)
-    limits = Resources(cpus=box.cpu, memory_bytes=int(box.memory * GIB), disk_bytes=int(box.disk * GIB))
+    limits = Resources(cpus=box.cpu, memory_bytes=int(box.memory * GIB), disk_bytes=int(box.disk * GIB)).as_usual()
 
     async def create_alone() -> AsyncSandbox:
         """As the server does it: with the same limits, and held by a keeper."""

@@ -26,8 +26,8 @@ seed = 0                          # shuffles the order of starts
 run = 30                          # seconds for each run
 
 [resources]                       # the same for all
-cpus = 1
 memory = "256MiB"
+# cpus = 0.5                      # left out: one processor, where this machine can limit them
 
 # A candidate that needs more than a path has a table of its own; then `candidates = [...]` above goes away:
 #

@@ -34,7 +34,9 @@ from corral.testing.hostile.probe import (
     unproven,
 )
 
-RESOURCES = Resources(cpus=1.0, memory_bytes=192 << 20, disk_bytes=96 << 20, processes=64, inodes=4000, open_files=1024)
+RESOURCES = Resources(
+    cpus=1.0, memory_bytes=192 << 20, disk_bytes=96 << 20, processes=64, inodes=4000, open_files=1024
+).as_usual()
 """Small limits, so that a bomb beyond them is a small bomb. Make the sandboxes that are attacked with these."""
 
 _CONTROL_SECONDS = 15.0
@@ -88,8 +90,10 @@ NEEDS_HARD = {
     "memory-bomb-in-socket-buffers": "memory",
     "memory-bomb-in-system-v-segments": "memory",
     "fill-the-disk-with-deleted-files": "disk",
+    "watch-and-lock-the-devices-of-the-host": "devices",
 }
-"""Probes that only a limit of the kernel's own can stop: adding up what is in sight does not see what they take."""
+"""Probes that only a limit of the kernel's own can stop: adding up what is in sight does not see what they take. And
+one that comes through where sandboxes have the host's device nodes."""
 
 
 async def attack(
@@ -99,9 +103,9 @@ async def attack(
 ) -> Report:  # fmt: skip
     """Attack a sandbox with all probes, or some.
 
-    `soft` names limits ("memory", "disk") of which the backend says that they are soft: what only a hard one could
-    stop is then not promised. `make` opens further sandboxes of the same kind: the neighbour, and those that a probe
-    has for itself. Without it the probes that need one stay unproven.
+    `soft` names limits ("memory", "disk") of which the backend says that they are soft, and what it shares with the
+    host ("devices"): what only a hard one could stop is then not promised. `make` opens further sandboxes of the same
+    kind: the neighbour, and those that a probe has for itself. Without it the probes that need one stay unproven.
 
     Raises:
         CorralError: the sandbox could not even run a harmless program.
