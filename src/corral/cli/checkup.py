@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from corral.cli.display import show_seconds, show_size
+from corral.cli.words import in_cli_words
 from corral.errors import CorralError
 from corral.languages import find_language, language_names
 from corral.sandbox import SandboxBase
@@ -105,7 +106,11 @@ async def _engine() -> tuple[list[Finding], bool]:
     try:
         engine = await asyncio.to_thread(report.examine, settings.default_data_folder())
     except (CorralError, OSError) as error:
-        hint = error.hint if isinstance(error, CorralError) else "CORRAL_DATA_DIR must be a folder that you may write"
+        hint = (
+            in_cli_words(error.hint)
+            if isinstance(error, CorralError)
+            else "CORRAL_DATA_DIR must be a folder that you may write"
+        )
         return [Finding("limits", "engine", "bad", _message(error), hint)], False
     findings = [_cgroups(engine)]
     for name, subject in (("memory", "memory"), ("pids", "processes"), ("cpu", "cpu")):
@@ -177,7 +182,7 @@ async def _try(tell: Tell) -> tuple[list[Finding], bool]:
             tell("looking for languages inside …")
             return [Finding("sandboxes", "embedded", "good", text), *await _languages(box)], True
     except (CorralError, OSError) as error:
-        hint = error.hint if isinstance(error, CorralError) else ""
+        hint = in_cli_words(error.hint) if isinstance(error, CorralError) else ""
         return [Finding("sandboxes", "embedded", "bad", _message(error), hint)], False
 
 
