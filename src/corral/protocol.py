@@ -306,6 +306,7 @@ class AsyncSandbox(Protocol):
         language: str = "python",
         *,
         args: Sequence[str] = (),
+        file: PathLike | None = None,
         cwd: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         stdin: Stdin = None,
@@ -315,6 +316,10 @@ class AsyncSandbox(Protocol):
         output_limit_bytes: int | None = None,
     ) -> CodeResult:
         """Run a snippet in a fresh process.
+
+        `file` is the path of a file inside that holds this very code: it is run from its place, so that its own name
+        and folder, its imports and its tracebacks are those of the file. The code is then only looked at to choose the
+        runtime.
 
         Raises:
             UnknownLanguageError: no such language.

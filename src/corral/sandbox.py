@@ -234,6 +234,7 @@ class SandboxBase(SessionsBase, ABC):
         language: str = "python",
         *,
         args: Sequence[str] = (),
+        file: PathLike | None = None,
         cwd: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         stdin: Stdin = None,
@@ -245,8 +246,8 @@ class SandboxBase(SessionsBase, ABC):
         """See `AsyncSandbox`."""
         found = find_language(language)
         source = as_bytes(code)
-        if found.strip is not None:
-            source = found.strip(source)
+        if found.strip is not None and (stripped := found.strip(source)) != source:
+            source, file = stripped, None  # the file itself could not be run
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         check_input(stdin)
         runtime = await self._runtime(found, source)
@@ -255,8 +256,12 @@ class SandboxBase(SessionsBase, ABC):
         beside = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
         path: str | None = None
         try:
-            path = await self._place(source, runtime, private=private, beside=beside)
-            argv = [word.replace("{file}", path) for word in runtime.argv]
+            if file is None:
+                path = await self._place(source, runtime, private=private, beside=beside)
+                argv = [word.replace("{file}", path) for word in runtime.argv]
+            else:
+                there = inside(file, workdir=self._spec.workdir)
+                argv = [word.replace("{file}", there) for word in runtime.in_place or runtime.argv]
             request = self._request(
                 [*argv, *args],
                 cwd=folder,
@@ -268,9 +273,9 @@ class SandboxBase(SessionsBase, ABC):
             result = await self._run(request, stdin, on_output)
         finally:
             # Both, where it is not known: a write that was cancelled may have been carried out all the same.
-            if runtime.beside:
+            if file is None and runtime.beside:
                 await self._drop(beside)
-            if path != beside:
+            if file is None and path != beside:
                 await self._drop(private)
         if result.exit_code == NOT_FOUND_EXIT_CODE and not found.probe:
             await self._ensure_program(found, runtime)
