@@ -20,7 +20,7 @@ from corral.errors import (
 )
 from corral.paths import HostPath, SandboxPath, inside
 from corral.protocol import PathLike
-from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
+from corral.results import DownloadResult, EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
 
 DEFAULT_READ_LIMIT_BYTES = 256 * 1024 * 1024
 DEFAULT_MATCH_LIMIT = 10_000
@@ -206,16 +206,28 @@ class FilesBase(ABC):
         async with contextlib.aclosing(transfer.read_host_file(origin)) as content:
             await self.write(target, content, mode=mode)
 
-    async def download(self, source: PathLike, target: HostPath | str, *, max_bytes: int | None = None) -> None:
+    async def download(
+        self,
+        source: PathLike,
+        target: HostPath | str,
+        *,
+        max_bytes: int | None = None,
+        git_settings: bool = False,
+        git_settings_to: HostPath | str | None = None,
+    ) -> DownloadResult:
         """See `AsyncFiles`."""
         goal = HostPath(target)
         info = await self.stat(source)
         if info.is_folder:
-            await transfer.unpack_to_host(self.pack(source), goal, max_bytes=max_bytes)
-            return
+            aside = HostPath(git_settings_to) if git_settings_to is not None else None
+            left_out = await transfer.unpack_to_host(
+                self.pack(source), goal, max_bytes=max_bytes, git_settings=git_settings, aside=aside
+            )
+            return DownloadResult(left_out)
         if await asyncio.to_thread(goal.is_dir):
             goal = goal / info.name
         await transfer.write_host_file(self.read_stream(source), goal, mode=info.mode & 0o777, max_bytes=max_bytes)
+        return DownloadResult()
 
     def _refuse_size(self, path: str, max_bytes: int) -> NoReturn:
         raise SandboxFileTooLargeError(

@@ -29,6 +29,7 @@ from corral.paths import HostPath
 from corral.results import (
     Capabilities,
     CodeResult,
+    DownloadResult,
     EditResult,
     ExecResult,
     FileInfo,
@@ -248,8 +249,20 @@ class AsyncFiles(Protocol):
     async def upload(self, source: HostPath | str, target: PathLike) -> None:
         """Copy a file or folder of the host into the sandbox. Raises: FileNotFoundError for `source`."""
 
-    async def download(self, source: PathLike, target: HostPath | str, *, max_bytes: int | None = None) -> None:
+    async def download(
+        self,
+        source: PathLike,
+        target: HostPath | str,
+        *,
+        max_bytes: int | None = None,
+        git_settings: bool = False,
+        git_settings_to: HostPath | str | None = None,
+    ) -> DownloadResult:
         """Copy a file or folder of the sandbox to the host. Links that lead out of the folder are left out.
+
+        Of a folder, so is whatever makes git run programs (`.git/config`, hooks, and the like in any folder that is a
+        repository): the host keeps its own, and the result names them. `git_settings=True` copies them, too;
+        `git_settings_to` puts them into another folder. Commits, branches and files come in any case.
 
         Raises:
             SandboxFileNotFoundError

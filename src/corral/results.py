@@ -70,7 +70,11 @@ class ExecResult:
     stdout_total_bytes: int = 0
     stderr_total_bytes: int = 0
     limit: str | None = None
-    """Which limit of the sandbox ended the program, where one did and `reason` does not say it (`disk`)."""
+    """Which limit of the sandbox ended the program, where one did and `reason` does not say it.
+
+    `disk`; `locks`: too many file locks; `pipes` and `descriptors`: too many pipes, or descriptors on their way through
+    sockets, while the user of the host was short of them.
+    """
 
     @property
     def stdout(self) -> str:
@@ -132,6 +136,24 @@ class FileInfo:
     def is_folder(self) -> bool:
         """Whether it is a folder."""
         return self.kind == "folder"
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadResult:
+    """What came of a download: `left_out` are the files of git that the host would run, by their paths in the folder.
+
+    Such as are on the host already with the same content are not named.
+    """
+
+    left_out: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """A sentence for people; empty if nothing was left out."""
+        if not self.left_out:
+            return ""
+        named = ", ".join(repr(name) for name in self.left_out[:5])
+        more = f" and {len(self.left_out) - 5} more" if len(self.left_out) > 5 else ""
+        return f"git settings from the sandbox were left out, because git would run them here: {named}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +276,11 @@ class Capabilities:
     powers: frozenset[str] = frozenset()
     """Optional powers, by the name of their protocol: `detach`, `pty`, `views`, `users`, `watch` …"""
     notes: tuple[str, ...] = ()
+    locks: Literal["hard", "soft", "none"] = "none"
+    """File locks, whose memory the kernel charges to nobody: at best they are counted now and then."""
+    shares: frozenset[str] = frozenset()
+    """What a sandbox has together with the host's user and its neighbours, and can disturb for them: `devices`, whose
+    nodes can be watched and locked, and `user`, the kernel's counters of one user."""
 
     @property
     def limits(self) -> Literal["hard", "soft"]:

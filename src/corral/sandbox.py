@@ -254,28 +254,21 @@ class SandboxBase(SessionsBase, ABC):
         folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
         private = f"{self.temporary}/.corral-{secrets.token_hex(8)}"
         beside = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
+        there = None if file is None else inside(file, workdir=self._spec.workdir)
         path: str | None = None
         try:
-            if file is None:
-                path = await self._place(source, runtime, private=private, beside=beside)
-                argv = [word.replace("{file}", path) for word in runtime.argv]
-            else:
-                there = inside(file, workdir=self._spec.workdir)
-                argv = [word.replace("{file}", there) for word in runtime.in_place or runtime.argv]
+            path = there or await self._place(source, runtime, private=private, beside=beside)
+            argv = [word.replace("{file}", path) for word in (there and runtime.in_place) or runtime.argv]
             request = self._request(
-                [*argv, *args],
-                cwd=folder,
-                env=env,
-                stdin=stdin is not None,
-                timeout=timeout,
+                [*argv, *args], cwd=folder, env=env, stdin=stdin is not None, timeout=timeout,
                 output_limit_bytes=output_limit_bytes,
-            )
+            )  # fmt: skip
             result = await self._run(request, stdin, on_output)
         finally:
             # Both, where it is not known: a write that was cancelled may have been carried out all the same.
-            if file is None and runtime.beside:
+            if there is None and runtime.beside:
                 await self._drop(beside)
-            if file is None and path != beside:
+            if there is None and path != beside:
                 await self._drop(private)
         if result.exit_code == NOT_FOUND_EXIT_CODE and not found.probe:
             await self._ensure_program(found, runtime)

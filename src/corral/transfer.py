@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import filecmp
 import os
+import shutil
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
+from corral.gitsettings import Parts, Verdict, find_left_out, is_safe_index, judge
 from corral.tars.reading import BrokenArchiveError, Member, MemberReader
 from corral.tars.writing import pack_tree
 
@@ -91,10 +94,22 @@ def _pack(root: Path, writer: int) -> None:
         pack_tree(os.path.realpath(root), sink.write, anonymous=True, whole=True)
 
 
-async def unpack_to_host(archive: AsyncIterable[bytes], target: Path, *, max_bytes: int | None) -> None:
-    """Lay a hostile tar stream down below `target`, and nowhere else."""
+async def unpack_to_host(
+    archive: AsyncIterable[bytes],
+    target: Path,
+    *,
+    max_bytes: int | None,
+    git_settings: bool = False,
+    aside: Path | None = None,
+) -> tuple[str, ...]:
+    """Lay a hostile tar stream down below `target`, and nowhere else.
+
+    Gives the names of what was left out of it because git would run it (`corral.gitsettings`), where it is not the same
+    as what is there already. With `git_settings` nothing is; with `aside` it is laid down below that folder instead.
+    """
     reader, writer = os.pipe()
-    unpacking = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, target, max_bytes))
+    landing = Landing(target, git_settings=git_settings, aside=aside)
+    unpacking = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, landing, max_bytes))
     try:
         with os.fdopen(writer, "wb") as sink:
             async for chunk in archive:
@@ -105,15 +120,19 @@ async def unpack_to_host(archive: AsyncIterable[bytes], target: Path, *, max_byt
         # The source's own failure is what the caller must see, not that the archive was cut short by it.
         await asyncio.gather(unpacking, return_exceptions=True)
         raise
-    await unpacking
+    return await unpacking
 
 
-def _unpack(reader: int, target: Path, max_bytes: int | None) -> None:
+def _unpack(reader: int, landing: Landing, max_bytes: int | None) -> tuple[str, ...]:
+    target = landing.target
     with os.fdopen(reader, "rb") as source:
         if target.exists() and not target.is_dir():
             raise FileExistsError(f"{target.name!r} is there already, and is not a folder")
         try:
-            _unpack_from(source, target, max_bytes)
+            target.mkdir(parents=True, exist_ok=True)
+            with landing:
+                _unpack_from(source, landing, max_bytes)
+                return landing.finish()
         except BrokenArchiveError as error:
             raise SandboxFileError(f"a broken archive: {error}", op="download") from error
         except OSError as error:
@@ -123,32 +142,22 @@ def _unpack(reader: int, target: Path, max_bytes: int | None) -> None:
             raise SandboxFileError(text, op="download", hint="is something else in its place?") from error
 
 
-def _unpack_from(source: IO[bytes], target: Path, max_bytes: int | None) -> None:
-    target.mkdir(parents=True, exist_ok=True)
+def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> None:
     total = 0
-    modes: list[tuple[list[str], int]] = []
     reader = MemberReader(source.read)
     for number, member in enumerate(reader):
         total += member.size  # with its holes: what the host's other programs will find there
         if number > _MAX_MEMBERS or (max_bytes is not None and total > max_bytes):
             text = "the folder is larger than allowed"
             raise SandboxFileTooLargeError(text, op="download", hint="raise max_bytes")
-        parts = [part for part in member.name.split("/") if part not in ("", ".")]
+        parts = tuple(part for part in member.name.split("/") if part not in ("", "."))
         if ".." in parts:
             raise SandboxFileError(f"{member.name!r} leads out of the folder", op="download")
-        if member.kind == "folder" or (parts and member.kind != "other"):
-            _lay_down(reader, member, target, parts)
+        if parts and member.kind != "other":
+            landing.take(reader, member, parts)
         else:
             reader.skip(member)
-        if member.kind == "folder" and parts:
-            modes.append((parts, member.mode & 0o777))
     _drain(source)
-    for parts, mode in reversed(modes):  # last: a read-only folder must be filled first
-        folder = _open_folder(target, parts)
-        try:
-            os.fchmod(folder, mode)
-        finally:
-            os.close(folder)
 
 
 def _drain(source: IO[bytes]) -> None:
@@ -158,7 +167,148 @@ def _drain(source: IO[bytes]) -> None:
             return
 
 
-def _open_folder(target: Path, parts: list[str], *, make: bool = False) -> int:
+class Landing:
+    """A tree on its way to a folder of the host.
+
+    Most of it is laid down as it comes. What may have to be left out waits in a folder of its own until all is there.
+    """
+
+    def __init__(self, target: Path, *, git_settings: bool = False, aside: Path | None = None) -> None:
+        self.target = target
+        self._git_settings = git_settings
+        self._aside = aside
+        self._waiting: Path | None = None
+        self._held: dict[Parts, tuple[Verdict, str]] = {}
+        """Path → why it waits, and its name there; "" for a folder."""
+        self._modes: list[tuple[Parts, int]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._waiting is not None:
+            shutil.rmtree(self._waiting, ignore_errors=True)
+
+    def take(self, reader: MemberReader, member: Member, parts: Parts) -> None:
+        """The next member of the tree."""
+        is_folder = member.kind == "folder"
+        verdict = "take" if self._git_settings else judge(parts, is_folder=is_folder)
+        if is_folder:
+            self._modes.append((parts, member.mode & 0o777))
+            if verdict == "take":
+                os.close(_open_folder(self.target, parts, make=True))
+            else:
+                self._held[parts] = (verdict, "")
+        elif verdict == "take":
+            parent = _open_folder(self.target, parts[:-1], make=True)
+            try:
+                self._lay_down(reader, member, parts, parts[-1], parent)
+            finally:
+                os.close(parent)
+        else:
+            if self._waiting is None:
+                self._waiting = Path(tempfile.mkdtemp(dir=self.target, prefix=".corral-"))
+            name = self._held.setdefault(parts, (verdict, str(len(self._held))))[1]
+            waiting = os.open(self._waiting, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                self._lay_down(reader, member, parts, name or "folder", waiting)
+            finally:
+                os.close(waiting)
+
+    def _lay_down(self, reader: MemberReader, member: Member, parts: Parts, name: str, parent: int) -> None:
+        if member.kind == "file":
+            _write_member(reader, member, name, parent)
+        elif member.kind == "link" and _stays_inside(parts, member.target):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
+            os.symlink(member.target, name, dir_fd=parent)
+        elif member.kind == "hard link":
+            self._link(member, name, parent)
+
+    def _link(self, member: Member, name: str, parent: int) -> None:
+        """A hard link to an earlier member, made only if that is a regular file below the target, reached without
+        links."""
+        parts = tuple(part for part in member.target.split("/") if part not in ("", "."))
+        if not parts or ".." in parts:
+            return
+        waits = self._held.get(parts, ("take", ""))[1]
+        if waits and self._waiting is not None:
+            folder, source = os.open(self._waiting, os.O_RDONLY | os.O_DIRECTORY), waits
+        else:
+            folder, source = _open_folder(self.target, parts[:-1]), parts[-1]
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
+            os.link(source, name, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
+        finally:
+            os.close(folder)
+
+    def finish(self) -> tuple[str, ...]:
+        """All is there: decide what has waited. Gives the names of what was left out."""
+        held = [path for path, (verdict, _) in self._held.items() if verdict == "hold"]
+        left = find_left_out(held, self._exists)
+        left |= {path for path, (verdict, name) in self._held.items() if not self._may_take(verdict, name)}
+        told: list[str] = []
+        for path, (_, name) in self._held.items():
+            if path not in left:
+                self._place(self.target, path, name)
+            elif name and self._differs(path, name):
+                told.append("/".join(path))
+                if self._aside is not None:
+                    self._place(self._aside, path, name)
+        for parts, mode in reversed(self._modes):  # last: a read-only folder must be filled first
+            if parts not in left:
+                folder = _open_folder(self.target, parts)
+                try:
+                    os.fchmod(folder, mode)
+                finally:
+                    os.close(folder)
+        return tuple(told)
+
+    def _may_take(self, verdict: Verdict, name: str) -> bool:
+        if verdict != "index" or self._waiting is None:
+            return verdict != "leave"
+        path = self._waiting / name
+        return path.is_file() and not path.is_symlink() and is_safe_index(path.read_bytes())
+
+    def _place(self, target: Path, path: Parts, name: str) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        if not name:
+            os.close(_open_folder(target, path, make=True))
+            return
+        assert self._waiting is not None
+        waiting = self._waiting / name
+        if not waiting.is_symlink() and not waiting.exists():
+            return  # a link that led out
+        parent = _open_folder(target, path[:-1], make=True)
+        try:
+            os.rename(waiting, path[-1], dst_dir_fd=parent)
+        finally:
+            os.close(parent)
+
+    def _exists(self, path: Parts) -> bool:
+        try:
+            parent = _open_folder(self.target, path[:-1])
+        except OSError:
+            return False
+        try:
+            os.lstat(path[-1], dir_fd=parent)
+        except OSError:
+            return False
+        finally:
+            os.close(parent)
+        return True
+
+    def _differs(self, path: Parts, name: str) -> bool:
+        """Whether something was left out that is not here already, as it is when a folder went in and comes back."""
+        assert self._waiting is not None
+        mine, theirs = self.target.joinpath(*path), self._waiting / name
+        if theirs.is_symlink() or not theirs.exists():
+            return theirs.is_symlink()
+        return mine.is_symlink() or not mine.is_file() or not filecmp.cmp(mine, theirs, shallow=False)
+
+
+def _open_folder(target: Path, parts: Sequence[str], *, make: bool = False) -> int:
     """A folder below the target, each step taken without following links. What lies there outside is out of reach."""
     folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -173,24 +323,6 @@ def _open_folder(target: Path, parts: list[str], *, make: bool = False) -> int:
         os.close(folder)
         raise
     return folder
-
-
-def _lay_down(reader: MemberReader, member: Member, target: Path, parts: list[str]) -> None:
-    if member.kind == "folder":
-        os.close(_open_folder(target, parts, make=True))
-        return
-    parent = _open_folder(target, parts[:-1], make=True)
-    try:
-        if member.kind == "file":
-            _write_member(reader, member, parts[-1], parent)
-        elif member.kind == "link" and _stays_inside(parts, member.target):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(parts[-1], dir_fd=parent)
-            os.symlink(member.target, parts[-1], dir_fd=parent)
-        elif member.kind == "hard link":
-            _copy_linked(member, target, parts[-1], parent)
-    finally:
-        os.close(parent)
 
 
 def _write_member(reader: MemberReader, member: Member, name: str, parent: int) -> None:
@@ -215,24 +347,10 @@ def _write_around_holes(file: int, offset: int, data: bytes) -> None:
         view, offset = view[written:], offset + written
 
 
-def _stays_inside(parts: list[str], goal: str) -> bool:
+def _stays_inside(parts: Sequence[str], goal: str) -> bool:
     """A link may climb first, from a real folder, at most to the top; climbing later could pass through other links."""
     words = [word for word in goal.split("/") if word not in ("", ".")]
     climbs = 0
     while climbs < len(words) and words[climbs] == "..":
         climbs += 1
     return not goal.startswith("/") and climbs <= len(parts) - 1 and ".." not in words[climbs:]
-
-
-def _copy_linked(member: Member, target: Path, name: str, parent: int) -> None:
-    """A hard link to an earlier member, made only if that is a regular file below the target, reached without links."""
-    parts = [part for part in member.target.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts:
-        return
-    folder = _open_folder(target, parts[:-1])
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=parent)
-        os.link(parts[-1], name, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
-    finally:
-        os.close(folder)

@@ -18,7 +18,7 @@ from corral.cli.place import find_place
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
 from corral.errors import SpecError
 from corral.protocol import Backend
-from corral.results import CodeResult, ExecResult
+from corral.results import CodeResult, DownloadResult, ExecResult
 from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, Spec, parse_size
 
 _COPY_WORKDIR = "/workspace"
@@ -37,13 +37,14 @@ class Job:
     stdin: bool
     copy_in: tuple[Path, ...]
     copy_out: Path | None
+    git_settings: bool
     keep_on_failure: bool
     as_json: bool
     output_limit_bytes: int
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("words", nargs=-1, metavar="[FILE|-] [-- ARGS…]")
+@click.argument("words", nargs=-1, metavar="[FILE|-] [-- ARGS…]", shell_complete=options.complete_file)
 @click.option("--code", "-c", metavar="CODE", help="Run this text instead of a file.")
 @options.language_option
 @options.backend_option
@@ -52,6 +53,7 @@ class Job:
               help=f"Copy a folder's content (or a file) in first. The working folder is {_COPY_WORKDIR}.")  # fmt: skip
 @click.option("--copy-out", type=click.Path(path_type=Path), metavar="DIR",
               help="Copy the working folder out afterwards, also after a failure.")  # fmt: skip
+@options.git_settings_option
 @options.wish_options
 @click.option("--interactive", "-i", is_flag=True, help="Pass the terminal's input on as well, not only a pipe's.")
 @click.option("--no-input", "-n", is_flag=True, help="Pass no input on at all.")
@@ -60,8 +62,8 @@ class Job:
 @options.json_option
 def run(
     words: tuple[str, ...], code: str | None, language: str | None, backend: str | Backend, timeout: float | None,
-    copy_in: tuple[Path, ...], copy_out: Path | None, interactive: bool, no_input: bool, keep_on_failure: bool,
-    output_limit: str | None, as_json: bool, **given: Any,
+    copy_in: tuple[Path, ...], copy_out: Path | None, git_settings: bool, interactive: bool, no_input: bool,
+    keep_on_failure: bool,    output_limit: str | None, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Run a file or a snippet in a fresh sandbox.
 
@@ -90,6 +92,7 @@ def run(
         stdin=not no_input and name != "-" and has_input(terminal=interactive),
         copy_in=copy_in,
         copy_out=copy_out,
+        git_settings=git_settings,
         keep_on_failure=keep_on_failure,
         as_json=as_json,
         output_limit_bytes=parse_size(output_limit, what="--output-limit")
@@ -148,14 +151,19 @@ async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
         )  # fmt: skip
         if outlet is not None:
             outlet.finish()
+        left_out = DownloadResult()
         if job.copy_out is not None:
             await place.leave(box)
-            await box.files.download(".", job.copy_out)
+            left_out = await box.files.download(".", job.copy_out, git_settings=job.git_settings)
         kept = await box.detach() if job.keep_on_failure and not result.ok else None
     if job.as_json:
-        click.echo(to_json({**describe(result), "language": result.language, "kept": kept}))
+        click.echo(
+            to_json({**describe(result), "language": result.language, "kept": kept, "left_out": left_out.left_out})
+        )
     else:
         explain(result, timeout=job.timeout, spec=spec)
+    if left_out.left_out:
+        note(f"{left_out.describe()} (--git-settings copies them)")
     if kept is not None:
         note(f"the sandbox was kept: corral shell {kept}")
     return result.exit_code & 0xFF

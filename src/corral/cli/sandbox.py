@@ -202,10 +202,11 @@ async def _start(
 
 
 @sandbox.command()
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
+@click.argument("source", metavar="SRC", shell_complete=options.complete_end)
+@click.argument("target", metavar="DST", shell_complete=options.complete_end)
+@options.git_settings_option
 @options.backend_option
-def cp(source: str, target: str, backend: str | Backend) -> int:
+def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> int:
     """Copy a file or folder into a sandbox or out of it. The end inside is written ID:PATH; `-` is stdin or stdout.
 
     \b
@@ -226,7 +227,9 @@ def cp(source: str, target: str, backend: str | Backend) -> int:
             if origin.sandbox_id is None:
                 await transfer.copy_in(box, origin.path, goal.path)
             else:
-                await transfer.copy_out(box, origin.path, goal.path)
+                _, done = await transfer.copy_out(box, origin.path, goal.path, git_settings=git_settings)
+                if done.left_out:
+                    note(f"{done.describe()} (--git-settings copies them)")
         finally:
             await box.aclose()
 

@@ -15,6 +15,7 @@ from corral import transfer
 from corral.cli.display import Progress, show_size
 from corral.cli.stdio import read_input, write_all
 from corral.errors import SandboxFileError, SpecError
+from corral.results import DownloadResult
 from corral.sandbox import SandboxBase
 
 _QUIET_BYTES = 8 * 1024 * 1024
@@ -108,7 +109,9 @@ def _look_at(source: str) -> tuple[Path, os.stat_result, str]:
     return origin, about, origin.resolve().name
 
 
-async def copy_out(box: SandboxBase, source: str, target: str) -> int:
+async def copy_out(
+    box: SandboxBase, source: str, target: str, *, git_settings: bool = False
+) -> tuple[int, DownloadResult]:
     """From the sandbox to us; how many bytes went over. What comes out is hostile: `corral.transfer` checks it."""
     info = await box.files.stat(source)
     if target == "-":
@@ -117,12 +120,16 @@ async def copy_out(box: SandboxBase, source: str, target: str) -> int:
         meter = Meter(info.name, info.size)
         async for chunk in meter.count(box.files.read_stream(source)):
             await asyncio.to_thread(write_all, 1, chunk)
-        return meter.bytes
+        return meter.bytes, DownloadResult()
     goal = _find_goal(target, "" if source.endswith(("/.", "/")) else info.name)
+    if not goal.parent.is_dir():
+        raise SpecError(f"there is no folder {os.fspath(goal.parent)!r} here", hint="make it first; nothing was copied")
     if info.is_folder:
         meter = Meter(info.name)
-        await transfer.unpack_to_host(meter.count(box.files.pack(source)), goal, max_bytes=None)
-        return meter.bytes
+        left_out = await transfer.unpack_to_host(
+            meter.count(box.files.pack(source)), goal, max_bytes=None, git_settings=git_settings
+        )
+        return meter.bytes, DownloadResult(left_out)
     if goal.is_dir():
         raise SandboxFileError(
             f"{os.fspath(goal)!r} is a folder", op="download", hint="remove it, or give another name"
@@ -131,11 +138,14 @@ async def copy_out(box: SandboxBase, source: str, target: str) -> int:
     await transfer.write_host_file(
         meter.count(box.files.read_stream(source)), goal, mode=info.mode & 0o777, max_bytes=None
     )
-    return meter.bytes
+    return meter.bytes, DownloadResult()
 
 
 def _find_goal(target: str, name: str) -> Path:
-    """Where it goes: into a folder that is there by its own name, which comes from inside and is not trusted."""
+    """Where it goes: into a folder that is there by its own name, which comes from inside and is not trusted.
+
+    Only what was named is made: a folder that is not there is no place to put something into.
+    """
     goal = Path(target)
     if (goal.is_dir() or target.endswith("/")) and name not in ("", ".", "..", "/") and "/" not in name:
         return goal / name

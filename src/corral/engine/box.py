@@ -17,7 +17,7 @@ from corral.engine.client import check, receive_within
 from corral.engine.errors import SetupError, UnsupportedError
 from corral.engine.init import Init
 from corral.engine.layers import LayerStore
-from corral.engine.perform import Stage, open_layer, perform
+from corral.engine.perform import DEVICE_LAYER, Stage, make_devices, open_layer, perform
 from corral.engine.plan import OpenLayer, layer_name, plan_sandbox
 from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, UID_RANGE_SIZE, Identity, Layer, Recipe
 from corral.engine.sampling import DiskWatch
@@ -50,6 +50,8 @@ class Workshop:
     seccomp: Prepared
     idmapped: bool = True
     """Whether lowers can be shifted into a user namespace (found out at the first sandbox)."""
+    own_devices: bool = False
+    """Whether device nodes can be made for each sandbox."""
 
 
 @dataclass(slots=True)
@@ -105,6 +107,8 @@ class Box:
         if self.disk_fd is not None:
             os.close(self.disk_fd)
             self.disk_fd = None
+        if self.disk_watch is not None:
+            self.disk_watch.close()
         self.group.close()
         self.host.close()
         for descriptor in (self.pid_fd, self.lock_fd):
@@ -269,6 +273,15 @@ def _start_init(
     return pid
 
 
+def can_make_devices() -> bool:
+    """Whether this process may make device nodes that work: found out by trying."""
+    try:
+        os.close(make_devices(os.geteuid()))
+    except OSError:
+        return False
+    return True
+
+
 NAMESPACE_HINT = (
     "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1 and user.max_user_namespaces>0; on "
     "Ubuntu 23.10 or later also kernel.apparmor_restrict_unprivileged_userns=0 or an AppArmor profile), or run as root"
@@ -334,6 +347,8 @@ def _guide_setup(
         group.attach(pid)
         if not identity.rootless:
             descriptors.update(_open_layers(shop, recipe, identity, pid))
+            if shop.own_devices:
+                descriptors[DEVICE_LAYER] = make_devices(identity.outer_uid)
         if group.unified_fd is not None:
             descriptors["group"] = os.dup(group.unified_fd)
         oom_file = group.out_of_memory_file()

@@ -24,6 +24,7 @@ from corral.errors import (
 from corral.forge.judge.reading import open_artifact
 from corral.forge.outcome import ArtifactFile, Refused
 from corral.forge.settings import Take
+from corral.gitsettings import find_left_out, judge
 from corral.protocol import AsyncSandbox
 from corral.results import FileInfo
 
@@ -73,9 +74,11 @@ async def _copy(
     total = 0
     # The artifact itself comes first: no crowd of other files keeps it from being taken, or from being told of.
     others = (info for info in found.files if not info.is_folder and (main is None or info.path != main.path))
-    for info in [*filter(None, [main]), *sorted(others, key=lambda info: info.path)]:
+    listed = [*filter(None, [main]), *sorted(others, key=lambda info: info.path)]
+    settings = _find_settings(listed, inside)
+    for info in listed:
         name = _relative(info.path, inside)
-        reason = _objection(info, name, take, len(taken))
+        reason = _objection(info, name, take, len(taken)) or settings.get(info.path)
         if reason is None and total + info.size > int(take.total_bytes):
             reason = f"more than {take.total_bytes} bytes in all"
         if reason is not None or name is None:
@@ -117,6 +120,15 @@ def _objection(info: FileInfo, name: str | None, take: Take, taken: int) -> str 
     if info.size > int(take.file_bytes):
         return f"{info.size} bytes, more than {take.file_bytes}"
     return None
+
+
+def _find_settings(listed: Sequence[FileInfo], inside: str) -> dict[str, str]:
+    """What git would run on the host, and why each is not taken. The folder is new: nothing of it is here yet."""
+    named = {tuple(name.split("/")): info.path for info in listed if (name := _relative(info.path, inside))}
+    verdicts = {parts: judge(parts, is_folder=False) for parts in named}
+    left = find_left_out((parts for parts, verdict in verdicts.items() if verdict == "hold"), lambda _: False)
+    left |= {parts for parts, verdict in verdicts.items() if verdict in ("leave", "index")}
+    return dict.fromkeys((named[parts] for parts in left), "a setting of git, which git would run here")
 
 
 def _relative(path: str, inside: str) -> str | None:

@@ -157,6 +157,28 @@ async def test_local_environment_is_isolated_and_brings_its_folder_back(tmp_path
     assert (tmp_path / "out.txt").read_text() == "out\n"
 
 
+@pytest.mark.needs_git
+async def test_settings_of_git_are_not_brought_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The user's next `git status` in the folder would run what they say."""
+    ran, work = tmp_path / "ran", tmp_path / "work"
+    subprocess.run(["git", "init", "-q", work], check=True)
+    before = (work / ".git/config").read_text()
+    environment = LocalEnvironment(work)
+    command = (
+        f"git config core.fsmonitor 'touch {ran}' && git -c user.name=n -c user.email=e@example.org "
+        "-c core.fsmonitor= commit -q --allow-empty -m inside"
+    )
+    await ask([SandboxShellTool(environment)], shell(command))
+    await environment.aclose()
+    assert (work / ".git/config").read_text() == before
+    told = subprocess.run(["git", "-C", work, "log", "--format=%s"], check=True, capture_output=True, text=True).stdout
+    assert told == "inside\n"
+    subprocess.run(["git", "-C", work, "status"], check=True, stdout=subprocess.DEVNULL)
+    assert not ran.exists()
+    assert "'.git/config'" in caplog.text
+    assert "git_settings=True" in caplog.text
+
+
 async def test_a_folder_is_brought_back_from_each_tenants_sandbox(tmp_path: Path) -> None:
     environment = EnvironmentBase(timeout=30, folder=tmp_path, env=Variable("settings"), workdir="/workspace")
     for tenant in ("one", "two"):

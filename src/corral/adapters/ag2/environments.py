@@ -48,6 +48,7 @@ class EnvironmentBase:
         max_output: int | None = None,
         folder: str | os.PathLike[str] | None = None,
         cleanup: bool = False,
+        git_settings: bool = False,
         **wishes: Any,
     ) -> None:
         if isinstance(timeout, bool) or not timeout > 0:
@@ -56,6 +57,7 @@ class EnvironmentBase:
         self.max_output = max_output
         self._folder = Path(folder) if folder is not None else None
         self._cleanup = cleanup
+        self._git_settings = git_settings
         self._filled: weakref.WeakSet[SandboxBase] = weakref.WeakSet()
         """Those that the folder was copied into."""
         if folder is not None:
@@ -99,10 +101,16 @@ class EnvironmentBase:
         self._filled.add(box)
 
     async def save(self) -> None:
-        """Copy the working folder back to the host's folder. Nothing if there is none, or no sandbox yet."""
+        """Copy the working folder back to the host's folder. Nothing if there is none, or no sandbox yet.
+
+        Git's settings and hooks, which the next git command there would run, stay as they are on the host, unless
+        `git_settings` was given; a warning names those that were left out.
+        """
         for box in list(self._filled):
             if self._folder is not None and not box.closed:
-                await box.files.download(box.spec.workdir, self._folder)
+                done = await box.files.download(box.spec.workdir, self._folder, git_settings=self._git_settings)
+                if done.left_out:
+                    log.warning("%s; git_settings=True copies them", done.describe())
 
     async def aclose(self) -> None:
         """Delete every sandbox. Idempotent. Raises: LeftBehindError for what could not be deleted."""
@@ -212,6 +220,7 @@ class DockerEnvironment(EnvironmentBase):
         auto_remove: bool = True,
         host_path: str | os.PathLike[str] | None = None,
         workdir: str = _WORKSPACE,
+        git_settings: bool = False,
     ) -> None:
         if not timeout >= 1:
             raise ValueError("`timeout` must be >= 1 second.")
@@ -225,6 +234,7 @@ class DockerEnvironment(EnvironmentBase):
         super().__init__(
             timeout=timeout,
             folder=host_path,
+            git_settings=git_settings,
             workdir=workdir,
             backend="docker",
             image=as_variable(image, "image"),
@@ -252,7 +262,8 @@ class LocalEnvironment(EnvironmentBase):
     """AG2's local environment, isolated here: the embedded engine, with no network and nothing of the host.
 
     With a `path`, that folder is copied in when the sandbox is made, and back when the environment is closed or the
-    program ends (unless `cleanup=True`); `save()` copies back at any time. What is deleted inside stays on the host.
+    program ends (unless `cleanup=True`); `save()` copies back at any time. What is deleted inside stays on the host,
+    and so do the host's own git settings and hooks (unless `git_settings=True`), which the next `git status` would run.
     AG2's own runs on the host itself, without isolation.
     """
 
@@ -267,12 +278,14 @@ class LocalEnvironment(EnvironmentBase):
         max_output: int = 100_000,
         env_vars: Mapping[str, str] | None = None,
         languages: tuple[str, ...] = ("python", "bash"),
+        git_settings: bool = False,
     ) -> None:
         self.languages = languages
         super().__init__(
             timeout=timeout,
             max_output=max_output,
             folder=path,
+            git_settings=git_settings,
             cleanup=cleanup if cleanup is not None else path is None,
             workdir=_WORKSPACE,
             env=dict(env_vars or {}),

@@ -42,7 +42,7 @@ def _limit_options(function: Any) -> Any:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[CANDIDATE…|CONTEST]")
+@click.argument("names", nargs=-1, metavar="[CANDIDATE…|CONTEST]", shell_complete=options.complete_file)
 @click.option("--objective", "-o", metavar="TEXT", help="What all of them are to do.")
 @click.option("--judge", metavar="NAME", help="rubric, default, or FILE.py:NAME.")
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Rounds; times are then medians. Default: 1.")

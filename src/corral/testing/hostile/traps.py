@@ -115,6 +115,42 @@ held("laid")
 )  # fmt: skip
 
 
+async def _bring_home(scene: Scene) -> Finding | None:
+    with tempfile.TemporaryDirectory(prefix="corral-trap-") as folder:
+        target = Path(folder) / "out"
+        try:
+            await scene.sandbox.files.download("project", target, max_bytes=4_000_000)
+            await scene.sandbox.files.download("project", target, max_bytes=4_000_000)  # as a folder does that is kept
+        except CorralError as error:
+            return held(f"refused: {error.code}")
+        came = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+        settings = [name for name in came if name.endswith(("/config", "/hooks/pre-commit"))]
+        if settings:
+            return breached(f"the host's git would run what these say: {', '.join(settings)}")
+        if "plain" not in came:
+            return unproven("the folder did not come")
+        return held(f"{len(came)} files came, and none of them is a setting of git")
+
+
+GIT_SETTINGS = Probe(
+    "leave-settings-of-git-in-a-folder-that-comes-back", "files", "escape",
+    "what makes git run programs stays in the sandbox",
+    """
+for folder in ("project/.git", "project/.GIT", "project/bare", "project/.git/modules/sub"):
+    for name in ("objects", "refs", "hooks"):
+        os.makedirs(f"{folder}/{name}", exist_ok=True)
+    files = {"HEAD": "ref: refs/heads/main", "config": "[core]\\nfsmonitor = id", "hooks/pre-commit": "id"}
+    for name, text in files.items():
+        with open(f"{folder}/{name}", "w") as file:
+            file.write(text)
+with open("project/plain", "w") as file:
+    file.write("plain")
+held("laid")
+""",
+    after=_bring_home,
+)  # fmt: skip
+
+
 async def _read_odd(scene: Scene) -> Finding | None:
     for name in ("odd/pipe", "odd/socket", "odd/sparse", "odd/zero", "odd/folder", "odd/loop"):
         started = time.monotonic()
@@ -310,4 +346,15 @@ held("ready")
     after=_forge_an_end, alone=True, timeout=60,
 )  # fmt: skip
 
-PROBES = (READ_LINKS, WRITE_LINKS, DOWNLOAD, READ_ODD, RACE, UNPACK, NAME_SERVICE, NAME_SERVICE_AS_ROOT, FORGED_RUN)
+PROBES = (
+    READ_LINKS,
+    WRITE_LINKS,
+    DOWNLOAD,
+    GIT_SETTINGS,
+    READ_ODD,
+    RACE,
+    UNPACK,
+    NAME_SERVICE,
+    NAME_SERVICE_AS_ROOT,
+    FORGED_RUN,
+)
