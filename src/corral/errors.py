@@ -6,7 +6,8 @@ CorralError
 │   └── VariableError (LookupError)           variables of an environment that the context does not have
 ├── BackendError                              the maker can't
 │   ├── BackendUnavailableError               this machine or service can't; the hint says how to get it
-│   │   └── RateLimitedError                  the service takes no more calls for now
+│   │   ├── RateLimitedError                  the service takes no more calls for now
+│   │   └── HostExhaustedError                this process, its user or the machine has no descriptors or memory left
 │   ├── UnknownBackendError (ValueError)      no such backend
 │   ├── CapabilityError (NotImplementedError) this backend has not got that power
 │   └── EnvironmentFullError                  an environment holds as many sandboxes as it may, and all are in use
@@ -119,6 +120,16 @@ class RateLimitedError(BackendUnavailableError):
     """The service takes no more calls for now, however often they were tried again."""
 
     code = "rate_limited"
+    retryable = True
+
+
+class HostExhaustedError(BackendUnavailableError):
+    """This process, its user or the machine has none left of something that Corral needs to reach a sandbox.
+
+    The sandbox may well be alive. The message says what is used up, the hint what to do.
+    """
+
+    code = "host_exhausted"
     retryable = True
 
 

@@ -70,7 +70,11 @@ class ExecResult:
     stdout_total_bytes: int = 0
     stderr_total_bytes: int = 0
     limit: str | None = None
-    """Which limit of the sandbox ended the program, where one did and `reason` does not say it (`disk`)."""
+    """Which limit of the sandbox ended the program, where one did and `reason` does not say it.
+
+    `disk`; `locks`: too many file locks; `pipes` and `descriptors`: too many pipes, or descriptors on their way through
+    sockets, while the user of the host was short of them.
+    """
 
     @property
     def stdout(self) -> str:
@@ -274,6 +278,11 @@ class Capabilities:
     powers: frozenset[str] = frozenset()
     """Optional powers, by the name of their protocol: `detach`, `pty`, `views`, `users`, `watch` …"""
     notes: tuple[str, ...] = ()
+    locks: Literal["hard", "soft", "none"] = "none"
+    """File locks, whose memory the kernel charges to nobody: at best they are counted now and then."""
+    shares: frozenset[str] = frozenset()
+    """What a sandbox has together with the host's user and its neighbours, and can disturb for them: `devices`, whose
+    nodes can be watched and locked, and `user`, the kernel's counters of one user."""
 
     @property
     def limits(self) -> Literal["hard", "soft"]:

@@ -50,11 +50,9 @@ class KnockOut:
 
 
 NO_FILTER = Edit("engine/perform.py", "    stage.seccomp.install()\n", "    pass\n")
-NO_NAMESPACE_LIMITS = Edit(
-    "engine/plan.py",
-    "LimitNamespaces(tuple({**USER_LIMITS, **(ROOTLESS_LIMITS if identity.rootless else {})}.items())),",
-    "LimitNamespaces(()),",
-)
+NO_NAMESPACE_LIMITS = Edit("engine/perform.py", "in (*limits.items(), *step.network):", "in step.network:")
+INIT = "engine/init.py"
+POLICY = "engine/seccomp/policy.py"
 
 KNOCK_OUTS = (
     KnockOut(
@@ -90,6 +88,7 @@ KNOCK_OUTS = (
         (
             Edit("engine/box.py", "    | syscalls.CLONE_NEWNET\n", ""),
             Edit("engine/plan.py", "        Loopback(),\n", ""),
+            Edit("engine/plan.py", "tuple(NETWORK_LIMITS.items())", "()"),
         ),
         ("connect-to-the-hosts-loopback", "connect-to-the-hosts-abstract-sockets", "connect-to-the-neighbours-port"),
     ),
@@ -98,6 +97,7 @@ KNOCK_OUTS = (
         (
             Edit("engine/box.py", "    | syscalls.CLONE_NEWNET\n", ""),
             Edit("engine/plan.py", "        Loopback(),\n", ""),
+            Edit("engine/plan.py", "tuple(NETWORK_LIMITS.items())", "()"),
         ),
         ("ask-the-clouds-metadata-service", "send-to-everybody", "tunnel-through-name-resolution"),
         says="nothing was sent",
@@ -226,6 +226,91 @@ KNOCK_OUTS = (
         (Edit("engine/plan.py", '        ReadOnly("root/dev"),\n', ""),),
         ("put-something-into-dev",),
         modes=("user",),
+    ),
+    KnockOut(
+        "the refusal of asynchronous input and output",
+        (Edit(POLICY, 'ENOSYS,\n        "one number for the whole', 'ALLOW,\n        "one number for the whole'),),
+        ("take-all-asynchronous-input-and-output",),
+    ),
+    KnockOut(
+        "the count of file locks",
+        (Edit(INIT, 'self._end_all("locks")', "pass"),),
+        ("pile-up-file-locks", "pile-up-file-locks-in-many-processes"),
+    ),
+    KnockOut(
+        "the refusal of locks that can't be counted",
+        (Edit(POLICY, "Case((Match(1, (36, 37, 38)),), EINVAL),", ""),),
+        ("hide-file-locks-from-whoever-counts-them",),
+        says="a lock of an open file",
+    ),
+    KnockOut(
+        "the refusal of processes that share their descriptors",
+        (Edit(POLICY, "Case((Match(0, (_CLONE_FILES,), _CLONE_FILES | _CLONE_THREAD),), EINVAL),", ""),),
+        ("hide-file-locks-from-whoever-counts-them",),
+        says="a process with our descriptors",
+    ),
+    KnockOut(
+        "the refusal of socket filters and flow labels",
+        (
+            Edit(POLICY, "Case((Match(1, (_SOL_SOCKET,)), Match(2, _SO_ATTACH)), ENOPROTOOPT),", ""),
+            Edit(POLICY, "Case((Match(1, (_SOL_IPV6,)), Match(2, (_IPV6_FLOWLABEL_MGR,))), ENOPROTOOPT),", ""),
+        ),
+        ("attach-filters-to-sockets", "lease-flow-labels"),
+    ),
+    KnockOut(
+        "device nodes of its own",
+        (Edit("engine/box.py", "            if shop.own_devices:\n", "            if False:\n"),),
+        ("watch-and-lock-the-devices-of-the-host",),
+        modes=("root",),
+    ),
+    KnockOut(
+        "masks of its own",
+        (Edit("engine/perform.py", 'syscalls.mount(f"{_MASKS}/0", ', 'syscalls.mount("/dev/null", '),),
+        ("watch-and-lock-what-covers-proc",),
+    ),
+    KnockOut(
+        "the look at what one user has but once",
+        (Edit(INIT, "self._end_all(short)", "pass"),),
+        ("put-descriptors-in-flight", "shrink-everybodys-pipes"),
+        modes=("user",),
+    ),
+    KnockOut(
+        "a small part of the user's inotify instances",
+        (Edit("engine/perform.py", "int(file.read()) // plan.SHARE", "int(file.read())"),),
+        ("use-up-inotify-instances",),
+        modes=("user",),
+    ),
+    KnockOut(
+        "limits for oneself only",
+        (Edit(POLICY, '"prlimit64": _PRLIMIT,', '"prlimit64": Rule(ALLOW),'),),
+        ("cripple-init-by-limits-and-priorities",),
+        modes=("user",),
+        says="prlimit",
+    ),
+    KnockOut(
+        "limits for oneself only, against root inside",
+        (Edit(POLICY, '"prlimit64": _PRLIMIT,', '"prlimit64": Rule(ALLOW),'),),
+        ("cripple-init-as-root-inside",),
+        modes=("root",),
+        says="prlimit",
+    ),
+    KnockOut(
+        "both halves of a pointer",
+        (Edit(POLICY, "Match(2, (0,)), Match(2, (0,), high=True)", "Match(2, (0,)),"),),
+        ("cripple-init-by-limits-and-priorities",),
+        modes=("user",),
+        says="odd pointer",
+    ),
+    KnockOut(
+        "the cover over what others may not read",
+        (Edit("engine/perform.py", "for path in stage.private:", "for path in ():"),),
+        ("read-what-the-host-keeps-from-others",),
+        modes=("root",),
+    ),
+    KnockOut(
+        "made-up counters and boot id",
+        (Edit("engine/plan.py", "tuple(MADE_UP_FILES.items())", "()"),),
+        ("tell-one-boot-of-the-host-from-another", "read-the-kernels-counters"),
     ),
     KnockOut(
         "the empty environment",

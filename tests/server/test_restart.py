@@ -95,7 +95,7 @@ def test_a_second_server_on_the_same_folder_refuses(own_server: ServedProcess) -
 def test_beyond_loopback_tls_or_a_word_is_needed(tmp_path: Path, host: str) -> None:
     command = [sys.executable, "-m", "corral.cli", "serve", "--host", host, "--data-dir", str(tmp_path)]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "--insecure" in refused.stderr
 
 

@@ -35,6 +35,7 @@ PINNED = [
     "GrepMatch",
     "GrepResult",
     "Image",
+    "HostExhaustedError",
     "InvalidCommandError",
     "JudgeError",
     "Language",

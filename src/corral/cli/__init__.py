@@ -41,9 +41,10 @@ def _open_closed_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
-    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: PTH123 - a descriptor has no path
-    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: PTH123
-    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: PTH123
+    # Python has no object for a stream that was closed. They stay open, as the usual ones do.
+    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def _set_up_log() -> None:

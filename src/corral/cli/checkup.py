@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from corral.cli.display import show_seconds, show_size
+from corral.cli.words import in_cli_words
 from corral.errors import CorralError
 from corral.languages import find_language, language_names
 from corral.sandbox import SandboxBase
@@ -105,7 +106,11 @@ async def _engine() -> tuple[list[Finding], bool]:
     try:
         engine = await asyncio.to_thread(report.examine, settings.default_data_folder())
     except (CorralError, OSError) as error:
-        hint = error.hint if isinstance(error, CorralError) else "CORRAL_DATA_DIR must be a folder that you may write"
+        hint = (
+            in_cli_words(error.hint)
+            if isinstance(error, CorralError)
+            else "CORRAL_DATA_DIR must be a folder that you may write"
+        )
         return [Finding("limits", "engine", "bad", _message(error), hint)], False
     findings = [_cgroups(engine)]
     for name, subject in (("memory", "memory"), ("pids", "processes"), ("cpu", "cpu")):
@@ -125,6 +130,13 @@ async def _engine() -> tuple[list[Finding], bool]:
         remedy = "--ephemeral is hard; as root with loop devices and mkfs.ext4 (package e2fsprogs) disks are too"
         text = "soft: measured about once a second; a single file is bounded by the kernel"
         findings.append(Finding("limits", "disk", "soft", text, remedy))
+    locks = "soft: counted four times a second, since the kernel charges them to nobody"
+    findings.append(Finding("limits", "file locks", "soft", locks))
+    if engine.own_devices:
+        findings.append(Finding("limits", "devices", "good", "nodes of its own for each sandbox"))
+    else:
+        text = "the host's nodes: programs inside can see when others open them, and lock them"
+        findings.append(Finding("limits", "devices", "soft", text, "as root, sandboxes have nodes of their own"))
     findings.append(Finding("limits", "syscalls", "good", f"seccomp allow list: {engine.seccomp}"))
     findings.append(Finding("limits", "network", "good", "none: a sandbox has loopback and nothing else"))
     return findings, True
@@ -170,7 +182,7 @@ async def _try(tell: Tell) -> tuple[list[Finding], bool]:
             tell("looking for languages inside …")
             return [Finding("sandboxes", "embedded", "good", text), *await _languages(box)], True
     except (CorralError, OSError) as error:
-        hint = error.hint if isinstance(error, CorralError) else ""
+        hint = in_cli_words(error.hint) if isinstance(error, CorralError) else ""
         return [Finding("sandboxes", "embedded", "bad", _message(error), hint)], False
 
 

@@ -18,6 +18,9 @@ _CODES: dict[Style, str] = {"bold": "1", "dim": "2", "red": "31", "green": "32",
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _PAINT = re.compile(r"\x1b\[[0-9;]*m")
 
+_LEAST_COLUMNS = 8
+"""A column is not cut to less."""
+
 Alignment = Literal["left", "right"]
 
 
@@ -77,7 +80,11 @@ def table(
     rows: Sequence[Sequence[str]], *, headers: Sequence[str] = (), align: Sequence[Alignment] = (), indent: int = 0,
     limit: int | None = None,
 ) -> list[str]:  # fmt: skip
-    """Lines with columns that stand below each other; the last one is cut to what fits (`limit`, else the terminal)."""
+    """Lines with columns that stand below each other, the last one cut to what fits (`limit`, else the terminal).
+
+    If that is not enough on a terminal, the widest others are cut too, so that no line wraps. The first column, where
+    ids stand, stays whole.
+    """
     if not rows:
         return []
     everything = [list(row) for row in ([headers, *rows] if headers else rows)]
@@ -87,14 +94,27 @@ def table(
     sizes = [max(width(row[index]) for row in everything) for index in range(count)]
     sides: list[Alignment] = [align[index] if index < len(align) else "left" for index in range(count)]
     room = (limit or columns()) - indent - sum(sizes[:-1]) - 2 * (count - 1)
-    sizes[-1] = min(sizes[-1], max(8, room))
+    sizes[-1] = min(sizes[-1], max(_LEAST_COLUMNS, room))
+    if limit is not None or sys.stdout.isatty():  # whoever reads a pipe may look for a whole name
+        _narrow(sizes, over=max(0, sizes[-1] - room))
     lines = []
     for number, row in enumerate(everything):
-        cells = [*row[:-1], cut(row[-1], sizes[-1])]
+        cells = [row[0], *(cut(cell, size) for cell, size in zip(row[1:-1], sizes[1:-1], strict=True))]
+        cells += [cut(row[-1], sizes[-1])] if count > 1 else []
         line = "  ".join(pad(cell, size, side) for cell, size, side in zip(cells, sizes, sides, strict=True))
         line = " " * indent + line.rstrip()
         lines.append(paint(line, "dim") if headers and number == 0 else line)
     return lines
+
+
+def _narrow(sizes: list[int], *, over: int) -> None:
+    """Take what is too much from the widest columns between the first and the last."""
+    while over > 0 and len(sizes) > 2:
+        widest = max(range(1, len(sizes) - 1), key=sizes.__getitem__)
+        if sizes[widest] <= _LEAST_COLUMNS:
+            return
+        sizes[widest] -= 1
+        over -= 1
 
 
 def show_size(count: int | float | None) -> str:

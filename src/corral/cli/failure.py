@@ -3,7 +3,7 @@
 | code | meaning |
 |---|---|
 | 1 | Corral could not do what was asked |
-| 2 | the command line itself is wrong |
+| 2 | the command line is wrong: a flag, a value, or what they ask for together |
 | 70 | a bug of ours |
 | 124 | the program was out of time (`run`, `exec`) |
 | 125 | the sandbox failed, not the program in it (`run`, `exec`, `shell`) |
@@ -21,7 +21,8 @@ import traceback
 import click
 
 from corral.cli.display import paint, plain
-from corral.errors import CorralError, EngineFaultError
+from corral.cli.words import begin_in_cli_words, in_cli_words
+from corral.errors import CorralError, EngineFaultError, SpecError, UnknownBackendError
 
 ERROR, USAGE, BUG, SANDBOX, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 70, 125, 130, 141, 143
 
@@ -53,6 +54,8 @@ def report(error: BaseException) -> int:
         return _report_usage(error)
     if isinstance(error, CorralError):
         hint = error.hint
+        if isinstance(error, SpecError | UnknownBackendError):
+            exit_code = USAGE  # whoever finds it, click or we
         if isinstance(error, EngineFaultError) and not hint:
             hint = "this is a bug of Corral: please report it, with what CORRAL_DEBUG=1 prints"
         say(error.message, hint=hint)
@@ -84,9 +87,9 @@ def _report_usage(error: click.ClickException) -> int:
 
 def say(message: str, *, hint: str = "") -> None:
     """The one form that errors have."""
-    lines = f"{paint('corral: error:', 'red', 'bold', stream=sys.stderr)} {plain(message)}\n"
+    lines = f"{paint('corral: error:', 'red', 'bold', stream=sys.stderr)} {plain(begin_in_cli_words(message))}\n"
     if hint:
-        lines += f"{paint('hint:', 'cyan', stream=sys.stderr)} {plain(hint)}\n"
+        lines += f"{paint('hint:', 'cyan', stream=sys.stderr)} {plain(in_cli_words(hint))}\n"
     try:
         sys.stdout.flush()
         sys.stderr.write(lines)

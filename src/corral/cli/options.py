@@ -73,6 +73,18 @@ def complete_sandbox(context: click.Context, parameter: click.Parameter, incompl
     return [item for item in items if str(item.value).startswith(incomplete)]
 
 
+def complete_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files and folders of this machine, which the shell itself finds."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_end(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """One end of a copy: files; or, where no file begins like that, the sandboxes that live."""
+    if not incomplete or "/" in incomplete or any(path.name.startswith(incomplete) for path in Path().iterdir()):
+        return complete_file(context, parameter, incomplete)
+    return [CompletionItem(f"{item.value}:") for item in complete_sandbox(context, parameter, incomplete)]
+
+
 async def _list(backend: Any) -> Any:
     return await backend.list()
 
@@ -184,7 +196,7 @@ def wish_options(function: F) -> F:
         setting_option("workdir", "-w", metavar="PATH"),
         click.option("--package", "-p", "packages", multiple=True, metavar="NAME",
                      help="A Python package, as for pip; fetched on the host, shown read-only."),
-        setting_option("venv", metavar="DIR"),
+        setting_option("venv", metavar="DIR", shell_complete=complete_file),
         click.option("--ephemeral", is_flag=True, help="Keep what is written in memory instead of on disk."),
     )):  # fmt: skip
         function = option(function)

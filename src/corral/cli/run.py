@@ -41,7 +41,7 @@ class Job:
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("words", nargs=-1, metavar="[FILE|-] [-- ARGS…]")
+@click.argument("words", nargs=-1, metavar="[FILE|-] [-- ARGS…]", shell_complete=options.complete_file)
 @click.option("--code", "-c", metavar="CODE", help="Run this text instead of a file.")
 @options.language_option
 @options.backend_option

@@ -202,8 +202,8 @@ async def _start(
 
 
 @sandbox.command()
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
+@click.argument("source", metavar="SRC", shell_complete=options.complete_end)
+@click.argument("target", metavar="DST", shell_complete=options.complete_end)
 @options.git_settings_option
 @options.backend_option
 def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> int:

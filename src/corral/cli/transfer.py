@@ -122,6 +122,8 @@ async def copy_out(
             await asyncio.to_thread(write_all, 1, chunk)
         return meter.bytes, DownloadResult()
     goal = _find_goal(target, "" if source.endswith(("/.", "/")) else info.name)
+    if not goal.parent.is_dir():
+        raise SpecError(f"there is no folder {os.fspath(goal.parent)!r} here", hint="make it first; nothing was copied")
     if info.is_folder:
         meter = Meter(info.name)
         left_out = await transfer.unpack_to_host(
@@ -140,7 +142,10 @@ async def copy_out(
 
 
 def _find_goal(target: str, name: str) -> Path:
-    """Where it goes: into a folder that is there by its own name, which comes from inside and is not trusted."""
+    """Where it goes: into a folder that is there by its own name, which comes from inside and is not trusted.
+
+    Only what was named is made: a folder that is not there is no place to put something into.
+    """
     goal = Path(target)
     if (goal.is_dir() or target.endswith("/")) and name not in ("", ".", "..", "/") and "/" not in name:
         return goal / name

@@ -17,14 +17,15 @@ from corral.engine.client import check, receive_within
 from corral.engine.errors import SetupError, UnsupportedError
 from corral.engine.init import Init
 from corral.engine.layers import LayerStore
-from corral.engine.perform import Stage, open_layer, perform
-from corral.engine.plan import OpenLayer, layer_name, plan_sandbox
+from corral.engine.perform import DEVICE_LAYER, Stage, make_devices, open_layer, perform
+from corral.engine.plan import OpenLayer, layer_name, plan_sandbox, shown_by_host
+from corral.engine.private import find_private
 from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, UID_RANGE_SIZE, Identity, Layer, Recipe
 from corral.engine.sampling import DiskWatch
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, read_state, write_state
 from corral.engine.storage import FolderStorage, LoopStorage, Storage, mount_layer
-from corral.engine.uidrange import UidRange, claim_range, make_shift
+from corral.engine.uidrange import UidRange, claim_range, lock_folder, make_shift
 
 _SETUP_SECONDS = 20.0
 _INIT_SECONDS = 5.0
@@ -50,6 +51,8 @@ class Workshop:
     seccomp: Prepared
     idmapped: bool = True
     """Whether lowers can be shifted into a user namespace (found out at the first sandbox)."""
+    own_devices: bool = False
+    """Whether device nodes can be made for each sandbox."""
 
 
 @dataclass(slots=True)
@@ -105,6 +108,8 @@ class Box:
         if self.disk_fd is not None:
             os.close(self.disk_fd)
             self.disk_fd = None
+        if self.disk_watch is not None:
+            self.disk_watch.close()
         self.group.close()
         self.host.close()
         for descriptor in (self.pid_fd, self.lock_fd):
@@ -269,6 +274,15 @@ def _start_init(
     return pid
 
 
+def can_make_devices() -> bool:
+    """Whether this process may make device nodes that work: found out by trying."""
+    try:
+        os.close(make_devices(os.geteuid()))
+    except OSError:
+        return False
+    return True
+
+
 NAMESPACE_HINT = (
     "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1 and user.max_user_namespaces>0; on "
     "Ubuntu 23.10 or later also kernel.apparmor_restrict_unprivileged_userns=0 or an AppArmor profile), or run as root"
@@ -292,7 +306,7 @@ def _be_init(
             os.setgroups([])
             os.setresuid(0, 0, 0)
         group_fd, oom_fd = given.pop("group", None), given.pop("oom", None)
-        stage = Stage(recipe, identity, shop.seccomp, given)
+        stage = Stage(recipe, identity, shop.seccomp, given, private=tuple(message["private"]))
         perform(plan_sandbox(recipe, identity), stage)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of ids has cleared it
@@ -334,6 +348,8 @@ def _guide_setup(
         group.attach(pid)
         if not identity.rootless:
             descriptors.update(_open_layers(shop, recipe, identity, pid))
+            if shop.own_devices:
+                descriptors[DEVICE_LAYER] = make_devices(identity.outer_uid)
         if group.unified_fd is not None:
             descriptors["group"] = os.dup(group.unified_fd)
         oom_file = group.out_of_memory_file()
@@ -341,7 +357,8 @@ def _guide_setup(
             descriptors["oom"] = os.open(oom_file, os.O_RDONLY | os.O_CLOEXEC)
         names = list(descriptors)
         memory_limited = "memory" in group.limited
-        message = {"fds": names, "memory_limited": memory_limited}
+        private = [] if identity.rootless else _find_private(shop, recipe)
+        message = {"fds": names, "memory_limited": memory_limited, "private": private}
         wire.send(host, message, tuple(descriptors.values()))
     except OSError as error:
         raise SetupError(f"{error.strerror or error}", step="prepare", errno=error.errno or 0) from error
@@ -356,6 +373,12 @@ def _guide_setup(
             errno=int(answer.get("errno", 0)),
             hint=_setup_hint(answer),
         )
+
+
+def _find_private(shop: Workshop, recipe: Recipe) -> list[str]:
+    """What the host keeps from others in the folders that every sandbox shows."""
+    kept_in = lock_folder() or shop.data.path
+    return [f"{tree}/{path}" for tree in shown_by_host(recipe) for path in find_private(tree, kept_in)]
 
 
 def _setup_hint(answer: wire.Message) -> str:

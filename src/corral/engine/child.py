@@ -22,6 +22,7 @@ from corral.engine.recipe import CODE_GID, CODE_UID
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these, and what is ignored stays so over execve; handlers do not."""
+_DEVICES: Final = "/dev"
 _SHARED_MEMORY: Final = "/dev/shm"
 
 
@@ -130,7 +131,8 @@ def _restrict_view(program: Program) -> None:
         if path != "/":
             syscalls.mount(path, path, "", syscalls.MS_BIND | syscalls.MS_REC)
         for mounted in _mounts_below(path):
-            syscalls.mount("", mounted, "", syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | kept)
+            flags = kept if mounted != _DEVICES else syscalls.MS_NOSUID | syscalls.MS_NOEXEC  # its nodes go on working
+            syscalls.mount("", mounted, "", syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | flags)
     _hold_folders(program)
     for path in program.hidden:
         if os.path.realpath(path) == "/":
@@ -180,7 +182,7 @@ def _mounts_below(path: str) -> list[str]:
             target, kind = _unescape(words[4]), line.partition(" - ")[2].split()[0]
             if target.startswith(prefix) and kind in ("overlay", "tmpfs") and not target.startswith("/proc/"):
                 found.append(target)
-    # /dev itself is read-only from the beginning, and as a bind mount without devices it would be of no use.
+    # What is mounted in /dev, but for shared memory, is read-only from the beginning or has to be written.
     return [
         target for target in dict.fromkeys(found) if target in (path, _SHARED_MEMORY) or not target.startswith("/dev/")
     ]

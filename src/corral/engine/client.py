@@ -13,7 +13,7 @@ from pathlib import Path
 
 from corral.engine import wire
 from corral.engine.datafolder import secure
-from corral.engine.errors import GoneError, RefusedError, SetupError, UnsupportedError
+from corral.engine.errors import GoneError, RefusedError, SetupError, UnsupportedError, explain_shortage
 
 _START_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 15.0
@@ -155,14 +155,22 @@ class AnswerSocket(socket.socket):
 
 
 def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...]) -> socket.socket:
-    """Send a request with an answer socket. Raises: GoneError when nobody listens any more."""
-    plain, theirs = wire.make_pair()
+    """Send a request with an answer socket.
+
+    Raises:
+        GoneError: nobody listens any more.
+        ExhaustedError: it can't be sent for want of descriptors or memory on this side.
+    """
+    try:
+        plain, theirs = wire.make_pair()
+    except OSError as error:
+        raise explain_shortage(error) or error from error
     ours = AnswerSocket(fileno=plain.detach())
     try:
         wire.send(peer, message, (theirs.fileno(), *descriptors))
     except OSError as error:
         ours.close()
-        raise GoneError("the other side is gone") from error
+        raise explain_shortage(error) or GoneError("the other side is gone") from error
     finally:
         theirs.close()
     return ours

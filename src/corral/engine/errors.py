@@ -5,11 +5,15 @@ EngineError
 │   └── UnsafeFolderError the data folder is not ours alone, or can't be made
 ├── SetupError            a step of the plan failed; `step` names it
 ├── GoneError             the sandbox or its process on the other side is no more
+├── ExhaustedError        this process, its user or the machine has none left of something that the engine needs
 ├── ProtocolError         the other side sent something that it never should
 └── RefusedError          the request itself is wrong (`code` says in what way)
 """
 
 from __future__ import annotations
+
+import errno
+from typing import Final
 
 
 class EngineError(Exception):
@@ -39,6 +43,33 @@ class SetupError(EngineError):
 
 class GoneError(EngineError):
     """The sandbox has ended, or its init no longer answers."""
+
+
+class ExhaustedError(EngineError):
+    """The other side may well be there: it can't be spoken to for want of descriptors or memory on this side."""
+
+
+def explain_shortage(error: OSError) -> ExhaustedError | None:
+    """What an error of the kernel says is used up, and what to do; None for an error of another kind."""
+    if error.errno not in _SHORTAGES:
+        return None
+    text, hint = _SHORTAGES[error.errno]
+    return ExhaustedError(text, hint=hint)
+
+
+_SHORTAGES: Final = {
+    errno.EMFILE: (
+        "this process has no file descriptors left",
+        "close what is not needed any more, or raise the limit (`ulimit -n`)",
+    ),
+    errno.ENFILE: ("this machine has no open files left", "end what holds them, or raise the sysctl fs.file-max"),
+    errno.ETOOMANYREFS: (
+        "this user has too many file descriptors on their way between processes",
+        "end the program, perhaps in a sandbox, that sends them and never receives; or raise the limit (`ulimit -Hn`)",
+    ),
+    errno.ENOBUFS: ("this machine has no memory left for sockets", "end what holds it, and try again"),
+    errno.ENOMEM: ("this machine has no kernel memory left", "end what holds it, and try again"),
+}
 
 
 class ProtocolError(EngineError):

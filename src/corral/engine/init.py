@@ -21,7 +21,8 @@ from corral.engine import syscalls, wire
 from corral.engine.agent.worker import serve_files
 from corral.engine.call import Call, CallRefusedError
 from corral.engine.child import Program, program_steps
-from corral.engine.errors import ProtocolError
+from corral.engine.counting import LOOK_SECONDS, LockWatch, SharedWatch
+from corral.engine.errors import ExhaustedError, ProtocolError
 from corral.engine.pausing import Pausing
 from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID, Limits
@@ -53,6 +54,8 @@ class Init:
         self._pausing = Pausing(self._trees)
         self._soft = not memory_limited
         self._memory = MemoryWatch(stage.recipe.limits.memory_bytes) if self._soft else None
+        self._locks = LockWatch(stage.locks_fd) if stage.locks_fd is not None else None
+        self._shared = SharedWatch() if stage.identity.rootless else None
         program_steps(stage, CODE_UID, CODE_GID)  # before any fork, so that no child has to work it out
         # Whether code runs under our own uid, and can therefore stop and kill our helpers.
         self._uid_shared = stage.identity.rootless
@@ -159,6 +162,8 @@ class Init:
     def _hear(self, control: socket.socket) -> None:
         try:
             received = wire.receive(control)
+        except ExhaustedError:
+            return  # whoever asked hears that its channel is closed
         except ProtocolError:
             received = None
         if received is None:
@@ -347,8 +352,8 @@ class Init:
         waits = [60.0]
         now = time.monotonic()
         waits += [call.deadline - now for call in self._calls.values() if call.deadline is not None]
-        if (self._calls or self._unfinished) and (self._uid_shared or self._memory is not None):
-            waits.append(_LOOK_SECONDS)
+        if self._calls or self._unfinished:
+            waits.append(_LOOK_SECONDS if self._uid_shared or self._memory is not None else LOOK_SECONDS)
         return max(0.0, min(waits))
 
     def _look_at_clocks(self) -> None:
@@ -360,8 +365,16 @@ class Init:
         if self._calls or self._unfinished:
             if self._memory is not None:
                 self._memory.look(now)
+            self._look_at_counters(now)
             if self._uid_shared and not self._pausing.still:
                 self._trees.wake_helpers()
+
+    def _look_at_counters(self, now: float) -> None:
+        """What the kernel charges to nobody: the programs of a sandbox that holds too much of it are ended."""
+        if self._locks is not None and self._locks.look(now):
+            self._end_all("locks")
+        if self._shared is not None and (short := self._shared.look(now)) is not None:
+            self._end_all(short)
 
     def _start_agent(self, channel_fd: int) -> None:
         """Fork the file agent: it acts on files as the code's user, and the code can't signal it (own uid as root)."""

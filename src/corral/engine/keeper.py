@@ -22,10 +22,11 @@ from typing import Any, NoReturn
 from corral.engine import sweep, syscalls, wire
 from corral.engine.box import Box
 from corral.engine.client import ask, receive_within
-from corral.engine.errors import EngineError, ProtocolError
+from corral.engine.errors import EngineError, ExhaustedError, ProtocolError
 from corral.engine.keptlog import KeptLog
 from corral.engine.keptrecords import KeptRecords
 from corral.engine.powers import OPERATIONS, Powers
+from corral.engine.sampling import WALKING_SECONDS
 from corral.engine.state import SOCKET_NAME, DataFolder, read_state, write_state
 
 VERSION = 1
@@ -156,7 +157,9 @@ class Keeper:
         if self._again:
             return 0.0
         now = time.monotonic()
-        return max(0.0, min([_LOOK_SECONDS, *(moment - now for moment, _ in self._timers.values())]))
+        walking = self._box.disk_watch is not None and self._box.disk_watch.walking
+        look = WALKING_SECONDS if walking else _LOOK_SECONDS
+        return max(0.0, min([look, *(moment - now for moment, _ in self._timers.values())]))
 
     def _ring(self) -> None:
         now = time.monotonic()
@@ -166,7 +169,7 @@ class Keeper:
 
     def _look_around(self) -> None:
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS / 10:
+        if now - self._looked < WALKING_SECONDS:
             return  # a flood of output turns the loop much faster than there is anything to see here
         self._looked = now
         over = self._deadline is not None and now >= self._deadline
@@ -226,7 +229,7 @@ class Keeper:
     def _hear(self, connection: socket.socket) -> None:
         try:
             received = wire.receive(connection)
-        except BlockingIOError:
+        except (BlockingIOError, ExhaustedError):
             return
         except ProtocolError:
             received = None

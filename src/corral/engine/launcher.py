@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -18,13 +19,14 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.engine import cgroup, sweep, syscalls, wire
-from corral.engine.box import Box, Resting, Workshop, make_box
+from corral.engine.box import Box, Resting, Workshop, can_make_devices, make_box
 from corral.engine.client import receive_within
-from corral.engine.errors import EngineError, GoneError, ProtocolError, RefusedError, SetupError
+from corral.engine.errors import EngineError, ExhaustedError, GoneError, ProtocolError, RefusedError, SetupError
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
 from corral.engine.powers import OPERATIONS, Powers
 from corral.engine.recipe import Recipe, Tree
+from corral.engine.sampling import WALKING_SECONDS, next_in_turn
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, lock, read_state
 from corral.engine.storage import choose
@@ -84,6 +86,8 @@ class Launcher:
     def _hear(self) -> None:
         try:
             received = wire.receive(self._client)
+        except ExhaustedError:
+            return  # whoever asked hears that its answer socket is closed
         except ProtocolError:
             received = None
         if received is None:
@@ -120,6 +124,7 @@ class Launcher:
                 "storage": shop.storage.kind,
                 "hard_disk": shop.storage.hard,
                 "limited": sorted(shop.hierarchy.limited),
+                "own_devices": shop.own_devices,
                 "trees": "cgroup" if shop.hierarchy.unified is not None else "subreaper",
                 "pid": os.getpid(),
                 "uid_locks": not shop.root or has_lock_folder(),
@@ -261,15 +266,18 @@ class Launcher:
             box.kill()
 
     def _patience(self) -> float:
-        watched = any(box.disk_watch for box in self._boxes.values())
-        return _DISK_LOOK_SECONDS if watched else 60.0
+        watches = [box.disk_watch for box in self._boxes.values() if box.disk_watch is not None]
+        if any(watch.walking for watch in watches):
+            return WALKING_SECONDS
+        return _DISK_LOOK_SECONDS if watches else 60.0
 
     def _look_at_disks(self) -> None:
         now = time.monotonic()
-        for box in self._boxes.values():
-            if box.disk_watch is not None and box.disk_watch.look(now):
-                with contextlib.suppress(OSError):
-                    wire.send(box.host, {"op": "disk_full"}, wait=False)
+        watched = {box.disk_watch: box for box in self._boxes.values() if box.disk_watch is not None}
+        watch = next_in_turn(watched, now)
+        if watch is not None and watch.look(now):
+            with contextlib.suppress(OSError):
+                wire.send(watched[watch].host, {"op": "disk_full"}, wait=False)
 
     def _reap_helpers(self) -> None:
         inits = {box.pid for box in self._boxes.values()}
@@ -300,7 +308,9 @@ def open_workshop(data_path: str) -> Workshop:
     sweep.discard_dead(data)
     LayerStore(data).collect()
     sweep.delete_in_background(data)
-    return Workshop(data, root, cgroup.detect(), choose(data_path, root=root), Prepared())
+    return Workshop(
+        data, root, cgroup.detect(), choose(data_path, root=root), Prepared(), own_devices=root and can_make_devices()
+    )
 
 
 def main(client_fd: int, settings: dict[str, Any]) -> None:
@@ -311,6 +321,8 @@ def main(client_fd: int, settings: dict[str, Any]) -> None:
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the program; we follow when it is gone
     os.umask(0o022)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each sandbox takes some descriptors
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
     syscalls.set_process_name("corral-launcher")
     hide_arguments()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import resource
 import socket
+import stat
 import struct
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +20,11 @@ from corral.engine.errors import SetupError
 from corral.engine.recipe import Identity, Recipe
 from corral.engine.seccomp.install import Prepared
 
+DEVICE_LAYER = "dev"
+"""Under this name the launcher hands over the device nodes it made."""
+_MASKS = "m"
+_NO_LINKS = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH
+_ROOM_FOR_US = 1024
 _STAGING = "/tmp"  # exists on every Linux; covered by our own tmpfs in our own mount namespace
 
 
@@ -29,6 +37,10 @@ class Stage:
     seccomp: Prepared
     layers: dict[str, int] = field(default_factory=dict)
     """Detached mounts by short name. As root the launcher fills it; otherwise OpenLayer does."""
+    private: tuple[str, ...] = ()
+    """What the host keeps from its other users, by its path inside; the launcher knows."""
+    locks_fd: int | None = None
+    """The list of file locks in this PID namespace, opened before it was covered."""
     plans: dict[str, list[plan.Step]] = field(default_factory=dict)
     """Plans of programs by user, kept because each program needs the same one."""
 
@@ -86,7 +98,7 @@ def _attach(step: plan.Attach, stage: Stage) -> None:
 
 
 def _tmpfs(step: plan.Tmpfs, stage: Stage) -> None:
-    flags = syscalls.MS_NOSUID | (syscalls.MS_NODEV if step.target != "root/dev" else 0)
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     if not step.executable:
         flags |= syscalls.MS_NOEXEC
     syscalls.mount(
@@ -111,21 +123,36 @@ def _overlay(step: plan.Overlay, stage: Stage) -> None:
 def _proc(step: plan.Proc, stage: Stage) -> None:
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
     syscalls.mount("proc", step.target, "proc", flags, "hidepid=2")
+    with contextlib.suppress(FileNotFoundError):  # a kernel without file locks
+        stage.locks_fd = os.open(f"{step.target}/locks", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _limit_namespaces(step: plan.LimitNamespaces, stage: Stage) -> None:
-    for name, value in step.values:
+    limits = dict(step.values)
+    for name, whole in step.shared:
+        with open(f"root/proc/sys/{whole}") as file:
+            limits[name] = min(limits[name], max(1, int(file.read()) // plan.SHARE))
+    for name, value in (*limits.items(), *step.network):
         try:
-            with open(f"root/proc/sys/user/{name}", "w") as file:
+            with open(f"root/proc/sys/{'net' if '/' in name else 'user'}/{name}", "w") as file:
                 file.write(str(value))
         except FileNotFoundError:
             continue  # a kernel without this kind of namespace has nothing to limit
 
 
 def _mask_proc(step: plan.MaskProc, stage: Stage) -> None:
+    os.mkdir(_MASKS)
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    syscalls.mount("tmpfs", _MASKS, "tmpfs", flags, "mode=0755,size=64k,nr_inodes=64")
+    texts = {name: str(uuid.uuid4()) if text == plan.RANDOM_ID else text for name, text in step.made_up}
+    for number, text in enumerate(("", *texts.values())):
+        with open(os.open(f"{_MASKS}/{number}", os.O_CREAT | os.O_WRONLY, 0o444), "w") as file:
+            file.write(text + "\n" if text else "")
+    os.mkdir(f"{_MASKS}/folder", 0o555)
+    _remount_read_only(_MASKS, flags)  # and so is each file of it, wherever it is shown
     for name in step.files:
         if os.path.exists(f"root/proc/{name}"):
-            syscalls.mount("/dev/null", f"root/proc/{name}", "", syscalls.MS_BIND)
+            syscalls.mount(f"{_MASKS}/0", f"root/proc/{name}", "", syscalls.MS_BIND)
     for name in step.folders:
         if os.path.isdir(f"root/proc/{name}"):
             flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
@@ -134,19 +161,73 @@ def _mask_proc(step: plan.MaskProc, stage: Stage) -> None:
         path = f"root/proc/{name}"
         syscalls.mount(path, path, "", syscalls.MS_BIND | syscalls.MS_REC)
         _remount_read_only(path, syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+    for number, name in enumerate(texts, 1):
+        if os.path.exists(f"root/proc/{name}"):
+            syscalls.mount(f"{_MASKS}/{number}", f"root/proc/{name}", "", syscalls.MS_BIND)
+
+
+def _cover_private(step: plan.CoverPrivate, stage: Stage) -> None:
+    root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for path in stage.private:
+            try:
+                # What was written here before may have put a link in the way, and then hides it as well.
+                found = syscalls.openat2(root, os.fsencode(path).lstrip(b"/"), os.O_PATH, resolve=_NO_LINKS)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    continue
+                raise
+            try:
+                cover = "folder" if stat.S_ISDIR(os.fstat(found).st_mode) else "0"
+                syscalls.mount(f"{_MASKS}/{cover}", f"root/proc/self/fd/{found}", "", syscalls.MS_BIND)
+            finally:
+                os.close(found)
+    finally:
+        os.close(root)
+
+
+def make_devices(owner: int) -> int:
+    """A file system with device nodes of a sandbox's own, as a descriptor; `owner` is root inside.
+
+    Raises:
+        OSError: this process may not make any. Only the host's root may, and not in every container.
+    """
+    options = {"mode": "0755", "size": "65536", "nr_inodes": "64", "uid": str(owner), "gid": str(owner)}
+    attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
+    mount_fd = syscalls.make_filesystem_mount("tmpfs", "tmpfs", options=options, attributes=attributes)
+    try:
+        for name, numbers in plan.DEVICES.items():
+            os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(*numbers), dir_fd=mount_fd)
+            os.chmod(name, 0o666, dir_fd=mount_fd)  # whatever the umask says
+            os.chown(name, owner, owner, dir_fd=mount_fd)
+        os.close(os.open("null", os.O_RDWR | os.O_CLOEXEC, dir_fd=mount_fd))  # some containers refuse only this
+    except BaseException:
+        os.close(mount_fd)
+        raise
+    return mount_fd
 
 
 def _devices(step: plan.Devices, stage: Stage) -> None:
-    for name in step.names:
-        path = f"{step.target}/{name}"
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666))
-        syscalls.mount(f"/dev/{name}", path, "", syscalls.MS_BIND)
+    nodes = stage.layers.pop(DEVICE_LAYER, None) if step.own else None
+    if nodes is not None:
+        syscalls.move_mount(nodes, step.target)
+        os.close(nodes)
+    else:
+        flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+        syscalls.mount("tmpfs", step.target, "tmpfs", flags, "mode=0755,size=65536,nr_inodes=64")
+        for name in step.names:
+            path = f"{step.target}/{name}"
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666))
+            syscalls.mount(f"/dev/{name}", path, "", syscalls.MS_BIND)
     for name, goal in step.links:
         os.symlink(goal, f"{step.target}/{name}")
     os.mkdir(f"{step.target}/pts", 0o755)
     os.mkdir(f"{step.target}/shm", 0o1777)
     flags = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
-    syscalls.mount("devpts", f"{step.target}/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620,max=256")
+    options = f"newinstance,ptmxmode=0666,mode=0620,max={step.terminals}"
+    syscalls.mount("devpts", f"{step.target}/pts", "devpts", flags, options)
 
 
 def _read_only(step: plan.ReadOnly, stage: Stage) -> None:
@@ -214,6 +295,9 @@ def _resource_limits(step: plan.ResourceLimits, stage: Stage) -> None:
     for name, value in step.values:
         kind = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(kind)
+        if name == "NOFILE" and hard != resource.RLIM_INFINITY:
+            # So that, with one user id, ours stays the higher: see `wire`.
+            hard = max(hard - _ROOM_FOR_US, hard // 2)
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (allowed, allowed))
 
@@ -266,6 +350,7 @@ _PERFORMERS: dict[type[plan.Step], Callable[[Any, Stage], None]] = {
     plan.Proc: _proc,
     plan.LimitNamespaces: _limit_namespaces,
     plan.MaskProc: _mask_proc,
+    plan.CoverPrivate: _cover_private,
     plan.Devices: _devices,
     plan.ReadOnly: _read_only,
     plan.Pivot: _pivot,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 
 from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Limits, Recipe
 
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+"""Name → the kernel's numbers for it."""
 DEVICE_LINKS = {
     "fd": "/proc/self/fd",
     "stdin": "/proc/self/fd/0",
@@ -51,9 +52,25 @@ MASKED_FILES = (
     "dma",
     "locks",
     "allocinfo",
+    "cgroups",
+    "consoles",
+    "mdstat",
+    "misc",
 )
 MASKED_FOLDERS = ("acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "pressure", "scsi", "sysvipc", "tty")
 READ_ONLY_FOLDERS = ("sys",)
+# Files of /proc that count what happens on the whole machine, or tell one boot of it from another, but that programs
+# expect to be there: what they read instead. A boot id is made up for each sandbox.
+RANDOM_ID = "a random id"
+MADE_UP_FILES = {
+    "sys/fs/aio-nr": "0",
+    "sys/fs/dentry-state": "0\t0\t45\t0\t0\t0",
+    "sys/fs/file-nr": "0\t0\t9223372036854775807",
+    "sys/fs/inode-nr": "0\t0",
+    "sys/fs/inode-state": "0\t0\t0\t0\t0\t0\t0",
+    "sys/kernel/pty/nr": "0",
+    "sys/kernel/random/boot_id": RANDOM_ID,
+}
 # 0 makes the kernel refuse; seccomp refuses as well. Init itself makes a mount namespace for a restricted view.
 USER_LIMITS = {
     "max_user_namespaces": 0,
@@ -69,8 +86,16 @@ USER_LIMITS = {
 }
 
 
-# Rootless, these are taken from what the host's user has: a sandbox must not use all of it up.
-ROOTLESS_LIMITS = {"max_inotify_instances": 32}
+# Rootless, these are taken from what the host's user has, and each sandbox gets so small a part of it.
+SHARED_LIMITS = {
+    "max_inotify_instances": "fs/inotify/max_user_instances",
+    "max_inotify_watches": "fs/inotify/max_user_watches",
+}
+SHARE = 16
+# Connections that were closed wait in kernel memory that nobody is charged for.
+NETWORK_LIMITS = {"ipv4/tcp_max_tw_buckets": 4096}
+TERMINALS = 64
+"""The machine has 3,072 for all sandboxes together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,27 +175,49 @@ class Proc(Step):
 
 @dataclass(frozen=True, slots=True)
 class LimitNamespaces(Step):
-    """Per-user kernel limits of this user namespace."""
+    """Limits of this user namespace and of this network namespace.
+
+    What is `shared` is taken from the host's user as well: there a sandbox gets a sixteenth of what that user has.
+    """
 
     values: tuple[tuple[str, int], ...]
+    shared: tuple[tuple[str, str], ...]
+    network: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MaskProc(Step):
-    """Cover what tells about the host, with the host's own /dev/null, and make /proc/sys read-only."""
+    """Cover what tells about the host, with files of our own, and make /proc/sys read-only.
+
+    Never with a device of the host or a file of the layers: who covers with what others can open, shares its locks.
+    """
 
     files: tuple[str, ...]
     folders: tuple[str, ...]
     read_only: tuple[str, ...]
+    made_up: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CoverPrivate(Step):
+    """Cover what the host keeps from its other users in these trees: inside, owners are shifted, and root is root."""
+
+    targets: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Devices(Step):
-    """The harmless devices, pseudo terminals of its own, and the usual links."""
+    """The harmless devices, pseudo terminals of its own, and the usual links.
+
+    `own` nodes are made by the launcher, in a file system of its own for each sandbox. An ordinary user can't make any
+    and shows those of the host, with which locks and watches are shared.
+    """
 
     target: str
     names: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
+    terminals: int
+    own: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +337,14 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
     steps += overlays
     steps += [
         Proc("root/proc"),
-        LimitNamespaces(tuple({**USER_LIMITS, **(ROOTLESS_LIMITS if identity.rootless else {})}.items())),
-        MaskProc(MASKED_FILES, MASKED_FOLDERS, READ_ONLY_FOLDERS),
-        Tmpfs("root/dev", "0755", 65536, 64),
-        Devices("root/dev", DEVICES, tuple(DEVICE_LINKS.items())),
+        LimitNamespaces(
+            tuple(USER_LIMITS.items()),
+            tuple(SHARED_LIMITS.items()) if identity.rootless else (),
+            tuple(NETWORK_LIMITS.items()),
+        ),
+        MaskProc(MASKED_FILES, MASKED_FOLDERS, READ_ONLY_FOLDERS, tuple(MADE_UP_FILES.items())),
+        *([] if identity.rootless else [CoverPrivate(shown_by_host(recipe))]),
+        Devices("root/dev", tuple(DEVICES), tuple(DEVICE_LINKS.items()), TERMINALS, not identity.rootless),
         Tmpfs("root/dev/shm", "1777", recipe.limits.shared_memory_bytes, 4096, executable=True),
         ReadOnly("root/dev"),
         Pivot(),
@@ -304,6 +355,11 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
     if recipe.files:
         steps.append(WriteFiles(tuple(recipe.files)))
     return steps
+
+
+def shown_by_host(recipe: Recipe) -> tuple[str, ...]:
+    """Trees that nobody asked for: folders of the host that every sandbox shows, such as /usr."""
+    return tuple(tree.target for tree in recipe.trees if tree.target != "/" and tree.lowers[-1] == tree.target)
 
 
 def plan_child(limits: Limits, *, soft_limits: bool) -> list[Step]:

@@ -11,6 +11,7 @@ import errno
 import os
 import platform
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 # PyDLL keeps the GIL during the call. `clone3` needs that: the child must come back holding the lock, as after os.fork.
@@ -42,7 +43,8 @@ MNT_DETACH = 2
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
 MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
-MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 0x1, 0x2, 0x4, 0x00100000
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 0x1, 0x2, 0x4, 0x8
+MOUNT_ATTR_IDMAP = 0x00100000
 FSCONFIG_SET_FLAG, FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 0, 1, 6
 
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x02, 0x04, 0x08, 0x10
@@ -111,13 +113,18 @@ def mount_setattr(tree_fd: int, *, attr_set: int, userns_fd: int = 0) -> None:
     _raw(_NR_MOUNT_SETATTR, tree_fd, b"", AT_EMPTY_PATH, arguments, 32, what="mount_setattr")
 
 
-def make_filesystem_mount(kind: str, source: str, *, flags: tuple[str, ...], attributes: int) -> int:
+def make_filesystem_mount(
+    kind: str, source: str, *, flags: tuple[str, ...] = (), options: Mapping[str, str] | None = None, attributes: int
+) -> int:
     """Mount a file system without attaching it anywhere; the descriptor is the only reference."""
     context = _raw(_NR_FSOPEN, os.fsencode(kind), 1, what=f"fsopen {kind}")
     try:
         _raw(_NR_FSCONFIG, context, FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0, what="fsconfig source")
         for flag in flags:
             _raw(_NR_FSCONFIG, context, FSCONFIG_SET_FLAG, flag.encode(), 0, 0, what=f"fsconfig {flag}")
+        for name, value in (options or {}).items():
+            text = os.fsencode(value)
+            _raw(_NR_FSCONFIG, context, FSCONFIG_SET_STRING, name.encode(), text, 0, what=f"fsconfig {name}")
         _raw(_NR_FSCONFIG, context, FSCONFIG_CMD_CREATE, 0, 0, 0, what=f"fsconfig create {kind}")
         return _raw(_NR_FSMOUNT, context, 1, attributes, what=f"fsmount {kind}")
     finally:

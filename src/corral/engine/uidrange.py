@@ -137,7 +137,12 @@ def _claim(slot: int, locks: int | None, *, heed_names: bool) -> UidRange | None
     lock = None if locks is None else _lock(slot, locks)
     if locks is not None and lock is None:
         return None
-    name = _bind(slot)
+    try:
+        name = _bind(slot)
+    except OSError:
+        if lock is not None:
+            os.close(lock)
+        raise
     if name is None and heed_names:
         if lock is not None:
             os.close(lock)

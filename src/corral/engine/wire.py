@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import json
 import os
+import resource
 import socket
 import stat
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from corral.engine.errors import ProtocolError
+from corral.engine.errors import ProtocolError, explain_shortage
 
 Message = dict[str, Any]
 
@@ -28,7 +31,7 @@ MAX_DEPTH: Final = 200
 
 
 def make_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends."""
+    """Two connected ends. Raises: OSError when this process, or the machine, has no descriptors left."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -53,7 +56,12 @@ def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (
 def receive(
     sock: socket.socket, *, allow_large: bool = True, max_descriptors: int = MAX_DESCRIPTORS
 ) -> tuple[Message, list[int]] | None:
-    """The next message and its descriptors (the caller closes them); None at end of file."""
+    """The next message and its descriptors (the caller closes them); None at end of file.
+
+    Raises:
+        ProtocolError: it is none of ours.
+        ExhaustedError: this process has no room for its descriptors. The message is lost.
+    """
     data, descriptors = _receive_raw(sock, max_descriptors)
     if not data and not descriptors:
         return None
@@ -125,9 +133,34 @@ def _send_raw(sock: socket.socket, data: bytes, descriptors: tuple[int, ...], fl
     ancillary = []
     if descriptors:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    sent = sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL | flags)
+    try:
+        sent = sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL | flags)
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        with _as_much_as_allowed():
+            sent = sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL | flags)
     if sent != len(data):
         raise ProtocolError("a message was cut while being sent")
+
+
+_raising = threading.Lock()
+
+
+@contextlib.contextmanager
+def _as_much_as_allowed() -> Iterator[None]:
+    """Raise our own limit of open files for a moment.
+
+    How many descriptors a user may have in flight is compared with the sender's limit. Code inside, which may be of the
+    same user, has a lower one than we may give ourselves: so it can't keep us from being heard.
+    """
+    with _raising:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _receive_raw(sock: socket.socket, max_descriptors: int) -> tuple[bytes, list[int]]:
@@ -141,6 +174,11 @@ def _receive_raw(sock: socket.socket, max_descriptors: int) -> tuple[bytes, list
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
     received = list(descriptors)
+    if flags & socket.MSG_CTRUNC and len(received) < max_descriptors:
+        close_all(received)
+        shortage = explain_shortage(OSError(errno.EMFILE, "no room for what came with a message"))
+        assert shortage is not None
+        raise shortage
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         close_all(received)
         raise ProtocolError("a message over the size limit")

@@ -75,7 +75,7 @@ def make_row(wish: CreateSandbox, *, organisation_id: str, snapshot: Snapshot, d
         raise bad_request("a name has no slash, no control characters and no space around it")
     if name in _TAKEN:
         raise bad_request(f"{name!r} is no name for a sandbox: in its place in a path it means something else")
-    user = wish.user or USER
+    user = wish.user or snapshot.user or USER
     if not _USER.fullmatch(user):
         raise bad_request(f"{user[:100]!r} is no user")
     labels, env = wish.labels or {}, wish.env or {}

@@ -97,7 +97,7 @@ def test_data_folder_comes_from_the_file(corral: Corral, config_file: Path, monk
 def test_a_wrong_file_is_an_error_that_names_it(corral: Corral, config_file: Path, text: str, named: str) -> None:
     config_file.write_text(text)
     ended = corral("sandbox", "list", "--backend", "memory")
-    assert ended.code == 1
+    assert ended.code == 2
     assert named in ended.stderr
     assert "hint: " in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -41,6 +41,17 @@ def test_a_table_fits() -> None:
     assert lines[2] == "漢字  y"
 
 
+def test_long_names_are_cut_before_a_line_wraps_and_ids_are_not() -> None:
+    sandbox_id = "8a0d32be-e1fb-4cb1-92f0-dca7adc95a27"
+    rows = [[sandbox_id, "n" * 60, "running", "572 ms", "labels of it"]]
+    (line,) = table(rows, limit=80)
+    assert width(line) == 80
+    assert line.startswith(f"{sandbox_id}  nnnnn")
+    assert "…  running  572 ms  labels" in line
+    (narrow,) = table(rows, limit=40)
+    assert sandbox_id in narrow
+
+
 def test_columns_stand_below_each_other() -> None:
     assert table([["a", "1"], ["bbb", "22"]], align=["left", "right"]) == ["a     1", "bbb  22"]
 

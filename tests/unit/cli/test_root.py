@@ -13,7 +13,7 @@ import corral as package
 from corral.cli import failure, main
 from corral.cli.failure import Failed
 from corral.cli.root import root
-from corral.errors import EngineFaultError, SpecError
+from corral.errors import EngineFaultError, SandboxGoneError, SpecError, UnknownBackendError
 
 Corral = Callable[..., Any]
 
@@ -58,11 +58,15 @@ def test_completion_scripts(corral: Corral, shell: str) -> None:
     assert f"_CORRAL_COMPLETE={shell}_complete" in ended.stdout
 
 
-def complete(words: str) -> list[str]:
+def ask_for_completion(words: str) -> list[str]:
     env = {**os.environ, "_CORRAL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     argv = [sys.executable, "-m", "corral.cli"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+    return done.stdout.splitlines()
+
+
+def complete(words: str) -> list[str]:
+    return [line.partition(",")[2] for line in ask_for_completion(words)]
 
 
 def test_completion_knows_commands_options_and_values() -> None:
@@ -74,14 +78,25 @@ def test_completion_knows_commands_options_and_values() -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    ["run scr", "run --copy-in x", "run --venv ", "forge run c", "forge report a", "sandbox cp ", "sandbox cp ./a"],
+)
+def test_completion_leaves_file_names_to_the_shell(words: str) -> None:
+    *_, incomplete = words.split(" ")
+    assert ask_for_completion(f"corral {words}") in ([f"file,{incomplete}"], [f"dir,{incomplete}"])
+
+
+@pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (SpecError("wrong", hint="right"), 1, "corral: error: wrong\nhint: right\n"),
-        (Failed(SpecError("wrong"), exit_code=125), 125, "corral: error: wrong\n"),
+        (SpecError("wrong", hint="right"), 2, "corral: error: wrong\nhint: right\n"),
+        (Failed(SpecError("wrong"), exit_code=125), 2, "corral: error: wrong\n"),
+        (Failed(UnknownBackendError("wrong"), exit_code=125), 2, "corral: error: wrong\n"),
+        (Failed(SandboxGoneError("gone"), exit_code=125), 125, "corral: error: gone\n"),
         (FileNotFoundError(2, "No such file or directory", "x"), 1, "corral: error: x: No such file or directory\n"),
         (KeyboardInterrupt(), 130, ""),
         (click.Abort(), 130, ""),
-        (SpecError("two\nlines \x1b[31m"), 1, "corral: error: two lines ?[31m\n"),
+        (SpecError("two\nlines \x1b[31m"), 2, "corral: error: two lines ?[31m\n"),
     ],
 )
 def test_failures_are_one_line_and_a_hint(
@@ -101,7 +116,7 @@ def test_a_bug_of_ours_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_debug_shows_where(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_DEBUG", "1")
-    assert failure.report(SpecError("wrong")) == 1
+    assert failure.report(SpecError("wrong")) == 2
     assert "SpecError" in capsys.readouterr().err
 
 

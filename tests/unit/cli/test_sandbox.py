@@ -74,6 +74,18 @@ def test_files_go_both_ways(corral: Corral, memory: MemoryBackend, box: str, tmp
     assert corral("sandbox", "cp", *HERE, "box:from-stdin", "-").stdout == "typed"
 
 
+def test_no_folder_is_made_that_was_not_asked_for(corral: Corral, box: str, tmp_path: Path) -> None:
+    assert corral("sandbox", "cp", *HERE, "-", "box:file", stdin=b"x").code == 0
+    assert corral("sandbox", "cp", *HERE, "-", "box:tree/file", stdin=b"x").code == 0
+    for source, target in (("file", "no/file"), ("file", "no/"), ("tree", "no/such/tree"), ("tree", "no/")):
+        ended = corral("sandbox", "cp", *HERE, f"box:{source}", f"{tmp_path}/{target}")
+        assert ended.code == 2
+        assert "there is no folder" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert corral("sandbox", "cp", *HERE, "box:tree", str(tmp_path / "copy")).code == 0
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["file"]
+
+
 def test_folders_go_both_ways_as_cp_does_it(corral: Corral, memory: MemoryBackend, box: str, tmp_path: Path) -> None:
     folder = tmp_path / "tree"
     (folder / "empty").mkdir(parents=True)

@@ -36,7 +36,7 @@ def test_without_the_extra_there_is_a_hint(
 def test_what_can_not_be_is_refused(
     folder: str, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
-    assert main(["serve", *arguments]) == 1
+    assert main(["serve", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -54,7 +54,7 @@ def test_a_key_is_shown_once_and_ends(folder: str, capsys: pytest.CaptureFixture
     assert key["state"] == "good"
     assert datetime.fromisoformat(key["expires"]) - datetime.fromisoformat(key["created"]) == timedelta(days=1)
     assert main(["key", "revoke", "ci"]) == 0
-    assert main(["key", "revoke", "ci"]) == 1
+    assert main(["key", "revoke", "ci"]) == 2
     assert "there is no key" in capsys.readouterr().err
     assert main(["key", "list"]) == 0
     assert "revoked" in capsys.readouterr().out
@@ -62,7 +62,7 @@ def test_a_key_is_shown_once_and_ends(folder: str, capsys: pytest.CaptureFixture
 
 def test_two_keys_of_an_organisation_have_two_names(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert [main(["key", "create"]) for _ in range(2)] == [0, 0]
-    assert main(["key", "create", "--name", "key-2"]) == 1
+    assert main(["key", "create", "--name", "key-2"]) == 2
     assert "corral key revoke key-2" in capsys.readouterr().err
     assert main(["key", "create", "--name", "key-2", "--organisation", "team"]) == 0
     assert main(["key", "list", "--json"]) == 0
@@ -76,7 +76,7 @@ def test_a_chosen_key_must_be_long(
     folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CORRAL_API_KEY", "short")
-    assert main(["serve", "--port", "0", "--backend", "memory"]) == 1
+    assert main(["serve", "--port", "0", "--backend", "memory"]) == 2
     assert "16 or more" in capsys.readouterr().err
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.engine.sampling import DiskWatch
+from corral.engine.sampling import ENTRIES_PER_LOOK, DiskWatch, next_in_turn
 
 MIB = 2**20
 
@@ -63,7 +63,37 @@ def test_one_look_at_a_large_tree_is_bounded(tmp_path: Path) -> None:
             (tmp_path / str(folder) / str(number)).touch()
     watch = DiskWatch(str(tmp_path), 100 * MIB, 8000)
     assert not watch.look(0.0)  # not even a third of it has been seen
-    assert any(watch.look(0.0) for _ in range(10))
+    assert any(watch.look(0.0) for _ in range(40))
+
+
+def test_one_look_at_a_large_folder_is_bounded(tmp_path: Path) -> None:
+    """A single folder may hold more than the launcher can read without making its other callers wait."""
+    for number in range(3 * ENTRIES_PER_LOOK):
+        (tmp_path / str(number)).touch()
+    watch = DiskWatch(str(tmp_path), 100 * MIB, 2 * ENTRIES_PER_LOOK)
+    assert not watch.look(0.0)
+    assert watch.walking
+    assert not watch.look(0.0)
+    assert watch.look(0.0)  # now it has seen more than is allowed
+    assert not watch.walking
+
+
+def test_sandboxes_take_turns(tmp_path: Path) -> None:
+    """Each look at one of them, and none is left out however many files another has."""
+    large, small = tmp_path / "large", tmp_path / "small"
+    for folder in (large, small):
+        folder.mkdir()
+    for number in range(4 * ENTRIES_PER_LOOK):
+        (large / str(number)).touch()
+    first, second = DiskWatch(str(large), MIB, 100_000), DiskWatch(str(small), MIB, 100)
+    seen = []
+    for now in (1.0, 1.1, 1.2):
+        watch = next_in_turn((first, second), now)
+        assert watch is not None
+        watch.look(now)
+        seen.append(watch)
+    assert seen == [first, second, first]
+    first.close()
 
 
 def test_folder_that_vanishes_is_no_error(tmp_path: Path) -> None:

@@ -335,7 +335,14 @@ def _entries(name: str) -> list[dict[str, Any]]:
 
 
 def _applies(entry: dict[str, Any], args: Sequence[int]) -> bool:
-    return all(args[each["index"]] & each["value"] == each["valueTwo"] for each in entry.get("args", ()))
+    return all(_compare(each, args[each["index"]]) for each in entry.get("args", ()))
+
+
+def _compare(each: dict[str, Any], argument: int) -> bool:
+    if each["op"] == "SCMP_CMP_NE":
+        return argument != int(each["value"])
+    assert each["op"] == "SCMP_CMP_MASKED_EQ"
+    return argument & int(each["value"]) == int(each["valueTwo"])
 
 
 def _docker_answer(entries: list[dict[str, Any]], args: Sequence[int]) -> int:

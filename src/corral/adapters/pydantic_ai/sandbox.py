@@ -77,9 +77,9 @@ class AsyncCorralSandbox(BackgroundBase):
     """The protocol for async callers. The sandbox is made at the first use, or by `start`.
 
     With a `sandbox_id` it is found again under that id, by any process, until `stop`; without one it belongs to this
-    process and ends with it at the latest. `lifetime_seconds` is how long the first kind lives after its last opening.
-    None is for ever, which is also the default, except on a Daytona service: there it is a day. Keywords are those of
-    `corral.Sandbox`; `over(box)` takes one that is there.
+    process and ends with it at the latest. `lifetime_seconds` is how long the first kind lives after it was last
+    opened. None is for ever, which is also the default, except on a Daytona service: there it is a day. Keywords are
+    those of `corral.Sandbox`; `over(box)` takes one that is there.
     """
 
     returns_failures = False

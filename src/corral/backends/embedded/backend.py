@@ -20,12 +20,12 @@ from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.stopped import BackendPowers
 from corral.backends.embedded.typescript import setup as typescript
 from corral.engine import wire
-from corral.engine.base import BaseDescription, Tool, build, is_there
+from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, is_there
 from corral.engine.client import LauncherClient, check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import CapabilityError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo
-from corral.spec import HOME, Resources, Spec
+from corral.spec import Resources, Spec
 from corral.tokens import TokenBook
 
 NAME = "embedded"
@@ -135,6 +135,17 @@ class EmbeddedBackend(BackendPowers):
             notes.append("processors are not limited: cpus= is refused, and the usual two are not kept")
         if not hello["hard_disk"]:
             notes.append("disk is measured now and then, deleted files left out; ephemeral=True makes it hard")
+        notes.append("file locks are counted four times a second; more than 4,096 end the programs of a sandbox")
+        shares = set()
+        if not root:
+            shares.add("user")
+            notes.append(
+                "one user id: pipes, descriptors in flight and inotify instances are taken from yours, each sandbox's "
+                "part of them bounded"
+            )
+        if not hello["own_devices"]:
+            shares.add("devices")
+            notes.append("/dev has the host's nodes: programs inside can see when others open them, and lock them")
         if not hello["uid_locks"]:
             notes.append("no folder for locks in /run or /var/lib: any local user can take the ranges of user ids")
         if hello["trees"] != "cgroup":
@@ -147,6 +158,8 @@ class EmbeddedBackend(BackendPowers):
             disk="hard" if hello["hard_disk"] else "soft",
             powers=POWERS if root else POWERS - {"users"},
             notes=tuple(notes),
+            locks="soft",
+            shares=frozenset(shares),
         )
 
     async def aclose(self) -> None:
@@ -190,7 +203,7 @@ class EmbeddedBackend(BackendPowers):
         trees = await self._build_base(description)
         modules = [tool.target for tool in extra if tool.target in (settings.PACKAGES_AT, settings.VENV_AT)]
         files = {packages.path_file(): "".join(f"{target}\n" for target in modules)} if modules else {}
-        if spec.workdir not in (HOME, "/workspace"):
+        if spec.workdir.strip("/") not in OWN_FOLDERS:
             files[spec.workdir.rstrip("/") + "/"] = ""
         return Ground(trees, files, tools.env)
 

@@ -34,6 +34,7 @@ class EngineReport:
     root: bool
     storage: str
     hard_disk: bool
+    own_devices: bool
     limited: tuple[str, ...]
     trees: str
     seccomp: str
@@ -59,6 +60,7 @@ def examine(data_folder: Path) -> EngineReport:
         root=bool(hello["root"]),
         storage=str(hello["storage"]),
         hard_disk=bool(hello["hard_disk"]),
+        own_devices=bool(hello["own_devices"]),
         limited=tuple(hello["limited"]),
         trees=str(hello["trees"]),
         seccomp=describe_filter(),

@@ -17,6 +17,7 @@ from corral.errors import (
     EditError,
     EngineFaultError,
     ExecError,
+    HostExhaustedError,
     InvalidCommandError,
     SandboxError,
     SandboxFileError,
@@ -38,6 +39,13 @@ def mapped(*, sandbox_id: str | None = None, op: str) -> Iterator[None]:
         yield
     except engine.EngineError as error:
         raise translate(error, sandbox_id=sandbox_id, op=op) from error
+    except CorralError:
+        raise  # some of them are an OSError as well, with the errno of a file inside
+    except OSError as error:
+        shortage = engine.explain_shortage(error)
+        if shortage is None:
+            raise
+        raise translate(shortage, sandbox_id=sandbox_id, op=op) from error
 
 
 def translate(error: engine.EngineError, *, sandbox_id: str | None, op: str) -> CorralError:
@@ -45,6 +53,8 @@ def translate(error: engine.EngineError, *, sandbox_id: str | None, op: str) -> 
     text = str(error)
     if isinstance(error, engine.GoneError):
         return SandboxGoneError("the sandbox has ended", sandbox_id=sandbox_id, op=op, hint="make a new one")
+    if isinstance(error, engine.ExhaustedError):
+        return HostExhaustedError(text, sandbox_id=sandbox_id, op=op, hint=error.hint)
     if isinstance(error, engine.UnsupportedError | engine.SetupError):
         return BackendUnavailableError(text, sandbox_id=sandbox_id, op=op, hint=error.hint or "run `corral doctor`")
     if isinstance(error, engine.RefusedError) and error.code in _REFUSALS:

@@ -68,7 +68,7 @@ def list_runs(artifacts: Path, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=options.complete_file)
 @click.option("--out", "-o", "target", type=click.Path(path_type=Path), metavar="FILE",
               help="The page. Default: report.html in the run's folder.")  # fmt: skip
 @_artifacts
@@ -83,7 +83,7 @@ def report(run: str, target: Path | None, artifacts: Path) -> int:
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=options.complete_file)
 @click.option("--speed", type=click.FloatRange(min=0), default=1.0, metavar="N",
               help="2 is twice as fast, 0 is at once. Default: 1.")  # fmt: skip
 @_artifacts
@@ -119,8 +119,8 @@ def _winner_artifact(run: Run) -> Path | None:
 
 
 @click.command()
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("first", metavar="A", shell_complete=options.complete_file)
+@click.argument("second", metavar="B", shell_complete=options.complete_file)
 @_artifacts
 @options.json_option
 def compare(first: str, second: str, artifacts: Path, as_json: bool) -> int:
@@ -179,7 +179,7 @@ def _value(value: object) -> str:
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN]")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=options.complete_file)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: any that is free.")
 @click.option("--open", "open_page", is_flag=True, help="Open it in the browser.")
 @_artifacts

@@ -11,7 +11,7 @@ from typing import NoReturn
 from corral.engine import syscalls, wire
 from corral.engine.agent import archive, files, search, watch
 from corral.engine.agent.reply import RefusedError, Reply
-from corral.engine.errors import ProtocolError
+from corral.engine.errors import ExhaustedError, ProtocolError
 from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.trees import answer_continuations
@@ -51,7 +51,7 @@ def serve_files(channel_fd: int, stage: Stage) -> NoReturn:
                 break
             _answer(channel, *received)
         status = 0
-    except (OSError, ProtocolError):
+    except (OSError, ProtocolError, ExhaustedError):
         status = 1
     finally:
         os._exit(status)

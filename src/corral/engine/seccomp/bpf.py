@@ -156,7 +156,7 @@ def _compare(match: Match, *, yes: int, no: int, program: _Writer) -> int:
     if match.mask != _LOW_32:
         program.add(_Op(_AND, k=match.mask))
     # Both machines are little-endian: the low half of an argument comes first.
-    return program.add(_Op(_LOAD, k=_ARGS + 8 * match.argument))
+    return program.add(_Op(_LOAD, k=_ARGS + 8 * match.argument + match.shift // 8))
 
 
 def simulate(program: bytes, *, arch: str, nr: int, args: Sequence[int] = ()) -> int:

@@ -2,7 +2,7 @@
 
 libseccomp gives no order among the rules of one syscall, and takes one comparison per argument in each. So the cases of
 a rule, which are tried in order, become regions that don't overlap: a region fixes some bits of some arguments, which
-is exactly one masked comparison each.
+is exactly one masked comparison each, or says that an argument is not 0.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,28 +17,42 @@ __all__ = ["docker_profile"]
 _ARGUMENTS: Final = 6
 _WIDTH: Final = 64
 _ARGUMENT_MASK: Final = (1 << _WIDTH) - 1
+_ALL: Final = (1 << _WIDTH * _ARGUMENTS) - 1
 
 
 class _Region(NamedTuple):
-    """All calls whose six arguments, as one number of 384 bits, have `value` under `mask`."""
+    """All calls whose six arguments, as one number of 384 bits, have `value` under `mask`, and are not 0 in `set_to`.
+
+    `set_to` is a mask of whole arguments: to say of a pointer that it is not NULL takes one region instead of 64.
+    """
 
     mask: int = 0
     value: int = 0
+    set_to: int = 0
 
     def meet(self, other: "_Region") -> "_Region | None":
         """The calls in both."""
         if (self.value ^ other.value) & self.mask & other.mask:
             return None
-        return _Region(self.mask | other.mask, self.value | other.value)
+        both = _Region(self.mask | other.mask, self.value | other.value, self.set_to | other.set_to)
+        return None if any(both.says_null(whole) for whole in _wholes(both.set_to)) else both
+
+    def says_null(self, whole: int) -> bool:
+        """Whether a whole argument is fixed to 0."""
+        return self.mask & whole == whole and not self.value & whole
 
     def minus(self, other: "_Region") -> Iterator["_Region"]:
         """The calls only in this one, in parts that don't overlap: one for each bit that `other` fixes more."""
         if self.meet(other) is None:
             yield self
             return
-        mask, value = self
-        for bit in _bits(other.mask & ~self.mask):
-            yield _Region(mask | bit, value | (bit & ~other.value))
+        mask, value, set_to = self
+        for whole in _wholes(_ALL):
+            if other.says_null(whole) and not mask & whole:
+                yield _Region(mask, value, set_to | whole)
+                mask |= whole
+        for bit in _bits(other.mask & ~mask):
+            yield _Region(mask | bit, value | (bit & ~other.value), set_to)
             mask, value = mask | bit, value | (bit & other.value)
 
 
@@ -93,7 +107,7 @@ def _wanted(when: Iterable[Match]) -> Iterator[_Region]:
     for values in product(*([(match, value) for value in match.values] for match in when)):
         region = _Region()
         for match, value in values:
-            shift = _shift(match.argument)
+            shift = _shift(match.argument) + match.shift
             region = _Region(region.mask | match.mask << shift, region.value | value << shift)
         yield region
 
@@ -111,10 +125,21 @@ def _bits(mask: int) -> Iterator[int]:
         mask &= ~bit
 
 
+def _wholes(mask: int) -> Iterator[int]:
+    """The arguments that a mask covers whole."""
+    for index in range(_ARGUMENTS):
+        whole = _ARGUMENT_MASK << _shift(index)
+        if mask & whole == whole:
+            yield whole
+
+
 def _comparisons(region: _Region) -> list[dict[str, Any]]:
     compared = []
     for index in range(_ARGUMENTS):
-        mask, value = (part >> _shift(index) & _ARGUMENT_MASK for part in region)
-        if mask:
+        mask, value, set_to = (part >> _shift(index) & _ARGUMENT_MASK for part in region)
+        if set_to:
+            assert not mask, "one comparison for each argument: a rule may not ask for NULL and for bits of it"
+            compared.append({"index": index, "value": 0, "op": "SCMP_CMP_NE"})
+        elif mask:
             compared.append({"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"})
     return compared

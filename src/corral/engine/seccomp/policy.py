@@ -26,7 +26,7 @@ UNKNOWN: Final = Rule(ENOSYS, "not in the table: newer than the policy, or of an
 _ALLOWED: Final = {
     "files": """
     access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64
-    fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr
+    fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr
     fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr getxattrat lchown lgetxattr
     link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat newfstatat open
     openat openat2 pipe pipe2 pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv
@@ -34,10 +34,10 @@ _ALLOWED: Final = {
     symlink symlinkat sync_file_range syncfs tee truncate umask unlink unlinkat utime utimensat utimes vmsplice write
     writev
     """,
-    "events and asynchronous input and output": """
+    "events": """
     epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 inotify_add_watch
-    inotify_init inotify_init1 inotify_rm_watch io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit poll
-    ppoll pselect6 select signalfd signalfd4 timerfd_create timerfd_gettime timerfd_settime
+    inotify_init inotify_init1 inotify_rm_watch poll ppoll pselect6 select signalfd signalfd4 timerfd_create
+    timerfd_gettime timerfd_settime
     """,
     "memory": """
     brk map_shadow_stack membarrier mincore mlock mlock2 mlockall mprotect mremap mseal msync munlock munlockall munmap
@@ -46,10 +46,10 @@ _ALLOWED: Final = {
     "processes and threads": """
     arch_prctl execve execveat exit exit_group fork futex futex_requeue futex_wait futex_waitv futex_wake
     get_robust_list getcpu getpgid getpgrp getpid getppid getpriority getrlimit getrusage getsid gettid ioprio_get
-    ioprio_set kill pidfd_open pidfd_send_signal prlimit64 restart_syscall rseq sched_get_priority_max
-    sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval
-    sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield set_robust_list set_tid_address
-    setpgid setpriority setrlimit setsid tgkill times tkill vfork wait4 waitid
+    ioprio_set kill pidfd_open pidfd_send_signal restart_syscall rseq sched_get_priority_max sched_get_priority_min
+    sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity
+    sched_setattr sched_setparam sched_setscheduler sched_yield set_robust_list set_tid_address setpgid setpriority
+    setrlimit setsid tgkill times tkill vfork wait4 waitid
     """,
     "signals": """
     pause rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait
@@ -98,6 +98,12 @@ _DENIED: Final[tuple[tuple[int, str, str], ...]] = (
     (EPERM, "reaches into other processes", "kcmp pidfd_getfd process_madvise"),
     (EPERM, "runs code in the kernel, or counts what the kernel does", "bpf perf_event_open"),
     (EPERM, "asynchronous kernel work past this filter; many bugs", "io_uring_setup io_uring_enter io_uring_register"),
+    # ENOSYS is what a kernel without it says: databases that know it then write in their own threads.
+    (
+        ENOSYS,
+        "one number for the whole machine (aio-max-nr), which a single call can take",
+        "io_setup io_submit io_cancel io_destroy io_getevents io_pgetevents",
+    ),
     (EPERM, "holds kernel threads at a page fault, which makes races into exploits", "userfaultfd"),
     (EPERM, "keyrings are not namespaced: shared with the host and other sandboxes", "add_key request_key keyctl"),
     (EPERM, "memory that neither the host nor a dump can inspect or reclaim", "memfd_secret"),
@@ -174,14 +180,19 @@ _SOCKET: Final = Rule(
 
 _SOCKETPAIR: Final = Rule(EAFNOSUPPORT, "only UNIX pairs have a use", (Case((Match(0, (_AF_UNIX,)),), ALLOW),))
 
-_SOL_TCP, _SOL_IPV6 = 6, 41
+_SOL_SOCKET, _SOL_TCP, _SOL_IPV6 = 1, 6, 41
 _TCP_ULP: Final = 31
 _SO_SET_REPLACE: Final = 64  # IPT_ and IP6T_: the same number at both levels
+_SO_ATTACH: Final = (26, 50, 51, 52)  # FILTER, BPF, REUSEPORT_CBPF, REUSEPORT_EBPF
+_IPV6_FLOWLABEL_MGR: Final = 32
 
 _SETSOCKOPT: Final = Rule(
     ALLOW,
-    "TCP_ULP puts kernel TLS and the like on a socket, SO_SET_REPLACE loads iptables rules: both were ways to root",
+    "TCP_ULP puts kernel TLS and the like on a socket, SO_SET_REPLACE loads iptables rules: both were ways to root; "
+    "socket filters and flow labels are taken from one store of the whole machine",
     (
+        Case((Match(1, (_SOL_SOCKET,)), Match(2, _SO_ATTACH)), ENOPROTOOPT),
+        Case((Match(1, (_SOL_IPV6,)), Match(2, (_IPV6_FLOWLABEL_MGR,))), ENOPROTOOPT),
         Case((Match(1, (_SOL_TCP,)), Match(2, (_TCP_ULP,))), ENOPROTOOPT),
         Case((Match(1, (_IP, _SOL_IPV6)), Match(2, (_SO_SET_REPLACE,))), ENOPROTOOPT),
     ),
@@ -206,10 +217,42 @@ _BAD_IOCTLS: Final = (
 
 _CLONE_NEW: Final = 0x7E02_0000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET (NEWTIME: clone3 only)
 
+_CLONE_FILES, _CLONE_THREAD = 0x400, 0x1_0000
+
 _CLONE: Final = Rule(
     EPERM,
-    "new namespaces give capabilities over kernel code that trusts its caller",
-    (Case((Match(0, (0,), _CLONE_NEW),), ALLOW),),
+    "new namespaces give capabilities over kernel code that trusts its caller; a second process with the same table of "
+    "descriptors keeps file locks under the number of one that is dead, where they can't be counted",
+    (
+        Case((Match(0, (_CLONE_FILES,), _CLONE_FILES | _CLONE_THREAD),), EINVAL),
+        Case((Match(0, (0,), _CLONE_NEW),), ALLOW),
+    ),
+)
+
+_F_SETPIPE_SZ: Final = 1031
+_LARGE_PIPE: Final = 0xFFFE_0000  # from 128 KiB on
+
+# Locks of an open file belong to no process, so that nobody can say whose they are. EINVAL is what a kernel before 3.15
+# says, and makes programs use the old kind, which init counts. Pipes are counted as well, and not how large they are.
+_FCNTL: Final = Rule(
+    ALLOW,
+    "locks and pipes are charged to nobody, or to the user: only the kinds that can be counted",
+    (
+        Case((Match(1, (36, 37, 38)),), EINVAL),  # F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW
+        Case((Match(1, (_F_SETPIPE_SZ,)), Match(2, (0,), _LARGE_PIPE)), ALLOW),
+        Case((Match(1, (_F_SETPIPE_SZ,)),), EPERM),  # as beyond the user's allowance
+    ),
+)
+
+# A filter can't know its caller's own number, so 0, which means the caller, is the only one. For priorities and
+# processors the kernel itself keeps init, which has capabilities, from those who have none; for limits it does not.
+_PRLIMIT: Final = Rule(
+    EPERM,
+    "another process, such as the sandbox's init, could be crippled by new limits; 0 is the caller itself",
+    (
+        Case((Match(0, (0,)),), ALLOW),
+        Case((Match(2, (0,)), Match(2, (0,), high=True)), ALLOW),  # asks only
+    ),
 )
 
 _PRCTL: Final = Rule(
@@ -255,6 +298,7 @@ def _refuse_flag(argument: int, flag: int) -> Case:
 
 _JUDGED: Final[Mapping[str, Rule]] = {
     "clone": _CLONE,
+    "fcntl": _FCNTL,
     "ioctl": Rule(ALLOW, "see the list of requests", (Case((Match(1, _BAD_IOCTLS),), EPERM),)),
     # MADV_MERGEABLE. EINVAL is what a kernel without page merging says.
     "madvise": Rule(
@@ -266,6 +310,7 @@ _JUDGED: Final[Mapping[str, Rule]] = {
     "mmap": _no_huge_pages(3, 0x4_0000),
     "personality": _PERSONALITY,
     "prctl": _PRCTL,
+    "prlimit64": _PRLIMIT,
     "setsockopt": _SETSOCKOPT,
     "shmget": _no_huge_pages(2, 0o4000),
     "socket": _SOCKET,

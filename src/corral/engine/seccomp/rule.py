@@ -14,19 +14,26 @@ _LOW_32: Final = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Holds when the low 32 bits of an argument, masked, are one of `values`.
+    """Holds when the low 32 bits of an argument, masked, are one of `values`; or the high ones.
 
-    Low 32 bits only, because every argument the policy looks at is an `int` (or shorter) in the kernel, which drops the
-    rest: a comparison of all 64 would miss `TIOCSTI | 1 << 32`, which the kernel takes for TIOCSTI.
+    Mostly the low ones alone, because such an argument is an `int` (or shorter) in the kernel, which drops the rest: a
+    comparison of all 64 would miss `TIOCSTI | 1 << 32`, which the kernel takes for TIOCSTI. A pointer has both halves:
+    whether it is NULL takes two matches.
     """
 
     argument: int
     values: tuple[int, ...]
     mask: int = _LOW_32
+    high: bool = False
+
+    @property
+    def shift(self) -> int:
+        """Where in the argument the compared half begins."""
+        return 32 if self.high else 0
 
     def holds(self, args: Sequence[int]) -> bool:
         """Whether these arguments match."""
-        return args[self.argument] & self.mask in self.values
+        return args[self.argument] >> self.shift & self.mask in self.values
 
 
 @dataclass(frozen=True, slots=True)

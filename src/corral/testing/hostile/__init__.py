@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from corral.results import Capabilities
 from corral.testing.hostile import (
+    counters,
     files,
     ground,
     kernel,
@@ -34,11 +35,25 @@ __all__ = [
 
 ALL: tuple[Probe, ...] = tuple(
     probe
-    for room in (files, traps, ground, kernel, sockets, proc, memory, resources, network, lifetime, terminal, lateral)
+    for room in (
+        files,
+        traps,
+        ground,
+        kernel,
+        sockets,
+        proc,
+        memory,
+        resources,
+        counters,
+        network,
+        lifetime,
+        terminal,
+        lateral,
+    )
     for probe in room.PROBES
 )
 
 
 def soft_limits(capabilities: Capabilities) -> frozenset[str]:
-    """The limits that a backend calls soft, as `prove` wants to know them."""
-    return frozenset(name for name in ("memory", "disk") if getattr(capabilities, name) != "hard")
+    """The limits that a backend calls soft, and what it calls shared, as `prove` wants to know them."""
+    return capabilities.shares | {name for name in ("memory", "disk") if getattr(capabilities, name) != "hard"}

@@ -167,6 +167,8 @@ def _describe_host(data_folder: Path | str | None) -> tuple[tuple[str, ...], tup
         words.add(home)
     if os.path.realpath(sys.base_prefix).count("/") > 1 and not sys.base_prefix.startswith("/usr"):
         words.add(os.path.realpath(sys.base_prefix))
+    with contextlib.suppress(OSError):
+        words.add(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     name = socket.gethostname()
     if len(name) > 3 and name not in ("corral", "localhost"):
         words.add(name)

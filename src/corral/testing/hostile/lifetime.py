@@ -165,6 +165,40 @@ KILL_INIT = Probe("kill-init", "lifetime", "neighbour_dos", _INIT, _KILL_INIT)
 
 KILL_INIT_AS_ROOT = Probe("kill-init-as-root-inside", "lifetime", "neighbour_dos", _INIT, _KILL_INIT, user="root")
 
+_CRIPPLE_INIT = """
+limits = ctypes.create_string_buffer(struct.pack("=QQ", 0, 0), 16)
+# A pointer of which the lower half is zero, for whoever looks at that half alone.
+LIBC.mmap.restype = ctypes.c_void_p
+place = LIBC.mmap(ctypes.c_void_p(1 << 32), 4096, 3, 0x100022, -1, 0)
+if place == 1 << 32:
+    ctypes.memset(place, 0, 4096)
+attempts = {}
+for name, kind in (("descriptors", 7), ("processes", 6), ("memory", 9), ("processor", 0)):
+    attempts[f"prlimit {name}"] = lambda kind=kind: kernel("prlimit64", 1, kind, limits, 0)
+    attempts[f"prlimit {name}, odd pointer"] = lambda kind=kind: kernel("prlimit64", 1, kind, 1 << 32, 0)
+mask = ctypes.create_string_buffer(struct.pack("=Q", 1), 8)
+idle = ctypes.create_string_buffer(struct.pack("=i", 0), 4)
+attributes = ctypes.create_string_buffer(struct.pack("=IIQiIQQQ", 48, 5, 0, 19, 0, 0, 0, 0), 48)
+attempts |= {
+    "affinity": lambda: kernel("sched_setaffinity", 1, 8, mask),
+    "scheduler": lambda: kernel("sched_setscheduler", 1, 5, idle),
+    "attributes": lambda: kernel("sched_setattr", 1, attributes, 0),
+    "priority": lambda: kernel("setpriority", 0, 1, 19),
+    "disk priority": lambda: kernel("ioprio_set", 1, 1, 3 << 13),
+}
+try_all(attempts, (*REFUSED, errno.ESRCH))
+"""
+
+CRIPPLE_INIT = Probe(
+    "cripple-init-by-limits-and-priorities", "lifetime", "neighbour_dos",
+    "the filter lets a program set limits of its own only; priorities of who has capabilities are the kernel's to keep",
+    _CRIPPLE_INIT,
+)  # fmt: skip
+
+CRIPPLE_INIT_AS_ROOT = Probe(
+    "cripple-init-as-root-inside", "lifetime", "neighbour_dos", "the same for root inside", _CRIPPLE_INIT, user="root",
+)  # fmt: skip
+
 FORGE_SIGNALS = Probe(
     "forge-signals-of-the-kernel", "lifetime", "neighbour_dos", _INIT,
     """
@@ -323,6 +357,6 @@ BESIDE = Probe(
 
 PROBES = (
     DAEMON, IGNORE_SIGNALS, STOP_ONESELF, KEEP_FORKING, SUBREAPER, VFORK, NO_HANG_UP, HOLD_OUTPUT, OUTLIVE_SANDBOX,
-    KILL_INIT, KILL_INIT_AS_ROOT,
+    KILL_INIT, KILL_INIT_AS_ROOT, CRIPPLE_INIT, CRIPPLE_INIT_AS_ROOT,
     FORGE_SIGNALS, SIGNAL_STORM, KILL_SERVANTS, STOP_SERVANTS, STOP_SERVANTS_AS_ROOT, KILL_PARENT, STOP_PARENT, BESIDE,
 )  # fmt: skip

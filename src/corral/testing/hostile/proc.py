@@ -106,6 +106,8 @@ for pid in pids():
             pass
 for line in read("/proc/self/mountinfo", 1 << 20).decode().splitlines():
     words = line.split()
+    if words[4].startswith("/proc/") and words[3][1:].isdigit():
+        continue  # what covers a file of /proc
     if words[3] not in ("/", "/null", "/zero", "/full", "/random", "/urandom", "/tty",
         "/sys") and not words[3].startswith("/null"):
         breached(f"a folder of the host is bound: {words[3]} at {words[4]}")
@@ -187,6 +189,45 @@ held(f"it is {socket.gethostname()!r}")
     expect=expect_no_host_words,
 )  # fmt: skip
 
+BOOT = Probe(
+    "tell-one-boot-of-the-host-from-another", "proc", "info", "a boot id of the sandbox's own",
+    """
+first, second = (read("/proc/sys/kernel/random/boot_id").decode().strip() for _ in range(2))
+print(first)
+if first != second or len(first) != 36:
+    say("unproven", f"{first!r}, then {second!r}: programs that ask for the boot can't work")
+held(f"it is {first}")
+""",
+    expect=expect_no_host_words,
+)  # fmt: skip
+
+LIVE_COUNTERS = Probe(
+    "read-the-kernels-counters", "proc", "info", "masked, or replaced by numbers that say nothing",
+    """
+names = ("sys/fs/file-nr", "sys/fs/inode-nr", "sys/fs/inode-state", "sys/fs/dentry-state", "sys/fs/aio-nr",
+         "sys/kernel/pty/nr", "cgroups", "consoles", "mdstat", "misc")
+def numbers():
+    found = {}
+    for name in names:
+        try:
+            found[name] = read(f"/proc/{name}").decode().split()
+        except OSError:
+            found[name] = []
+    return found
+before = numbers()
+for name in ("cgroups", "consoles", "mdstat", "misc"):
+    if before[name]:
+        breached(f"/proc/{name} tells {before[name][:6]}")
+opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(400)]
+terminals = [os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY) for _ in range(5)]
+for number in range(400):
+    os.close(os.open(f"counted-{number}", os.O_CREAT | os.O_WRONLY))
+after = numbers()
+moved = [name for name in names if before[name] != after[name]]
+breached(f"{moved} count what happens on this machine") if moved else held("none of them moves")
+""",
+)  # fmt: skip
+
 HOST_PROCESSES = Probe(
     "see-or-signal-processes-of-the-host", "proc", "escape", "a PID namespace of its own",
     """
@@ -228,5 +269,5 @@ try_all({name: lambda n=name: attempt(n) for name in ("cpu", "memory", "io", "ir
 
 PROBES = (
     READ_MASKED, MASKED_FOLDERS, SYSRQ, SYSCTLS, SYSCTLS_AS_ROOT, SYSFS, OWN_FILES, MOUNT_TABLE, CGROUP_PATHS,
-    PROCESS_TEXTS, ENVIRONMENT, HOST_NAME, HOST_PROCESSES, KERNEL_COMMAND_LINE, PRESSURE,
+    PROCESS_TEXTS, ENVIRONMENT, HOST_NAME, BOOT, LIVE_COUNTERS, HOST_PROCESSES, KERNEL_COMMAND_LINE, PRESSURE,
 )  # fmt: skip

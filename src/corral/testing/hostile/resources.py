@@ -199,12 +199,15 @@ DESCRIPTORS = _exhaust(
     "[open('/dev/null') for _ in range(100)]",
 )  # fmt: skip
 INOTIFY = _exhaust(
-    "use-up-inotify-instances", 'kernel("inotify_init1", 0)', "1024",
+    "use-up-inotify-instances", 'kernel("inotify_init1", 0)',
+    # With one user id, what is taken is taken from the user of the host and from all of its other sandboxes.
+    'int(read("/proc/sys/fs/inotify/max_user_instances")) // '
+    '(16 if read("/proc/self/uid_map").split()[2] == b"1" else 1)',
     "a limit of the user namespace, and a creator uid of its own",
     'kernel("inotify_init1", 0)',
 )  # fmt: skip
 TERMINALS = _exhaust(
-    "use-up-pseudo-terminals", 'os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)', "256",
+    "use-up-pseudo-terminals", 'os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)', "64",
     "a devpts instance with a maximum",
     'os.open("/dev/ptmx", os.O_RDWR)',
 )  # fmt: skip

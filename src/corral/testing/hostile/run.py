@@ -90,8 +90,10 @@ NEEDS_HARD = {
     "memory-bomb-in-socket-buffers": "memory",
     "memory-bomb-in-system-v-segments": "memory",
     "fill-the-disk-with-deleted-files": "disk",
+    "watch-and-lock-the-devices-of-the-host": "devices",
 }
-"""Probes that only a limit of the kernel's own can stop: adding up what is in sight does not see what they take."""
+"""Probes that only a limit of the kernel's own can stop: adding up what is in sight does not see what they take. And
+one that comes through where sandboxes have the host's device nodes."""
 
 
 async def attack(
@@ -101,9 +103,9 @@ async def attack(
 ) -> Report:  # fmt: skip
     """Attack a sandbox with all probes, or some.
 
-    `soft` names limits ("memory", "disk") of which the backend says that they are soft: what only a hard one could
-    stop is then not promised. `make` opens further sandboxes of the same kind: the neighbour, and those that a probe
-    has for itself. Without it the probes that need one stay unproven.
+    `soft` names limits ("memory", "disk") of which the backend says that they are soft, and what it shares with the
+    host ("devices"): what only a hard one could stop is then not promised. `make` opens further sandboxes of the same
+    kind: the neighbour, and those that a probe has for itself. Without it the probes that need one stay unproven.
 
     Raises:
         CorralError: the sandbox could not even run a harmless program.

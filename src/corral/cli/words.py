@@ -1,0 +1,73 @@
+"""The library's errors in the words of the command line: flags instead of parameters, commands instead of methods."""
+
+from __future__ import annotations
+
+import re
+
+FLAGS = {
+    "api_key": "--key",
+    "api_url": "--url",
+    "backend": "--backend",
+    "cpus": "--cpus",
+    "cwd": "--cwd",
+    "disk_bytes": "--disk",
+    "env": "--env",
+    "ephemeral": "--ephemeral",
+    "exec_timeout": "--timeout",
+    "id": "an id",
+    "image": "--image",
+    "jobs": "--jobs",
+    "keep_on_failure": "--keep-on-failure",
+    "labels": "--label",
+    "memory_bytes": "--memory",
+    "name": "--name",
+    "network": "--network",
+    "objective": "--objective",
+    "output_limit_bytes": "--output-limit",
+    "packages": "--package",
+    "processes": "--processes",
+    "pty": "--tty",
+    "repeat": "--repeat",
+    "seed": "--seed",
+    "speed": "--speed",
+    "timeout": "--timeout",
+    "user": "--user",
+    "venv": "--venv",
+    "workdir": "--workdir",
+}
+"""Parameters of the library, and the flags that set them."""
+
+_PHRASES = (
+    (r"backend\.list\(\) shows", "`corral sandbox list` shows"),
+    (r"list_snapshots\(\) (?:shows|has)", "`corral sandbox snapshots` shows"),
+    (r"start it: backend\.start\(id\)|backend\.start\(\) it", "`corral sandbox start ID` starts it"),
+    (r"backend\.capabilities\(\) lists what it has", "`corral doctor` lists what there is on this machine"),
+    (r"resume\(\) it(?: first)?", "resume it in the program that paused it"),
+    (r"start it with pty=True", "give --tty"),
+    (r"files\.upload", "`corral sandbox cp`"),
+    (r"pass (?:it|data|content) as stdin=", "pass it by standard input"),
+    (r"; another is added by register_language", ""),
+    (r", or None\b", ""),
+    (r"as host= or CORRAL_DOCKER_HOST", "in CORRAL_DOCKER_HOST"),
+)
+_PARAMETER = re.compile(rf"(?<![\w.-])({'|'.join(FLAGS)})=(\[[^\]]*\]|\{{[^}}]*\}}|'[^']*'|\"[^\"]*\"|[^\s,;:)(]*)")
+
+
+def in_cli_words(text: str) -> str:
+    """A hint of the library, as somebody at a terminal would follow it."""
+    for pattern, said in _PHRASES:
+        text = re.sub(pattern, said, text)
+    return _PARAMETER.sub(_name_flag, text)
+
+
+def begin_in_cli_words(text: str) -> str:
+    """A message of the library. Only its beginning: the rest may be what the user wrote."""
+    found = _PARAMETER.match(text)
+    return text if found is None else _name_flag(found) + text[found.end() :]
+
+
+def _name_flag(found: re.Match[str]) -> str:
+    flag, value = FLAGS[found[1]], found[2]
+    if value in ("", "True", "…", "[…]"):
+        return flag
+    return f"{flag} {value.strip('[]')}"

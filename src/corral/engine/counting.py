@@ -1,0 +1,139 @@
+"""What the kernel counts for the machine or for a user, and charges to no sandbox: init counts it for its own.
+
+Soft, and reported as such: between two looks a program can hold more. A look that finds nothing costs a few system
+calls; who holds how much is only added up once something is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import socket
+
+from corral.engine import wire
+
+LOOK_SECONDS = 0.25
+MOST_LOCKS = 4096
+"""SQLite has five for a connection, apt and dpkg a handful."""
+_PATIENT_SECONDS = 2.0
+"""For so long a shortage is blamed on those who hold much. Then on whoever still holds a part, in whatever hiding."""
+_MUCH = {"pipes": 512, "descriptors": 128}
+_A_PART = {"pipes": 128, "descriptors": 1}
+_ROOM_IN_FLIGHT = 512
+_F_GETPIPE_SZ = 1032
+
+
+class LockWatch:
+    """POSIX locks and those of flock, in all processes of a sandbox.
+
+    `/proc/locks` shows those of processes of its own PID namespace. None can hide from it: the filter refuses locks of
+    open files, which belong to no process, and processes that share one table of descriptors, of which the dead one
+    would seem to hold the locks.
+    """
+
+    def __init__(self, locks_fd: int) -> None:
+        self._file = locks_fd
+        self._next_look = 0.0
+
+    def look(self, now: float) -> bool:
+        """Whether there are too many."""
+        if now < self._next_look:
+            return False
+        self._next_look = now + LOOK_SECONDS
+        os.lseek(self._file, 0, os.SEEK_SET)
+        seen = 0
+        while seen <= MOST_LOCKS and (text := os.read(self._file, 65536)):
+            seen += text.count(b"\n") - text.count(b"OFDLCK ")  # those are the host's
+        return seen > MOST_LOCKS
+
+
+class SharedWatch:
+    """For a sandbox whose user id is also the host's user's and its neighbours': what that user has but once.
+
+    Two things: descriptors on their way through sockets, and memory for pipes. Both are looked at by trying to have
+    one more.
+    """
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = wire.make_pair()
+        self._next_look = 0.0
+        self._short_since: dict[str, float] = {}
+
+    def look(self, now: float) -> str | None:
+        """What is short while this sandbox holds too much of it."""
+        if now < self._next_look:
+            return None
+        self._next_look = now + LOOK_SECONDS
+        short = {"pipes": _are_pipes_short, "descriptors": self._are_descriptors_short}
+        for name, is_short in short.items():
+            if not is_short():
+                self._short_since.pop(name, None)
+                continue
+            since = self._short_since.setdefault(name, now)
+            allowed = _MUCH if now - since < _PATIENT_SECONDS else _A_PART
+            if _holds_more(allowed, name):
+                return name
+        return None
+
+    def _are_descriptors_short(self) -> bool:
+        """The kernel compares how many the user has in flight with what the sender itself may open."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(_ROOM_IN_FLIGHT, hard), hard))
+        try:
+            socket.send_fds(self._ours, [b"x"], [self._ours.fileno()])
+        except OSError as error:
+            return error.errno == errno.ETOOMANYREFS
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        _, received, _, _ = socket.recv_fds(self._theirs, 1, 1)
+        wire.close_all(received)
+        return False
+
+
+def _are_pipes_short() -> bool:
+    """Beyond its allowance, a user gets new pipes of two pages."""
+    try:
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        return True  # there is a hard limit here as well
+    try:
+        return fcntl.fcntl(writer, _F_GETPIPE_SZ) < 16 * resource.getpagesize()
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def _holds_more(allowed: dict[str, int], name: str) -> bool:
+    pipes, in_flight = count_held()
+    if in_flight >= allowed["descriptors"]:
+        return True  # pipes can be among them as well
+    return name == "pipes" and pipes >= allowed["pipes"]
+
+
+def count_held() -> tuple[int, int]:
+    """How many pipes the processes here have, and how many descriptors wait in their sockets."""
+    pipes: set[str] = set()
+    waiting: dict[str, int] = {}
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or pid == "1":
+            continue
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    goal = os.readlink(f"/proc/{pid}/fd/{number}")
+                    if goal.startswith("pipe:"):
+                        pipes.add(goal)
+                    elif goal.startswith("socket:") and goal not in waiting:
+                        waiting[goal] = _count_waiting(f"/proc/{pid}/fdinfo/{number}")
+    return len(pipes), sum(waiting.values())
+
+
+def _count_waiting(path: str) -> int:
+    with open(path, "rb") as file:
+        for line in file:
+            if line.startswith(b"scm_fds:"):
+                return int(line.split()[1])
+    return 0
