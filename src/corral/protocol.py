@@ -21,7 +21,7 @@ can do is in `corral.powers`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Protocol
 
@@ -184,8 +184,11 @@ class AsyncFiles(Protocol):
         fixed: bool = False,
         hidden: bool = False,
         limit: int = ...,
+        without: Collection[str] = (),
     ) -> GrepResult:
-        """Lines that match a regular expression (or a fixed text), in text files.
+        """Lines that match a regular expression (or a fixed text), in text files; `limit` of them at most.
+
+        Files `without`, by their absolute paths as `glob` gives them, are not looked into, and count for nothing.
 
         Raises:
             SandboxFileError: not a regular expression.

@@ -83,6 +83,7 @@ def test_json_is_the_result_and_nothing_else() -> None:
     result = corral("run", write("a.py", WRITES.format("a")), "-o", "goal", "--repeat", "2", "--seed", "7", "--json")
     found = json.loads(result.stdout)
     assert code_of(result) == 0
+    assert not re.search(r"\.\d{7}", result.stdout), "a number with noise"
     assert (found["winners"], found["state"], found["complete"]) == (["a"], "finished", True)
     definition = read_run(only_run()).definition
     assert definition["settings"]["repeat"] == 2
@@ -239,7 +240,9 @@ def test_list_replay_compare_and_report_look_at_runs() -> None:
     compared = corral("compare", first, second)
     assert code_of(compared) == 0
     assert "settings.seed: 1 → 2" in compared.output
-    assert json.loads(corral("compare", first, second, "--json").stdout)["same_winners"] is True
+    compared = corral("compare", first, second, "--json").stdout
+    assert json.loads(compared)["same_winners"] is True
+    assert not re.search(r"\.\d{7}", compared), "a number with noise"
     assert code_of(corral("report", first)) == 0
     assert (Path("artifacts") / first / "report.html").is_file()
     assert "there is no run in 'elsewhere'" in message_of(corral("watch", "--artifacts", "elsewhere"))
@@ -304,11 +307,27 @@ def test_interrupt_keeps_what_there_is_and_says_how_to_go_on() -> None:
     assert read_run(only_run()).state == "interrupted"
 
 
-def test_page_is_served_until_ctrl_c() -> None:
+def test_page_is_served_until_ctrl_c_and_its_secret_is_in_no_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert code_of(corral("run", write("a.py", WRITES.format("a")), "-o", "goal")) == 0
-    code, shown = at_terminal("watch", interrupt_when=b"http://127.0.0.1:")
+    browser = tmp_path / "browser"
+    browser.write_text(
+        '#!/bin/sh\npath=${1#file://}\necho "given: $*"\nstat -c "mode: %a" "$path" "${path%/*}"\ncat "$path"\n'
+        "echo all is shown\n"
+    )
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    code, shown = at_terminal("watch", "--open", interrupt_when=b"all is shown")
     assert code == 0, shown
     assert only_run().name.encode() in shown
+    lines = shown.decode().splitlines()
+    address = next(word for line in lines for word in line.split() if word.startswith("http://127.0.0.1:"))
+    given = next(line for line in lines if line.startswith("given: "))
+    assert address.split("/")[3] not in given
+    assert [line for line in lines if line.startswith("mode: ")] == ["mode: 600", "mode: 700"]
+    assert f"0;url={address}" in shown.decode()
+    assert not Path(given.removeprefix("given: file://")).exists()
 
 
 # When sandboxes can't be had, and beside the page.
