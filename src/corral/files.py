@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Sequence
 from typing import NoReturn
 
 from corral import transfer
@@ -87,6 +87,7 @@ class FilesBase(ABC):
         fixed: bool = False,
         hidden: bool = False,
         limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
     ) -> GrepResult:
         """See `AsyncFiles`."""
 
