@@ -325,9 +325,12 @@ class AsyncSandbox(Protocol):
         timeout: float | None = None,
         on_output: OnOutput | None = None,
         check: bool = False,
+        charts: bool = False,
         output_limit_bytes: int | None = None,
     ) -> CodeResult:
         """Run a snippet in a fresh process.
+
+        With `charts`, the figures that Python code has shown by matplotlib are in the result: `result.png`.
 
         Raises:
             UnknownLanguageError: no such language.
