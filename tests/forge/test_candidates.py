@@ -36,6 +36,13 @@ def test_run_ids_are_ids_and_differ() -> None:
     assert len({check_id(new_run_id()) for _ in range(100)}) == 100
 
 
+@pytest.mark.parametrize(
+    ("name", "candidate_id"), [("agent_alpha", "alpha"), ("Agent_x-1", "x-1"), ("agent", "agent"), ("agent_", "agent")]
+)
+def test_id_of_a_file_that_calls_itself_an_agent(name: str, candidate_id: str) -> None:
+    assert id_from_name(name) == candidate_id
+
+
 def test_same_names_are_numbered_and_same_ids_refused(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()

@@ -61,7 +61,8 @@ async def test_artifact_present(tmp_path: Path) -> None:
     assert (await check(gate, make_entry(tmp_path, "c", files={"plot.png": b"\x89PNG"}))).passed
     refused = (Refused("artifact.md", "a link (to /etc/passwd)"),)
     entry = make_entry(tmp_path, "d", None, refused=refused)
-    assert (await check(ArtifactPresent(), entry)).reason == "no artifact.md (a link (to /etc/passwd))"
+    for gate in (ArtifactPresent(), Size(), PythonGate(lambda work: True), Regex("x")):
+        assert (await check(gate, entry)).reason == "artifact.md was not taken: a link (to /etc/passwd)"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.forge.judge.ranking import DECIMALS, rank
+from corral.forge.judge.ranking import rank
+from corral.forge.numbers import DECIMALS
 
 TOTALS = st.dictionaries(
     st.text("abcdefgh", min_size=1, max_size=3),

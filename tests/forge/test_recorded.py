@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import socket
 import sys
 import threading
 from dataclasses import fields
@@ -142,7 +143,7 @@ def test_dotenv_is_read_and_the_environment_stays_as_it_is(monkeypatch: pytest.M
 def test_without_a_key_every_result_says_so() -> None:
     log = Log()
     result = run_candidate_in_daytona("alpha", script("a.py", GOOD), "x", "out.md", log)
-    assert (result.success, result.error_message, result.sandbox_id) == (False, "Daytona API key not configured", "")
+    assert (result.success, result.error_message, result.sandbox_id) == (False, "Daytona API key not configured", None)
     assert log.of("alpha") == ["[Error] Daytona API key not configured"]
     (other,) = run_all_candidates_in_daytona([{"id": "b", "script": "a.py"}], "x", "artifacts")
     assert other.error_message == "Daytona API key not configured"
@@ -343,6 +344,43 @@ def test_command_line_finds_the_service_by_dotenv(server: ServedProcess) -> None
     assert "Winner: a" in result.output
     (folder,) = Path("artifacts").iterdir()
     assert read_run(folder).definition["settings"]["backend"] == "daytona"
+
+
+def without_times(text: str) -> list[str]:
+    """What was printed, in the order of candidates' names, without what is of one run alone."""
+    lines = [re.sub(r"\d+\.\ds$", "N s", line) for line in text.splitlines()]
+    return sorted(re.sub(r"(PASS +\d+\.\d|\() *[\d. ]+", r"\1 N", line) for line in lines if line)
+
+
+@pytest.mark.needs_userns
+@pytest.mark.parametrize("where", ["nowhere", "refused"])
+def test_command_line_prints_and_writes_what_the_function_does(
+    where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("alpha", "delta"):
+        text = next(Path(each["script"]).read_text() for each in CANDIDATES if each["id"] == name)
+        script(f"candidates/agent_{name}.py", text)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        if where == "refused":
+            monkeypatch.setenv("DAYTONA_API_KEY", "a-key")
+            monkeypatch.setenv("DAYTONA_API_URL", f"http://127.0.0.1:{taken.getsockname()[1]}/api")
+        given = ["forge", "run", "--objective", "Weekly AI events", "--daytona"]
+        result = CliRunner().invoke(root, given, standalone_mode=False)
+        assert result.exception is None, result.exception
+        kept = Path("artifacts/alpha/discord_post.md").read_text()
+        found = run_forge("Weekly AI events", use_daytona=True)
+    printed = [line for line in without_times(result.output) if not line.startswith("artifacts/")]
+    known = without_times(capsys.readouterr().out)
+    if where == "refused":  # the function learns of it by trying
+        assert "Execution: LOCAL" in printed
+        assert any("can't be reached" in line and "falling back to local" in line for line in printed)
+    else:
+        assert printed == known
+        assert "(Daytona not configured, falling back to local)" in printed
+    assert found.winner_id == "alpha"
+    assert kept == found.winner_artifact == Path("artifacts/alpha/discord_post.md").read_text()
+    assert not Path("artifacts/delta").exists()
 
 
 # What is written about it.

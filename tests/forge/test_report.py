@@ -15,7 +15,7 @@ import pytest
 from corral.forge.outcome import Attempt
 from corral.forge.report import render_report, write_report
 from corral.forge.report.charts import Mark, Row, draw_rounds, draw_scatter, make_axis
-from corral.forge.report.parts import data_block
+from corral.forge.report.parts import data_block, flatten
 from corral.forge.runfolder import Run, read_run
 from support.browser import open_browser
 from support.forge_runs import HOSTILE_FILE, HOSTILE_LINE, HOSTILE_NAME, NEEDLE, OBJECTIVE, write_run
@@ -55,6 +55,13 @@ class Page(HTMLParser):
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return read_run(write_run(tmp_path / "run"))
+
+
+def test_numbers_are_told_as_people_read_them() -> None:
+    details = {"seconds": 0.24830307399997764, "points": [98.0, 1e-05, -2.5004], "rounds": 3}
+    assert dict(flatten(details)) == {"seconds": "0.248", "points": "98, 1e-05, -2.5", "rounds": "3"}
+    attempt = Attempt(candidate="a", outcome="ok", seconds=0.24830307399997764, phases={"run": 1 / 3})
+    assert (attempt.to_json()["seconds"], attempt.phases) == (0.248303, {"run": 0.333333})
 
 
 def test_page_needs_nothing_else_and_allows_only_our_own_script(run: Run) -> None:

@@ -6,6 +6,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from socket import SHUT_RDWR
 from typing import Any
 
 import aiohttp
@@ -56,6 +57,23 @@ async def test_a_client_hears_of_its_own_sandboxes_alone(in_process: InProcess) 
         assert payload["sandbox"]["state"] == payload["newState"]
         states.append(payload["newState"])
     assert states == ["started", "destroying", "destroyed"]
+    await socket.close()
+
+
+@pytest.mark.parametrize("politely", [True, False])
+async def test_a_listener_that_leaves_is_no_request_that_was_broken_off(in_process: InProcess, politely: bool) -> None:
+    socket, _ = await connect(in_process, in_process.key)
+    if politely:
+        await socket.close()
+    else:
+        transport = socket.get_extra_info("socket")
+        assert transport is not None
+        transport.shutdown(SHUT_RDWR)  # as when its process was killed
+    while in_process.server.metrics.in_flight:
+        await asyncio.sleep(0.01)
+    counted = in_process.server.metrics.render(states={}, websockets=0)
+    assert 'operation="connect_events",method="GET",status="101"} 1' in counted
+    assert 'status="499"' not in counted
     await socket.close()
 
 

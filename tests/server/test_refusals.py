@@ -31,7 +31,7 @@ def client(running: InProcess, key: str | None = None) -> AsyncDaytona:
 async def test_each_refusal_is_the_class_that_it_should_be(in_process: InProcess) -> None:
     async with client(in_process) as daytona:
         box = await daytona.create(CreateSandboxFromSnapshotParams(name="taken"))
-        with pytest.raises(DaytonaNotFoundError, match="there is no sandbox 'nothing'"):
+        with pytest.raises(DaytonaNotFoundError, match="sandbox 'nothing' not found"):
             await daytona.get("nothing")
         with pytest.raises(DaytonaConflictError, match="'taken' already exists"):
             await daytona.create(CreateSandboxFromSnapshotParams(name="taken"))

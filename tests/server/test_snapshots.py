@@ -50,6 +50,25 @@ def test_snapshot_is_found_by_id_and_by_name(daytona: Daytona, sandbox: Sandbox,
         daytona.snapshot.get(str(uuid.uuid4()))
 
 
+def test_snapshot_keeps_its_user_and_so_do_its_other_names(daytona: Daytona) -> None:
+    kept, other = unique("user"), unique("other")
+    source = daytona.create(CreateSandboxFromSnapshotParams(os_user="1000"))
+    made = [source]
+    try:
+        source.create_snapshot(kept)
+        daytona.snapshot.create(CreateSnapshotParams(name=other, image=kept))
+        for name in (kept, other):
+            made.append(daytona.create(CreateSandboxFromSnapshotParams(snapshot=name)))
+            assert made[-1].user == "1000"
+        made.append(daytona.create(CreateSandboxFromSnapshotParams(snapshot=kept, os_user="daytona")))
+        assert made[-1].user == "daytona"
+    finally:
+        for box in made:
+            daytona.delete(box)
+        for name in (other, kept):
+            daytona.snapshot.delete(name)
+
+
 def test_list_goes_by_pages(daytona: Daytona, sandbox: Sandbox, name: str) -> None:
     first, second = daytona.snapshot.list(page=1, limit=1), daytona.snapshot.list(page=2, limit=1)
     assert first.total == second.total >= 2

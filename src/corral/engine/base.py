@@ -48,7 +48,8 @@ _FOLDERS = {
     "var/log": 0o755,
     "var/tmp": 0o1777,
 }
-_OWN_FOLDERS = ("home/daytona", "workspace")
+OWN_FOLDERS = ("home/daytona", "workspace", "workspaces")
+"""Of the code's user. Clients expect all three: which one is each framework's choice."""
 _ETC = {
     # Without it, whatever draws text complains on its standard error.
     "fonts/fonts.conf": (
@@ -108,6 +109,7 @@ def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
         [
             _FORMAT,
             _FOLDERS,
+            OWN_FOLDERS,
             _ETC,
             links,
             real,
@@ -170,7 +172,7 @@ def _make(
     unfinished = skeleton.parent / f".new-{os.getpid()}-{os.urandom(4).hex()}"
     unfinished.mkdir()
     try:
-        folders = {**_FOLDERS, **dict.fromkeys(real, 0o755), **dict.fromkeys(_OWN_FOLDERS, 0o755)}
+        folders = {**_FOLDERS, **dict.fromkeys(real, 0o755), **dict.fromkeys(OWN_FOLDERS, 0o755)}
         folders |= {tool.target.lstrip("/"): 0o755 for tool in description.tools}
         for name in folders:
             (unfinished / name).mkdir(parents=True, exist_ok=True)
@@ -185,7 +187,7 @@ def _make(
             _add_command(unfinished / BIN.lstrip("/") / name, command)
         _set_modes(unfinished, folders)
         if description.owned:
-            for name in _OWN_FOLDERS:
+            for name in OWN_FOLDERS:
                 _give_away(unfinished / name)
         unfinished.rename(skeleton)
     except OSError:

@@ -18,13 +18,14 @@ from corral.engine.errors import SetupError, UnsupportedError
 from corral.engine.init import Init
 from corral.engine.layers import LayerStore
 from corral.engine.perform import DEVICE_LAYER, Stage, make_devices, open_layer, perform
-from corral.engine.plan import OpenLayer, layer_name, plan_sandbox
+from corral.engine.plan import OpenLayer, layer_name, plan_sandbox, shown_by_host
+from corral.engine.private import find_private
 from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, UID_RANGE_SIZE, Identity, Layer, Recipe
 from corral.engine.sampling import DiskWatch
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, read_state, write_state
 from corral.engine.storage import FolderStorage, LoopStorage, Storage, mount_layer
-from corral.engine.uidrange import UidRange, claim_range, make_shift
+from corral.engine.uidrange import UidRange, claim_range, lock_folder, make_shift
 
 _SETUP_SECONDS = 20.0
 _INIT_SECONDS = 5.0
@@ -305,7 +306,7 @@ def _be_init(
             os.setgroups([])
             os.setresuid(0, 0, 0)
         group_fd, oom_fd = given.pop("group", None), given.pop("oom", None)
-        stage = Stage(recipe, identity, shop.seccomp, given)
+        stage = Stage(recipe, identity, shop.seccomp, given, private=tuple(message["private"]))
         perform(plan_sandbox(recipe, identity), stage)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of ids has cleared it
@@ -356,7 +357,8 @@ def _guide_setup(
             descriptors["oom"] = os.open(oom_file, os.O_RDONLY | os.O_CLOEXEC)
         names = list(descriptors)
         memory_limited = "memory" in group.limited
-        message = {"fds": names, "memory_limited": memory_limited}
+        private = [] if identity.rootless else _find_private(shop, recipe)
+        message = {"fds": names, "memory_limited": memory_limited, "private": private}
         wire.send(host, message, tuple(descriptors.values()))
     except OSError as error:
         raise SetupError(f"{error.strerror or error}", step="prepare", errno=error.errno or 0) from error
@@ -371,6 +373,12 @@ def _guide_setup(
             errno=int(answer.get("errno", 0)),
             hint=_setup_hint(answer),
         )
+
+
+def _find_private(shop: Workshop, recipe: Recipe) -> list[str]:
+    """What the host keeps from others in the folders that every sandbox shows."""
+    kept_in = lock_folder() or shop.data.path
+    return [f"{tree}/{path}" for tree in shown_by_host(recipe) for path in find_private(tree, kept_in)]
 
 
 def _setup_hint(answer: wire.Message) -> str:

@@ -23,6 +23,7 @@ from corral.engine.seccomp.install import Prepared
 DEVICE_LAYER = "dev"
 """Under this name the launcher hands over the device nodes it made."""
 _MASKS = "m"
+_NO_LINKS = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH
 _ROOM_FOR_US = 1024
 _STAGING = "/tmp"  # exists on every Linux; covered by our own tmpfs in our own mount namespace
 
@@ -36,6 +37,8 @@ class Stage:
     seccomp: Prepared
     layers: dict[str, int] = field(default_factory=dict)
     """Detached mounts by short name. As root the launcher fills it; otherwise OpenLayer does."""
+    private: tuple[str, ...] = ()
+    """What the host keeps from its other users, by its path inside; the launcher knows."""
     locks_fd: int | None = None
     """The list of file locks in this PID namespace, opened before it was covered."""
     plans: dict[str, list[plan.Step]] = field(default_factory=dict)
@@ -145,6 +148,7 @@ def _mask_proc(step: plan.MaskProc, stage: Stage) -> None:
     for number, text in enumerate(("", *texts.values())):
         with open(os.open(f"{_MASKS}/{number}", os.O_CREAT | os.O_WRONLY, 0o444), "w") as file:
             file.write(text + "\n" if text else "")
+    os.mkdir(f"{_MASKS}/folder", 0o555)
     _remount_read_only(_MASKS, flags)  # and so is each file of it, wherever it is shown
     for name in step.files:
         if os.path.exists(f"root/proc/{name}"):
@@ -160,6 +164,28 @@ def _mask_proc(step: plan.MaskProc, stage: Stage) -> None:
     for number, name in enumerate(texts, 1):
         if os.path.exists(f"root/proc/{name}"):
             syscalls.mount(f"{_MASKS}/{number}", f"root/proc/{name}", "", syscalls.MS_BIND)
+
+
+def _cover_private(step: plan.CoverPrivate, stage: Stage) -> None:
+    root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for path in stage.private:
+            try:
+                # What was written here before may have put a link in the way, and then hides it as well.
+                found = syscalls.openat2(root, os.fsencode(path).lstrip(b"/"), os.O_PATH, resolve=_NO_LINKS)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    continue
+                raise
+            try:
+                cover = "folder" if stat.S_ISDIR(os.fstat(found).st_mode) else "0"
+                syscalls.mount(f"{_MASKS}/{cover}", f"root/proc/self/fd/{found}", "", syscalls.MS_BIND)
+            finally:
+                os.close(found)
+    finally:
+        os.close(root)
 
 
 def make_devices(owner: int) -> int:
@@ -324,6 +350,7 @@ _PERFORMERS: dict[type[plan.Step], Callable[[Any, Stage], None]] = {
     plan.Proc: _proc,
     plan.LimitNamespaces: _limit_namespaces,
     plan.MaskProc: _mask_proc,
+    plan.CoverPrivate: _cover_private,
     plan.Devices: _devices,
     plan.ReadOnly: _read_only,
     plan.Pivot: _pivot,

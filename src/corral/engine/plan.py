@@ -199,6 +199,13 @@ class MaskProc(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class CoverPrivate(Step):
+    """Cover what the host keeps from its other users in these trees: inside, owners are shifted, and root is root."""
+
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Devices(Step):
     """The harmless devices, pseudo terminals of its own, and the usual links.
 
@@ -336,6 +343,7 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
             tuple(NETWORK_LIMITS.items()),
         ),
         MaskProc(MASKED_FILES, MASKED_FOLDERS, READ_ONLY_FOLDERS, tuple(MADE_UP_FILES.items())),
+        *([] if identity.rootless else [CoverPrivate(shown_by_host(recipe))]),
         Devices("root/dev", tuple(DEVICES), tuple(DEVICE_LINKS.items()), TERMINALS, not identity.rootless),
         Tmpfs("root/dev/shm", "1777", recipe.limits.shared_memory_bytes, 4096, executable=True),
         ReadOnly("root/dev"),
@@ -347,6 +355,11 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
     if recipe.files:
         steps.append(WriteFiles(tuple(recipe.files)))
     return steps
+
+
+def shown_by_host(recipe: Recipe) -> tuple[str, ...]:
+    """Trees that nobody asked for: folders of the host that every sandbox shows, such as /usr."""
+    return tuple(tree.target for tree in recipe.trees if tree.target != "/" and tree.lowers[-1] == tree.target)
 
 
 def plan_child(limits: Limits, *, soft_limits: bool) -> list[Step]:

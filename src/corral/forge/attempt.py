@@ -221,7 +221,7 @@ class Attempts:
         progress.ended = True
         whole = replace(
             attempt,
-            phases={phase: round(seconds, 6) for phase, seconds in progress.phases.items()},
+            phases=dict(progress.phases),
             log=progress.log.text,
             log_bytes=progress.log.total_bytes,
             retries=progress.retries,

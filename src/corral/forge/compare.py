@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from corral.forge.numbers import round_all
 from corral.forge.told import CandidateRow, Told, tell
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Comparison:
         found = asdict(self) | {"same_winners": self.same_winners, "same_rules": self.same_rules}
         for plain, candidate in zip(found["candidates"], self.candidates, strict=True):
             plain |= {"artifacts_same": candidate.artifacts_same, "source_same": candidate.source_same}
-        return found
+        return dict(round_all(found))
 
 
 def compare_runs(a: Run, b: Run) -> Comparison:

@@ -21,12 +21,13 @@ def check_id(value: object, *, what: str = "a candidate's id") -> str:
 
 
 def id_from_name(name: str) -> str:
-    """An id that resembles a file's name.
+    """An id that resembles a file's name; `agent_alpha` is `alpha`, as those who name their files so expect.
 
     Raises:
         SpecError: nothing of the name can be in an id.
     """
-    found = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:MAX_LENGTH]
+    found = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")
+    found = re.sub(r"(?i)^agent_+(?=[A-Za-z0-9])", "", found)[:MAX_LENGTH]
     if not found:
         raise SpecError(f"no id can be made from the name {name!r}", hint="give one: id=…")
     return found

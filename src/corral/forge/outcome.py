@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from corral.forge.kinds import NUMBER, check_all, check_kinds
+from corral.forge.numbers import round_all
 
 Outcome = Literal["ok", "crashed", "timeout", "oom", "no-artifact", "refused-artifact", "infrastructure", "cancelled"]
 """`ok` is exit code 0 and an artifact. The next five are the candidate's own doing; the last two are nobody's loss."""
@@ -61,6 +62,10 @@ class Attempt:
     sandbox_id: str = ""
     notes: tuple[str, ...] = ()
     """What could not be counted, or only roughly."""
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "cpu_seconds", "phases"):
+            object.__setattr__(self, name, round_all(getattr(self, name)))
 
     @property
     def ok(self) -> bool:

@@ -38,6 +38,16 @@ from corral.forge.recordedrun import (
     run_candidate,
     say_error,
 )
+from corral.forge.recordedtext import (
+    ScoreLine,
+    candidate_lines,
+    falls_back,
+    forget_artifact,
+    heading,
+    keep_artifact,
+    scoring,
+    write_lines,
+)
 from corral.forge.service import (
     NOT_CONFIGURED,
     describe_service,
@@ -64,9 +74,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-ARTIFACT = "discord_post.md"
 NO_KEY = "Daytona API key not configured"
-_RULE, _THIN = "=" * 60, "-" * 40
 _REMOTE_JOBS = 8
 
 CANDIDATES: list[dict[str, Any]] = [
@@ -160,20 +168,25 @@ def run_forge(
     wanted = [_as_job(candidate, objective) for candidate in chosen]
     out = None if quiet else sys.stdout
     lack = find_lack() if use_daytona else None
-    _write(out, _RULE, "DREAM FOUNDRY - Forge Loop", _RULE, f"Objective: {objective}", f"Candidates: {len(chosen)}")
     remote = use_daytona and lack is None
-    _write(out, f"Execution: {'DAYTONA' if remote else 'LOCAL'}")
+    remarks = [f"{lack}, falling back to local"] if lack is not None else []
     if remote and (told := describe_service()):
-        _write(out, f"({told})")
-    if lack is not None:
-        _write(out, f"({lack}, falling back to local)")
-    _write(out, "", "PHASE: Running Candidates", _THIN)
+        remarks.append(told)
+    write_lines(out, heading(objective, len(chosen), remote=remote, remarks=remarks))
     folder = Path(artifacts_dir)
     limits = limits or Limits()
 
     def tell(job: Job, each: CandidateRun) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: no reason to lose the run
-            _write(out, "", f"[{job.name}]", *_summary(job, each))
+            write_lines(
+                out,
+                candidate_lines(
+                    job.name,
+                    error=each.error_message,
+                    has_artifact=each.artifact is not None,
+                    seconds=each.runtime_seconds,
+                ),
+            )
 
     def run(where: str | Backend | None) -> list[CandidateRun]:
         return run_with_callback(lambda say: _run_jobs(wanted, say, where, limits, jobs, folder, tell), log_callback)
@@ -181,7 +194,7 @@ def run_forge(
     runs = run(None if remote else backend)
     if remote and runs and all(each.failure == "infrastructure" for each in runs):
         # Nobody had a sandbox there. One after another elsewhere would not be a fair contest; all of them are.
-        _write(out, "", f"({runs[0].error_message}: falling back to local)", "Execution: LOCAL")
+        write_lines(out, falls_back(str(runs[0].error_message)))
         remote = False
         runs = run(backend)
     return _conclude(objective, chosen, wanted, runs, folder, out, remote=remote)
@@ -191,26 +204,23 @@ def _conclude(
     objective: str, chosen: list[dict[str, Any]], wanted: list[Job], runs: list[CandidateRun], folder: Path,
     out: TextIO | None, *, remote: bool,
 ) -> ForgeResult:  # fmt: skip
-    _write(out, "", _RULE, "PHASE: Scoring", _THIN)
     scores = [_score(each) for each in runs]
-    _write(out, f"{'Candidate':<12} {'Success':>8} {'Quality':>8} {'Speed':>8} {'TOTAL':>8}", "-" * 46)
-    for run, score in zip(runs, scores, strict=True):
-        word = "PASS" if score.success else "VOID" if run.failure == "infrastructure" else "FAIL"
-        _write(
-            out,
-            f"{run.candidate_id:<12} {word:>8} {score.quality_score:8.1f} {score.speed_score:8.1f} "
-            f"{score.total_score:8.1f}",
-        )
     # Who had no sandbox has not lost, but can't have won either.
     able = [(score, run) for score, run in zip(scores, runs, strict=True) if score.success and run.success]
     best = max((score.total_score for score, _ in able), default=0.0)
     winners = [run for score, run in able if score.total_score == best]
     winner = winners[0] if winners else None
-    _write(out, "", f"Winner: {winner.candidate_id} ({best:.1f})" if winner else "Winner: none, nobody passed")
-    if len(winners) > 1:
-        _write(out, f"A tie: {', '.join(run.candidate_id for run in winners)}")
-    if winner is not None:
-        _write(out, f"Artifact: {folder / winner.candidate_id / ARTIFACT}")
+    table = [
+        ScoreLine(
+            candidate_id=run.candidate_id,
+            word="PASS" if score.success else "VOID" if run.failure == "infrastructure" else "FAIL",
+            quality=score.quality_score,
+            speed=score.speed_score,
+            total=score.total_score,
+        )
+        for run, score in zip(runs, scores, strict=True)
+    ]
+    write_lines(out, scoring(table, [run.candidate_id for run in winners], best, folder))
     return ForgeResult(
         objective=objective,
         timestamp=datetime.now(UTC).isoformat(),
@@ -298,7 +308,7 @@ def _forget(folder: Path | None, job: Job) -> None:
     """What an earlier run left must not look like this one's."""
     if folder is not None:
         try:
-            (folder / check_id(job.candidate_id) / ARTIFACT).unlink(missing_ok=True)
+            forget_artifact(folder, check_id(job.candidate_id))
         except (SpecError, OSError):
             pass  # an id that is none is refused in a moment; a file that stays is written over or told of
 
@@ -306,12 +316,8 @@ def _forget(folder: Path | None, job: Job) -> None:
 def _keep(folder: Path | None, done: CandidateRun) -> CandidateRun:
     if folder is None or done.artifact is None:
         return done
-    target = folder / done.candidate_id / ARTIFACT
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{ARTIFACT}.partial")
-        partial.write_bytes(done.artifact)
-        partial.replace(target)
+        keep_artifact(folder, done.candidate_id, done.artifact)
     except OSError as error:
         message = f"Could not save artifact: {error.strerror or error}"
         return replace(done, success=False, error_message=done.error_message or message, failure="infrastructure")
@@ -357,20 +363,3 @@ def _as_dict(run: CandidateRun, score: ScoreResult) -> dict[str, Any]:
         "candidate_id": run.candidate_id, "success": score.success, "quality_score": score.quality_score,
         "speed_score": score.speed_score, "total_score": score.total_score, "quality_details": details,
     }  # fmt: skip
-
-
-def _summary(job: Job, run: CandidateRun) -> list[str]:
-    lines = [f"  [Run] Starting {job.name}..."]
-    if run.error_message:
-        lines.append(f"  [Error] {run.error_message}")
-    elif run.artifact is not None:
-        lines.append("  [Done] Output produced")
-    return [*lines, f"  [Done] {run.runtime_seconds:.1f}s"]
-
-
-def _write(out: TextIO | None, *lines: str) -> None:
-    """Lines for people. What candidates said has nothing in it that a terminal would obey."""
-    if out is not None:
-        for line in lines:
-            out.write("".join(each if each.isprintable() else "?" for each in line) + "\n")
-        out.flush()

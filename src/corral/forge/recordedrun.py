@@ -43,7 +43,8 @@ class DaytonaResult:
     """What came of one candidate."""
 
     candidate_id: str
-    sandbox_id: str
+    sandbox_id: str | None
+    """None: it had no sandbox."""
     success: bool
     """Exit code 0, and an artifact that could be read."""
     output: str
@@ -129,7 +130,7 @@ def failed_run(
     candidate_id: str, message: str, *, failure: Literal["candidate", "infrastructure"] = "infrastructure"
 ) -> CandidateRun:
     """The result of one that never ran."""
-    return CandidateRun(candidate_id, "", False, "", None, 0.0, message, failure=failure)
+    return CandidateRun(candidate_id, None, False, "", None, 0.0, message, failure=failure)
 
 
 def say_error(say: Say, message: str) -> None:

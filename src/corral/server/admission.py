@@ -63,7 +63,7 @@ class Admission:
         except asyncio.CancelledError:
             # Ours, and nobody else's beside it? Then it is an answer. The rule is that of asyncio.timeout.
             if visit.key_ended and task.uncancel() <= cancelled_before:
-                raise Fault(401, "this key opens nothing here any more") from None
+                raise Fault(401, "this API key has expired or was revoked") from None
             raise
         finally:
             visits.discard(visit)

@@ -190,13 +190,13 @@ class Doorkeeper:
         identity = self.keyring.identify(secret) if secret is not None else None
         if identity is not None:
             return identity
-        message = "this key opens nothing here" if secret is not None else "a key is needed: Authorization: Bearer …"
+        message = "invalid API key" if secret is not None else "an API key is needed: Authorization: Bearer …"
         raise self.refusal(Fault(401, message, headers={"WWW-Authenticate": "Bearer"}), address=address)
 
     def refusal(self, fault: Fault, *, address: str | None) -> Fault:
         """The same, or 429 for an address that has had too many."""
         wait = self._bad.take(address or "?")
-        return too_many("too many requests with wrong keys", wait) if wait > 0 else fault
+        return too_many("too many requests with invalid API keys", wait) if wait > 0 else fault
 
 
 def _check_name(name: str) -> None:
@@ -214,7 +214,7 @@ def _opens(key: Key) -> bool:
 
 def too_many(message: str, wait: float) -> Fault:
     """429, and when to come again."""
-    return Fault(429, message, headers={"Retry-After": str(max(1, round(wait + 0.5)))})
+    return Fault(429, f"rate limit exceeded: {message}", headers={"Retry-After": str(max(1, round(wait + 0.5)))})
 
 
 def _digest(secret: str) -> bytes:

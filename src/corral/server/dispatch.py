@@ -66,14 +66,14 @@ class Dispatcher:
         request[REQUEST_ID] = secrets.token_hex(8)
         log.REQUEST_ID.set(request[REQUEST_ID])
         self._metrics.in_flight += 1
-        status = 499  # the client left, as some web servers write it
+        status: int | None = None
         try:
             response = await self._handle(request)
             status = response.status
             return response
         finally:
             self._metrics.in_flight -= 1
-            self._note(request, status, time.perf_counter() - begin)
+            self._note(request, status or _status_of_left(request), time.perf_counter() - begin)
 
     def _note(self, request: web.Request, status: int, seconds: float) -> None:
         route = request.get(ROUTE)
@@ -247,6 +247,14 @@ class Dispatcher:
         if result is None:
             return web.Response(status=status)
         return web.Response(status=status, body=_encode(result), content_type=_JSON)
+
+
+def _status_of_left(request: web.Request) -> int:
+    """What is noted of a request whose client has gone. For a websocket that is the usual end."""
+    started = request.get(STARTED)
+    if isinstance(started, web.WebSocketResponse):
+        return started.status
+    return 499  # it did not wait for its answer, as some web servers write it
 
 
 def find_key(request: web.Request, *, websocket: bool) -> str | None:

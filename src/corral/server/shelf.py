@@ -59,7 +59,7 @@ class Shelf:
         """As `look_up`. Raises: Fault 404."""
         row = self.look_up(wanted, organisation_id=organisation_id)
         if row is None:
-            raise not_found(f"there is no snapshot {wanted[:200]!r}")
+            raise not_found(f"snapshot {wanted[:200]!r} not found")
         return row
 
     def find_image(self, image: str, *, organisation_id: str) -> Snapshot:

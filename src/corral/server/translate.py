@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 from corral import errors
 from corral.server import log
 from corral.server.faults import Fault
@@ -43,9 +46,36 @@ TABLE: tuple[tuple[type[errors.CorralError], int, str | None], ...] = (
 )
 
 
+_KERNELS_WORDS = f": {os.strerror(errno.ENOENT)}"
+WORDS: tuple[tuple[type[errors.CorralError], str], ...] = (
+    (errors.SandboxGoneError, "not found"),
+    (errors.SandboxClosedError, "not found"),
+    (errors.ExecTimeoutError, "timeout"),
+    (errors.NameTakenError, "already exists"),
+    (errors.NotRecordedError, "not found"),
+    (errors.SandboxPermissionError, "permission denied"),
+    (errors.SandboxFileExistsError, "already exists"),
+    (errors.SandboxIsFolderError, "is a directory"),
+    (errors.SandboxNotFolderError, "not a directory"),
+    (errors.SandboxNoSpaceError, "no space left"),
+    (errors.SnapshotNotFoundError, "not found"),
+)
+"""Words that clients look for in a message, where they have no class for its code."""
+
+
 def translate(error: errors.CorralError) -> Fault | None:
     """The refusal for an error of ours; None for one that is a bug, and becomes a 500."""
     for kind, status, code in TABLE:
         if isinstance(error, kind):
-            return Fault(status, log.text_of(error), code=code)
+            return Fault(status, phrase(error), code=code)
     return None
+
+
+def phrase(error: errors.CorralError) -> str:
+    """What an error says, with the words that clients look for."""
+    text = log.text_of(error)
+    if isinstance(error, errors.SandboxFileNotFoundError):
+        # Not in the kernel's words: some clients take "No such file or directory" to be about a directory.
+        return f"file not found: {text.replace(_KERNELS_WORDS, '')}"
+    words = next((words for kind, words in WORDS if isinstance(error, kind)), "")
+    return text if words in text.lower() else f"{text} ({words})"

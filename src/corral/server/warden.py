@@ -126,7 +126,7 @@ class SandboxWarden:
         try:
             async with lock:
                 if row.id not in self.roster:
-                    raise Fault(404, f"there is no sandbox {row.id!r}")
+                    raise Fault(404, f"sandbox {row.id!r} not found")
                 yield
         finally:
             if row.id not in self.roster:  # also when it could not be made, and when somebody came too late

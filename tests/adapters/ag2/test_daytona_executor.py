@@ -112,7 +112,7 @@ def test_checks_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"image": "python:3.12-slim"}, "'python:3.12-slim' is no snapshot here, and images are not pulled"),
         ({"image": Image.debian_slim("3.12").pip_install("requests")}, "building images"),
         ({"image": "x", "resources": DaytonaSandboxResources(cpu=1)}, "'x' is no snapshot here"),
-        ({"api_key": "wrong"}, "this key opens nothing here"),
+        ({"api_key": "wrong"}, "invalid API key"),
         ({"name": "no/name"}, "a name has no slash"),
         ({"env_vars": {"A": 3}}, "the value of environment variable 'A' is not a text"),
     ],

@@ -59,7 +59,7 @@ def test_alternatives_lead_into_usr_only(tmp_path: Path) -> None:
 def test_homes_are_there_and_empty(tmp_path: Path) -> None:
     root = skeleton_of(build(tmp_path, BaseDescription()))
     assert [entry.name for entry in (root / "home").iterdir()] == ["daytona"]
-    for name in ("home/daytona", "workspace", "root", "tmp", "mnt", "srv", "var/tmp"):
+    for name in ("home/daytona", "workspace", "workspaces", "root", "tmp", "mnt", "srv", "var/tmp"):
         assert list((root / name).iterdir()) == []
     assert stat.S_IMODE((root / "tmp").stat().st_mode) == 0o1777
 

@@ -20,12 +20,12 @@ from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.stopped import BackendPowers
 from corral.backends.embedded.typescript import setup as typescript
 from corral.engine import wire
-from corral.engine.base import BaseDescription, Tool, build, is_there
+from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, is_there
 from corral.engine.client import LauncherClient, check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import CapabilityError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo
-from corral.spec import HOME, Resources, Spec
+from corral.spec import Resources, Spec
 from corral.tokens import TokenBook
 
 NAME = "embedded"
@@ -203,7 +203,7 @@ class EmbeddedBackend(BackendPowers):
         trees = await self._build_base(description)
         modules = [tool.target for tool in extra if tool.target in (settings.PACKAGES_AT, settings.VENV_AT)]
         files = {packages.path_file(): "".join(f"{target}\n" for target in modules)} if modules else {}
-        if spec.workdir not in (HOME, "/workspace"):
+        if spec.workdir.strip("/") not in OWN_FOLDERS:
             files[spec.workdir.rstrip("/") + "/"] = ""
         return Ground(trees, files, tools.env)
 

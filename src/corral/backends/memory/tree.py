@@ -69,7 +69,7 @@ class Tree:
         for path in ("/bin", "/etc", "/usr/bin", "/dev", "/home"):
             self._found(path, uid=0, mode=0o755)
         self._found("/tmp", uid=0, mode=0o1777)
-        for path in (HOME, "/workspace", workdir):
+        for path in (HOME, "/workspace", "/workspaces", workdir):
             self._found(path, uid=UID, mode=0o755)
         self.folder("/dev").children["null"] = Node("device", 0o666, uid=0)
         self.folder("/etc").children["hostname"] = Node("file", 0o644, uid=0, data=b"corral\n")

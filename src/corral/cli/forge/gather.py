@@ -7,6 +7,7 @@ to be asked for by a flag as well (`corral.forge.consent`).
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,8 @@ import click
 from click.core import ParameterSource
 
 from corral.cli import options
-from corral.errors import RunFolderError, SpecError
+from corral.cli.loop import run_async
+from corral.errors import CorralError, RunFolderError, SandboxGoneError, SpecError
 
 if TYPE_CHECKING:
     from corral.forge.candidate import Candidate
@@ -41,8 +43,19 @@ class Gathered:
     resumed: Run | None
     notes: tuple[str, ...]
     """To be said before it begins."""
+    remarks: tuple[str, ...] = ()
+    """The same, about the service."""
+    says_where: bool = False
+    """Whether it is told where candidates run: `--daytona` may be there, or here."""
+    is_known: bool = False
+    """Whether it is the command of Dream Foundry: `--daytona`, its candidates and its rubric."""
     again: tuple[str, ...]
     """What a command line that resumes it needs beside the run: what is not written in its folder."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is held on a service."""
+        return (self.backend if isinstance(self.backend, str) else self.backend.name) == "daytona"
 
 
 class Flags:
@@ -82,6 +95,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     from corral.forge.contestfile import read_contest_file
     from corral.forge.shipped import OBJECTIVE, find_scripts
 
+    names, told = _find_objective(names, flags)
     artifacts = flags["artifacts"]
     file = _find_file(names, resumed=bool(flags["resume"]))
     contest = read_contest_file(file) if file is not None else None
@@ -108,13 +122,13 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     else:
         candidates = _equip([script.to_candidate() for script in find_scripts()], flags)
         usual = OBJECTIVE
-        judge = judge or ("rubric" if flags["objective"] is None else None)
+        judge = judge or "rubric"  # whatever the objective: these are scripts for a list of events
     notes = _ask(asks, flags, contest, resumed)
     if not candidates and resumed is not None:
         from corral.forge.rebuild import rebuild_candidates
 
         candidates = rebuild_candidates(resumed.definition, flags.env)
-    objective = flags["objective"] or (contest.objective if contest is not None else None)
+    objective = told or (contest.objective if contest is not None else None)
     objective = objective or (resumed.objective if resumed is not None else usual)
     if not objective:
         raise click.UsageError("what are they to do? give --objective", click.get_current_context())
@@ -127,9 +141,21 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
         settings=_settings(flags, contest, resumed),
         artifacts=artifacts,
         resumed=resumed,
-        notes=(*notes, *more),
+        notes=notes,
+        remarks=more,
+        says_where=bool(flags["daytona"]),
+        is_known=bool(flags["daytona"]) and usual is not None and judge == "rubric" and not resumed,
         again=_again(judge, contest, candidates, opened, flags),
     )
+
+
+def _find_objective(names: Sequence[str], flags: Flags) -> tuple[Sequence[str], str | None]:
+    """Candidates, and what was given as the objective: with `--daytona`, it may stand alone, as it is known."""
+    if flags["daytona"] and flags["objective"] is None and len(names) == 1:
+        (name,) = names
+        if " " in name.strip() and not name.startswith("git+") and not Path(name).exists():
+            return (), name
+    return names, flags["objective"]
 
 
 def _ask(asks: list[Ask], flags: Flags, contest: ContestFile | None, resumed: Run | None) -> tuple[str, ...]:
@@ -296,7 +322,20 @@ def _open_backend(chosen: str | Backend, flags: Flags) -> tuple[str | Backend, t
         return "embedded", (f"{lack}, falling back to local",)
     backend = open_service()
     click.get_current_context().call_on_close(lambda: options.close_server(backend))
+    if flags["daytona"] and (reason := run_async(_find_fault(backend))) is not None:
+        return "embedded", (f"{reason}: falling back to local",)
     return backend, tuple(filter(None, [describe_service()]))
+
+
+async def _find_fault(backend: Backend) -> str | None:
+    """Why a service can't be used: it is not there, or refuses the key. None if it answers."""
+    try:
+        await backend.connect(f"corral-{secrets.token_hex(8)}")  # nobody has such a name
+    except SandboxGoneError:
+        return None
+    except CorralError as error:
+        return error.message
+    return None
 
 
 def _find_judge(name: str | None, contest: ContestFile | None, resumed: Run | None) -> Judge:

@@ -7,8 +7,9 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -87,16 +88,64 @@ def run(
     corral forge run my-contest/ --report report.html
     corral forge run --resume artifacts/20260101-120000-abcdef
     """
+    from corral.cli.forge import known
     from corral.cli.forge.gather import Flags, gather
-    from corral.cli.forge.live import choose_view
-    from corral.forge.contest import Contest
-    from corral.forge.ids import new_run_id
+    from corral.forge.recordedtext import falls_back, write_lines
 
     wish = gather(names, Flags(context, values))
     for text in wish.notes:
         note(text)
     stream = sys.stderr if as_json else sys.stdout
-    view = choose_view(stream, quiet=quiet or (as_json and not stream.isatty()))
+    shown = not quiet and not (as_json and not stream.isatty())
+    if wish.is_known:
+        known.begin(wish, stream if shown else None)
+    else:
+        _say_where(wish, stream)
+    held = _hold(wish, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
+    if isinstance(held, _Held) and wish.is_known and wish.is_remote and (why := known.had_no_sandbox(held.result)):
+        # Nobody had a sandbox there. One after another elsewhere would not be a fair contest; all of them are.
+        write_lines(stream if shown else sys.stderr, falls_back(why))
+        wish = replace(wish, backend="embedded")
+        held = _hold(wish, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
+    if isinstance(held, int):
+        return held
+    result = held.result
+    if wish.is_known:
+        for text in known.conclude(wish, result, None if as_json else stream):
+            note(text)
+    if as_json:
+        click.echo(to_json(result.to_json()))
+    else:
+        _show(result, known=wish.is_known)
+        if not result.complete:
+            note(f"not everybody could be run; to go on: {held.resume}")
+        if watched:
+            note(f"to look at it again: {shlex.join(['corral', 'forge', 'watch', str(held.folder)])}")
+    _write_report(held.folder, report_file, quiet=as_json)
+    return 0 if result.winners and result.complete else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A contest that was held to its end."""
+
+    result: ContestResult
+    folder: Path
+    resume: str
+
+
+def _hold(
+    wish: Gathered, stream: TextIO, *, shown: bool, watched: bool, report_file: Path | None, as_json: bool
+) -> _Held | int:
+    """Hold it, and show it. Gives an exit code if it was interrupted."""
+    from corral.cli.forge.known import KnownLines
+    from corral.cli.forge.live import choose_view
+    from corral.forge.contest import Contest
+    from corral.forge.ids import new_run_id
+
+    view: View = choose_view(stream, quiet=not shown)
+    if wish.is_known and shown:
+        view = KnownLines(stream, {candidate.id: candidate.name for candidate in wish.candidates})
     contest = Contest(
         wish.candidates, wish.objective, wish.judge, backend=wish.backend, artifacts_dir=wish.artifacts, on_event=view,
         settings=wish.settings,
@@ -106,7 +155,7 @@ def run(
     resume = shlex.join(["corral", "forge", "run", "--resume", str(folder), *wish.again])
     try:
         with _ended_as_by_hand() as terminated:
-            result = run_async(_hold(contest, wish, view, run_id, folder, watched=watched))
+            result = run_async(_run(contest, wish, view, run_id, folder, watched=watched))
     except KeyboardInterrupt:
         _show_rest(folder, report_file, resume, as_json=as_json)
         return TERMINATED if terminated else INTERRUPTED
@@ -114,16 +163,16 @@ def run(
         if not isinstance(error, BrokenPipeError | RunFolderError) and _was_begun(folder):
             note(f"what there is is in {folder}; to go on: {resume}")
         raise
-    if as_json:
-        click.echo(to_json(result.to_json()))
-    else:
-        _show(result)
-        if not result.complete:
-            note(f"not everybody could be run; to go on: {resume}")
-        if watched:
-            note(f"to look at it again: {shlex.join(['corral', 'forge', 'watch', str(folder)])}")
-    _write_report(folder, report_file, quiet=as_json)
-    return 0 if result.winners and result.complete else 1
+    return _Held(result, folder, resume)
+
+
+def _say_where(wish: Gathered, stream: TextIO) -> None:
+    for text in wish.remarks:
+        note(text)
+    if wish.says_where:
+        from corral.forge.recordedtext import execution
+
+        click.echo(execution(remote=wish.is_remote), file=stream)
 
 
 @contextlib.contextmanager
@@ -142,7 +191,7 @@ def _ended_as_by_hand() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-async def _hold(
+async def _run(
     contest: Contest, wish: Gathered, view: View, run_id: str, folder: Path, *, watched: bool
 ) -> ContestResult:
     if not watched:
@@ -172,13 +221,15 @@ def _was_begun(folder: Path) -> bool:
         return False
 
 
-def _show(result: ContestResult) -> None:
+def _show(result: ContestResult, *, known: bool) -> None:
+    """Who won. Of the `known` command the table is shown already."""
     from corral.cli.display import paint, plain, show_seconds
     from corral.cli.forge.leaderboard import show_standings, show_winner
 
-    click.echo(f"{paint(plain(result.objective), 'bold')}\n")
-    show_standings(result.standings, result.attempts)
-    show_winner(result.standings, result.winner_artifact)
+    if not known:
+        click.echo(f"{paint(plain(result.objective), 'bold')}\n")
+        show_standings(result.standings, result.attempts)
+        show_winner(result.standings, result.winner_artifact)
     click.echo()
     click.echo(paint(f"{result.folder}  ({show_seconds(result.seconds)})", "dim"))
 

@@ -155,7 +155,7 @@ class Command(GateBase):
     async def objection(self, work: Work, bench: Bench) -> str | None:
         """See `GateBase`."""
         if work.folder is None:
-            return f"no {work.output}"
+            return work.explain_lack()
         return tell_end(await self._run.over(work, bench))
 
     def describe_more(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class FileGate(GateBase):
         try:
             content, whole = work.read_start(self.file, max_bytes=self.max_bytes)
         except OSError:
-            return f"no {self.file or work.output}"
+            return work.explain_lack(self.file)
         if not whole:
             return f"{self.file or work.output} has more than {self.max_bytes} bytes"
         try:

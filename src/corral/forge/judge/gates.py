@@ -92,10 +92,7 @@ class ArtifactPresent(GateBase):
         """See `GateBase`."""
         there = {file.path for file in work.files}
         missing = [name for name in (work.output, *self.also) if name not in there]
-        if not missing:
-            return None
-        refused = {item.path: item.reason for item in work.attempt.refused}
-        return ", ".join(f"no {name}" + (f" ({refused[name]})" if name in refused else "") for name in missing)
+        return ", ".join(work.explain_lack(name) for name in missing) or None
 
     def describe_more(self) -> dict[str, Any]:
         """See `GateBase`."""
@@ -125,7 +122,7 @@ class Size(GateBase):
         name = self.file or work.output
         sizes = [file.size for file in work.files if file.path == name]
         if not sizes:
-            return f"no {name}"
+            return work.explain_lack(name)
         if sizes[0] < int(self.min):
             return f"{name} has {sizes[0]} bytes, less than {self.min}"
         if self.max is not None and sizes[0] > int(self.max):
@@ -165,7 +162,7 @@ class PythonGate(GateBase):
     async def objection(self, work: Work, bench: Bench) -> str | None:
         """See `GateBase`."""
         if not work.has_artifact:
-            return f"no {work.output}"
+            return work.explain_lack()
         said = await call(self.function, work, timeout=bench.timeout, who=self.name)
         if said is None or not isinstance(said, bool | str):
             raise JudgeError(f"it said {said!r:.100}", hint="a gate gives True, False, or a reason as a text")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from corral.forge.judge.reading import MAX_BYTES, read_artifact
+from corral.forge.numbers import round_all
 from corral.forge.outcome import Attempt
 from corral.forge.settings import Settings
 from corral.protocol import AsyncSandbox
@@ -67,6 +68,9 @@ class Points:
     points: float
     details: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "points", round_all(self.points))
+
 
 class Gate(Protocol):
     """A hard condition."""
@@ -117,6 +121,10 @@ class Standing:
     """Of the runs: `median`, and with several rounds `low` and `high`, the median's 95 % interval."""
     cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("total", "seconds", "cpu_seconds"):
+            object.__setattr__(self, name, round_all(getattr(self, name)))
 
     def to_json(self) -> dict[str, Any]:
         """For the event log and the result."""

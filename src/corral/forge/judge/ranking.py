@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-DECIMALS = 6
-"""Totals are compared rounded to so many: what sums of floats differ in beyond them is noise."""
+from corral.forge.numbers import DECIMALS
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class EventGate(GateBase):
     async def objection(self, work: Work, bench: Bench) -> str | None:
         """See `GateBase`."""
         if not work.has_artifact:
-            return f"no {work.output}"
+            return work.explain_lack()
         text = work.read_text(max_bytes=_READ_BYTES)
         quality = await asyncio.to_thread(assess_quality, text, self.rules)
         return ", ".join(_objections(text, quality, self.rules)) or None

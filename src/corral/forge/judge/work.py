@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 from corral.forge.judge.model import Entry
 from corral.forge.judge.reading import MAX_BYTES, read_artifact
+from corral.forge.numbers import round_all
 from corral.forge.outcome import ArtifactFile, Attempt
 
 _MAX_DETAILS_CHARACTERS = 16_000
@@ -44,6 +45,14 @@ class Work:
     def has_artifact(self) -> bool:
         """Whether there is the file that was asked for."""
         return self.folder is not None and any(file.path == self.output for file in self.attempt.artifacts)
+
+    def explain_lack(self, path: str | None = None) -> str:
+        """Why a file is not there, without a name the artifact itself: it was not taken out, or was never written."""
+        name = self.output if path is None else path
+        for item in self.attempt.refused:
+            if item.path == name:
+                return f"{name} was not taken: {item.reason}"
+        return f"no {name}"
 
     def read_bytes(self, path: str | None = None, *, max_bytes: int = MAX_BYTES) -> bytes:
         """A file's content, at most so much of it; without a name, the artifact itself.
@@ -118,5 +127,9 @@ def make_plain(details: object) -> dict[str, Any]:
         return {"cut": f"details that are not plain: {', '.join(map(str, details))[:1000]}"}
     if len(text) > _MAX_DETAILS_CHARACTERS:
         return {"cut": text[:1000]}
-    found: dict[str, Any] = json.loads(text, parse_constant=str)  # NaN is no JSON
+    found: dict[str, Any] = json.loads(text, parse_constant=str, parse_float=_read_float)  # NaN is no JSON
     return found
+
+
+def _read_float(text: str) -> Any:
+    return round_all(float(text))

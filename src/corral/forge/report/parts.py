@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from corral.forge.numbers import show_number
 from corral.forge.pages.text import clean, clean_line, escape, show_size
 
 
@@ -63,7 +64,7 @@ def _show_value(value: object) -> str:
         return ", ".join(f"{key} {_show_value(found)}" for key, found in value.items())
     if isinstance(value, list | tuple):
         return ("; " if any(isinstance(found, Mapping) for found in value) else ", ").join(map(_show_value, value))
-    return str(value)
+    return show_number(value) if isinstance(value, float) else str(value)
 
 
 def data_block(id_: str, value: object) -> str:

@@ -26,7 +26,7 @@ def _checked(call: Call) -> Organisation:
     """The caller's, if it is the one that the path names. Raises: Fault 404."""
     row = _mine(call)
     if call.params["organizationId"] != row.id:
-        raise not_found("there is no such organisation")
+        raise not_found("organisation not found")
     return row
 
 
@@ -147,5 +147,5 @@ async def get_region(call: Call) -> wire.RegionDto:
     """One of them."""
     region = _region(call)
     if call.params["id"] != region.id:
-        raise not_found("there is no such region")
+        raise not_found("region not found")
     return region

@@ -268,6 +268,7 @@ async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
         name=call.body.name,
         state="snapshotting",
         intent="create",
+        user=row.user,
         cpu=row.cpu,
         memory=row.memory,
         disk=row.disk,

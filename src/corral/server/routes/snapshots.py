@@ -79,6 +79,7 @@ async def create_snapshot(call: Call) -> control.SnapshotDto:
         name=wish.name,
         engine_id=source.engine_id,
         image_name=image,
+        user=source.user,
         cpu=wish.cpu or source.cpu,
         memory=wish.memory or source.memory,
         disk=wish.disk or source.disk,

@@ -85,4 +85,8 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE sandboxes ADD COLUMN git_hosts TEXT NOT NULL DEFAULT '[]';
     """,
+    # 4: as whom programs run in sandboxes that start from a snapshot
+    """
+    ALTER TABLE snapshots ADD COLUMN user TEXT;
+    """,
 )

@@ -153,6 +153,8 @@ class Snapshot(Row, kw_only=True):
     engine_id: str | None = None
     """Its name at the backend; None is the backend's own base."""
     image_name: str | None = None
+    user: str | None = None
+    """As whom programs run in sandboxes that start from it, unless they ask for another; None: as the usual one."""
     state: str = "active"
     cpu: int
     memory: int

@@ -341,6 +341,30 @@ breached(f"sockets: {found}") if found else held("no socket of anybody's")
 """,
 )  # fmt: skip
 
+PRIVATE_FILES = Probe(
+    "read-what-the-host-keeps-from-others", "files", "host_leak", "covered, since owners are shifted inside",
+    """
+seen = 0
+for tree in ("/usr", "/bin", "/sbin", "/lib", "/lib64"):
+    if os.path.islink(tree):
+        continue
+    for folder, folders, names in os.walk(tree):
+        for name in folders:
+            path = os.path.join(folder, name)
+            about = os.lstat(path)
+            if stat.S_ISDIR(about.st_mode) and about.st_mode & 5 != 5 and os.access(path, os.R_OK):
+                breached(f"{path}, of mode {stat.S_IMODE(about.st_mode):o}, has {len(os.listdir(path))} entries")
+        for name in names:
+            path = os.path.join(folder, name)
+            about = os.lstat(path)
+            seen += 1
+            if stat.S_ISREG(about.st_mode) and not about.st_mode & 4 and os.access(path, os.R_OK):
+                breached(f"{path}, of mode {stat.S_IMODE(about.st_mode):o}, begins with {read(path, 8)!r}")
+held(f"{seen} files, and everybody may read those that root inside can read")
+""",
+    user="root", timeout=40,
+)  # fmt: skip
+
 AS_ROOT = Probe(
     "attack-files-as-root-inside", "files", "escape", "root inside is a plain user outside; the bounding set is small",
     """
@@ -369,5 +393,5 @@ try_all(attempts, NOT_THERE)
 PROBES = (
     READ_SHADOW, READ_CANARY, WRITE_CANARY, LIST_HOMES, FIND_DATA_FOLDER, PROC_ROOT, MAP_FILES, LEAKED_DESCRIPTORS,
     OTHERS_DESCRIPTORS, REMOUNT, CHROOT, DEVICE_NODES, RAW_DEVICES, NEW_DEVICES, FILE_HANDLES, SYSTEM_FILES, HARD_LINKS,
-    SETUID, OVERLAY_ATTRIBUTES, HOST_SOCKETS, AS_ROOT,
+    SETUID, OVERLAY_ATTRIBUTES, HOST_SOCKETS, PRIVATE_FILES, AS_ROOT,
 )  # fmt: skip

@@ -38,7 +38,7 @@ PLANTED = Probe(
     "a data folder of mode 0700, and owners in it that no login has",
     """
 found = []
-for top in ("/tmp", "/var/tmp", "/home", "/workspace", "/srv", "/mnt"):
+for top in ("/tmp", "/var/tmp", "/home", "/workspace", "/workspaces", "/srv", "/mnt"):
     for folder, folders, files in os.walk(top):
         for name in (*folders, *files):
             path = os.path.join(folder, name)

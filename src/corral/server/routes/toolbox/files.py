@@ -77,7 +77,7 @@ async def delete_file(call: Call) -> None:
     if path == "/":
         raise bad_request("the root can't be deleted", code="INVALID_FILE_PATH")
     if not call.query.recursive and (await files.stat(path, follow=False)).is_folder:
-        raise bad_request(f"{path} is a folder; ask for recursive to delete it with all in it")
+        raise bad_request(f"{path} is a directory; give recursive=true to delete it with all in it")
     await files.remove(path, recursive=call.query.recursive)
 
 
@@ -165,6 +165,6 @@ async def _change_owner(held: Held, path: SandboxPath, owner: str, group: str) -
     except (CapabilityError, InvalidCommandError) as error:
         raise denied(f"{path}: the owner can't be changed, this sandbox has a single user") from error
     if "invalid" in result.stderr:
-        raise bad_request(f"there is no user or group {wanted!r} inside")
+        raise bad_request(f"user or group {wanted!r} not found inside")
     if not result.ok:
         raise denied(f"{path}: the owner can't be changed to {wanted!r} in this sandbox")

@@ -138,7 +138,9 @@ class Git:
                 output_limit_bytes=OUTPUT_LIMIT_BYTES,
             )
         except WorkdirError as error:
-            raise not_found(f"{self._folder} is not a folder", code="GIT_REPO_NOT_FOUND") from error
+            raise not_found(
+                f"repository not found: there is no folder {self._folder}", code="GIT_REPO_NOT_FOUND"
+            ) from error
         except InvalidCommandError as error:
             raise bad_request(f"{error}") from error
         if result.exit_code not in accept or result.reason != "exited":
@@ -175,7 +177,7 @@ class Git:
         )
         if not urls:
             if "://" not in remote:
-                raise not_found(f"there is no remote {remote[:100]!r}", code="GIT_REPO_NOT_FOUND")
+                raise not_found(f"remote {remote[:100]!r} not found", code="GIT_REPO_NOT_FOUND")
             urls = [remote]
             name_host(self._held, remote)
         pattern = r"^url\..*\.(insteadof|pushinsteadof)$"
@@ -221,7 +223,7 @@ def _refusal(result: ExecResult, login: Login | None) -> Fault:
     if result.exit_code == NOT_FOUND_EXIT_CODE:
         return bad_request("git is not installed in this sandbox")
     if result.timed_out:
-        return Fault(408, f"git was ended after {_GIT_SECONDS} s", code="PROCESS_EXECUTION_TIMEOUT")
+        return Fault(408, f"timeout: git was ended after {_GIT_SECONDS} s", code="PROCESS_EXECUTION_TIMEOUT")
     text = result.output.strip()
     if login is not None and login.credentials.password:
         text = text.replace(login.credentials.password, "***")

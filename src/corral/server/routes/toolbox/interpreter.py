@@ -79,7 +79,7 @@ async def delete_interpreter_context(call: Call) -> dict[str, str]:
     try:
         await _interpreter(call.sandbox).close_context(name)
     except NotRecordedError as error:
-        raise not_found(f"there is no context {name[:100]!r}", code="NOT_FOUND") from error
+        raise not_found(f"context {name[:100]!r} not found", code="NOT_FOUND") from error
     return {"message": f"context {name} is deleted"}
 
 
@@ -140,13 +140,13 @@ async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[in
         try:
             async for event in events:
                 if event.kind == "end" and event.status == "timeout":
-                    return OUT_OF_TIME, f"the code was ended after {timeout:g} s" if timeout else "out of time"
+                    return OUT_OF_TIME, f"timeout: the code was ended after {timeout:g} s" if timeout else "timeout"
                 frames = [*held_back, *_frames(event)]
                 held_back = frames if event.kind == "error" else []
                 for frame in frames[len(held_back) :]:
                     await socket.send_json(frame)
         except NotRecordedError:
-            return REFUSED, f"there is no context {(run.context_id or '')[:60]!r}"
+            return REFUSED, f"context {(run.context_id or '')[:60]!r} not found"
         except BackendUnavailableError as error:
             return REFUSED, f"{error}"
     return NORMAL, ""

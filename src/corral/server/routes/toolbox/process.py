@@ -117,7 +117,7 @@ def refuse_timeout(result: ExecResult, timeout: float | None) -> None:
     printed = f"; it had printed: {_tail(output, _TOLD_CHARACTERS)}" if output else "; it had printed nothing"
     raise Fault(
         408,
-        f"the command was ended after {timeout or result.usage.wall_seconds:g} s{printed}",
+        f"timeout: the command was ended after {timeout or result.usage.wall_seconds:g} s{printed}",
         code="PROCESS_EXECUTION_TIMEOUT",
         details={"exitCode": result.exit_code, "result": _tail(output, _TOLD_RESULT_CHARACTERS)},
     )

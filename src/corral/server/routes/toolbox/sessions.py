@@ -40,7 +40,7 @@ async def _find(call: Call) -> ShellSession:
         try:
             session = known[name] = await ShellSession.attach(_box(call.sandbox), name)
         except (NotRecordedError, InvalidCommandError) as error:
-            raise not_found(f"there is no session {name[:200]!r}", code="PROCESS_NOT_FOUND") from error
+            raise not_found(f"session {name[:200]!r} not found", code="PROCESS_NOT_FOUND") from error
     return session
 
 
@@ -52,7 +52,9 @@ async def _command(session: ShellSession, call: Call) -> SessionCommand:
     try:
         return await session.command(call.params["commandId"])
     except NotRecordedError as error:
-        raise not_found("there is no such command in this session", code="PROCESS_NOT_FOUND") from error
+        raise not_found(
+            f"command {call.params['commandId'][:200]!r} not found in this session", code="PROCESS_NOT_FOUND"
+        ) from error
 
 
 # ------------------------------------------------------------------------------------------------------------ sessions
@@ -128,7 +130,7 @@ async def get_session(call: Call) -> wire.Session:
         commands = await session.commands()
     except NotRecordedError as error:
         _forget(call.sandbox, session.name)
-        raise not_found(f"there is no session {session.name!r}", code="PROCESS_NOT_FOUND") from error
+        raise not_found(f"session {session.name!r} not found", code="PROCESS_NOT_FOUND") from error
     return wire.Session(session_id=session.name, commands=[_tell(command) for command in commands])
 
 
@@ -245,7 +247,7 @@ async def send_input(call: Call) -> None:
     session = await _find(call)
     command = await _command(session, call)
     data = call.body.data if call.body.data.endswith("\n") else f"{call.body.data}\n"
-    completed = Fault(410, "the command has ended already", code="COMMAND_ALREADY_COMPLETED")
+    completed = Fault(410, "the command has already completed", code="COMMAND_ALREADY_COMPLETED")
     if command.exit_code is not None:
         raise completed
     try:

@@ -50,7 +50,7 @@ async def _find(call: Call) -> Terminal:
     try:
         return await Terminal.attach(_box(call.sandbox), name)
     except (NotRecordedError, InvalidCommandError) as error:
-        raise not_found(f"there is no terminal {name[:200]!r}", code="PROCESS_NOT_FOUND") from error
+        raise not_found(f"terminal {name[:200]!r} not found", code="PROCESS_NOT_FOUND") from error
 
 
 # ---------------------------------------------------------------------------------------------------------------- REST
@@ -118,7 +118,7 @@ async def _tell(held: Held, terminal: Terminal, found: RecordInfo | None = None)
     try:
         info = await terminal.info(found)
     except NotRecordedError as error:
-        raise not_found(f"there is no terminal {terminal.name!r}", code="PROCESS_NOT_FOUND") from error
+        raise not_found(f"terminal {terminal.name!r} not found", code="PROCESS_NOT_FOUND") from error
     return wire.PtySessionInfo(
         id=info.name,
         cwd=info.cwd or held.workdir,
@@ -158,7 +158,7 @@ async def _open(
             columns=columns or _COLUMNS,
         )
     except NameTakenError as error:
-        raise conflict(f"there is a terminal {name!r} already", code="CONFLICT") from error
+        raise conflict(f"a terminal named {name!r} already exists", code="CONFLICT") from error
     held.watched_terminals.discard(name)
     return terminal
 

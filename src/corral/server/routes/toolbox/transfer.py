@@ -92,7 +92,7 @@ async def _store(held: Held, path: str | None, part: Part) -> wire.StoredFile:
 
 def _refuse_folder_name(path: str) -> None:
     if path.endswith(("/", "/.", "/..")) or path in (".", ".."):
-        raise bad_request("that is a folder's name, not a file's", code="INVALID_FILE_PATH")
+        raise bad_request("the path is a directory's name, not a file's", code="INVALID_FILE_PATH")
 
 
 def _parts(call: Call) -> AsyncIterator[Part]:

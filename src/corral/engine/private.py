@@ -1,0 +1,95 @@
+"""What the host keeps from its other users in the folders that every sandbox shows, so that it can be covered.
+
+As root, a sandbox shows the host's `/usr` with owners shifted: what is root's is root's inside, and what belongs to the
+host's user 1000 is the code's. Files that only their owner may read would then be readable inside.
+
+To look at all of `/usr` takes a second, so what was found is kept: in the machine's folder of locks if there is one,
+else in the data folder. It is used for an hour and then renewed in the background. What is made private in between is
+covered from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from corral.engine import syscalls
+
+FRESH_SECONDS = 3600.0
+
+
+def find_private(tree: str, kept_in: Path) -> list[str]:
+    """Paths below `tree`, relative to it, that others may not read.
+
+    Only for single-threaded processes: what is old is renewed by a child.
+    """
+    file = kept_in / f"private-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:16]}.json"
+    found = _read(file)
+    if found is None:
+        return _renew(tree, file)
+    made, entries = found
+    if not 0 <= time.time() - made < FRESH_SECONDS:
+        _renew_in_background(tree, file)
+    return entries
+
+
+def look_through(tree: str) -> Iterator[str]:
+    """Regular files and folders that others may not read. Nothing below such a folder, nor on another file system."""
+    device = os.lstat(tree).st_dev
+    stack = [""]
+    while stack:
+        folder = stack.pop()
+        try:
+            scan = os.scandir(os.path.join(tree, folder))
+        except OSError:
+            continue  # it was removed meanwhile
+        with scan:
+            for entry in scan:
+                with contextlib.suppress(OSError):
+                    about = entry.stat(follow_symlinks=False)
+                    path = os.path.join(folder, entry.name)
+                    if stat.S_ISDIR(about.st_mode):
+                        if about.st_mode & 0o005 != 0o005:
+                            yield path
+                        elif about.st_dev == device:
+                            stack.append(path)
+                    elif stat.S_ISREG(about.st_mode) and not about.st_mode & 0o004:
+                        yield path
+
+
+def _read(file: Path) -> tuple[float, list[str]] | None:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8", errors="surrogateescape"))
+        return float(found["made"]), [str(path) for path in found["paths"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _renew(tree: str, file: Path) -> list[str]:
+    made, paths = time.time(), list(look_through(tree))
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):  # no room: then it is looked for again
+        draft.write_text(json.dumps({"made": made, "paths": paths}), encoding="utf-8", errors="surrogateescape")
+        draft.rename(file)
+    return paths
+
+
+def _renew_in_background(tree: str, file: Path) -> None:
+    try:
+        if os.fork() != 0:
+            return
+    except OSError:
+        return  # no process to be had now: another time
+    try:
+        syscalls.close_range(3)
+        with contextlib.suppress(OSError):
+            os.nice(10)
+        _renew(tree, file)
+    finally:
+        os._exit(0)

@@ -1,0 +1,86 @@
+"""What the host keeps from its other users in the folders that every sandbox shows is kept from sandboxes too."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from corral.backends.embedded import EmbeddedBackend
+from corral.backends.embedded.settings import HostTools
+from corral.engine.base import Tool
+from corral.engine.private import FRESH_SECONDS
+from corral.spec import Spec
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Path:
+    folder = tmp_path / "shown"
+    for name, mode in (("open", 0o755), ("closed", 0o700)):
+        (folder / name).mkdir(parents=True)
+        for file, bits in (("readable", 0o644), ("secret", 0o600), ("for a group", 0o640)):
+            (folder / name / file).write_text("kept by the host")
+            (folder / name / file).chmod(bits)
+        (folder / name).chmod(mode)
+    (folder / "link").symlink_to("open/secret")
+    folder.chmod(0o755)
+    return folder
+
+
+class Showing(EmbeddedBackend):
+    """Shows one more folder under its own name, as /usr is shown."""
+
+    folder: Path
+
+    async def _find_tools(self, spec: Spec) -> tuple[HostTools, Sequence[Tool]]:
+        tools, extra = await super()._find_tools(spec)
+        return tools, [*extra, Tool(str(self.folder), str(self.folder))]
+
+
+@pytest.mark.needs_root
+@pytest.mark.needs_userns
+async def test_root_inside_reads_what_everybody_may_read_and_nothing_else(shown: Path, tmp_path: Path) -> None:
+    os.chown(shown / "open" / "secret", 1000, 1000)  # an id that is the code's own inside
+    backend = Showing(data_folder=tmp_path / "data")
+    backend.folder = shown
+    async with await backend.create(Spec()) as box:
+        for user in ("root", None):
+            seen = await box.exec("cat */* link; ls closed", cwd=str(shown), user=user)
+            assert seen.stdout == "kept by the host"
+    await backend.aclose()
+
+
+# In a process of its own: what is old is renewed by a fork.
+FIND = """
+import json, os, sys
+from pathlib import Path
+from corral.engine.private import find_private
+print(json.dumps(find_private(sys.argv[1], Path(sys.argv[2]))))
+try:
+    os.wait()
+except ChildProcessError:
+    pass
+"""
+
+
+def find(shown: Path, kept_in: Path) -> set[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    argv = [sys.executable, "-c", FIND, str(shown), str(kept_in)]
+    return set(json.loads(subprocess.run(argv, env=env, capture_output=True, check=True, timeout=60).stdout))
+
+
+def test_what_is_private_is_found_once_and_anew_after_a_while(shown: Path, tmp_path: Path) -> None:
+    expected = {"closed", "open/secret", "open/for a group"}
+    assert find(shown, tmp_path) == expected
+    (kept,) = tmp_path.glob("private-*")
+    (shown / "open" / "readable").chmod(0o600)
+    assert find(shown, tmp_path) == expected
+    kept.write_text(json.dumps({"made": time.time() - FRESH_SECONDS - 1, "paths": []}))
+    assert find(shown, tmp_path) == set()  # and a child renews it meanwhile
+    assert find(shown, tmp_path) == {*expected, "open/readable"}
+    kept.write_text("torn")
+    assert find(shown, tmp_path) == {*expected, "open/readable"}
