@@ -460,14 +460,12 @@ async def test_snippet_gives_its_charts_apart_from_what_it_prints(plotting: Sand
 async def test_snippet_without_figures_is_a_plain_snippet(box: SandboxBase) -> None:
     code = "import sys\nprint(sorted(globals()), sys.path[0], sys.argv[1:])\ninput()"
     result = await run_with_charts(box, code, args=["a b"], stdin="x\n")
-    charts = result.charts
     plain = await box.run_code(code, args=["a b"], stdin="x\n")
-    assert charts == ()
-    assert (result.stdout, result.exit_code) == (plain.stdout, plain.exit_code)
+    assert (result.stdout, result.exit_code, result.charts) == (plain.stdout, plain.exit_code, ())
     forged = (
         "import glob\nopen(glob.glob('/tmp/.corral-*')[0] + '/charts.jsonl', 'w').write('[]\\n{\"type\": 5}\\n' * 9)"
     )
-    assert (await run_with_charts(box, forged)).charts == ()
+    assert (await run_with_charts(box, forged)).result.charts == ()
 
 
 SCRIPT = """
