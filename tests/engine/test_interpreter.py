@@ -465,7 +465,7 @@ async def test_snippet_without_figures_is_a_plain_snippet(box: SandboxBase) -> N
     forged = (
         "import glob\nopen(glob.glob('/tmp/.corral-*')[0] + '/charts.jsonl', 'w').write('[]\\n{\"type\": 5}\\n' * 9)"
     )
-    assert (await run_with_charts(box, forged)).result.charts == ()
+    assert (await run_with_charts(box, forged)).charts == ()
 
 
 SCRIPT = """
