@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Sequence
 from typing import NoReturn
 
 from corral import transfer
@@ -88,6 +88,7 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
         fixed: bool = False,
         hidden: bool = False,
         limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
     ) -> GrepResult:
         """Lines that match a regular expression (or a fixed text), in text files."""
 

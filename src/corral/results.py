@@ -178,6 +178,8 @@ class FileInfo:
     uid: int
     gid: int
     target: str | None = None
+    file_id: str | None = field(default=None, compare=False)
+    """The same for every hard link to one file, where the backend tells it; for comparing only."""
 
     @property
     def name(self) -> str:

@@ -227,6 +227,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         language: str = "python",
         *,
         args: Sequence[str] = (),
+        file: PathLike | None = None,
         cwd: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         stdin: Stdin = None,
@@ -239,8 +240,8 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         """Run a snippet in a fresh process."""
         found = find_language(language)
         source = as_bytes(code)
-        if found.strip is not None:
-            source = found.strip(source)
+        if found.strip is not None and (stripped := found.strip(source)) != source:
+            source, file = stripped, None  # the file itself could not be run
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         check_input(stdin)
         if charts and found.name == "python":
@@ -255,24 +256,21 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
         private = f"{self.temporary}/.corral-{secrets.token_hex(8)}"
         beside = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
+        there = None if file is None else inside(file, workdir=self._spec.workdir)
         path: str | None = None
         try:
-            path = await self._place(source, runtime, private=private, beside=beside)
-            argv = [word.replace("{file}", path) for word in runtime.argv]
+            path = there or await self._place(source, runtime, private=private, beside=beside)
+            argv = [word.replace("{file}", path) for word in (there and runtime.in_place) or runtime.argv]
             request = self._request(
-                [*argv, *args],
-                cwd=folder,
-                env=env,
-                stdin=stdin is not None,
-                timeout=timeout,
+                [*argv, *args], cwd=folder, env=env, stdin=stdin is not None, timeout=timeout,
                 output_limit_bytes=output_limit_bytes,
-            )
+            )  # fmt: skip
             result = await self._run(request, stdin, on_output)
         finally:
             # Both, where it is not known: a write that was cancelled may have been carried out all the same.
-            if runtime.beside:
+            if there is None and runtime.beside:
                 await self._drop(beside)
-            if path != beside:
+            if there is None and path != beside:
                 await self._drop(private)
         if result.exit_code == NOT_FOUND_EXIT_CODE and not found.probe:
             await self._ensure_program(found, runtime)
