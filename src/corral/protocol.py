@@ -329,13 +329,18 @@ class AsyncSandbox(Protocol):
         timeout: float | None = None,
         on_output: OnOutput | None = None,
         check: bool = False,
+        charts: bool = False,
         output_limit_bytes: int | None = None,
     ) -> CodeResult:
         """Run a snippet in a fresh process.
 
+<<<<<<< HEAD
+        With `charts`, the figures that Python code has shown by matplotlib are in the result: `result.png`.
+=======
         `file` is the path of a file inside that holds this very code: it is run from its place, so that its own name
         and folder, its imports and its tracebacks are those of the file. The code is then only looked at to choose the
         runtime.
+>>>>>>> 471655034f26174a942780287d92f23bf1eea08e
 
         Raises:
             UnknownLanguageError: no such language.
