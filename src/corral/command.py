@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Required, TypedDict
 
 from corral.errors import InvalidCommandError
-from corral.protocol import Command
+from corral.protocol import Command, PathLike
 
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 """The kernel's own limit for one argument or environment entry, less its closing NUL."""
@@ -40,6 +41,20 @@ class SpawnRequest:
     """Somebody will read the output as it comes, in this event loop: nothing may be dropped before they begin."""
 
 
+class RequestOptions(TypedDict, total=False):
+    """What `start` hands on as it came."""
+
+    cwd: Required[PathLike | None]
+    env: Required[Mapping[str, str] | None]
+    stdin: Required[bool]
+    timeout: Required[float | None]
+    user: str | None
+    pty: bool
+    read_only: Sequence[PathLike]
+    hidden: Sequence[PathLike]
+    output_limit_bytes: int | None
+
+
 def with_bash(*args: str) -> list[str]:
     """The argv of bash with these arguments; of /bin/sh, where the sandbox has no bash."""
     return [*_WITH_BASH, *args]
@@ -58,8 +73,10 @@ def bash_text(text: str) -> list[str]:
 
 def long_text(command: Command) -> str | None:
     """The text for a shell in a command, if it is too long for an argument; else None."""
+    if isinstance(command, list | tuple) and list(command[:-1]) == with_bash("-c", "--"):
+        command = command[-1]
     if not isinstance(command, str):
-        command = command[-1] if list(command[:-1]) == with_bash("-c", "--") else ""
+        return None
     fits = len(command.encode("utf-8", "surrogateescape")) <= MAX_SHELL_TEXT_BYTES
     return None if fits or "\0" in command else command
 

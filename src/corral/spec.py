@@ -16,6 +16,11 @@ from corral.requirement import check_packages
 HOME = "/home/daytona"
 USER = "daytona"
 DEFAULT_OUTPUT_LIMIT_BYTES = 4 * 1024 * 1024
+MAX_LABELS_BYTES = 64 * 1024
+MAX_ENV_BYTES = 1024 * 1024
+"""Both are kept on the host for as long as the sandbox is there, and no quota counts them."""
+_MAX_TEXT_BYTES = 4096
+_MAX_LIST_BYTES = 64 * 1024
 
 _GIB = 1024**3
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -224,7 +229,12 @@ class Spec:
         object.__setattr__(self, "network", NetworkPolicy.parse(self.network))
         object.__setattr__(self, "env", check_env(self.env))
         object.__setattr__(self, "labels", check_labels(self.labels))
+        check_sizes(self.labels, self.env)
+        _check_bytes(self.packages, limit_bytes=_MAX_LIST_BYTES, what="packages")
         object.__setattr__(self, "packages", check_packages(self.packages))
+        _check_bytes(self.network.hosts, limit_bytes=_MAX_LIST_BYTES, what="hosts of the network")
+        for name in ("workdir", "image", "snapshot", "client_token"):
+            _check_bytes([getattr(self, name)], limit_bytes=_MAX_TEXT_BYTES, what=name)
         workdir = self.workdir if isinstance(self.workdir, str) else ""
         if not workdir.startswith("/") or "\0" in workdir or ".." in workdir.split("/"):
             raise SpecError(f"workdir={self.workdir!r} is not an absolute path", hint=f"for example {HOME}")
@@ -268,6 +278,21 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(value, str):
             raise SpecError(f"the label {name!r} is not a text with a text", hint="give strings: labels={'a': '1'}")
     return dict(labels)
+
+
+def check_sizes(labels: Mapping[str, str], env: Mapping[str, str]) -> None:
+    """Labels and variables of a sandbox are bounded, since they are kept. Raises: SpecError."""
+    _check_bytes([*labels, *labels.values()], limit_bytes=MAX_LABELS_BYTES, what="labels")
+    _check_bytes([*env, *env.values()], limit_bytes=MAX_ENV_BYTES, what="environment variables")
+
+
+def _check_bytes(texts: Collection[object], *, limit_bytes: int, what: str) -> None:
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str))
+    if size > limit_bytes:
+        raise SpecError(
+            f"{what}: {size} bytes are more than the {limit_bytes} that are kept",
+            hint="put large values in a file inside, with files.write",
+        )
 
 
 def check_env(env: Mapping[str, str], *, error: type[CorralError] = SpecError) -> dict[str, str]:

@@ -37,6 +37,7 @@ class TokenBook(Generic[S]):
         while True:
             ours: concurrent.futures.Future[S] = concurrent.futures.Future()
             with self._lock:
+                self._forget_closed(token)
                 first = self._promises.setdefault(token, ours)
             if first is ours:
                 return await self._keep(token, ours, make)
@@ -47,6 +48,13 @@ class TokenBook(Generic[S]):
                 # The first one was cancelled, or its sandbox is closed: whoever comes now is the first.
                 if self._promises.get(token) is first:
                     del self._promises[token]
+
+    def _forget_closed(self, wanted: str) -> None:
+        """Of others than the one that is asked for: a closed handle would be held for as long as the book is."""
+        done = [(token, promise) for token, promise in self._promises.items() if token != wanted and promise.done()]
+        for token, promise in done:
+            if promise.cancelled() or promise.exception() is not None or promise.result().closed:
+                del self._promises[token]
 
     async def _keep(self, token: str, promise: concurrent.futures.Future[S], make: Callable[[], Awaitable[S]]) -> S:
         try:

@@ -241,49 +241,6 @@ async def test_slow_reader_loses_output_but_not_the_end(box: SandboxBase) -> Non
     assert (await box.interpreter.execute("1")).text == "1"
 
 
-FORGE = """
-import gc, time
-driver = next(each for each in gc.get_objects() if type(each).__name__ == "Interpreter")
-frame = __import__("sys")._getframe()
-while "name" not in frame.f_locals or "request" not in frame.f_locals:
-    frame = frame.f_back
-def forge():
-    driver.send({"event": "end", "run": frame.f_locals["name"], "state": "completed"}, (1, 2))
-"""
-GO_ON = """
-while True:
-    try:
-        time.sleep(60)
-    except KeyboardInterrupt:
-        forge()
-"""
-ANSWER = """
-forge()
-driver.send({"event": "pong", "ping": driver.channel.read()["ping"]})
-"""
-
-
-async def test_run_that_says_it_has_ended_and_goes_on_has_not(box: SandboxBase) -> None:
-    assert isinstance(box, CanInterpret)
-    async with asyncio.timeout(HANG_GUARD_SECONDS):
-        ended = await box.interpreter.execute(f"{FORGE}forge()\n{GO_ON}", timeout=TIME_TO_BEGIN)
-        assert (ended.status, ended.fresh) == ("timeout", True)
-        assert (await box.interpreter.execute("'driver' in globals()")).text == "False"
-        # It did end, whatever it had said before.
-        assert (await box.interpreter.execute(f"{FORGE}forge()\nx = 1", timeout=HANG_GUARD_SECONDS)).ok
-        assert (await box.interpreter.execute("x")).text == "1"
-
-
-async def test_clock_of_a_run_starts_when_it_is_sent(box: SandboxBase) -> None:
-    """Also where whoever was to take it is busy with what it says has ended, and has answered for the driver."""
-    assert isinstance(box, CanInterpret)
-    async with asyncio.timeout(HANG_GUARD_SECONDS):
-        await box.interpreter.execute(f"{FORGE}{ANSWER}{GO_ON}", timeout=HANG_GUARD_SECONDS)
-        ended = await box.interpreter.execute("1", timeout=0.5)
-        assert (ended.status, ended.fresh) == ("timeout", True)
-        assert (await box.interpreter.execute("2")).text == "2"
-
-
 async def test_lying_driver_harms_only_itself(box: SandboxBase) -> None:
     process = box.interpreter._contexts.get("default")
     assert process is None
@@ -480,7 +437,7 @@ plt.savefig("late.png")
 @pytest.mark.needs_network
 async def test_a_plot_that_was_shown_is_over(plotting: SandboxBase) -> None:
     wanted = [("line", "first"), ("bar", ""), ("scatter", ""), ("scatter", "third")]
-    _, charts = await run_with_charts(plotting, SHOWN_ONE_BY_ONE)
+    charts = (await run_with_charts(plotting, SHOWN_ONE_BY_ONE)).charts
     assert [(chart["type"], chart["title"]) for chart in charts] == wanted
     result = await plotting.interpreter.execute(SHOWN_ONE_BY_ONE)
     assert [(chart["type"], chart["title"]) for chart in result.charts] == wanted
@@ -489,8 +446,9 @@ async def test_a_plot_that_was_shown_is_over(plotting: SandboxBase) -> None:
 @pytest.mark.needs_network
 async def test_snippet_gives_its_charts_apart_from_what_it_prints(plotting: SandboxBase) -> None:
     code = PLOTS + "print('dtn_artifact_k39fd2:{}')\nimport sys\nprint(sys.argv[1:], __name__)\n1 / 0"
-    result, charts = await run_with_charts(plotting, code, args=["x"])
-    check_plots([dict(chart) for chart in charts])
+    result = await plotting.run_code(code, charts=True, args=["x"])
+    check_plots([dict(chart) for chart in result.charts])
+    assert len(result.pngs) == len(result.charts)
     assert result.stdout == "dtn_artifact_k39fd2:{}\n['x'] __main__\n"
     line = len(code.splitlines())
     assert f'snippet.py", line {line}, in <module>\n    1 / 0' in result.stderr
@@ -501,14 +459,13 @@ async def test_snippet_gives_its_charts_apart_from_what_it_prints(plotting: Sand
 
 async def test_snippet_without_figures_is_a_plain_snippet(box: SandboxBase) -> None:
     code = "import sys\nprint(sorted(globals()), sys.path[0], sys.argv[1:])\ninput()"
-    result, charts = await run_with_charts(box, code, args=["a b"], stdin="x\n")
+    result = await run_with_charts(box, code, args=["a b"], stdin="x\n")
     plain = await box.run_code(code, args=["a b"], stdin="x\n")
-    assert charts == ()
-    assert (result.stdout, result.exit_code) == (plain.stdout, plain.exit_code)
+    assert (result.stdout, result.exit_code, result.charts) == (plain.stdout, plain.exit_code, ())
     forged = (
         "import glob\nopen(glob.glob('/tmp/.corral-*')[0] + '/charts.jsonl', 'w').write('[]\\n{\"type\": 5}\\n' * 9)"
     )
-    assert (await run_with_charts(box, forged))[1] == ()
+    assert (await run_with_charts(box, forged)).charts == ()
 
 
 SCRIPT = """

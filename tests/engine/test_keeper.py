@@ -336,3 +336,22 @@ async def test_ephemeral_sandbox_can_be_detached(backend: EmbeddedBackend) -> No
     assert await other.files.read("f") == b"1"
     await other.kill()
     await box.aclose()
+
+
+@pytest.mark.parametrize("how", ["deleted", "stopped", "keeper killed", "owned, killed"])
+async def test_whoever_waits_for_the_end_of_a_sandbox_is_told(backend: EmbeddedBackend, how: str) -> None:
+    box = await (backend.create(Spec()) if how == "owned, killed" else detached(backend))
+    waiting = asyncio.create_task(box.wait_until_gone())
+    await box.exec("true")
+    assert not waiting.done()
+    if how == "deleted":
+        await EmbeddedBackend(backend.data_folder).delete(box.id)
+    elif how == "stopped":
+        await EmbeddedBackend(backend.data_folder).stop(box.id)
+    elif how == "keeper killed":
+        os.kill(keeper_of(backend, box.id), signal.SIGKILL)
+    else:
+        box._give_up()
+    async with asyncio.timeout(HANG_GUARD_SECONDS):
+        await waiting
+    await box.aclose()

@@ -24,7 +24,7 @@ from corral.errors import (
     WorkdirError,
 )
 from corral.record import Entry, Recorded
-from corral.spec import Spec
+from corral.spec import Resources, Spec
 from support.leftovers import wait_until
 from support.user import OrdinaryUser
 
@@ -72,7 +72,7 @@ async def joined(recorded: Recorded) -> bytes:
 LEAVE = """
 import asyncio, os, sys
 from corral.backends.embedded import EmbeddedBackend
-from corral.spec import Spec
+from corral.spec import Resources, Spec
 
 async def main():
     box = await EmbeddedBackend(sys.argv[1]).create(Spec())
@@ -380,3 +380,14 @@ async def test_small_writes_come_in_few_pieces_recorded_or_not(box: EmbeddedSand
     # The first 64 KiB come one by one, for the order of the streams.
     assert len(pieces) < 10_000
     assert len(entries) < 10_000
+
+
+async def test_what_all_programs_print_is_bounded_by_the_disk_of_the_sandbox(backend: EmbeddedBackend) -> None:
+    box = await backend.create(Spec(resources=Resources(disk_bytes=2 * 2**20)))
+    await box.detach()
+    for number in range(4):
+        recorded = await box.start_recorded("head -c 1500000 /dev/zero", name=str(number))
+        await recorded.wait(timeout=HANG_GUARD_SECONDS)
+        assert record_bytes(backend, box.id) <= 2.1 * 2**20
+    assert [entry.kind async for entry in recorded.entries(follow=False)][-1] == "end"
+    await box.kill()

@@ -1,11 +1,15 @@
 """Where writes go: quotas that hold, and nothing on the host when it is over."""
 
+import dataclasses
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend
+from corral.engine.recipe import Limits
+from corral.engine.storage.loop import LoopStorage
 from corral.errors import SandboxNoSpaceError
 from corral.spec import Resources, Spec
 from support.leftovers import list_loops, wait_until
@@ -174,3 +178,22 @@ async def test_small_disk_needs_no_thought_about_inodes(backend: EmbeddedBackend
     async with await backend.create(Spec(resources=Resources(disk_bytes="16MiB"))) as box:
         await box.files.write("x", b"1")
         assert (await box.exec("cat x")).stdout == "1"
+
+
+def test_templates_that_were_not_used_for_long_are_collected(tmp_path: Path) -> None:
+    if not LoopStorage.available():
+        pytest.skip("mkfs.ext4 and loop devices are not here")
+    storage = LoopStorage(str(tmp_path / "disks"))
+    (tmp_path / "disks").mkdir()
+    left = tmp_path / "disks" / "1-2.img.4711"
+    left.touch()
+    os.utime(left, (0, 0))
+    first = Limits(memory_bytes=MIB, processes=1, cpus=1, disk_bytes=8 * MIB, inodes=16)
+    for number in range(12):
+        storage.copy_template(first, str(tmp_path / "copy"))
+        other = dataclasses.replace(first, disk_bytes=(9 + number) * MIB)
+        storage.copy_template(other, str(tmp_path / "copy"))
+    kept = sorted(path.name for path in (tmp_path / "disks").iterdir())
+    assert len(kept) == 8
+    assert any(name.startswith(str(8 * MIB + 16 * 256 + 2 * MIB)) for name in kept)  # used all the time
+    assert left.name not in kept

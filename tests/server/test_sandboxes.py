@@ -159,6 +159,7 @@ def test_one_that_pauses_by_itself_does_not_stop_by_itself(daytona: Daytona) -> 
         ({"ttlMinutes": -1}, 400, "ttlMinutes"),
         ({"env": {"A": 1}}, 400, "env"),
         ({"env": {"A=B": "1"}}, 400, "A=B"),
+        ({"labels": {"a": "x" * 70_000}}, 400, "labels"),
         ({"name": ""}, 400, "name"),
         ({"name": "a/b"}, 400, "slash"),
         ({"cpu": 0}, 400, "cpu"),

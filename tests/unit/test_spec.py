@@ -181,6 +181,25 @@ def test_keywords_make_a_spec() -> None:
         make_spec(no_such_wish=1)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"labels": {"a": "x" * 70_000}},
+        {"env": {"A": "x" * 1_100_000}},
+        {"workdir": "/" + "x" * 5000},
+        {"snapshot": "x" * 5000},
+        {"client_token": "x" * 5000},
+        {"image": "x" * 5000},
+        {"packages": ["a" * 70_000]},
+        {"network": ",".join(["example.org"] * 10_000)},
+    ],
+    ids=lambda wish: next(iter(wish)),
+)
+def test_texts_that_are_kept_are_bounded(wish: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="bytes are more than"):
+        Spec(**wish)
+
+
 def test_resources_tell_what_was_asked_for_by_name() -> None:
     asked = Resources(cpus=2.0, memory_bytes="1GiB")
     assert asked == Resources(), "they are the usual values"

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 
 import pytest
 
@@ -103,3 +104,19 @@ async def test_one_that_has_ended_is_not_given_out(how: str) -> None:
     assert await book.make_once("t", maker) is first
     first.closed, first.alive = how == "closed", how == "closed"
     assert await book.make_once("t", maker) is not first
+
+
+async def test_a_closed_one_is_not_held_by_its_token() -> None:
+    book = TokenBook[Box]()
+
+    async def make() -> Box:
+        return Box()
+
+    first, second = await book.make_once("first", make), await book.make_once("second", make)
+    first.closed = True
+    gone = weakref.ref(first)
+    del first
+    third = await book.make_once("third", make)
+    assert gone() is None
+    assert await book.make_once("second", make) is second
+    assert await book.make_once("third", make) is third

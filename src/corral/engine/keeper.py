@@ -26,6 +26,7 @@ from corral.engine.errors import EngineError, ExhaustedError, ProtocolError
 from corral.engine.keptlog import KeptLog
 from corral.engine.keptrecords import KeptRecords
 from corral.engine.powers import OPERATIONS, Powers
+from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 from corral.engine.sampling import WALKING_SECONDS
 from corral.engine.state import SOCKET_NAME, DataFolder, read_state, write_state
 
@@ -108,7 +109,9 @@ class Keeper:
         box.keep_files = False  # from now on it lives with us, and goes with us
         os.chdir("/")
         self._powers = Powers(data, watch=self.watch, unwatch=self.unwatch, stop=self._stop)
-        self._records = KeptRecords(self, str(box.folder / "records"), self._control, self._give_up)
+        self._budget = DiskBudget(min(MAX_BUDGET_BYTES, box.recipe.limits.disk_bytes))
+        records = str(box.folder / "records")
+        self._records = KeptRecords(self, records, self._control, self._give_up, budget=self._budget)
         self.watch(self._door.fileno(), self._accept)
         self.watch(box.pid_fd, self._ended)
 
@@ -309,7 +312,8 @@ class Keeper:
         finally:
             os.close(null)
             os.close(writer)
-        log = KeptLog(str(self._box.folder / "logs" / str(number)), reader, channel, list(program["argv"]))
+        stem = str(self._box.folder / "logs" / str(number))
+        log = KeptLog(stem, reader, channel, list(program["argv"]), self._budget)
         self._logs[number] = log
         self.watch(reader, lambda: self._read_log(log))
         self.watch(channel.fileno(), lambda: self._end_log(log))

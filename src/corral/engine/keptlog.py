@@ -11,6 +11,7 @@ from typing import Any
 
 from corral.engine import wire
 from corral.engine.errors import ProtocolError
+from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 
 MAX_LOG_BYTES = 8 * 1024 * 1024
 """A longer log goes on in a new file; the one before it is kept as NUMBER.log.1, and older ones are dropped."""
@@ -19,14 +20,17 @@ MAX_LOG_BYTES = 8 * 1024 * 1024
 class KeptLog:
     """Owned by a keeper."""
 
-    def __init__(self, stem: str, reader: int, channel: socket.socket, argv: list[str]) -> None:
+    def __init__(
+        self, stem: str, reader: int, channel: socket.socket, argv: list[str], budget: DiskBudget | None = None
+    ) -> None:
+        self._budget = budget or DiskBudget(MAX_BUDGET_BYTES)
         self._stem = stem
         self.reader = reader
         self.channel = channel
         self.ended = False
         self._about: dict[str, Any] = {"argv": argv, "started": time.time(), "state": "running"}
         self._file = os.open(f"{stem}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = 0
+        self._size = self._older_size = 0
         self._save()
 
     def take(self) -> bool:
@@ -37,15 +41,32 @@ class KeptLog:
         if self._size + len(data) > MAX_LOG_BYTES:
             self._turn_over()
         with contextlib.suppress(OSError):  # a full host disk must not stop the program
-            os.write(self._file, data)
-            self._size += len(data)
+            self._size += os.write(self._file, data)
+        self._budget.update(self)
         return True
+
+    @property
+    def stored_bytes(self) -> int:
+        """See `Stored`."""
+        return self._size + self._older_size
+
+    droppable_bytes = stored_bytes
+
+    def drop_oldest(self) -> None:
+        """See `Stored`."""
+        with contextlib.suppress(OSError):
+            if self._older_size:
+                os.unlink(f"{self._stem}.log.1")
+            else:
+                os.truncate(f"{self._stem}.log", 0)
+                self._size = 0
+        self._older_size = 0
 
     def _turn_over(self) -> None:
         os.close(self._file)
         os.replace(f"{self._stem}.log", f"{self._stem}.log.1")
         self._file = os.open(f"{self._stem}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = 0
+        self._older_size, self._size = self._size, 0
 
     def hear(self) -> bool:
         """A message about the program; True when there will be no more."""

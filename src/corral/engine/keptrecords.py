@@ -18,7 +18,7 @@ from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import ProtocolError
 from corral.engine.pipes import NAP_SECONDS, READ_BYTES, OutputReading, waiting_bytes
-from corral.engine.recordfile import RecordWriter
+from corral.engine.recordfile import DiskBudget, RecordWriter
 
 MAX_RECORDS = 1000
 _PAGE = 25
@@ -315,9 +315,12 @@ class KeptProgram:
 class KeptRecords:
     """All of them, by number and by name."""
 
-    def __init__(self, loop: Loop, folder: str, control: socket.socket, give_up: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: Loop, folder: str, control: socket.socket, give_up: Callable[[], None], *, budget: DiskBudget
+    ) -> None:
         self._loop = loop
         self._folder = folder
+        self._budget = budget
         self._control = control
         self._give_up = give_up
         self._programs: dict[int, KeptProgram] = {}
@@ -384,7 +387,8 @@ class KeptRecords:
             _send(reply, {"error": "too_many", "text": f"there are {MAX_RECORDS} recorded programs: forget some"})
             return
         self._last += 1
-        writer = RecordWriter(os.path.join(self._folder, str(self._last)), max(1, int(message["limit"])))
+        folder, limit = os.path.join(self._folder, str(self._last)), max(1, int(message["limit"]))
+        writer = RecordWriter(folder, limit, self._budget)
         program = KeptProgram(
             self._loop, writer, number=self._last, name=name, pty=bool(message["pty"]), give_up=self._give_up
         )

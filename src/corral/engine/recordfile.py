@@ -12,7 +12,7 @@ import os
 import struct
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 _HEADER = struct.Struct("<QdIB3x")
 _KINDS = ("stdout", "stderr", "note", "end")
@@ -20,6 +20,8 @@ _SUFFIX = ".seg"
 _NOTES = "notes"
 MAX_DATA_BYTES = 64 * 1024 * 1024
 MAX_NOTES_BYTES = 32 * 1024 * 1024
+MAX_BUDGET_BYTES = 256 * 1024 * 1024
+"""All that is kept of what programs of one sandbox print; less where its disk is smaller."""
 _BATCH_BYTES = 1024 * 1024
 _MIN_SEGMENT_BYTES, _MAX_SEGMENT_BYTES = 64 * 1024, 8 * 1024 * 1024
 
@@ -38,20 +40,88 @@ class Frame(NamedTuple):
         return self.offset + _HEADER.size + len(self.data)
 
 
+class Stored(Protocol):
+    """Something on disk that can give up its oldest part."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """How much of the disk it takes."""
+
+    @property
+    def droppable_bytes(self) -> int:
+        """How much of that can be given up."""
+
+    def drop_oldest(self) -> None:
+        """Give up the oldest part of what was printed, all of it if it has one part only."""
+
+
+class DiskBudget:
+    """What programs of one sandbox print is kept on the host, beyond its quota, and stays within some bytes together:
+    when it is more, the largest gives up its oldest part."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._total = 0
+        self._counted: dict[Stored, int] = {}
+
+    def update(self, stored: Stored) -> None:
+        """It has grown or shrunk."""
+        self._count(stored)
+        while self._total > self.limit_bytes:
+            largest = max(self._counted, key=lambda each: each.droppable_bytes)
+            if not largest.droppable_bytes:
+                return  # nothing is left but notes and ends
+            largest.drop_oldest()
+            self._count(largest)
+
+    def takes_note(self, size: int) -> bool:
+        """Whether there is room for another note, which stays. Half of it all is for what programs print."""
+        kept = sum(each.stored_bytes - each.droppable_bytes for each in self._counted)
+        return kept + size <= self.limit_bytes // 2
+
+    def remove(self, stored: Stored) -> None:
+        """It is deleted."""
+        self._total -= self._counted.pop(stored, 0)
+
+    def _count(self, stored: Stored) -> None:
+        now = stored.stored_bytes
+        self._total += now - self._counted.get(stored, 0)
+        self._counted[stored] = now
+
+
 class RecordWriter:
     """Owned by a keeper. Nothing here fails: what the host's disk does not take is missing, as if it were dropped."""
 
-    def __init__(self, folder: str, limit_bytes: int) -> None:
+    def __init__(self, folder: str, limit_bytes: int, budget: DiskBudget | None = None) -> None:
         os.makedirs(folder, mode=0o700)
+        self._budget = budget or DiskBudget(MAX_BUDGET_BYTES)
         self._folder = folder
         self._limit = limit_bytes
-        self._segment_bytes = max(_MIN_SEGMENT_BYTES, min(limit_bytes // 8, _MAX_SEGMENT_BYTES))
+        smaller = min(limit_bytes, self._budget.limit_bytes)
+        self._segment_bytes = max(_MIN_SEGMENT_BYTES, min(smaller // 8, _MAX_SEGMENT_BYTES))
         self._segments: list[tuple[int, int]] = []  # base and size of those that are complete, oldest first
         self._total = 0
         self._file: int | None = None
         self._base = self._size = 0
         self._notes_size = 0
         self.next_offset = 0
+
+    @property
+    def stored_bytes(self) -> int:
+        """How much of the disk it takes."""
+        return self._total + self._size + self._notes_size
+
+    @property
+    def droppable_bytes(self) -> int:
+        """How much of that `drop_oldest` could free in the end."""
+        return self._total + self._size
+
+    def drop_oldest(self) -> None:
+        """Give up the oldest part of what was printed, all of it if it has one part only."""
+        if not self._segments and self._size:
+            self._turn_over()
+        if self._segments:
+            self._drop_segment()
 
     @property
     def first_offset(self) -> int:
@@ -69,11 +139,13 @@ class RecordWriter:
                 self._copy(frame)
         except OSError:
             self._cut()
+        self._budget.update(self)
         return offset
 
     def takes_note(self, size: int) -> bool:
-        """Whether there is room for another note."""
-        return self._notes_size + size + _HEADER.size <= MAX_NOTES_BYTES
+        """Whether there is room for another note, in this record and in all of the sandbox together."""
+        size += _HEADER.size
+        return self._notes_size + size <= MAX_NOTES_BYTES and self._budget.takes_note(size)
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -84,6 +156,7 @@ class RecordWriter:
     def delete(self) -> None:
         """Remove it all."""
         self.close()
+        self._budget.remove(self)
         with contextlib.suppress(OSError):
             for name in os.listdir(self._folder):
                 os.unlink(os.path.join(self._folder, name))
@@ -114,11 +187,15 @@ class RecordWriter:
         self.close()
         self._segments.append((self._base, self._size))
         self._total += self._size
+        self._base, self._size = self.next_offset, 0
         while self._segments and self._total - self._segments[0][1] >= self._limit:
-            base, size = self._segments.pop(0)
-            self._total -= size
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self._folder, f"{base:020d}{_SUFFIX}"))
+            self._drop_segment()
+
+    def _drop_segment(self) -> None:
+        base, size = self._segments.pop(0)
+        self._total -= size
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._folder, f"{base:020d}{_SUFFIX}"))
 
     def _cut(self) -> None:
         """An entry did not fit on the disk: take back what of it is there, and go on elsewhere with the next."""

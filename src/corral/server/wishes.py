@@ -14,7 +14,7 @@ from corral.server.faults import Fault, bad_request, not_here
 from corral.server.settings import GIB, Defaults
 from corral.server.store.rows import Sandbox, Snapshot, new_id
 from corral.server.wire.control import BuildInfoWish, CreateSandbox
-from corral.spec import HOME, USER, Resources, Spec, check_env
+from corral.spec import HOME, USER, Resources, Spec, check_env, check_sizes
 
 LANGUAGE_LABEL = "code-toolbox-language"
 LANGUAGES = ("python", "javascript", "typescript")
@@ -83,6 +83,7 @@ def make_row(wish: CreateSandbox, *, organisation_id: str, snapshot: Snapshot, d
         raise bad_request(f"at most {MAX_ENV} variables")
     try:
         check_env(env)
+        check_sizes({}, env)
     except SpecError as error:
         raise bad_request(str(error)) from None
     check_labels(labels)
@@ -132,6 +133,10 @@ def check_labels(labels: dict[str, str]) -> None:
     """Raises: Fault 400 for too many, or a language that there is not."""
     if len(labels) > MAX_LABELS:
         raise bad_request(f"at most {MAX_LABELS} labels")
+    try:
+        check_sizes(labels, {})
+    except SpecError as error:
+        raise bad_request(str(error)) from None
     language_of(labels)
 
 

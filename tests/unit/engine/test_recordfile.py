@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.engine.recordfile import MAX_NOTES_BYTES, Frame, RecordReader, RecordWriter, parse
+from corral.engine.recordfile import MAX_NOTES_BYTES, DiskBudget, Frame, RecordReader, RecordWriter, parse
 
 
 def read_all(folder: Path, since: int = 0) -> list[Frame]:
@@ -121,6 +121,34 @@ def test_deleted_record_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "r").exists()
     with pytest.raises(FileNotFoundError):
         reader.read()
+
+
+def test_records_of_a_sandbox_share_one_budget(tmp_path: Path) -> None:
+    budget = DiskBudget(1_000_000)
+    writers = [RecordWriter(str(tmp_path / str(number)), 10**7, budget) for number in range(8)]
+    for writer in writers:
+        for _ in range(30):
+            writer.append("stdout", b"x" * 20_000)
+            assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 1_000_000
+    assert all(read_all(tmp_path / str(number)) for number in range(8))  # none is dropped in favour of another
+    assert not writers[0].takes_note(500_000)
+    for writer in writers[1:]:
+        writer.delete()
+    before = writers[0].stored_bytes
+    for _ in range(40):
+        writers[0].append("stdout", b"x" * 20_000)
+    assert writers[0].stored_bytes > before + 700_000 > writers[0].first_offset  # there is room again
+
+
+def test_ended_record_gives_up_its_only_part(tmp_path: Path) -> None:
+    budget = DiskBudget(100_000)
+    ended = RecordWriter(str(tmp_path / "ended"), 10**6, budget)
+    ended.append("stdout", b"x" * 60_000)
+    ended.append("end", b"{}")
+    ended.close()
+    RecordWriter(str(tmp_path / "next"), 10**6, budget).append("stdout", b"y" * 50_000)
+    assert [frame.kind for frame in RecordReader(tmp_path / "ended", 0).notes()] == ["end"]
+    assert ended.first_offset == ended.next_offset
 
 
 @given(st.binary(max_size=300))

@@ -39,6 +39,7 @@ from corral.backends.docker.tars import make_entry, make_tar
 from corral.errors import BackendUnavailableError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo, SnapshotInfo
 from corral.spec import Spec, check_name
+from corral.tokens import TokenBook
 
 _IDENTIFY = "id -u; id -g; id -un 2>/dev/null || id -u"
 _STALE_SECONDS = 600.0
@@ -74,7 +75,7 @@ class DockerBackend:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._owned: set[DockerSandbox] = set()
-        self._tokens: dict[str, DockerSandbox] = {}
+        self._tokens: TokenBook[DockerSandbox] = TokenBook()
         self._users: dict[str, tuple[int, int, str]] = {}
         self._swept = False
         self._disk: bool | None = None
@@ -89,7 +90,7 @@ class DockerBackend:
     def _own(self) -> set[DockerSandbox]:
         """Those of this process: a forked child has none of its parent's."""
         if self._pid != os.getpid():
-            self._pid, self._owned, self._tokens, self._lock = os.getpid(), set(), {}, threading.Lock()
+            self._pid, self._owned, self._tokens, self._lock = os.getpid(), set(), TokenBook(), threading.Lock()
         return self._owned
 
     def count_living(self) -> int:
@@ -130,16 +131,9 @@ class DockerBackend:
     ) -> DockerSandbox:  # fmt: skip
         with mapped(op="create", host=self.settings.host):
             await self._prepare()
-            if spec.client_token is None:
-                return await self._build(spec, image, trash, sandbox_id, on_event)
-            lock = self._links.get().locks.setdefault(spec.client_token, asyncio.Lock())
-            async with lock:
-                known = self._tokens.get(spec.client_token)
-                if known is not None and not known.closed and await known.is_alive():
-                    return known
-                made = await self._build(spec, image, trash, sandbox_id, on_event)
-                self._tokens[spec.client_token] = made
-                return made
+            return await self._tokens.make_once(
+                spec.client_token, lambda: self._build(spec, image, trash, sandbox_id, on_event)
+            )
 
     async def _prepare(self) -> None:
         """Once: is the daemon what we need, and what did others leave behind?"""

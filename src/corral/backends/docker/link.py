@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from corral.backends.docker.engine_api import EngineApi
 from corral.backends.docker.iothread import IoThread
 from corral.backends.docker.settings import Settings
@@ -17,7 +15,6 @@ class Link:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.io = IoThread()
-        self.locks: dict[str, asyncio.Lock] = {}
         self._api: EngineApi | None = None
         self._views: Views | None = None
 

@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, get_args
 
 from corral.backends.embedded import exchange
@@ -294,6 +294,7 @@ class EmbeddedFiles(FilesBase):
         fixed: bool = False,
         hidden: bool = False,
         limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
     ) -> GrepResult:
         """See `AsyncFiles`."""
         root = self.at(path)
@@ -307,7 +308,13 @@ class EmbeddedFiles(FilesBase):
             "hidden": hidden,
             "limit": limit,
         }
-        items, last = await self._collect(message, path=root)
+        # There may be more of them than a message takes.
+        names = "\0".join(without).encode("utf-8", "surrogateescape")
+        carriers = (wire.memory_file(names),) if names else ()
+        try:
+            items, last = await self._collect(message, carriers, path=root)
+        finally:
+            wire.close_all(carriers)
         matches = tuple(GrepMatch(str(item["path"]), int(item["line"]), str(item["text"])) for item in items)
         return GrepResult(matches, bool(last["truncated"]), _texts(last["unreadable"]))
 
@@ -462,6 +469,7 @@ def _info(item: dict[str, Any]) -> FileInfo:
         uid=int(item["uid"]),
         gid=int(item["gid"]),
         target=str(target) if target is not None else None,
+        file_id=str(item["id"])[:100],
     )
 
 

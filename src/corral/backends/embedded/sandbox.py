@@ -248,7 +248,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         return True
 
     async def wait_until_gone(self) -> None:
-        """See `TellsEnd`. Of a detached one its keeper tells, which is the last to go; of an owned one its init."""
+        """Wait until the sandbox has ended. Of a detached one its keeper tells, the last to go; else its init."""
         self._ensure_open()
         # A descriptor of our own: another may close the handle before we hear that we are cancelled.
         descriptor = os.dup(self._grip.fileno() if isinstance(self._grip, HasSocket) else self._control.fileno())

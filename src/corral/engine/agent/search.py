@@ -52,8 +52,11 @@ def grep(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     pattern = _compile(message)
     include = compile_glob(message["include"]) if message.get("include") else None
     errors: list[str] = []
+    without = _read_names(descriptors[0]) if descriptors else frozenset()
     found, truncated = 0, False
     for path in _files(root, include, errors, hidden=message.get("hidden", False)):
+        if path in without:
+            continue
         for number, line in _matching_lines(path, pattern, errors):
             if found >= limit:
                 truncated = True
@@ -65,6 +68,11 @@ def grep(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
             break
     reply.flush()
     reply.send({"truncated": truncated, "unreadable": errors[:50]})
+
+
+def _read_names(descriptor: int) -> frozenset[str]:
+    names = read_all(descriptor, limit=MAX_EDIT_BYTES)
+    return frozenset(names.decode("utf-8", "surrogateescape").split("\0"))
 
 
 def replace(message: wire.Message, descriptors: list[int], reply: Reply) -> None:

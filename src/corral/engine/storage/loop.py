@@ -1,6 +1,7 @@
 """Uppers in a file system of their own, in a sparse file: a hard quota of bytes and inodes on any disk.
 
-mkfs runs once per size; each sandbox gets a sparse copy of that template (about 1 MiB of real data). The loop device
+mkfs runs once per size; each sandbox gets a sparse copy of that template (about 1 MiB of real data), and the templates
+that were used last are kept. The loop device
 clears itself and the mount is never attached to the host's tree, so that a killed launcher leaves only the file.
 """
 
@@ -31,6 +32,9 @@ _NO_ACCESS_TIME = 0x10
 _SMALLEST_BYTES = 4 * 1024 * 1024
 _INODE_BYTES = 256
 _TABLES_BYTES = 2 * 1024 * 1024
+_MAX_TEMPLATES = 8
+_UNFINISHED_SECONDS = 3600.0
+_ATTEMPTS = 3
 
 
 class LoopStorage:
@@ -66,11 +70,8 @@ class LoopStorage:
             _wait_released(image)
             _grow_unused(image, _image_bytes(recipe.limits.disk_bytes, recipe.limits.inodes))
         else:
-            template = self._template(recipe.limits.disk_bytes, recipe.limits.inodes)
             unfinished = f"{image}.{os.getpid()}"
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(unfinished)
-            copy_sparse(template, unfinished)
+            self.copy_template(recipe.limits, unfinished)
             os.rename(unfinished, image)  # whole, or not there: a stopped sandbox may be started after a crash
         mount = self.mount(image)
         try:
@@ -93,10 +94,44 @@ class LoopStorage:
         finally:
             os.close(device_fd)
 
+    def copy_template(self, limits: Limits, target: str) -> None:
+        """An empty file system of that size, as a file that was not there. Raises: OSError."""
+        for attempt in range(_ATTEMPTS):
+            template = self._template(limits.disk_bytes, limits.inodes)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(target)
+            try:
+                copy_sparse(template, target)
+            except FileNotFoundError:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+                continue  # another launcher has collected it, in favour of those that are used more
+            return
+
+    def _collect(self) -> None:
+        """Only those stay that were used last, and nothing unfinished of who was killed at it.
+
+        Whoever copies one has it open, and goes on with what is no longer in the folder.
+        """
+        now = time.time()
+        used: list[tuple[float, str]] = []
+        with os.scandir(self._templates) as scan:
+            for entry in scan:
+                with contextlib.suppress(FileNotFoundError):
+                    age = now - entry.stat(follow_symlinks=False).st_mtime
+                    if entry.name.endswith(".img"):
+                        used.append((age, entry.path))
+                    elif age > _UNFINISHED_SECONDS:
+                        os.unlink(entry.path)
+        for _, path in sorted(used)[_MAX_TEMPLATES:]:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
     def _template(self, size_bytes: int, inodes: int) -> str:
         size_bytes = _image_bytes(size_bytes, inodes)
         path = os.path.join(self._templates, f"{size_bytes}-{inodes}.img")
-        if os.path.exists(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(path)
             return path
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._templates, 0o700)
@@ -123,6 +158,7 @@ class LoopStorage:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(unfinished)
+        self._collect()
         return path
 
 
