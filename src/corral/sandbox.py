@@ -239,6 +239,8 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
             source, file = stripped, None  # the file itself could not be run
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         check_input(stdin)
+        if charts and file is not None:
+            raise InvalidCommandError("charts and file go one without the other", hint="leave one of them out")
         if charts and found.name == "python":
             from corral.interpreter.oneshot import run_with_charts
 
