@@ -334,13 +334,12 @@ class AsyncSandbox(Protocol):
     ) -> CodeResult:
         """Run a snippet in a fresh process.
 
-<<<<<<< HEAD
         With `charts`, the figures that Python code has shown by matplotlib are in the result: `result.png`.
-=======
+        It goes without `file`.
+
         `file` is the path of a file inside that holds this very code: it is run from its place, so that its own name
         and folder, its imports and its tracebacks are those of the file. The code is then only looked at to choose the
         runtime.
->>>>>>> 471655034f26174a942780287d92f23bf1eea08e
 
         Raises:
             UnknownLanguageError: no such language.
