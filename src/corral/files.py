@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collec
 from typing import NoReturn
 
 from corral import transfer
+from corral.docstrings import Documented
 from corral.errors import (
     EditConflictError,
     EditError,
@@ -19,7 +20,7 @@ from corral.errors import (
     SandboxFileTooLargeError,
 )
 from corral.paths import HostPath, SandboxPath, inside
-from corral.protocol import PathLike
+from corral.protocol import AsyncFiles, PathLike
 from corral.results import DownloadResult, EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
 
 DEFAULT_READ_LIMIT_BYTES = 256 * 1024 * 1024
@@ -27,8 +28,8 @@ DEFAULT_MATCH_LIMIT = 10_000
 CHUNK_BYTES = 256 * 1024
 
 
-class FilesBase(ABC):
-    """See `corral.protocol.AsyncFiles` for the promises. A backend implements what is abstract here."""
+class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
+    """The files of a sandbox. `corral.protocol.AsyncFiles` has the promises; a backend implements what is abstract."""
 
     def __init__(self, *, workdir: str) -> None:
         self._workdir = workdir
@@ -41,7 +42,7 @@ class FilesBase(ABC):
 
     @abstractmethod
     def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
+        """The content piece by piece; it ends at the size the file had when opened. Raises: as `read`, but no limit."""
 
     @abstractmethod
     async def write(
@@ -54,7 +55,7 @@ class FilesBase(ABC):
         exclusive: bool = False,
         append: bool = False,
     ) -> int:
-        """See `AsyncFiles`."""
+        """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces."""
 
     @abstractmethod
     async def _edit(
@@ -64,17 +65,17 @@ class FilesBase(ABC):
 
     @abstractmethod
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """See `AsyncFiles`."""
+        """About one file. Raises: SandboxFileNotFoundError."""
 
     @abstractmethod
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        """See `AsyncFiles`."""
+        """A folder's entries, sorted by name. Raises: SandboxFileNotFoundError, SandboxNotFolderError."""
 
     @abstractmethod
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
     ) -> GlobResult:
-        """See `AsyncFiles`."""
+        """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError for `path`."""
 
     @abstractmethod
     async def grep(
@@ -89,7 +90,7 @@ class FilesBase(ABC):
         limit: int = DEFAULT_MATCH_LIMIT,
         without: Collection[str] = (),
     ) -> GrepResult:
-        """See `AsyncFiles`."""
+        """Lines that match a regular expression (or a fixed text), in text files."""
 
     @abstractmethod
     async def replace(
@@ -103,44 +104,44 @@ class FilesBase(ABC):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        """See `AsyncFiles`."""
+        """Replace in all text files below a path, each atomically. Raises: as `grep`."""
 
     @abstractmethod
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """See `AsyncFiles`."""
+        """Rename. Raises: SandboxFileNotFoundError, SandboxFileExistsError."""
 
     @abstractmethod
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """See `AsyncFiles`."""
+        """Delete. Raises: SandboxFileNotFoundError; SandboxFileExistsError for a folder that is not empty."""
 
     @abstractmethod
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """See `AsyncFiles`."""
+        """Make a folder; with `parents`, one that is there already is fine."""
 
     @abstractmethod
     async def symlink(self, path: PathLike, target: str) -> None:
-        """See `AsyncFiles`."""
+        """Make a link. Raises: SandboxFileExistsError."""
 
     @abstractmethod
     async def chmod(self, path: PathLike, mode: int) -> None:
-        """See `AsyncFiles`."""
+        """Set permission bits. Raises: SandboxFileNotFoundError."""
 
     @abstractmethod
     def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        """See `AsyncFiles`."""
+        """Changes below a folder, from now on, until the iterator is closed."""
 
     @abstractmethod
     def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
+        """A tree as a tar stream: modes, links and empty folders kept, names relative."""
 
     @abstractmethod
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """See `AsyncFiles`."""
+        """Lay a tar stream (plain or compressed) down below a folder; the number of members."""
 
     # What is derived.
 
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
-        """See `AsyncFiles`."""
+        """The whole content."""
         content = bytearray()
         stream = self.read_stream(path)
         try:
@@ -162,7 +163,7 @@ class FilesBase(ABC):
         errors: str = "strict",
         max_bytes: int = DEFAULT_READ_LIMIT_BYTES,
     ) -> str:
-        """See `AsyncFiles`."""
+        """The content as text. Raises: as `read`, and UnicodeDecodeError."""
         return (await self.read(path, max_bytes=max_bytes)).decode(encoding, errors)
 
     async def edit(
@@ -174,7 +175,7 @@ class FilesBase(ABC):
         replace_all: bool = False,
         expected_sha256: str | None = None,
     ) -> EditResult:
-        """See `AsyncFiles`."""
+        """Replace text inside, byte for byte around it, by compare-and-swap."""
         target = self.at(path)
         before, after = encode(old), encode(new)
         if not before:
@@ -182,7 +183,7 @@ class FilesBase(ABC):
         return await self._edit(target, before, after, replace_all=replace_all, expected_sha256=expected_sha256)
 
     async def exists(self, path: PathLike) -> bool:
-        """See `AsyncFiles`."""
+        """Whether something is there; a link that leads nowhere is not."""
         try:
             await self.stat(path)
         except (SandboxFileNotFoundError, NotADirectoryError):
@@ -190,7 +191,7 @@ class FilesBase(ABC):
         return True
 
     async def upload(self, source: HostPath | str, target: PathLike) -> None:
-        """See `AsyncFiles`."""
+        """Copy a file or folder of the host into the sandbox. Raises: FileNotFoundError for `source`."""
         origin = HostPath(source)
         if not await asyncio.to_thread(origin.exists):
             raise FileNotFoundError(f"nothing to upload: {str(source)!r} does not exist")
@@ -216,7 +217,7 @@ class FilesBase(ABC):
         git_settings: bool = False,
         git_settings_to: HostPath | str | None = None,
     ) -> DownloadResult:
-        """See `AsyncFiles`."""
+        """Copy a file or folder of the sandbox to the host. Links that lead out of the folder are left out."""
         goal = HostPath(target)
         info = await self.stat(source)
         if info.is_folder:

@@ -322,15 +322,24 @@ class AsyncSandbox(Protocol):
         language: str = "python",
         *,
         args: Sequence[str] = (),
+        file: PathLike | None = None,
         cwd: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         stdin: Stdin = None,
         timeout: float | None = None,
         on_output: OnOutput | None = None,
         check: bool = False,
+        charts: bool = False,
         output_limit_bytes: int | None = None,
     ) -> CodeResult:
         """Run a snippet in a fresh process.
+
+        With `charts`, the figures that Python code has shown by matplotlib are in the result: `result.png`.
+        It goes without `file`.
+
+        `file` is the path of a file inside that holds this very code: it is run from its place, so that its own name
+        and folder, its imports and its tracebacks are those of the file. The code is then only looked at to choose the
+        runtime.
 
         Raises:
             UnknownLanguageError: no such language.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral import Sandbox, session, terminal
+from corral import AsyncSandbox, Sandbox, session, terminal
 from corral.backends.memory import MemoryBackend
 from corral.errors import ExitError, SandboxClosedError, SandboxGoneError
 from corral.files import FilesBase
@@ -135,3 +135,11 @@ def test_detached_sandbox_is_found_again(backend: MemoryBackend) -> None:
 def test_signatures_are_those_of_the_async_ones() -> None:
     assert inspect.signature(Sandbox.exec) == inspect.signature(SandboxBase.exec)
     assert Sandbox.exec.__doc__ == SandboxBase.exec.__doc__
+
+
+def test_a_sandbox_shows_its_id_and_its_state() -> None:
+    with Sandbox(backend="memory") as box:
+        assert repr(box) == f"<Sandbox {box.id} running>"
+        assert repr(box.async_sandbox) == f"<MemorySandbox {box.id} running>"
+    assert repr(box) == f"<Sandbox {box.id} closed>"
+    assert repr(AsyncSandbox(backend="memory")) == "<AsyncSandbox on memory, not open>"

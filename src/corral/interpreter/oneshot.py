@@ -55,7 +55,7 @@ def _argv(charts: str, figures: str, snippet: str) -> list[str]:
 
 async def run_with_charts(
     box: AsyncSandbox,
-    code: str,
+    code: str | bytes,
     *,
     args: Sequence[str] = (),
     cwd: PathLike | None = None,
@@ -64,8 +64,8 @@ async def run_with_charts(
     timeout: float | None = None,
     on_output: OnOutput | None = None,
     output_limit_bytes: int | None = None,
-) -> tuple[CodeResult, tuple[dict[str, Any], ...]]:
-    """Run a Python snippet as `run_code` does, and give its charts beside its result.
+) -> CodeResult:
+    """Run a Python snippet as `run_code` does, and give its charts in the result.
 
     They come through a file of their own, which the snippet may write as well: only its own author is deceived.
 
@@ -76,9 +76,10 @@ async def run_with_charts(
     folder = f"{temporary_folder(box)}/.corral-{secrets.token_hex(8)}"
     figures = f"{folder}/charts.jsonl"
     try:
+        source = code if isinstance(code, bytes) else code.encode("utf-8", "surrogateescape")
         await asyncio.gather(
             box.files.write(f"{folder}/charts.py", charts_text()),
-            box.files.write(f"{folder}/snippet.py", code.encode("utf-8", "surrogateescape")),
+            box.files.write(f"{folder}/snippet.py", source),
         )
         result = await box.exec(
             [*_argv(f"{folder}/charts.py", figures, f"{folder}/snippet.py"), *args],
@@ -95,7 +96,7 @@ async def run_with_charts(
     finally:
         await asyncio.shield(asyncio.ensure_future(_drop(box, folder)))
     values = {field.name: getattr(result, field.name) for field in fields(result)}
-    return CodeResult(**values, language="python"), charts
+    return CodeResult(**values, language="python", charts=charts)
 
 
 async def _drop(box: AsyncSandbox, folder: str) -> None:

@@ -248,7 +248,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         return True
 
     async def wait_until_gone(self) -> None:
-        """See `TellsEnd`. Of a detached one its keeper tells, which is the last to go; of an owned one its init."""
+        """Wait until the sandbox has ended. Of a detached one its keeper tells, the last to go; else its init."""
         self._ensure_open()
         # A descriptor of our own: another may close the handle before we hear that we are cancelled.
         descriptor = os.dup(self._grip.fileno() if isinstance(self._grip, HasSocket) else self._control.fileno())
@@ -361,14 +361,14 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         check_name(name)
         if name in self._records:
             raise name_taken(name)
-        request = await self._start_request(
+        async with self._start_request(
             command, cwd=cwd, env=env, stdin=True, user=user, timeout=timeout, pty=pty, rows=rows, columns=columns
-        )
-        uid, gid = self._ids(request.user)
-        return await kept.start(
-            self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes, note=note,
-            sandbox_id=self._id,
-        )  # fmt: skip
+        ) as request:
+            uid, gid = self._ids(request.user)
+            return await kept.start(
+                self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes,
+                note=note, sandbox_id=self._id,
+            )  # fmt: skip
 
     async def find_recorded(self, name: str) -> Recorded:
         """See `CanRecord`."""

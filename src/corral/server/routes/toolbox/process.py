@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from corral.command import with_bash
 from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirError
 from corral.interpreter.oneshot import run_with_charts
@@ -71,13 +73,13 @@ async def code_run(call: Call) -> CodeRunResponse:
     language = (body.language or held.language).lower()
     if language not in LANGUAGES:
         raise bad_request(f"language {language[:40]!r} is not supported; there are {', '.join(LANGUAGES)}")
-    charts: tuple[dict[str, object], ...] = ()
+    charts: Sequence[Mapping[str, object]] = ()
     env, timeout = environment(held, body.envs), seconds(body.timeout)
     arguments, folder = tuple(body.argv or ()), parse_folder(held, None)
     result: ExecResult
     try:
         if language == "python":
-            result, charts = await run_with_charts(
+            result = plotted = await run_with_charts(
                 held.box,
                 body.code,
                 args=arguments,
@@ -86,6 +88,7 @@ async def code_run(call: Call) -> CodeRunResponse:
                 timeout=timeout,
                 output_limit_bytes=OUTPUT_LIMIT_BYTES,
             )
+            charts = plotted.charts
         else:
             result = await held.box.run_code(
                 body.code,
