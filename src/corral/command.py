@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Required, TypedDict
 
@@ -84,6 +85,36 @@ def long_text(command: Command) -> str | None:
 def script_argv(command: Command, path: str) -> list[str]:
     """The argv that runs the file with a command's long text, in the shell that the command is for."""
     return ["/bin/sh", path] if isinstance(command, str) else with_bash(path)
+
+
+@contextlib.asynccontextmanager
+async def in_file(
+    command: Command,
+    folder: str,
+    *,
+    write: Callable[[str, bytes], Awaitable[object]],
+    drop: Callable[[str], Awaitable[None]],
+    background: bool = False,
+) -> AsyncIterator[Command]:
+    """The command to run within, its text in a file of that folder if it is too long for an argument.
+
+    The folder goes at the end. In the background the program goes on after it, and its shell removes the folder before
+    anything else: it goes on reading the file that it has open. If it never begins, the folder goes at the end, too.
+    """
+    text = long_text(command)
+    if text is None:
+        yield command
+        return
+    if background:
+        text = f"rm -rf -- {shlex.quote(folder)} 2>/dev/null; {text}"  # on the same line: the others keep their numbers
+    script, begun = f"{folder}/script.sh", False
+    try:
+        await write(script, text.encode("utf-8", "surrogateescape"))
+        yield script_argv(command, script)
+        begun = background
+    finally:
+        if not begun:
+            await drop(folder)
 
 
 def plain_argv(argv: Sequence[str]) -> tuple[str, ...]:

@@ -9,12 +9,13 @@ import posixpath
 import secrets
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack, cast
 
-from corral.command import RequestOptions, SpawnRequest, check_argv, check_size, long_text, script_argv
+from corral.command import RequestOptions, SpawnRequest, check_argv, check_size, in_file
 from corral.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -200,12 +201,9 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
     ) -> ExecResult:
         """Run a program to its end. `read_only` and `hidden` restrict what this one call sees."""
         check_input(stdin)
-        script, text = self._script_for(command)
-        try:
-            if text is not None:
-                await self.files.write(script, as_bytes(text))
+        async with self._in_file(command) as argv:
             request = self._request(
-                command if text is None else script_argv(command, script),
+                argv,
                 cwd=cwd,
                 env=env,
                 stdin=stdin is not None,
@@ -216,9 +214,6 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
                 output_limit_bytes=output_limit_bytes,
             )
             result = await self._run(request, stdin, on_output)
-        finally:
-            if text is not None:
-                await self._drop(posixpath.dirname(script))
         return self._checked(result, "exec") if check else result
 
     async def run_code(
@@ -296,7 +291,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         output_limit_bytes: int | None = None,
     ) -> ProcessBase:
         """Start a program in the background. Raises: as `exec`."""
-        request = await self._start_request(
+        async with self._start_request(
             command,
             cwd=cwd,
             env=env,
@@ -309,21 +304,19 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
             read_only=read_only,
             hidden=hidden,
             output_limit_bytes=output_limit_bytes,
-        )
-        return await self._spawn(request)
+        ) as request:
+            return await self._spawn(request)
 
+    @contextlib.asynccontextmanager
     async def _start_request(
         self, command: Command, *, rows: int = 24, columns: int = 80, **options: Unpack[RequestOptions]
-    ) -> SpawnRequest:
-        """A request for a program in the background, whose script is in its place."""
+    ) -> AsyncIterator[SpawnRequest]:
+        """A request for a program in the background, which is to be started within."""
         for name, value in (("rows", rows), ("columns", columns)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
                 raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
-        script, text = self._script_for(command)
-        if text is not None:
-            await self.files.write(script, as_bytes(text))
-            command = script_argv(command, script)
-        return self._request(command, rows=rows, columns=columns, default_timeout=False, **options)
+        async with self._in_file(command, background=True) as argv:
+            yield self._request(argv, rows=rows, columns=columns, default_timeout=False, **options)
 
     async def aclose(self) -> None:
         """End it, if it is owned; let go of it, if it is detached. Idempotent, and safe to cancel."""
@@ -445,9 +438,9 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
 
     # Snippets and long scripts: payloads never travel in argv.
 
-    def _script_for(self, command: Command) -> tuple[str, str | None]:
-        """Where a shell text that is too long for an argument will be put, and that text if there is one."""
-        return f"{self.temporary}/.corral-{secrets.token_hex(8)}/script.sh", long_text(command)
+    def _in_file(self, command: Command, *, background: bool = False) -> AbstractAsyncContextManager[Command]:
+        folder = f"{self.temporary}/.corral-{secrets.token_hex(8)}"
+        return in_file(command, folder, write=self.files.write, drop=self._drop, background=background)
 
     async def _place(self, source: bytes, runtime: Runtime, *, private: str, beside: str) -> str:
         """Put a snippet where its runtime wants it; gives its path."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
-from corral.gitsettings import Parts, Verdict, find_left_out, is_safe_index, judge
+from corral.gitsettings import Parts, Verdict, find_git_folder, find_left_out, is_safe_index, judge
 from corral.tars.reading import BrokenArchiveError, Member, MemberReader
 from corral.tars.writing import pack_tree
 
@@ -177,6 +177,8 @@ class Landing:
         self.target = target
         self._git_settings = git_settings
         self._aside = aside
+        self._within = find_git_folder(target.absolute().parts)
+        """If the target itself is in a repository's folder, as in `cp box:project/.git .`: the names from there on."""
         self._waiting: Path | None = None
         self._held: dict[Parts, tuple[Verdict, str]] = {}
         """Path → why it waits, and its name there; "" for a folder."""
@@ -192,7 +194,7 @@ class Landing:
     def take(self, reader: MemberReader, member: Member, parts: Parts) -> None:
         """The next member of the tree."""
         is_folder = member.kind == "folder"
-        verdict = "take" if self._git_settings else judge(parts, is_folder=is_folder)
+        verdict = "take" if self._git_settings else judge((*self._within, *parts), is_folder=is_folder)
         if is_folder:
             self._modes.append((parts, member.mode & 0o777))
             if verdict == "take":

@@ -175,7 +175,7 @@ class EmbeddedBackend(BackendPowers):
         hello = await self._ask_launcher(op=op)
         if "cpu" not in hello["limited"]:
             raise CapabilityError(
-                f"a limit of {resources.cpus:g} processors can't be kept here: there is no cgroup for it",
+                f"a limit of {resources.cpus:g} processor(s) can't be kept here: there is no cgroup for it",
                 op=op,
                 hint="leave it out, run as root, or get a cgroup of your own from systemd: "
                 "systemd-run --user --scope -p Delegate=yes YOUR-COMMAND",

@@ -361,14 +361,14 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         check_name(name)
         if name in self._records:
             raise name_taken(name)
-        request = await self._start_request(
+        async with self._start_request(
             command, cwd=cwd, env=env, stdin=True, user=user, timeout=timeout, pty=pty, rows=rows, columns=columns
-        )
-        uid, gid = self._ids(request.user)
-        return await kept.start(
-            self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes, note=note,
-            sandbox_id=self._id,
-        )  # fmt: skip
+        ) as request:
+            uid, gid = self._ids(request.user)
+            return await kept.start(
+                self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes,
+                note=note, sandbox_id=self._id,
+            )  # fmt: skip
 
     async def find_recorded(self, name: str) -> Recorded:
         """See `CanRecord`."""
