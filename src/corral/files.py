@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 from abc import ABC, abstractmethod
@@ -21,7 +22,16 @@ from corral.errors import (
 )
 from corral.paths import HostPath, SandboxPath, inside
 from corral.protocol import AsyncFiles, PathLike
-from corral.results import DownloadResult, EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
+from corral.results import (
+    DownloadResult,
+    EditResult,
+    FileInfo,
+    GlobResult,
+    GrepMatch,
+    GrepResult,
+    ReplaceResult,
+    WatchEvent,
+)
 
 DEFAULT_READ_LIMIT_BYTES = 256 * 1024 * 1024
 DEFAULT_MATCH_LIMIT = 10_000
@@ -139,6 +149,27 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
         """Lay a tar stream (plain or compressed) down below a folder; the number of members."""
 
     # What is derived.
+
+    async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
+        """What `list` gives, each folder followed by what is in it, down to a depth; in batches, where a backend can.
+
+        For whoever passes it on as it comes. Raises: as `list`, for `path` itself; folders below that are gone or can't
+        be read are left out.
+        """
+        for info in await self.list(path):
+            yield [info]
+            if depth > 1 and info.is_folder:
+                with contextlib.suppress(SandboxFileError):
+                    async for batch in self.list_batches(info.path, depth=depth - 1):
+                        yield batch
+
+    async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
+        """What `glob` gives, in batches, where a backend can. Raises: as `glob`."""
+        yield (await self.glob(pattern, path=path, limit=limit)).files
+
+    async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
+        """What `grep` gives for a plain text, in hidden files as well; in batches, where a backend can."""
+        yield (await self.grep(text, path=path, fixed=True, hidden=True, limit=limit)).matches
 
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
         """The whole content."""
@@ -268,15 +299,36 @@ async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenera
     Up to the size it had when opened: a file that grows for ever must end here all the same.
     """
     try:
-        remaining = os.fstat(descriptor).st_size
-        while remaining > 0:
-            # Not in a thread: the read is short, and a cancelled thread would go on with a closed descriptor.
-            chunk = os.read(descriptor, min(chunk_bytes, remaining))
+        size, place = os.fstat(descriptor).st_size, 0
+        while place < size:
+            chunk = await _read_at(descriptor, min(chunk_bytes, size - place), place)
             if not chunk:
                 return
-            remaining -= len(chunk)
+            place += len(chunk)
             yield chunk
             await asyncio.sleep(0)
+    finally:
+        os.close(descriptor)
+
+
+async def _read_at(descriptor: int, count: int, place: int) -> bytes:
+    """What is in memory is read at once; what must come from a disk, in a thread: nobody else waits for the disk."""
+    if hasattr(os, "preadv"):
+        buffer = bytearray(count)
+        try:
+            return bytes(buffer[: os.preadv(descriptor, [buffer], place, getattr(os, "RWF_NOWAIT", 0))])
+        except BlockingIOError:
+            return await asyncio.to_thread(_read_own, os.dup(descriptor), count, place)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+    return os.pread(descriptor, count, place)
+
+
+def _read_own(descriptor: int, count: int, place: int) -> bytes:
+    """With a descriptor of its own: whoever was cancelled closes the other one while the thread still reads."""
+    try:
+        return os.pread(descriptor, count, place)
     finally:
         os.close(descriptor)
 

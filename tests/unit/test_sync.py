@@ -32,10 +32,10 @@ def public(cls: type) -> set[str]:
 @pytest.mark.parametrize(
     ("sync", "base", "different"),
     [
-        (Files, FilesBase, {"at"}),
+        (Files, FilesBase, {"at", "list_batches", "glob_batches", "grep_batches"}),  # the server passes them on
         (Process, ProcessBase, {"aclose", "end_rest", "end_tree", "feed", "finish", "record", "resume_reading"}),
         (Recorded, MemoryRecorded, {"describe"}),
-        (ShellSession, session.ShellSession, {"attach", "open"}),
+        (ShellSession, session.ShellSession, {"attach", "open", "log_chunks"}),
         (Terminal, terminal.Terminal, {"attach", "open"}),
         (Sandbox, SandboxBase, {"aclose", "fork"}),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +13,7 @@ from corral.errors import BackendUnavailableError, CorralError, SandboxFileError
 from corral.interpreter.bundle import charts_text
 from corral.interpreter.chartdata import MAX_CHARTS_BYTES, parse_charts
 from corral.languages import FILE, find_language
+from corral.output import ALLOWANCE
 from corral.paths import temporary_folder
 from corral.protocol import AsyncSandbox, OnOutput, PathLike, Stdin
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
@@ -105,11 +106,24 @@ async def _drop(box: AsyncSandbox, folder: str) -> None:
 
 
 async def _read_charts(box: AsyncSandbox, path: str) -> tuple[dict[str, Any], ...]:
+    data, allowance, cut = bytearray(), ALLOWANCE.get(), False
+    stream = box.files.read_stream(path)
     try:
-        data = await box.files.read(path, max_bytes=MAX_CHARTS_BYTES)
+        async for piece in stream:
+            data += piece
+            cut = len(data) > MAX_CHARTS_BYTES or (allowance is not None and not allowance(len(piece)))
+            if cut:
+                break
     except SandboxFileError:
         return ()  # none, or what the snippet made of it
-    return parse_charts(data)
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+    charts = []
+    for chart in parse_charts(bytes(data[:MAX_CHARTS_BYTES]), cut=cut, allowance=allowance):
+        charts.append(chart)
+        await asyncio.sleep(0)  # each is bounded; others have their turn between them
+    return tuple(charts)
 
 
 def no_python(sandbox_id: str) -> BackendUnavailableError:

@@ -98,7 +98,7 @@ class SandboxPowers(Documented, promises=POWERS):
     ) -> wire.Message:
         self._ensure_open()
         with mapped(sandbox_id=self._id, op=operation), self._noticing_stop(operation):
-            return check(await exchange.answer(self._grip.request({"op": operation, **message}), lost=lost))
+            return check(await exchange.answer(await self._grip.ask({"op": operation, **message}), lost=lost))
 
     @contextlib.contextmanager
     def _noticing_stop(self, operation: str) -> Iterator[None]:
