@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Required, TypedDict
 
 from corral.errors import InvalidCommandError
-from corral.protocol import Command
+from corral.protocol import Command, PathLike
 
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 """The kernel's own limit for one argument or environment entry, less its closing NUL."""
@@ -40,6 +42,20 @@ class SpawnRequest:
     """Somebody will read the output as it comes, in this event loop: nothing may be dropped before they begin."""
 
 
+class RequestOptions(TypedDict, total=False):
+    """What `start` hands on as it came."""
+
+    cwd: Required[PathLike | None]
+    env: Required[Mapping[str, str] | None]
+    stdin: Required[bool]
+    timeout: Required[float | None]
+    user: str | None
+    pty: bool
+    read_only: Sequence[PathLike]
+    hidden: Sequence[PathLike]
+    output_limit_bytes: int | None
+
+
 def with_bash(*args: str) -> list[str]:
     """The argv of bash with these arguments; of /bin/sh, where the sandbox has no bash."""
     return [*_WITH_BASH, *args]
@@ -58,8 +74,10 @@ def bash_text(text: str) -> list[str]:
 
 def long_text(command: Command) -> str | None:
     """The text for a shell in a command, if it is too long for an argument; else None."""
+    if isinstance(command, list | tuple) and list(command[:-1]) == with_bash("-c", "--"):
+        command = command[-1]
     if not isinstance(command, str):
-        command = command[-1] if list(command[:-1]) == with_bash("-c", "--") else ""
+        return None
     fits = len(command.encode("utf-8", "surrogateescape")) <= MAX_SHELL_TEXT_BYTES
     return None if fits or "\0" in command else command
 
@@ -67,6 +85,36 @@ def long_text(command: Command) -> str | None:
 def script_argv(command: Command, path: str) -> list[str]:
     """The argv that runs the file with a command's long text, in the shell that the command is for."""
     return ["/bin/sh", path] if isinstance(command, str) else with_bash(path)
+
+
+@contextlib.asynccontextmanager
+async def in_file(
+    command: Command,
+    folder: str,
+    *,
+    write: Callable[[str, bytes], Awaitable[object]],
+    drop: Callable[[str], Awaitable[None]],
+    background: bool = False,
+) -> AsyncIterator[Command]:
+    """The command to run within, its text in a file of that folder if it is too long for an argument.
+
+    The folder goes at the end. In the background the program goes on after it, and its shell removes the folder before
+    anything else: it goes on reading the file that it has open. If it never begins, the folder goes at the end, too.
+    """
+    text = long_text(command)
+    if text is None:
+        yield command
+        return
+    if background:
+        text = f"rm -rf -- {shlex.quote(folder)} 2>/dev/null; {text}"  # on the same line: the others keep their numbers
+    script, begun = f"{folder}/script.sh", False
+    try:
+        await write(script, text.encode("utf-8", "surrogateescape"))
+        yield script_argv(command, script)
+        begun = background
+    finally:
+        if not begun:
+            await drop(folder)
 
 
 def plain_argv(argv: Sequence[str]) -> tuple[str, ...]:

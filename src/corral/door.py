@@ -126,6 +126,9 @@ class AsyncSandbox:
         """The detached sandboxes that live."""
         return await get_backend(backend).list()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._backend.name}, not open>" if self._box is None else repr(self._box)
+
     def __await__(self) -> Generator[Any, None, SandboxBase]:
         return self._open().__await__()
 

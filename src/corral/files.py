@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Sequence
 from typing import NoReturn
 
 from corral import transfer
+from corral.docstrings import Documented
 from corral.errors import (
     EditConflictError,
     EditError,
@@ -19,16 +21,25 @@ from corral.errors import (
     SandboxFileTooLargeError,
 )
 from corral.paths import HostPath, SandboxPath, inside
-from corral.protocol import PathLike
-from corral.results import DownloadResult, EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
+from corral.protocol import AsyncFiles, PathLike
+from corral.results import (
+    DownloadResult,
+    EditResult,
+    FileInfo,
+    GlobResult,
+    GrepMatch,
+    GrepResult,
+    ReplaceResult,
+    WatchEvent,
+)
 
 DEFAULT_READ_LIMIT_BYTES = 256 * 1024 * 1024
 DEFAULT_MATCH_LIMIT = 10_000
 CHUNK_BYTES = 256 * 1024
 
 
-class FilesBase(ABC):
-    """See `corral.protocol.AsyncFiles` for the promises. A backend implements what is abstract here."""
+class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
+    """The files of a sandbox. `corral.protocol.AsyncFiles` has the promises; a backend implements what is abstract."""
 
     def __init__(self, *, workdir: str) -> None:
         self._workdir = workdir
@@ -41,7 +52,7 @@ class FilesBase(ABC):
 
     @abstractmethod
     def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
+        """The content piece by piece; it ends at the size the file had when opened. Raises: as `read`, but no limit."""
 
     @abstractmethod
     async def write(
@@ -54,7 +65,7 @@ class FilesBase(ABC):
         exclusive: bool = False,
         append: bool = False,
     ) -> int:
-        """See `AsyncFiles`."""
+        """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces."""
 
     @abstractmethod
     async def _edit(
@@ -64,17 +75,17 @@ class FilesBase(ABC):
 
     @abstractmethod
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """See `AsyncFiles`."""
+        """About one file. Raises: SandboxFileNotFoundError."""
 
     @abstractmethod
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        """See `AsyncFiles`."""
+        """A folder's entries, sorted by name. Raises: SandboxFileNotFoundError, SandboxNotFolderError."""
 
     @abstractmethod
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
     ) -> GlobResult:
-        """See `AsyncFiles`."""
+        """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError for `path`."""
 
     @abstractmethod
     async def grep(
@@ -87,8 +98,9 @@ class FilesBase(ABC):
         fixed: bool = False,
         hidden: bool = False,
         limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
     ) -> GrepResult:
-        """See `AsyncFiles`."""
+        """Lines that match a regular expression (or a fixed text), in text files."""
 
     @abstractmethod
     async def replace(
@@ -102,44 +114,65 @@ class FilesBase(ABC):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        """See `AsyncFiles`."""
+        """Replace in all text files below a path, each atomically. Raises: as `grep`."""
 
     @abstractmethod
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """See `AsyncFiles`."""
+        """Rename. Raises: SandboxFileNotFoundError, SandboxFileExistsError."""
 
     @abstractmethod
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """See `AsyncFiles`."""
+        """Delete. Raises: SandboxFileNotFoundError; SandboxFileExistsError for a folder that is not empty."""
 
     @abstractmethod
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """See `AsyncFiles`."""
+        """Make a folder; with `parents`, one that is there already is fine."""
 
     @abstractmethod
     async def symlink(self, path: PathLike, target: str) -> None:
-        """See `AsyncFiles`."""
+        """Make a link. Raises: SandboxFileExistsError."""
 
     @abstractmethod
     async def chmod(self, path: PathLike, mode: int) -> None:
-        """See `AsyncFiles`."""
+        """Set permission bits. Raises: SandboxFileNotFoundError."""
 
     @abstractmethod
     def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        """See `AsyncFiles`."""
+        """Changes below a folder, from now on, until the iterator is closed."""
 
     @abstractmethod
     def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
+        """A tree as a tar stream: modes, links and empty folders kept, names relative."""
 
     @abstractmethod
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """See `AsyncFiles`."""
+        """Lay a tar stream (plain or compressed) down below a folder; the number of members."""
 
     # What is derived.
 
+    async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
+        """What `list` gives, each folder followed by what is in it, down to a depth; in batches, where a backend can.
+
+        For whoever passes it on as it comes. Raises: as `list`, for `path` itself; folders below that are gone or can't
+        be read are left out.
+        """
+        for info in await self.list(path):
+            yield [info]
+            if depth > 1 and info.is_folder:
+                with contextlib.suppress(SandboxFileError):
+                    async for batch in self.list_batches(info.path, depth=depth - 1):
+                        yield batch
+
+    async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
+        """What `glob` gives, in batches, where a backend can. Raises: as `glob`."""
+        yield (await self.glob(pattern, path=path, limit=limit)).files
+
+    async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
+        """What `grep` gives for a plain text, in hidden files as well; in batches, where a backend can."""
+        yield (await self.grep(text, path=path, fixed=True, hidden=True, limit=limit)).matches
+
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
-        """See `AsyncFiles`."""
+        """The whole content."""
         content = bytearray()
         stream = self.read_stream(path)
         try:
@@ -161,7 +194,7 @@ class FilesBase(ABC):
         errors: str = "strict",
         max_bytes: int = DEFAULT_READ_LIMIT_BYTES,
     ) -> str:
-        """See `AsyncFiles`."""
+        """The content as text. Raises: as `read`, and UnicodeDecodeError."""
         return (await self.read(path, max_bytes=max_bytes)).decode(encoding, errors)
 
     async def edit(
@@ -173,7 +206,7 @@ class FilesBase(ABC):
         replace_all: bool = False,
         expected_sha256: str | None = None,
     ) -> EditResult:
-        """See `AsyncFiles`."""
+        """Replace text inside, byte for byte around it, by compare-and-swap."""
         target = self.at(path)
         before, after = encode(old), encode(new)
         if not before:
@@ -181,7 +214,7 @@ class FilesBase(ABC):
         return await self._edit(target, before, after, replace_all=replace_all, expected_sha256=expected_sha256)
 
     async def exists(self, path: PathLike) -> bool:
-        """See `AsyncFiles`."""
+        """Whether something is there; a link that leads nowhere is not."""
         try:
             await self.stat(path)
         except (SandboxFileNotFoundError, NotADirectoryError):
@@ -189,7 +222,7 @@ class FilesBase(ABC):
         return True
 
     async def upload(self, source: HostPath | str, target: PathLike) -> None:
-        """See `AsyncFiles`."""
+        """Copy a file or folder of the host into the sandbox. Raises: FileNotFoundError for `source`."""
         origin = HostPath(source)
         if not await asyncio.to_thread(origin.exists):
             raise FileNotFoundError(f"nothing to upload: {str(source)!r} does not exist")
@@ -215,7 +248,7 @@ class FilesBase(ABC):
         git_settings: bool = False,
         git_settings_to: HostPath | str | None = None,
     ) -> DownloadResult:
-        """See `AsyncFiles`."""
+        """Copy a file or folder of the sandbox to the host. Links that lead out of the folder are left out."""
         goal = HostPath(target)
         info = await self.stat(source)
         if info.is_folder:
@@ -266,15 +299,36 @@ async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenera
     Up to the size it had when opened: a file that grows for ever must end here all the same.
     """
     try:
-        remaining = os.fstat(descriptor).st_size
-        while remaining > 0:
-            # Not in a thread: the read is short, and a cancelled thread would go on with a closed descriptor.
-            chunk = os.read(descriptor, min(chunk_bytes, remaining))
+        size, place = os.fstat(descriptor).st_size, 0
+        while place < size:
+            chunk = await _read_at(descriptor, min(chunk_bytes, size - place), place)
             if not chunk:
                 return
-            remaining -= len(chunk)
+            place += len(chunk)
             yield chunk
             await asyncio.sleep(0)
+    finally:
+        os.close(descriptor)
+
+
+async def _read_at(descriptor: int, count: int, place: int) -> bytes:
+    """What is in memory is read at once; what must come from a disk, in a thread: nobody else waits for the disk."""
+    if hasattr(os, "preadv"):
+        buffer = bytearray(count)
+        try:
+            return bytes(buffer[: os.preadv(descriptor, [buffer], place, getattr(os, "RWF_NOWAIT", 0))])
+        except BlockingIOError:
+            return await asyncio.to_thread(_read_own, os.dup(descriptor), count, place)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+    return os.pread(descriptor, count, place)
+
+
+def _read_own(descriptor: int, count: int, place: int) -> bytes:
+    """With a descriptor of its own: whoever was cancelled closes the other one while the thread still reads."""
+    try:
+        return os.pread(descriptor, count, place)
     finally:
         os.close(descriptor)
 

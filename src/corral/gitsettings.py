@@ -40,6 +40,12 @@ def is_git_folder(name: str) -> bool:
     return bare == ".git" or re.fullmatch(r"git~\d", bare) is not None
 
 
+def find_git_folder(parts: Sequence[str]) -> Parts:
+    """A path from the last `.git` in it on; nothing if there is none."""
+    places = [number for number, part in enumerate(parts) if is_git_folder(part)]
+    return tuple(parts[places[-1] :]) if places else ()
+
+
 def _fold(name: str) -> str:
     """A name as the least exact of file systems compares it."""
     return _UNSEEN.sub("", name).partition(":")[0].rstrip(" .").casefold()

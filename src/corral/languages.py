@@ -27,6 +27,8 @@ class Runtime:
     extension: str
     beside: bool = False
     """The file must lie in the working folder, because imports are looked up from there; else in a private folder."""
+    in_place: tuple[str, ...] = ()
+    """The same for a file that is run from where it lies, with its own name; empty: as `argv`."""
 
     @property
     def program(self) -> str:
@@ -211,7 +213,9 @@ _BUILT_IN = (
     Language(
         name="python",
         aliases=("py", "py3", "python3"),
-        runtimes=(Runtime("python3", ("python3", "-u", "-c", _PYTHON_BOOT, FILE), "py"),),
+        runtimes=(
+            Runtime("python3", ("python3", "-u", "-c", _PYTHON_BOOT, FILE), "py", in_place=("python3", "-u", FILE)),
+        ),
         hint="install Python 3.8 or newer inside, as python3",
     ),
     Language(
@@ -233,8 +237,8 @@ _BUILT_IN = (
         name="javascript",
         aliases=("js", "node", "nodejs", "node.js", "mjs", "cjs", "ecmascript"),
         runtimes=(
-            Runtime("node", ("node", "-e", _NODE_BOOT, FILE), "js"),
-            Runtime("node:beside", ("node", "-e", _NODE_BOOT, FILE), "cjs", beside=True),
+            Runtime("node", ("node", "-e", _NODE_BOOT, FILE), "js", in_place=("node", FILE)),
+            Runtime("node:beside", ("node", "-e", _NODE_BOOT, FILE), "cjs", beside=True, in_place=("node", FILE)),
             Runtime("node:module", ("node", FILE), "mjs", beside=True),
             Runtime("bun", ("bun", "run", FILE), "js", beside=True),
             Runtime("deno", _DENO, "mjs", beside=True),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from corral.results import OutputChunk, StreamName
@@ -12,6 +14,17 @@ _MAX_SEGMENTS = 10_000
 make us hold a hundred times what it printed: beyond this, pieces are joined, and only the order suffers."""
 _SEGMENT_BYTES = 64 * 1024
 """A piece that is so large gets no longer: dropping whole pieces from the front costs nothing, and cutting does."""
+
+_FREE_BYTES = 16 * 1024
+"""So much of a stream is kept without asking: the last words of a program are never too much."""
+_BLOCK_BYTES = 64 * 1024
+
+ALLOWANCE: ContextVar[Callable[[int], bool] | None] = ContextVar("ALLOWANCE", default=None)
+"""Where many share one process, who may still keep how much: asked, from any thread, for so many bytes more.
+
+Whoever sets it gives the bytes back when the output is no longer held. A program whose output is refused runs on; the
+middle of its output is cut out earlier than its limit says.
+"""
 
 
 @dataclass(slots=True)
@@ -27,6 +40,7 @@ class _Stream:
 
     head_limit: int
     tail_limit: int
+    granted: int = _FREE_BYTES
     total: int = 0
     dropped: int = 0
     head_bytes: int = 0
@@ -46,11 +60,14 @@ class Capture:
         }
         self._position = 0
         self._last: _Segment | None = None
+        self._allowance = ALLOWANCE.get()
 
     def add(self, stream: StreamName, data: bytes) -> None:
         """Take a piece."""
         state = self._streams[stream]
         state.total += len(data)
+        if self._allowance is not None:
+            self._ask(state, len(data), self._allowance)
         room = state.head_limit - state.head_bytes
         if room > 0:
             first = data[:room]
@@ -61,6 +78,18 @@ class Capture:
             self._append(state.tail, stream, data)
             state.tail_bytes += len(data)
             self._trim(state)
+
+    @staticmethod
+    def _ask(state: _Stream, more: int, allowance: Callable[[int], bool]) -> None:
+        """Before so many bytes more are kept. If they may not be, the limits become what is granted already."""
+        kept = state.head_bytes + state.tail_bytes
+        wanted = min(kept + more, state.head_limit + state.tail_limit)
+        while state.granted < wanted:
+            if not allowance(_BLOCK_BYTES):
+                state.head_limit = min(state.head_limit, max(state.head_bytes, state.granted // 2))
+                state.tail_limit = min(state.tail_limit, max(state.granted - state.head_limit, _FREE_BYTES))
+                return
+            state.granted += _BLOCK_BYTES
 
     def _append(self, where: list[_Segment] | deque[_Segment], stream: StreamName, data: bytes) -> None:
         joins = where and where[-1] is self._last and len(where[-1].data) < _SEGMENT_BYTES

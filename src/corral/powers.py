@@ -133,3 +133,7 @@ class CanInterpret(Protocol):
     @property
     def interpreter(self) -> Interpreter:
         """Its contexts, the shared default one among them."""
+
+
+POWERS: tuple[type, ...] = (CanSnapshot, CanFork, CanStop, CanPause, CanResize, CanExpose, CanInterpret)
+"""What a sandbox may have beyond `AsyncSandbox`, sessions and terminals."""

@@ -13,8 +13,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from corral.docstrings import Documented
 from corral.errors import CorralError, ExecError
 from corral.output import Capture
+from corral.protocol import Process
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
 
 STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
@@ -102,7 +104,7 @@ class _Subscriber:
         return first if len(pieces) == 1 else OutputChunk(first.stream, b"".join(pieces))
 
 
-class ProcessBase(ABC):
+class ProcessBase(Documented, ABC, promises=(Process,)):
     """A running program. See `corral.protocol.Process` for the promises."""
 
     def __init__(self, *, output_limit_bytes: int, listened: bool = False) -> None:
@@ -123,28 +125,28 @@ class ProcessBase(ABC):
 
     @abstractmethod
     async def write(self, data: bytes | str) -> None:
-        """See `Process`."""
+        """Feed its standard input (or its terminal)."""
 
     @abstractmethod
     async def close_stdin(self) -> None:
-        """See `Process`."""
+        """End of input. On a terminal: the end-of-file character."""
 
     @abstractmethod
     async def signal(self, number: int) -> None:
-        """See `Process`."""
+        """Signal the program's process group. A program that has ended is left alone."""
 
     @abstractmethod
     async def resize(self, *, rows: int, columns: int) -> None:
-        """See `Process`."""
+        """Set the terminal's size."""
 
     @abstractmethod
     def end_tree(self, reason: EndReason) -> None:
         """Ask for the end of the program and all that it started. Must not block; may be called again."""
 
-    async def end_rest(self) -> None:  # noqa: B027 - where a program's tree ends with it, there is nothing to do
+    async def end_rest(self) -> None:
         """End what a program that has ended left running."""
 
-    def resume_reading(self) -> None:  # noqa: B027 - most backends can't make a program wait, and have nothing to do
+    def resume_reading(self) -> None:
         """A reader that lagged behind has caught up. Only of use to backends that can make a program wait."""
 
     # What a backend calls.
@@ -198,7 +200,7 @@ class ProcessBase(ABC):
         return _Subscriber(asyncio.get_running_loop(), backlog, self.resume_reading)
 
     async def output(self) -> AsyncIterator[OutputChunk]:
-        """See `Process`."""
+        """Output as it comes, until the program ends. What nobody reads is kept up to the limit, then dropped."""
         with self._lock:
             subscriber, self._reserved = self._reserved, None
             if subscriber is None:
@@ -217,17 +219,17 @@ class ProcessBase(ABC):
             raise error
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """See `Process`."""
+        """Wait for the end; may be called again and by several. A timeout here does not end the program."""
         ending = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._end)), timeout)
         return self._result(ending)
 
     async def kill(self) -> ExecResult:
-        """See `Process`."""
+        """End it with all that it started."""
         self.end_tree("cancelled")
         return await self.wait()
 
     async def aclose(self) -> None:
-        """See `Process`."""
+        """End it if it still runs, and let go. Idempotent."""
         if not self._end.done():
             self.end_tree("cancelled")
             try:

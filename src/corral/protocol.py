@@ -21,7 +21,7 @@ can do is in `corral.powers`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Protocol
 
@@ -184,8 +184,11 @@ class AsyncFiles(Protocol):
         fixed: bool = False,
         hidden: bool = False,
         limit: int = ...,
+        without: Collection[str] = (),
     ) -> GrepResult:
-        """Lines that match a regular expression (or a fixed text), in text files.
+        """Lines that match a regular expression (or a fixed text), in text files; `limit` of them at most.
+
+        Files `without`, by their absolute paths as `glob` gives them, are not looked into, and count for nothing.
 
         Raises:
             SandboxFileError: not a regular expression.
@@ -319,15 +322,24 @@ class AsyncSandbox(Protocol):
         language: str = "python",
         *,
         args: Sequence[str] = (),
+        file: PathLike | None = None,
         cwd: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         stdin: Stdin = None,
         timeout: float | None = None,
         on_output: OnOutput | None = None,
         check: bool = False,
+        charts: bool = False,
         output_limit_bytes: int | None = None,
     ) -> CodeResult:
         """Run a snippet in a fresh process.
+
+        With `charts`, the figures that Python code has shown by matplotlib are in the result: `result.png`.
+        It goes without `file`.
+
+        `file` is the path of a file inside that holds this very code: it is run from its place, so that its own name
+        and folder, its imports and its tracebacks are those of the file. The code is then only looked at to choose the
+        runtime.
 
         Raises:
             UnknownLanguageError: no such language.

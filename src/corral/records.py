@@ -16,9 +16,10 @@ from dataclasses import replace
 from heapq import merge
 from operator import attrgetter
 
+from corral.docstrings import Documented
 from corral.errors import CorralError, ExecError, InvalidCommandError, NameTakenError, NotRecordedError
 from corral.process import Ending, ProcessBase
-from corral.record import DEFAULT_RECORD_BYTES, MAX_NOTES_BYTES, Entry, EntryKind, RecordInfo
+from corral.record import DEFAULT_RECORD_BYTES, MAX_NOTES_BYTES, Entry, EntryKind, Recorded, RecordInfo
 from corral.results import TIMEOUT_EXIT_CODE, ExecResult, OutputChunk
 
 BACKLOG_BYTES = 4 * 1024 * 1024
@@ -136,7 +137,7 @@ class MemoryLog:
         self._tell()
 
     async def entries(self, *, since: int, follow: bool) -> AsyncIterator[Entry]:
-        """See `Recorded`."""
+        """The record from an offset on; with `follow`, until the program has ended and all has been told."""
         while True:
             listener = _Listener()
             with self._lock:
@@ -184,7 +185,7 @@ class MemoryLog:
             listener.wake()
 
 
-class MemoryRecorded:
+class MemoryRecorded(Documented, promises=(Recorded,)):
     """A program whose record is here. See `corral.record.Recorded`."""
 
     def __init__(
@@ -202,47 +203,47 @@ class MemoryRecorded:
 
     @property
     def name(self) -> str:
-        """See `Recorded`."""
+        """Its name in the sandbox."""
         return self._name
 
     @property
     def pid(self) -> int:
-        """See `Recorded`."""
+        """Its number inside."""
         return self._process.pid
 
     async def write(self, data: bytes | str) -> None:
-        """See `Recorded`."""
+        """Feed its standard input or terminal. Raises: ExecError when it has closed it or ended."""
         if self._process.ended:
             raise ExecError("the program has ended", op="write")
         await self._process.write(data)
 
     async def close_stdin(self) -> None:
-        """See `Recorded`."""
+        """End of input."""
         if not self._process.ended:
             await self._process.close_stdin()
 
     async def signal(self, number: int) -> None:
-        """See `Recorded`."""
+        """Signal its process group. A program that has ended is left alone."""
         await self._process.signal(number)
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """See `Recorded`."""
+        """Set the terminal's size. Raises: ExecError when it has none."""
         await self._process.resize(rows=rows, columns=columns)
 
     async def note(self, data: bytes) -> int:
-        """See `Recorded`."""
+        """Write an entry of one's own into the record, in order with the output; gives its offset."""
         return self._log.add_note(bytes(data))
 
     def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
-        """See `Recorded`."""
+        """The record from an offset on; with `follow`, until the program has ended and all has been told."""
         return self._log.entries(since=since, follow=follow)
 
     async def notes(self) -> tuple[Entry, ...]:
-        """See `Recorded`."""
+        """The notes until now, and the end if it has come, without going over the output. Raises: SandboxGoneError."""
         return self._log.notes()
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """See `Recorded`."""
+        """Wait for the end; the output is in the record alone. Raises: TimeoutError, SandboxGoneError."""
         result = await self._process.wait(timeout=timeout)
         return replace(
             result, stdout_bytes=b"", stderr_bytes=b"", output_bytes=b"", truncated=False,
@@ -250,15 +251,15 @@ class MemoryRecorded:
         )  # fmt: skip
 
     async def kill(self) -> None:
-        """See `Recorded`."""
+        """End it with all that it started. Idempotent."""
         await self._process.aclose()
 
     async def end_rest(self) -> None:
-        """See `Recorded`."""
+        """End what a program that has ended left running, in whatever session. One that runs is left alone."""
         await self._process.end_rest()
 
     async def forget(self) -> None:
-        """See `Recorded`."""
+        """End it, and delete its record. What it left running before, when it ended, runs on."""
         await self.kill()
         self._book.drop(self._name)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 EndReason = Literal["exited", "signalled", "timeout", "oom", "cancelled"]
 FileKind = Literal["file", "folder", "link", "fifo", "socket", "device", "other"]
@@ -13,6 +16,7 @@ StreamName = Literal["stdout", "stderr"]
 
 TIMEOUT_EXIT_CODE = 124
 NOT_FOUND_EXIT_CODE = 127
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +111,59 @@ class ExecResult:
         return self.reason == "timeout"
 
 
+class Pictures:
+    """The pictures that code has shown, as PNG. They come from inside: treat them as an upload from a stranger."""
+
+    __slots__ = ()
+
+    def _shown(self) -> Iterable[object]:
+        """What may be pictures: base64, as it came from inside."""
+        return ()
+
+    @property
+    def pngs(self) -> tuple[bytes, ...]:
+        """All pictures, in the order in which they were shown."""
+        return tuple(found for text in self._shown() if (found := _decode_png(text)) is not None)
+
+    @property
+    def png(self) -> bytes | None:
+        """The picture that was shown last; None if there was none."""
+        return self.pngs[-1] if self.pngs else None
+
+    def save_png(self, path: str | Path) -> Path:
+        """Write the picture that was shown last to a file of this machine, and give its path.
+
+        Raises:
+            LookupError: the code has shown no picture.
+        """
+        picture = self.png
+        if picture is None:
+            raise LookupError("the code has shown no picture: matplotlib's show() shows one")
+        file = Path(path)
+        file.write_bytes(picture)
+        return file
+
+
+def _decode_png(text: object) -> bytes | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        data = base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        return None
+    return data if data.startswith(_PNG) else None
+
+
 @dataclass(frozen=True, slots=True)
-class CodeResult(ExecResult):
+class CodeResult(Pictures, ExecResult):
     """How a snippet ended; `language` is the one it was run as."""
 
     language: str = ""
+    charts: tuple[Mapping[str, Any], ...] = ()
+    """With `charts=True`: the figures as data, each with its picture under `png`, in base64."""
+
+    def _shown(self) -> Iterable[object]:
+        return (chart.get("png") for chart in self.charts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +178,8 @@ class FileInfo:
     uid: int
     gid: int
     target: str | None = None
+    file_id: str | None = field(default=None, compare=False)
+    """The same for every hard link to one file, where the backend tells it; for comparing only."""
 
     @property
     def name(self) -> str:

@@ -9,12 +9,13 @@ import posixpath
 import secrets
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Required, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack, cast
 
-from corral.command import SpawnRequest, check_argv, check_size, long_text, script_argv
+from corral.command import RequestOptions, SpawnRequest, check_argv, check_size, in_file
 from corral.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -30,8 +31,9 @@ from corral.feed import check_input, notes_end, wait_for
 from corral.files import FilesBase
 from corral.languages import Language, Runtime, choose_runtime, find_language
 from corral.paths import TEMPORARY, inside
+from corral.powers import POWERS
 from corral.process import ProcessBase, as_bytes
-from corral.protocol import Command, OnOutput, PathLike, Stdin
+from corral.protocol import AsyncSandbox, Command, OnOutput, PathLike, Stdin
 from corral.records import RecordBook
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
 from corral.sessions import SessionsBase
@@ -41,27 +43,15 @@ if TYPE_CHECKING:
     from corral.interpreter.contexts import Interpreter
     from corral.interpreter.process import Box
 
+R = TypeVar("R", bound=ExecResult)
+
 _KILL_SECONDS = 10.0
 
 log = logging.getLogger("corral.sandbox")
 
 
-class RequestOptions(TypedDict, total=False):
-    """What `start` hands on as it came."""
-
-    cwd: Required[PathLike | None]
-    env: Required[Mapping[str, str] | None]
-    stdin: Required[bool]
-    timeout: Required[float | None]
-    user: str | None
-    pty: bool
-    read_only: Sequence[PathLike]
-    hidden: Sequence[PathLike]
-    output_limit_bytes: int | None
-
-
-class SandboxBase(SessionsBase, ABC):
-    """See `corral.protocol.AsyncSandbox` for the promises. A backend implements what is abstract here."""
+class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
+    """A sandbox. `corral.protocol.AsyncSandbox` has the promises; a backend implements what is abstract here."""
 
     temporary = TEMPORARY  # the folder inside in which snippets and long scripts lie while they run
     ended: SandboxGoneError | None = None  # what the last program was told that found the sandbox gone
@@ -80,6 +70,10 @@ class SandboxBase(SessionsBase, ABC):
         self.withheld: frozenset[str] = frozenset()
         """Variables that programs to come find in neither the spec's environment nor the backend's."""
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "gone" if self.ended is not None else "running"
+        return f"<{type(self).__name__} {self._id} {state}>"
+
     # The primitives.
 
     @abstractmethod
@@ -96,44 +90,44 @@ class SandboxBase(SessionsBase, ABC):
     @property
     @abstractmethod
     def files(self) -> FilesBase:
-        """See `AsyncSandbox`."""
+        """Its files."""
 
     @abstractmethod
     async def usage(self) -> SandboxUsage:
-        """See `AsyncSandbox`."""
+        """What it holds and has used."""
 
     @abstractmethod
     async def info(self) -> SandboxInfo:
-        """See `AsyncSandbox`."""
+        """What a list says of it."""
 
     @abstractmethod
     async def kill(self) -> None:
-        """See `AsyncSandbox`."""
+        """End it, owned or detached. Idempotent."""
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        """See `AsyncSandbox`."""
+        """Let it live on without this process; gives the id for `connect`. Raises: CapabilityError."""
         self._lacks("detach")
 
     # Powers that come with a backend of their own.
 
     async def snapshot(self, name: str | None = None) -> str:
-        """See `CanSnapshot`."""
+        """Gives the snapshot's id, for `Spec.snapshot`. Programs run on, and wait while they would write."""
         self._lacks("snapshot")
 
     async def fork(self, spec: Spec | None = None) -> SandboxBase:
-        """See `CanFork`."""
+        """Gives the new one, owned. Without a `spec` it is as this one, without its name. Raises: as `snapshot`."""
         self._lacks("fork")
 
     async def stop(self) -> None:
-        """See `CanStop`."""
+        """From now on it is detached, and lies there until `start` or `delete` of its backend. Idempotent."""
         self._lacks("stop")
 
     async def pause(self) -> None:
-        """See `CanPause`."""
+        """Stand still. Idempotent."""
         self._lacks("pause")
 
     async def resume(self) -> None:
-        """See `CanPause`."""
+        """Go on. Idempotent."""
         self._lacks("resume")
 
     async def resize(
@@ -144,11 +138,11 @@ class SandboxBase(SessionsBase, ABC):
         disk_bytes: int | None = None,
         processes: int | None = None,
     ) -> None:
-        """See `CanResize`."""
+        """Set new limits; what is not given stays. Raises: SpecError; CapabilityError where one can't be changed."""
         self._lacks("resize")
 
     async def expose(self, port: int) -> str:
-        """See `CanExpose`."""
+        """Gives a URL on this machine."""
         self._lacks("expose")
 
     def _lacks(self, power: str) -> NoReturn:
@@ -163,17 +157,17 @@ class SandboxBase(SessionsBase, ABC):
 
     @property
     def id(self) -> str:
-        """See `AsyncSandbox`."""
+        """Its name on every list."""
         return self._id
 
     @property
     def spec(self) -> Spec:
-        """See `AsyncSandbox`."""
+        """The wish it was made from."""
         return self._spec
 
     @property
     def interpreter(self) -> Interpreter:
-        """See `CanInterpret`."""
+        """Its contexts, the shared default one among them."""
         if self._interpreter is None:
             from corral.interpreter.contexts import Interpreter  # most programs never need it, and it takes its time
 
@@ -205,14 +199,11 @@ class SandboxBase(SessionsBase, ABC):
         hidden: Sequence[PathLike] = (),
         output_limit_bytes: int | None = None,
     ) -> ExecResult:
-        """See `AsyncSandbox`."""
+        """Run a program to its end. `read_only` and `hidden` restrict what this one call sees."""
         check_input(stdin)
-        script, text = self._script_for(command)
-        try:
-            if text is not None:
-                await self.files.write(script, as_bytes(text))
+        async with self._in_file(command) as argv:
             request = self._request(
-                command if text is None else script_argv(command, script),
+                argv,
                 cwd=cwd,
                 env=env,
                 stdin=stdin is not None,
@@ -223,9 +214,6 @@ class SandboxBase(SessionsBase, ABC):
                 output_limit_bytes=output_limit_bytes,
             )
             result = await self._run(request, stdin, on_output)
-        finally:
-            if text is not None:
-                await self._drop(posixpath.dirname(script))
         return self._checked(result, "exec") if check else result
 
     async def run_code(
@@ -234,50 +222,57 @@ class SandboxBase(SessionsBase, ABC):
         language: str = "python",
         *,
         args: Sequence[str] = (),
+        file: PathLike | None = None,
         cwd: PathLike | None = None,
         env: Mapping[str, str] | None = None,
         stdin: Stdin = None,
         timeout: float | None = None,
         on_output: OnOutput | None = None,
         check: bool = False,
+        charts: bool = False,
         output_limit_bytes: int | None = None,
     ) -> CodeResult:
-        """See `AsyncSandbox`."""
+        """Run a snippet in a fresh process."""
         found = find_language(language)
         source = as_bytes(code)
-        if found.strip is not None:
-            source = found.strip(source)
+        if found.strip is not None and (stripped := found.strip(source)) != source:
+            source, file = stripped, None  # the file itself could not be run
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         check_input(stdin)
+        if charts and file is not None:
+            raise InvalidCommandError("charts and file go one without the other", hint="leave one of them out")
+        if charts and found.name == "python":
+            from corral.interpreter.oneshot import run_with_charts
+
+            plotted = await run_with_charts(
+                self, source, args=args, cwd=cwd, env=env, stdin=stdin, timeout=timeout, on_output=on_output,
+                output_limit_bytes=output_limit_bytes,
+            )  # fmt: skip
+            return self._checked(plotted, "run_code") if check else plotted
         runtime = await self._runtime(found, source)
         folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
         private = f"{self.temporary}/.corral-{secrets.token_hex(8)}"
         beside = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
+        there = None if file is None else inside(file, workdir=self._spec.workdir)
         path: str | None = None
         try:
-            path = await self._place(source, runtime, private=private, beside=beside)
-            argv = [word.replace("{file}", path) for word in runtime.argv]
+            path = there or await self._place(source, runtime, private=private, beside=beside)
+            argv = [word.replace("{file}", path) for word in (there and runtime.in_place) or runtime.argv]
             request = self._request(
-                [*argv, *args],
-                cwd=folder,
-                env=env,
-                stdin=stdin is not None,
-                timeout=timeout,
+                [*argv, *args], cwd=folder, env=env, stdin=stdin is not None, timeout=timeout,
                 output_limit_bytes=output_limit_bytes,
-            )
+            )  # fmt: skip
             result = await self._run(request, stdin, on_output)
         finally:
             # Both, where it is not known: a write that was cancelled may have been carried out all the same.
-            if runtime.beside:
+            if there is None and runtime.beside:
                 await self._drop(beside)
-            if path != beside:
+            if there is None and path != beside:
                 await self._drop(private)
         if result.exit_code == NOT_FOUND_EXIT_CODE and not found.probe:
             await self._ensure_program(found, runtime)
         coded = CodeResult(**{field.name: getattr(result, field.name) for field in fields(result)}, language=found.name)
-        if check:
-            self._checked(coded, "run_code")
-        return coded
+        return self._checked(coded, "run_code") if check else coded
 
     async def start(
         self,
@@ -295,8 +290,8 @@ class SandboxBase(SessionsBase, ABC):
         hidden: Sequence[PathLike] = (),
         output_limit_bytes: int | None = None,
     ) -> ProcessBase:
-        """See `AsyncSandbox`."""
-        request = await self._start_request(
+        """Start a program in the background. Raises: as `exec`."""
+        async with self._start_request(
             command,
             cwd=cwd,
             env=env,
@@ -309,24 +304,22 @@ class SandboxBase(SessionsBase, ABC):
             read_only=read_only,
             hidden=hidden,
             output_limit_bytes=output_limit_bytes,
-        )
-        return await self._spawn(request)
+        ) as request:
+            return await self._spawn(request)
 
+    @contextlib.asynccontextmanager
     async def _start_request(
         self, command: Command, *, rows: int = 24, columns: int = 80, **options: Unpack[RequestOptions]
-    ) -> SpawnRequest:
-        """A request for a program in the background, whose script is in its place."""
+    ) -> AsyncIterator[SpawnRequest]:
+        """A request for a program in the background, which is to be started within."""
         for name, value in (("rows", rows), ("columns", columns)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
                 raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
-        script, text = self._script_for(command)
-        if text is not None:
-            await self.files.write(script, as_bytes(text))
-            command = script_argv(command, script)
-        return self._request(command, rows=rows, columns=columns, default_timeout=False, **options)
+        async with self._in_file(command, background=True) as argv:
+            yield self._request(argv, rows=rows, columns=columns, default_timeout=False, **options)
 
     async def aclose(self) -> None:
-        """See `AsyncSandbox`."""
+        """End it, if it is owned; let go of it, if it is detached. Idempotent, and safe to cancel."""
         if self._closed:
             return
         self._closed = True
@@ -385,7 +378,7 @@ class SandboxBase(SessionsBase, ABC):
         )
         return result
 
-    def _checked(self, result: ExecResult, operation: str) -> ExecResult:
+    def _checked(self, result: R, operation: str) -> R:
         if result.ok:
             return result
         if result.timed_out:
@@ -445,9 +438,9 @@ class SandboxBase(SessionsBase, ABC):
 
     # Snippets and long scripts: payloads never travel in argv.
 
-    def _script_for(self, command: Command) -> tuple[str, str | None]:
-        """Where a shell text that is too long for an argument will be put, and that text if there is one."""
-        return f"{self.temporary}/.corral-{secrets.token_hex(8)}/script.sh", long_text(command)
+    def _in_file(self, command: Command, *, background: bool = False) -> AbstractAsyncContextManager[Command]:
+        folder = f"{self.temporary}/.corral-{secrets.token_hex(8)}"
+        return in_file(command, folder, write=self.files.write, drop=self._drop, background=background)
 
     async def _place(self, source: bytes, runtime: Runtime, *, private: str, beside: str) -> str:
         """Put a snippet where its runtime wants it; gives its path."""

@@ -221,13 +221,7 @@ class ShellSession:
         Raises:
             NotRecordedError: there is no such command.
         """
-        await self._catch_up()
-        capture = Capture(limit_bytes)
-        lost = 0
-        async for piece in self._pieces(command_id, follow=False):
-            if piece.kind == "lost":
-                lost += piece.number
-            capture.add(piece.stream, _shown(piece))
+        capture, lost = await self._read_log(command_id, limit_bytes)
         return SessionLogs(
             stdout=capture.stream("stdout"),
             stderr=capture.stream("stderr"),
@@ -236,6 +230,22 @@ class ShellSession:
             lost_bytes=lost,
             truncated=capture.truncated or lost > 0,
         )
+
+    async def log_chunks(self, command_id: str, *, limit_bytes: int = DEFAULT_RECORD_BYTES) -> list[OutputChunk]:
+        """The same piece by piece, in order, and not a second time as a whole. Raises: as `logs`."""
+        capture, _ = await self._read_log(command_id, limit_bytes)
+        return capture.chunks()
+
+    async def _read_log(self, command_id: str, limit_bytes: int) -> tuple[Capture, int]:
+        """What is kept, and about how much the record had lost already."""
+        await self._catch_up()
+        capture = Capture(limit_bytes)
+        lost = 0
+        async for piece in self._pieces(command_id, follow=False):
+            if piece.kind == "lost":
+                lost += piece.number
+            capture.add(piece.stream, _shown(piece))
+        return capture, lost
 
     async def follow(self, command_id: str) -> AsyncIterator[OutputChunk]:
         """What a command prints, from its first byte until it, or the shell, ends.

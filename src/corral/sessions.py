@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from corral.docstrings import Documented
 from corral.process import ProcessBase
 from corral.protocol import AsyncSandbox, Command, PathLike
-from corral.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
+from corral.record import DEFAULT_RECORD_BYTES, CanRecord, CanSession, CanTerminal, Recorded, RecordInfo
 from corral.records import BACKLOG_BYTES, MemoryRecorded, RecordBook, check_limit, check_name
 from corral.session import ShellSession
 from corral.session import prefix as session_prefix
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from corral.session import Box
 
 
-class SessionsBase:
+class SessionsBase(Documented, promises=(CanRecord, CanSession, CanTerminal)):
     """A part of `SandboxBase`. A backend whose sandboxes outlive this process overrides the three of `CanRecord`."""
 
     _records: RecordBook
@@ -39,7 +40,7 @@ class SessionsBase:
         limit_bytes: int = DEFAULT_RECORD_BYTES,
         note: bytes | None = None,
     ) -> Recorded:
-        """See `CanRecord`."""
+        """Start one. A `note` is its record's first entry, there as soon as the record is."""
         check_limit(limit_bytes)
         self._records.claim(check_name(name))
         try:
@@ -64,11 +65,11 @@ class SessionsBase:
         return recorded
 
     async def find_recorded(self, name: str) -> Recorded:
-        """See `CanRecord`."""
+        """A handle to one, running or ended. Raises: NotRecordedError when there is none."""
         return self._records.find(name)
 
     async def list_recorded(self) -> Sequence[RecordInfo]:
-        """See `CanRecord`."""
+        """All that are not forgotten."""
         return self._records.list()
 
     # Sessions and terminals: see `CanSession` and `CanTerminal`.
@@ -82,15 +83,15 @@ class SessionsBase:
         user: str | None = None,
         limit_bytes: int = DEFAULT_RECORD_BYTES,
     ) -> ShellSession:
-        """See `CanSession`."""
+        """Start a shell; of its output, `limit_bytes` are kept. See `ShellSession.open`."""
         return await ShellSession.open(self._as_box(), name, cwd=cwd, env=env, user=user, limit_bytes=limit_bytes)
 
     async def find_session(self, name: str) -> ShellSession:
-        """See `CanSession`."""
+        """One that was opened before, of a detached sandbox also by another process. See `ShellSession.attach`."""
         return await ShellSession.attach(self._as_box(), name)
 
     async def list_sessions(self) -> Sequence[RecordInfo]:
-        """See `CanSession`."""
+        """All that were not deleted."""
         return await self._list_with(session_prefix)
 
     async def open_pty(
@@ -105,18 +106,18 @@ class SessionsBase:
         columns: int = 80,
         limit_bytes: int = DEFAULT_RECORD_BYTES,
     ) -> Terminal:
-        """See `CanTerminal`."""
+        """Start a login shell, or a command, on a new terminal. See `Terminal.open`."""
         return await Terminal.open(
             self._as_box(), name, command, cwd=cwd, env=env, user=user, rows=rows, columns=columns,
             limit_bytes=limit_bytes,
         )  # fmt: skip
 
     async def find_pty(self, name: str) -> Terminal:
-        """See `CanTerminal`."""
+        """One that was opened before. See `Terminal.attach`."""
         return await Terminal.attach(self._as_box(), name)
 
     async def list_ptys(self) -> Sequence[RecordInfo]:
-        """See `CanTerminal`."""
+        """All that were not deleted."""
         return await self._list_with(terminal_prefix)
 
     async def _list_with(self, prefix: str) -> tuple[RecordInfo, ...]:

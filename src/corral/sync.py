@@ -348,8 +348,11 @@ class Sandbox(_Derived):
     list_ptys = _run(SandboxBase.list_ptys)
 
     def fork(self, spec: Spec | None = None) -> Self:
-        """See `corral.powers.CanFork`."""
+        """A second sandbox that begins with the files of this one. Raises: CapabilityError where the backend can't."""
         return self._of(get_portal().run(self._box.fork(spec)))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {repr(self._box).partition(' ')[2]}"
 
     def __enter__(self) -> Self:
         return self

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import IO, Self
 
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
-from corral.gitsettings import Parts, Verdict, find_left_out, is_safe_index, judge
+from corral.gitsettings import Parts, Verdict, find_git_folder, find_left_out, is_safe_index, judge
 from corral.tars.reading import BrokenArchiveError, Member, MemberReader
 from corral.tars.writing import pack_tree
 
 _CHUNK_BYTES = 256 * 1024
 _MAX_MEMBERS = 1_000_000
+_MAX_REMEMBERED_BYTES = 128 * 1024 * 1024
+"""What names of folders may cost, which are remembered since their modes are set last."""
+_PART_BYTES = 64
 _MAX_PADDING_BYTES = 16 * 1024 * 1024
 _HOLE_BYTES = 64 * 1024
 """So many zeros at a multiple of it become a hole."""
@@ -143,11 +146,11 @@ def _unpack(reader: int, landing: Landing, max_bytes: int | None) -> tuple[str, 
 
 
 def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> None:
-    total = 0
+    total = remembered = 0
     reader = MemberReader(source.read)
     for number, member in enumerate(reader):
         total += member.size  # with its holes: what the host's other programs will find there
-        if number > _MAX_MEMBERS or (max_bytes is not None and total > max_bytes):
+        if number > _MAX_MEMBERS or remembered > _MAX_REMEMBERED_BYTES or (max_bytes is not None and total > max_bytes):
             text = "the folder is larger than allowed"
             raise SandboxFileTooLargeError(text, op="download", hint="raise max_bytes")
         parts = tuple(part for part in member.name.split("/") if part not in ("", "."))
@@ -157,6 +160,8 @@ def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> 
             landing.take(reader, member, parts)
         else:
             reader.skip(member)
+        if member.kind == "folder":
+            remembered += len(member.name) + _PART_BYTES * len(parts)
     _drain(source)
 
 
@@ -177,6 +182,8 @@ class Landing:
         self.target = target
         self._git_settings = git_settings
         self._aside = aside
+        self._within = find_git_folder(target.absolute().parts)
+        """If the target itself is in a repository's folder, as in `cp box:project/.git .`: the names from there on."""
         self._waiting: Path | None = None
         self._held: dict[Parts, tuple[Verdict, str]] = {}
         """Path → why it waits, and its name there; "" for a folder."""
@@ -192,7 +199,7 @@ class Landing:
     def take(self, reader: MemberReader, member: Member, parts: Parts) -> None:
         """The next member of the tree."""
         is_folder = member.kind == "folder"
-        verdict = "take" if self._git_settings else judge(parts, is_folder=is_folder)
+        verdict = "take" if self._git_settings else judge((*self._within, *parts), is_folder=is_folder)
         if is_folder:
             self._modes.append((parts, member.mode & 0o777))
             if verdict == "take":

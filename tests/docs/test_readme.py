@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,6 +145,18 @@ def test_terminal_block_runs_and_shows_what_comes_out(block: Block, tmp_path: Pa
         if command.shown.strip():
             both = f"$ {command.text}\nshown:\n{command.shown}\nreal:\n{done.stdout}"
             assert matches(command.shown, done.stdout), both
+
+
+def test_extras_that_are_named_exist() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = set(tomllib.load(file)["project"]["optional-dependencies"])
+    text = README.read_text(encoding="utf-8")
+    (line,) = re.findall(r"# with extras: (.*)", text)
+    named = set(line.split(", ")) | {
+        name for call in re.findall(r'"\.\[([\w,-]+)\]"', text) for name in call.split(",")
+    }
+    assert named <= extras
+    assert "`make test PACKAGES=no`" in text
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

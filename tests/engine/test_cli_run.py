@@ -227,7 +227,7 @@ def test_limit_of_processors_is_kept_or_refused_with_the_remedy(ordinary_user: O
             assert ended.stdout == "42\n"
             continue
         assert (ended.returncode, ended.stdout) == (125, "")
-        assert f"a limit of {number} processors can't be kept here" in ended.stderr
+        assert f"a limit of {number} processor(s) can't be kept here" in ended.stderr
         assert "Delegate=yes" in ended.stderr
         assert "--cpus" in cpu["text"]
         assert "Delegate=yes" in cpu["remedy"]
@@ -242,3 +242,28 @@ def test_it_runs_where_standard_streams_are_closed(closed: str) -> None:
     ended = subprocess.run(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *argv], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (7, "")
     assert ended.stdout == ("" if ">&-" in closed else "0\n")
+
+
+MAIN = """
+import sys
+from pathlib import Path
+import helper
+print(__file__, sys.argv, sys.path[0], helper.read(Path(__file__).parent / "data.txt"))
+raise SystemExit(1 / 0)
+"""
+
+
+def test_a_file_knows_its_place_in_the_folder_that_was_copied_in(corral: Corral, folder: Path) -> None:
+    source = folder / "project" / "src"
+    source.mkdir(parents=True)
+    (source / "main.py").write_text(MAIN)
+    (source / "helper.py").write_text("def read(path):\n    return path.read_text()\n")
+    (source / "data.txt").write_text("data")
+    ended = corral("run", "--copy-in", str(source.parent), str(source / "main.py"), "--", "one")
+    place = "/workspace/src/main.py"
+    assert ended.stdout == f"{place} ['{place}', 'one'] /workspace/src data\n"
+    assert f'File "{place}", line 6, in <module>' in ended.stderr
+    assert "ZeroDivisionError" in ended.stderr
+    lone = folder / "lone.py"
+    lone.write_text("print(__file__)")
+    assert corral("run", "-w", "/workspace", str(lone)).stdout == "/workspace/lone.py\n"

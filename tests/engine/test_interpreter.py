@@ -437,7 +437,7 @@ plt.savefig("late.png")
 @pytest.mark.needs_network
 async def test_a_plot_that_was_shown_is_over(plotting: SandboxBase) -> None:
     wanted = [("line", "first"), ("bar", ""), ("scatter", ""), ("scatter", "third")]
-    _, charts = await run_with_charts(plotting, SHOWN_ONE_BY_ONE)
+    charts = (await run_with_charts(plotting, SHOWN_ONE_BY_ONE)).charts
     assert [(chart["type"], chart["title"]) for chart in charts] == wanted
     result = await plotting.interpreter.execute(SHOWN_ONE_BY_ONE)
     assert [(chart["type"], chart["title"]) for chart in result.charts] == wanted
@@ -446,8 +446,9 @@ async def test_a_plot_that_was_shown_is_over(plotting: SandboxBase) -> None:
 @pytest.mark.needs_network
 async def test_snippet_gives_its_charts_apart_from_what_it_prints(plotting: SandboxBase) -> None:
     code = PLOTS + "print('dtn_artifact_k39fd2:{}')\nimport sys\nprint(sys.argv[1:], __name__)\n1 / 0"
-    result, charts = await run_with_charts(plotting, code, args=["x"])
-    check_plots([dict(chart) for chart in charts])
+    result = await plotting.run_code(code, charts=True, args=["x"])
+    check_plots([dict(chart) for chart in result.charts])
+    assert len(result.pngs) == len(result.charts)
     assert result.stdout == "dtn_artifact_k39fd2:{}\n['x'] __main__\n"
     line = len(code.splitlines())
     assert f'snippet.py", line {line}, in <module>\n    1 / 0' in result.stderr
@@ -458,14 +459,13 @@ async def test_snippet_gives_its_charts_apart_from_what_it_prints(plotting: Sand
 
 async def test_snippet_without_figures_is_a_plain_snippet(box: SandboxBase) -> None:
     code = "import sys\nprint(sorted(globals()), sys.path[0], sys.argv[1:])\ninput()"
-    result, charts = await run_with_charts(box, code, args=["a b"], stdin="x\n")
+    result = await run_with_charts(box, code, args=["a b"], stdin="x\n")
     plain = await box.run_code(code, args=["a b"], stdin="x\n")
-    assert charts == ()
-    assert (result.stdout, result.exit_code) == (plain.stdout, plain.exit_code)
+    assert (result.stdout, result.exit_code, result.charts) == (plain.stdout, plain.exit_code, ())
     forged = (
         "import glob\nopen(glob.glob('/tmp/.corral-*')[0] + '/charts.jsonl', 'w').write('[]\\n{\"type\": 5}\\n' * 9)"
     )
-    assert (await run_with_charts(box, forged))[1] == ()
+    assert (await run_with_charts(box, forged)).charts == ()
 
 
 SCRIPT = """

@@ -391,3 +391,20 @@ async def test_what_all_programs_print_is_bounded_by_the_disk_of_the_sandbox(bac
         assert record_bytes(backend, box.id) <= 2.1 * 2**20
     assert [entry.kind async for entry in recorded.entries(follow=False)][-1] == "end"
     await box.kill()
+
+
+async def test_text_too_long_for_an_argument_leaves_no_file_behind(backend: EmbeddedBackend) -> None:
+    text = f"echo first\n# {'x' * 100_000}\necho last"
+    async with await backend.create(Spec()) as box:
+        async with await box.start(text) as process:
+            assert (await process.wait()).stdout == "first\nlast\n"
+        with pytest.raises(WorkdirError):
+            await box.start(text, cwd="/missing")
+        assert (await box.exec("ls -A /tmp")).stdout == ""
+        await box.detach()
+        recorded = await box.start_recorded(text, name="long")
+        assert (await recorded.wait(timeout=HANG_GUARD_SECONDS)).ok
+        with pytest.raises(WorkdirError):
+            await box.start_recorded(text, name="other", cwd="/missing")
+        assert (await box.exec("ls -A /tmp")).stdout == ""
+        await box.kill()

@@ -109,6 +109,18 @@ async def test_rule_can_not_be_gone_round_by(env: Environment, box: SandboxBase,
     assert await box.files.read(FILE) == b"old\n"
 
 
+async def test_hard_links_to_a_blocked_program_are_that_program(env: Environment, box: SandboxBase) -> None:
+    """As /usr/bin/perl and /usr/bin/perl5.36.0 are one file."""
+    folder = f"{HOME}/.local/bin"
+    await box.exec(f"mkdir -p {folder} && cp /bin/rm {folder}/zap && ln {folder}/zap {folder}/zap5.36.0", check=True)
+    for program in ("zap5.36.0", f"{folder}/zap5.36.0", "sh -c 'z?p; zap5.36.0"):
+        command = f"{program} -f {FILE}" + ("'" if program.startswith("sh") else "")
+        await call(ShellTool(env, blocked=["zap"]), command)
+        assert await box.files.read(FILE) == b"old\n", command
+    await call(ShellTool(env, blocked=["other"]), f"zap5.36.0 -f {FILE}")
+    assert not await box.files.exists(FILE)
+
+
 # git need not be there; the loader is called otherwise on some machines.
 UNSURE = {"readonly, and git", "blocked by the loader"}
 

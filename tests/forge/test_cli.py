@@ -307,11 +307,27 @@ def test_interrupt_keeps_what_there_is_and_says_how_to_go_on() -> None:
     assert read_run(only_run()).state == "interrupted"
 
 
-def test_page_is_served_until_ctrl_c() -> None:
+def test_page_is_served_until_ctrl_c_and_its_secret_is_in_no_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert code_of(corral("run", write("a.py", WRITES.format("a")), "-o", "goal")) == 0
-    code, shown = at_terminal("watch", interrupt_when=b"http://127.0.0.1:")
+    browser = tmp_path / "browser"
+    browser.write_text(
+        '#!/bin/sh\npath=${1#file://}\necho "given: $*"\nstat -c "mode: %a" "$path" "${path%/*}"\ncat "$path"\n'
+        "echo all is shown\n"
+    )
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    code, shown = at_terminal("watch", "--open", interrupt_when=b"all is shown")
     assert code == 0, shown
     assert only_run().name.encode() in shown
+    lines = shown.decode().splitlines()
+    address = next(word for line in lines for word in line.split() if word.startswith("http://127.0.0.1:"))
+    given = next(line for line in lines if line.startswith("given: "))
+    assert address.split("/")[3] not in given
+    assert [line for line in lines if line.startswith("mode: ")] == ["mode: 600", "mode: 700"]
+    assert f"0;url={address}" in shown.decode()
+    assert not Path(given.removeprefix("given: file://")).exists()
 
 
 # When sandboxes can't be had, and beside the page.

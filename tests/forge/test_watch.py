@@ -1,6 +1,7 @@
 """The live page: who may see it, what it sends, and that no reader ever slows the contest."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -322,6 +323,26 @@ async def test_too_many_at_once_are_refused_and_closing_ends_all(
     await server.aclose()
     with pytest.raises(OSError, match=r".*"):
         await ask(server, "")
+
+
+async def test_those_who_show_no_secret_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.forge.watch.server._MAX_CLIENTS", 3)
+    monkeypatch.setattr("corral.forge.watch.server._MAX_STRANGERS", 20)
+    async with WatchServer(tmp_path, follow=False) as server, contextlib.AsyncExitStack() as idle:
+        port = int(server.url.split(":")[2].partition("/")[0])
+        readers = []
+        for number in range(70):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            idle.callback(writer.close)
+            if number % 2:
+                writer.write(b"GET / HTTP/1.1\r\nHo")  # and never the rest
+            readers.append(reader)
+        assert (await ask(server, "")).status == 200
+        async with listen(server) as one, asyncio.timeout(GUARD_SECONDS):
+            await one.until("snapshot")
+            with contextlib.suppress(ConnectionError):
+                assert await readers[0].read() == b"", "the one who came first goes first"
+        assert len(server._strangers) <= 20
 
 
 async def test_a_taken_port_is_said(tmp_path: Path) -> None:

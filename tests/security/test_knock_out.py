@@ -271,7 +271,11 @@ KNOCK_OUTS = (
     KnockOut(
         "the look at what one user has but once",
         (Edit(INIT, "self._end_all(short)", "pass"),),
-        ("put-descriptors-in-flight", "shrink-everybodys-pipes"),
+        (
+            "put-descriptors-in-flight",
+            "hide-descriptors-in-flight-in-sockets-in-flight",
+            "shrink-everybodys-pipes",
+        ),
         modes=("user",),
     ),
     KnockOut(

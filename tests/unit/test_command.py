@@ -40,6 +40,7 @@ def test_a_long_text_goes_into_a_file_for_the_same_shell() -> None:
     assert long_text(text) == long_text(bash_text(text)) == text
     assert script_argv(text, "/s") == ["/bin/sh", "/s"]
     assert script_argv(bash_text(text), "/s") == with_bash("/s")
+    assert long_text(b"echo") is long_text(7) is long_text([]) is None  # type: ignore[arg-type]  # told by `check_argv`
     assert long_text("echo") is long_text(["cat", text]) is long_text(["bash", "-c", "--", text]) is None
 
 

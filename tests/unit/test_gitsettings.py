@@ -61,6 +61,13 @@ async def test_a_repository_can_not_be_put_together_in_several_goes(tmp_path: Pa
     assert await lay_down(tmp_path, member("c/config", EVIL), folder("c/objects"), folder("c/refs")) == ("c/config",)
 
 
+async def test_a_repositorys_folder_that_is_asked_for_itself_brings_its_data_alone(tmp_path: Path) -> None:
+    members = (member("HEAD"), member("config", EVIL), member("rebase-merge/git-rebase-todo", b"exec id"))
+    left = await lay_down(tmp_path / ".git", *members, member("refs/heads/main"))
+    assert set(left) == {"config", "rebase-merge/git-rebase-todo"}
+    assert names(tmp_path) == {".git/HEAD", ".git/refs/heads/main"}
+
+
 async def test_other_folders_come_whole(tmp_path: Path) -> None:
     """`hooks` and `config` are usual names, and what is hard linked to a setting is a file like any other."""
     plain = (

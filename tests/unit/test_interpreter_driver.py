@@ -464,7 +464,7 @@ def test_only_charts_are_taken_for_charts() -> None:
         nested = {"type": "composite_chart", "elements": [nested]}
     assert check_chart(nested) is not None
     lines = b"\n".join([b"no json", json.dumps(good).encode(), b"", b"[]"])
-    assert parse_charts(lines) == (good,)
+    assert tuple(parse_charts(lines)) == (good,)
 
 
 async def test_turns_are_taken_in_order_and_a_cancelled_one_is_passed_on() -> None:

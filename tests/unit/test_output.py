@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.output import Capture
+from corral.output import ALLOWANCE, Capture
 
 
 def fill(limit: int, *pieces: tuple[str, bytes]) -> Capture:
@@ -70,3 +70,28 @@ def test_alternating_bytes_do_not_cost_a_hundredfold() -> None:
     capture = fill(1 << 20, *[("stdout", b"o"), ("stderr", b"e")] * 100_000)
     assert len(capture.chunks()) < 50_000, "pieces are joined when there are too many"
     assert capture.stream("stdout") == b"o" * 100_000
+
+
+def test_what_is_not_allowed_is_cut_out_and_the_last_words_are_kept() -> None:
+    left = [256 * 1024]
+
+    def allowance(count: int) -> bool:
+        if count > left[0]:
+            return False
+        left[0] -= count
+        return True
+
+    token = ALLOWANCE.set(allowance)
+    try:
+        capture, silent = Capture(10_000_000), Capture(10_000_000)
+    finally:
+        ALLOWANCE.reset(token)
+    for number in range(1000):
+        capture.add("stdout", b"%04d" % number * 256)
+    kept = capture.stream("stdout")
+    assert 200 * 1024 < len(kept) < 300 * 1024
+    assert capture.truncated
+    assert kept.startswith(b"0000")
+    assert kept.endswith(b"0999")
+    silent.add("stderr", b"x" * 5000)  # there is nothing left, and a little is always kept
+    assert silent.stream("stderr") == b"x" * 5000

@@ -1,8 +1,12 @@
 """What comes back."""
 
+import base64
+from pathlib import Path
+
 import pytest
 
-from corral.results import Capabilities, ExecResult, FileInfo, Usage
+from corral.interpreter.events import RunResult
+from corral.results import Capabilities, CodeResult, ExecResult, FileInfo, Usage
 
 
 def result(output: bytes) -> ExecResult:
@@ -46,3 +50,20 @@ def test_limits_are_hard_only_if_all_are() -> None:
 @pytest.mark.parametrize(("path", "name"), [("/a/b", "b"), ("/a", "a"), ("/", "/"), ("/a/new\nline", "new\nline")])
 def test_name_is_the_last_part(path: str, name: str) -> None:
     assert FileInfo(path, "file", 0, 0, 0.0, 0, 0).name == name
+
+
+def test_pictures_are_told_from_what_only_claims_to_be_one(tmp_path: Path) -> None:
+    picture = b"\x89PNG\r\n\x1a\n and so on"
+    encoded = base64.encodebytes(picture).decode()
+    forged = ({"png": "%%%"}, {"png": 7}, {}, {"png": base64.b64encode(b"GIF89a").decode()})
+    plotted = CodeResult(0, "exited", Usage(0.1), charts=({"png": encoded}, *forged))
+    assert plotted.pngs == (picture,)
+    assert plotted.save_png(tmp_path / "chart.png").read_bytes() == picture
+    shown = RunResult(
+        "1", "completed", displays=({"image/png": encoded},), result={"image/png": encoded, "text/plain": ""}
+    )
+    assert shown.pngs == (picture, picture)
+    plain = CodeResult(0, "exited", Usage(0.1))
+    assert plain.png is None
+    with pytest.raises(LookupError, match="no picture"):
+        plain.save_png(tmp_path / "none.png")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral import Sandbox, session, terminal
+from corral import AsyncSandbox, Sandbox, session, terminal
 from corral.backends.memory import MemoryBackend
 from corral.errors import ExitError, SandboxClosedError, SandboxGoneError
 from corral.files import FilesBase
@@ -32,10 +32,10 @@ def public(cls: type) -> set[str]:
 @pytest.mark.parametrize(
     ("sync", "base", "different"),
     [
-        (Files, FilesBase, {"at"}),
+        (Files, FilesBase, {"at", "list_batches", "glob_batches", "grep_batches"}),  # the server passes them on
         (Process, ProcessBase, {"aclose", "end_rest", "end_tree", "feed", "finish", "record", "resume_reading"}),
         (Recorded, MemoryRecorded, {"describe"}),
-        (ShellSession, session.ShellSession, {"attach", "open"}),
+        (ShellSession, session.ShellSession, {"attach", "open", "log_chunks"}),
         (Terminal, terminal.Terminal, {"attach", "open"}),
         (Sandbox, SandboxBase, {"aclose", "fork"}),
     ],
@@ -135,3 +135,11 @@ def test_detached_sandbox_is_found_again(backend: MemoryBackend) -> None:
 def test_signatures_are_those_of_the_async_ones() -> None:
     assert inspect.signature(Sandbox.exec) == inspect.signature(SandboxBase.exec)
     assert Sandbox.exec.__doc__ == SandboxBase.exec.__doc__
+
+
+def test_a_sandbox_shows_its_id_and_its_state() -> None:
+    with Sandbox(backend="memory") as box:
+        assert repr(box) == f"<Sandbox {box.id} running>"
+        assert repr(box.async_sandbox) == f"<MemorySandbox {box.id} running>"
+    assert repr(box) == f"<Sandbox {box.id} closed>"
+    assert repr(AsyncSandbox(backend="memory")) == "<AsyncSandbox on memory, not open>"

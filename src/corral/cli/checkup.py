@@ -113,6 +113,9 @@ async def _engine() -> tuple[list[Finding], bool]:
         )
         return [Finding("limits", "engine", "bad", _message(error), hint)], False
     findings = [_cgroups(engine)]
+    if not engine.uid_locks:
+        text = "any user of this machine can take the ranges of user ids: /run and /var/lib take no folder for locks"
+        findings.append(Finding("limits", "user ids", "soft", text, "let root write to /run"))
     for name, subject in (("memory", "memory"), ("pids", "processes"), ("cpu", "cpu")):
         if name in engine.limited:
             findings.append(Finding("limits", subject, "good", "hard: the kernel's cgroups"))

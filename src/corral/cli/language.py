@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 
 from corral.errors import UnknownLanguageError
-from corral.languages import find_language
+from corral.languages import find_language, language_names
 
 DEFAULT = "python"
 _EXTENSIONS = {
@@ -15,30 +15,46 @@ _EXTENSIONS = {
     "ts": "typescript", "mts": "typescript", "cts": "typescript",
     "tsx": "typescript",
 }  # fmt: skip
+_SHELLS = ("bash", "sh")
 _SHEBANG = re.compile(rb"#!\s*(\S+)(?:[ \t]+(.*))?")
 
 
-def guess_language(name: str, source: bytes) -> str:
-    """By the first line if that begins with #!, else by the file's name, else Python."""
-    by_line = _from_shebang(source)
-    if by_line is not None:
-        return by_line
+def guess_language(name: str, source: bytes) -> str | None:
+    """By the file's name, else by a #! line, else None. Which of the shells it is, a #! line says first."""
     extension = PurePath(name).suffix.removeprefix(".").lower()
-    if extension in _EXTENSIONS:
-        return _EXTENSIONS[extension]
-    return _known(extension) or DEFAULT
+    by_name = _EXTENSIONS.get(extension) or _known(extension)
+    by_line = _known_program(find_program(source))
+    if by_name is None or (by_name in _SHELLS and by_line in _SHELLS):
+        return by_line or by_name
+    return by_name
 
 
-def _from_shebang(source: bytes) -> str | None:
+def guess_language_of_text(source: bytes) -> str:
+    """Of a program that has no name: by its first line, else Python."""
+    return _known_program(find_program(source)) or DEFAULT
+
+
+def explain_unknown(name: str, source: bytes) -> str:
+    """What to tell whoever gave a file whose language is not known."""
+    program = find_program(source)
+    known = ", ".join(language_names())
+    if program:
+        return f"{name!r} is for {program!r}, which is not one of {known}; --language NAME runs it as one of them"
+    return f"{name!r}: neither its name nor a #! line says what it is written in; give --language ({known})"
+
+
+def find_program(source: bytes) -> str:
+    """The program that a #! line names, without its folder; empty if there is none."""
     found = _SHEBANG.match(source.partition(b"\n")[0])
     if found is None:
-        return None
+        return ""
     words = [found[1], *(found[2] or b"").split()]
     if words[0].endswith(b"/env"):
         words = [word for word in words[1:] if not word.startswith(b"-") and b"=" not in word]
-    if not words:
-        return None
-    program = words[0].rpartition(b"/")[2].decode("utf-8", "replace")
+    return words[0].rpartition(b"/")[2].decode("utf-8", "replace") if words else ""
+
+
+def _known_program(program: str) -> str | None:
     return _known(program) or _known(re.sub(r"[\d.]+$", "", program))
 
 

@@ -150,7 +150,7 @@ def language_option(function: F) -> F:
     """--language."""
     return click.option(
         "--language", "-l", metavar="NAME", shell_complete=_complete_language,
-        help="python, bash, sh, javascript, typescript. Default: from the file's name or its #! line, else python.",
+        help="python, bash, sh, javascript, typescript. Default: by the file's name or its #! line; python for -c.",
     )(function)  # fmt: skip
 
 

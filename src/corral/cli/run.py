@@ -12,8 +12,9 @@ import click
 from corral.cli import options
 from corral.cli.display import plain, show_seconds, show_size
 from corral.cli.failure import SANDBOX
-from corral.cli.language import DEFAULT, guess_language
+from corral.cli.language import DEFAULT, explain_unknown, guess_language, guess_language_of_text
 from corral.cli.loop import run_async
+from corral.cli.place import find_place
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
 from corral.errors import SpecError
 from corral.protocol import Backend
@@ -28,6 +29,8 @@ class Job:
     """What to run, and how."""
 
     source: bytes
+    file: Path | None
+    """Where it is on the host, if it is a file there."""
     language: str
     args: tuple[str, ...]
     timeout: float | None
@@ -67,6 +70,9 @@ def run(
     Its output, input and exit code are those of the program. 124: it was out of time. 125: the sandbox failed, not
     the program.
 
+    A FILE is put into the working folder under its own name; one that is in a folder of --copy-in is run from its
+    place there, beside what it imports and reads. Its extension tells its language, else its #! line.
+
     \b
     corral run script.py -- first second          arguments go after --
     corral run -c 'console.log(6 * 7)' -l js
@@ -79,7 +85,8 @@ def run(
         given["workdir"] = _COPY_WORKDIR
     job = Job(
         source=source,
-        language=language or (guess_language(name, source) if name else DEFAULT),
+        file=Path(name) if name not in ("", "-") else None,
+        language=language or _guess_language(name, source),
         args=args,
         timeout=timeout,
         stdin=not no_input and name != "-" and has_input(terminal=interactive),
@@ -119,6 +126,17 @@ def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, 
     return path.read_bytes(), name, args
 
 
+def _guess_language(name: str, source: bytes) -> str:
+    if not name:
+        return DEFAULT
+    if name == "-":
+        return guess_language_of_text(source)
+    found = guess_language(name, source)
+    if found is None:
+        raise click.UsageError(explain_unknown(name, source), click.get_current_context())
+    return found
+
+
 async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
     from corral.door import AsyncSandbox
 
@@ -126,14 +144,16 @@ async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
     async with AsyncSandbox(backend=backend, spec=spec) as box:
         for path in job.copy_in:
             await box.files.upload(path, ".")
+        place = await find_place(box, job.source, job.file, job.language, copied=job.copy_in)
         result = await box.run_code(
             job.source, job.language, args=job.args, timeout=job.timeout, stdin=read_input() if job.stdin else None,
-            on_output=outlet.take if outlet else None, output_limit_bytes=job.output_limit_bytes,
+            file=place.path, on_output=outlet.take if outlet else None, output_limit_bytes=job.output_limit_bytes,
         )  # fmt: skip
         if outlet is not None:
             outlet.finish()
         left_out = DownloadResult()
         if job.copy_out is not None:
+            await place.leave(box)
             left_out = await box.files.download(".", job.copy_out, git_settings=job.git_settings)
         kept = await box.detach() if job.keep_on_failure and not result.ok else None
     if job.as_json:

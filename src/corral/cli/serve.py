@@ -67,8 +67,10 @@ data_option = setting_option(
 )
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="PEM.")
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option("--key-memory", default="40MiB", show_default=True, metavar="SIZE",
+              help="What all requests of one key together may hold in the server's memory.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="At Ctrl-C leave the sandboxes running, without asking.")
-def serve(data_dir: Path | None, keep: bool, **given: Any) -> None:
+def serve(data_dir: Path | None, key_memory: str, keep: bool, **given: Any) -> None:
     """Serve sandboxes to Daytona's SDKs.
 
     \b
@@ -81,9 +83,11 @@ def serve(data_dir: Path | None, keep: bool, **given: Any) -> None:
     """
     need_server()
     from corral.server import log
-    from corral.server.settings import ServerSettings
+    from corral.server.settings import Limits, ServerSettings
+    from corral.spec import parse_size
 
     settings = ServerSettings(
+        limits=Limits(memory_per_key_bytes=parse_size(key_memory, what="--key-memory")),
         data_folder=data_folder(data_dir),
         version=corral.__version__,
         allowed_hosts=frozenset(given.pop("allowed_hosts")),

@@ -88,6 +88,8 @@ class Box:
         cgroup.remove(self.group.paths)
         if not self.keep_files:
             sweep.discard(data, self.folder)
+        if self.uids is not None:
+            self.uids.unsign()
         self.let_go()
         if self.recipe.layers and not self.keep_files:
             LayerStore(data).collect()

@@ -49,6 +49,11 @@ class LauncherClient:
         with self.request(message, descriptors) as answer:
             return check(receive_within(answer, timeout))
 
+    @property
+    def peer(self) -> socket.socket:
+        """Where requests go, for whoever sends them in an event loop. Raises: as `request`."""
+        return self._connection()
+
     def shutdown(self) -> None:
         """End every sandbox and the launcher, and wait for it. Needs no event loop. Idempotent."""
         with self._lock:

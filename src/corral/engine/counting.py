@@ -18,10 +18,14 @@ from corral.engine import wire
 LOOK_SECONDS = 0.25
 MOST_LOCKS = 4096
 """SQLite has five for a connection, apt and dpkg a handful."""
-_PATIENT_SECONDS = 2.0
-"""For so long a shortage is blamed on those who hold much. Then on whoever still holds a part, in whatever hiding."""
-_MUCH = {"pipes": 512, "descriptors": 128}
-_A_PART = {"pipes": 128, "descriptors": 1}
+_BLAMED = (
+    (4.0, {"pipes": 128, "descriptors": 1}),
+    (2.0, {"pipes": 128, "descriptors": 8}),
+    (0.0, {"pipes": 512, "descriptors": 128}),
+)
+"""After so many seconds of a shortage, whoever holds so much is ended. First those who hold much; then, since sockets
+that are on their way themselves can hide what waits in them, also those who seem to hold little."""
+_PAUSE_SECONDS = 1.0
 _ROOM_IN_FLIGHT = 512
 _F_GETPIPE_SZ = 1032
 
@@ -66,15 +70,17 @@ class SharedWatch:
         """What is short while this sandbox holds too much of it."""
         if now < self._next_look:
             return None
+        if now - self._next_look > _PAUSE_SECONDS:
+            self._short_since.clear()  # nothing has run here meanwhile: that was another shortage
         self._next_look = now + LOOK_SECONDS
         short = {"pipes": _are_pipes_short, "descriptors": self._are_descriptors_short}
         for name, is_short in short.items():
             if not is_short():
                 self._short_since.pop(name, None)
                 continue
-            since = self._short_since.setdefault(name, now)
-            allowed = _MUCH if now - since < _PATIENT_SECONDS else _A_PART
-            if _holds_more(allowed, name):
+            seconds = now - self._short_since.setdefault(name, now)
+            blamed = next(much for least, much in _BLAMED if seconds >= least)
+            if _holds_so_much(blamed, name):
                 return name
         return None
 
@@ -106,11 +112,11 @@ def _are_pipes_short() -> bool:
         os.close(writer)
 
 
-def _holds_more(allowed: dict[str, int], name: str) -> bool:
+def _holds_so_much(blamed: dict[str, int], name: str) -> bool:
     pipes, in_flight = count_held()
-    if in_flight >= allowed["descriptors"]:
+    if in_flight >= blamed["descriptors"]:
         return True  # pipes can be among them as well
-    return name == "pipes" and pipes >= allowed["pipes"]
+    return name == "pipes" and pipes >= blamed["pipes"]
 
 
 def count_held() -> tuple[int, int]:

@@ -119,7 +119,8 @@ def resize(box: Box, given: dict[str, Any]) -> None:
     """
     limits = dataclasses.replace(box.recipe.limits, **given)
     if "cpus" in given and "cpu" not in box.group.limited:
-        raise RefusedError("there is no cgroup that could bound its processors", code="no_such_limit")
+        hint = "limits of processors need root, or a cgroup from systemd: systemd-run --user --scope -p Delegate=yes …"
+        raise RefusedError("there is no cgroup that could bound its processors", code="no_such_limit", hint=hint)
     if "disk_bytes" in given:
         _resize_disk(box, limits)
     box.group.set_limits(limits)

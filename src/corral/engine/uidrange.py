@@ -61,6 +61,12 @@ class UidRange:
                 written = os.pwrite(self.lock, f"{os.getpid()} {data}".encode(errors="replace")[:_SIGNATURE_BYTES], 0)
                 os.ftruncate(self.lock, written)
 
+    def unsign(self) -> None:
+        """Its sandbox is no more: the file takes no room until somebody else claims it."""
+        if self.lock is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.lock, 0)
+
     def close(self) -> None:
         """Let go of it."""
         for descriptor in self.descriptors():

@@ -41,14 +41,15 @@ def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (
     Without `wait`, a receiver that does not listen is a BlockingIOError.
     """
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    flags = 0 if wait else socket.MSG_DONTWAIT
     if len(body) <= MAX_INLINE_BYTES:
-        _send_raw(sock, b"I" + body, descriptors, 0 if wait else socket.MSG_DONTWAIT)
+        _send_raw(sock, b"I" + body, descriptors, flags)
         return
     if len(body) > MAX_PAYLOAD_BYTES:
         raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
     carrier = memory_file(body)
     try:
-        _send_raw(sock, b"M", (carrier, *descriptors))
+        _send_raw(sock, b"M", (carrier, *descriptors), flags)
     finally:
         os.close(carrier)
 

@@ -5,13 +5,19 @@ The keys are those that Daytona's clients parse.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from corral.interpreter.frames import parse_json
+from corral.interpreter.frames import MAX_ITEMS, parse_json
+from corral.jsonbounds import count_values
 
 MAX_CHARTS = 64
-MAX_CHARTS_BYTES = 32 * 1024 * 1024
+MAX_CHART_BYTES = 4 * 1024 * 1024
+MAX_CHARTS_BYTES = 8 * 1024 * 1024
+"""Of all charts of one snippet together."""
+MAX_CHARTS_ITEMS = 2 * MAX_ITEMS
+_VALUE_BYTES = 40
+"""What a value takes, beside its text."""
 CHART_KINDS = frozenset({"line", "scatter", "bar", "pie", "box_and_whisker", "composite_chart", "unknown"})
 
 _TEXTS = ("title", "png", "x_label", "y_label", "x_scale", "y_scale")
@@ -22,14 +28,43 @@ _ELEMENT_NUMBERS = ("angle", "radius", "min", "first_quartile", "median", "third
 _DEPTH = 3
 
 
-def parse_charts(data: bytes) -> tuple[dict[str, Any], ...]:
-    """Lines of JSON as charts; what is no chart is left out."""
-    charts = []
-    for line in data.split(b"\n", MAX_CHARTS)[:MAX_CHARTS]:
-        chart = check_chart(parse_json(line)) if line else None
-        if chart is not None:
-            charts.append(chart)
-    return tuple(charts)
+def parse_charts(
+    data: bytes, *, cut: bool = False, allowance: Callable[[int], bool] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Lines of JSON as charts, one by one; what is no chart is left out, and what is too large is told in its place.
+
+    Args:
+        data: The lines.
+        cut: There were more than these, so that the last line is not whole.
+        allowance: Whether so many bytes more may be held, as in `corral.output`.
+    """
+    lines = data.split(b"\n", MAX_CHARTS)
+    if len(lines) > MAX_CHARTS:
+        cut = bool(lines.pop()) or cut
+    elif cut:
+        lines.pop()
+    values = 0
+    for line in lines:
+        if not line:
+            continue
+        count = count_values(line, most=MAX_ITEMS)
+        held = len(line) + count * _VALUE_BYTES
+        if len(line) > MAX_CHART_BYTES or count > MAX_ITEMS or values + count > MAX_CHARTS_ITEMS:
+            yield _left_out(f"a chart of {len(line)} bytes is left out: too large, or too many values")
+        elif allowance is not None and not allowance(held):
+            yield _left_out("a chart is left out: too much is held for this key at the same time")
+        elif (chart := check_chart(parse_json(line))) is not None:
+            values += count
+            yield chart
+    if cut:
+        yield _left_out(
+            f"more charts are left out: {MAX_CHARTS} are kept, and of all together {MAX_CHARTS_BYTES} bytes"
+        )
+
+
+def _left_out(why: str) -> dict[str, Any]:
+    """A chart that every client can read, and that says what is missing."""
+    return {"type": "unknown", "title": f"[corral: {why}]", "elements": []}
 
 
 def check_chart(value: object, *, depth: int = 0) -> dict[str, Any] | None:

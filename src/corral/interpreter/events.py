@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from corral.interpreter.chartdata import check_chart
+from corral.results import Pictures
 
 RunEventKind = Literal["stdout", "stderr", "result", "display", "error", "lost", "restart", "end"]
 RunStatus = Literal["completed", "failed", "interrupted", "timeout", "died"]
@@ -48,7 +49,7 @@ class RunEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(Pictures):
     """A run as a whole. Output beyond the limit is cut in the middle, and `truncated` is true."""
 
     run: str
@@ -72,6 +73,9 @@ class RunResult:
     def ok(self) -> bool:
         """Whether it ran to its end."""
         return self.status == "completed"
+
+    def _shown(self) -> Iterable[object]:
+        return (shown.get("image/png") for shown in (*self.displays, *([self.result] if self.result else [])))
 
     @property
     def text(self) -> str | None:

@@ -9,8 +9,14 @@ import json
 import math
 from typing import Any
 
+from corral.jsonbounds import count_values
+
 _MAX_FRAME_BYTES = 4096
+_SURROGATES = (b"\\ud", b"\\uD", b"\xed")
+"""Without one of these there is no surrogate in a JSON text."""
 _MAX_NUMBER_BYTES = 20
+MAX_ITEMS = 100_000
+"""Values in one event or chart; a chart of 20,000 points has 60,000."""
 MAX_EVENT_BYTES = 12 * 1024 * 1024
 """The driver sends at most two thirds of that."""
 
@@ -92,15 +98,23 @@ class FrameReader:
         return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
 
 
-def parse_json(data: bytes | str) -> Any:
-    """Hostile JSON as values that any encoder takes: no NaN, no infinity, no lone surrogates. None if it is none."""
+def parse_json(data: bytes | str, *, max_items: int = MAX_ITEMS) -> Any:
+    """Hostile JSON as values that any encoder takes: no NaN, no infinity, no lone surrogates. None if it is none.
+
+    None also if it has more than so many values.
+    """
+    data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if count_values(data, most=max_items) > max_items:
+        return None
     try:
-        value = json.loads(data, parse_constant=_no_number, parse_float=_finite)
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            value = json.loads(text.encode("utf-8", "replace"))
+        # As UTF-8 and nothing else: the parser itself would also take UTF-16, in which nothing was counted.
+        value = json.loads(data.decode("utf-8", "surrogatepass"), parse_constant=_no_number, parse_float=_finite)
+        if any(sign in data for sign in _SURROGATES):
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError:
+                value = json.loads(text.encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
     return value

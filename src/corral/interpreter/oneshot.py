@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +13,7 @@ from corral.errors import BackendUnavailableError, CorralError, SandboxFileError
 from corral.interpreter.bundle import charts_text
 from corral.interpreter.chartdata import MAX_CHARTS_BYTES, parse_charts
 from corral.languages import FILE, find_language
+from corral.output import ALLOWANCE
 from corral.paths import temporary_folder
 from corral.protocol import AsyncSandbox, OnOutput, PathLike, Stdin
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
@@ -55,7 +56,7 @@ def _argv(charts: str, figures: str, snippet: str) -> list[str]:
 
 async def run_with_charts(
     box: AsyncSandbox,
-    code: str,
+    code: str | bytes,
     *,
     args: Sequence[str] = (),
     cwd: PathLike | None = None,
@@ -64,8 +65,8 @@ async def run_with_charts(
     timeout: float | None = None,
     on_output: OnOutput | None = None,
     output_limit_bytes: int | None = None,
-) -> tuple[CodeResult, tuple[dict[str, Any], ...]]:
-    """Run a Python snippet as `run_code` does, and give its charts beside its result.
+) -> CodeResult:
+    """Run a Python snippet as `run_code` does, and give its charts in the result.
 
     They come through a file of their own, which the snippet may write as well: only its own author is deceived.
 
@@ -76,9 +77,10 @@ async def run_with_charts(
     folder = f"{temporary_folder(box)}/.corral-{secrets.token_hex(8)}"
     figures = f"{folder}/charts.jsonl"
     try:
+        source = code if isinstance(code, bytes) else code.encode("utf-8", "surrogateescape")
         await asyncio.gather(
             box.files.write(f"{folder}/charts.py", charts_text()),
-            box.files.write(f"{folder}/snippet.py", code.encode("utf-8", "surrogateescape")),
+            box.files.write(f"{folder}/snippet.py", source),
         )
         result = await box.exec(
             [*_argv(f"{folder}/charts.py", figures, f"{folder}/snippet.py"), *args],
@@ -95,7 +97,7 @@ async def run_with_charts(
     finally:
         await asyncio.shield(asyncio.ensure_future(_drop(box, folder)))
     values = {field.name: getattr(result, field.name) for field in fields(result)}
-    return CodeResult(**values, language="python"), charts
+    return CodeResult(**values, language="python", charts=charts)
 
 
 async def _drop(box: AsyncSandbox, folder: str) -> None:
@@ -104,11 +106,24 @@ async def _drop(box: AsyncSandbox, folder: str) -> None:
 
 
 async def _read_charts(box: AsyncSandbox, path: str) -> tuple[dict[str, Any], ...]:
+    data, allowance, cut = bytearray(), ALLOWANCE.get(), False
+    stream = box.files.read_stream(path)
     try:
-        data = await box.files.read(path, max_bytes=MAX_CHARTS_BYTES)
+        async for piece in stream:
+            data += piece
+            cut = len(data) > MAX_CHARTS_BYTES or (allowance is not None and not allowance(len(piece)))
+            if cut:
+                break
     except SandboxFileError:
         return ()  # none, or what the snippet made of it
-    return parse_charts(data)
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+    charts = []
+    for chart in parse_charts(bytes(data[:MAX_CHARTS_BYTES]), cut=cut, allowance=allowance):
+        charts.append(chart)
+        await asyncio.sleep(0)  # each is bounded; others have their turn between them
+    return tuple(charts)
 
 
 def no_python(sandbox_id: str) -> BackendUnavailableError:

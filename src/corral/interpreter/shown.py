@@ -9,6 +9,8 @@ if False:  # for type checkers alone: nothing is imported that is not needed
     from typing import Any
 
 EVENT_BYTES = 8 * 1024 * 1024
+EVENT_VALUES = 90000
+"""Whoever reads an event takes so many values in it, and some for what is around them."""
 PLAIN_CHARS = 1024 * 1024
 
 REPR_METHODS = (
@@ -97,7 +99,9 @@ def fit(data: dict[str, Any], metadata: dict[str, Any]) -> tuple[dict[str, Any],
     sizes: dict[str, int] = {}
     for mime in list(data):
         try:
-            sizes[mime] = len(json.dumps(data[mime]))
+            text = json.dumps(data[mime])
+            many = not isinstance(data[mime], str) and sum(map(text.count, "[{,")) > EVENT_VALUES
+            sizes[mime] = EVENT_BYTES + 1 if many else len(text)
         except (TypeError, ValueError, RecursionError):
             del data[mime]
     while sum(sizes.values()) > EVENT_BYTES:

@@ -13,9 +13,12 @@ import msgspec
 from aiohttp import web
 
 from corral.errors import CorralError
+from corral.output import ALLOWANCE
 from corral.server import log
 from corral.server.admission import Admission
+from corral.server.answers import Large, ManyItems, PlainText, is_large, send
 from corral.server.auth import Doorkeeper, too_many
+from corral.server.budget import Account, Budget
 from corral.server.faults import Fault
 from corral.server.guard import Guard
 from corral.server.metrics import Metrics
@@ -26,6 +29,7 @@ from corral.server.routing import ADMITTED, NOBODY, SANDBOX, Call, Identity, Rou
 from corral.server.services import Services
 from corral.server.signing import find_signer, wrong_signature
 from corral.server.translate import translate
+from corral.server.turns import Turns
 from corral.server.wire.base import timestamp
 
 STARTED = web.RequestKey("started", web.StreamResponse)
@@ -34,6 +38,12 @@ REQUEST_ID = web.RequestKey("request_id", str)
 SKIP_ACTIVITY = "X-Daytona-Skip-Last-Activity-Update"
 QUERY_KEY = "DAYTONA_SANDBOX_AUTH_KEY"
 _JSON = "application/json"
+_FREE_BODY_BYTES = 16 * 1024
+_BODY_FACTOR = 3
+"""A body is held as it came and as what it says, of which each character may take up to four bytes."""
+_STREAM_BYTES = 384 * 1024
+"""What a stream may hold: a piece on its way, and the buffers of its connection."""
+_SOCKET_BYTES = 32 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
@@ -58,6 +68,8 @@ class Dispatcher:
         self._guard = guard
         self._metrics = metrics
         self._limits = limits
+        self._budget = Budget(limits.memory_per_key_bytes)
+        self._turns = Turns()
         self._rates = Rates(per_second=limits.rate_per_key, burst=2 * limits.rate_per_key)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -158,8 +170,21 @@ class Dispatcher:
             )
         request[ADMITTED] = True
         async with self._admission.admitted(identity) as visit:
-            call = Call(request=request, services=self._services, identity=identity, params=match.params, visit=visit)
-            return await self._serve(route, call)
+            await self._turns.take(identity.key_id)
+            with self._budget.account(identity.key_id) as account:
+                call = Call(
+                    request=request,
+                    services=self._services,
+                    identity=identity,
+                    params=match.params,
+                    visit=visit,
+                    account=account,
+                )
+                outer = ALLOWANCE.set(account.take_output)
+                try:
+                    return await self._serve(route, call)
+                finally:
+                    ALLOWANCE.reset(outer)
 
     async def _serve(self, route: Route, call: Call) -> web.StreamResponse:
         if route.query is not None:
@@ -167,7 +192,7 @@ class Dispatcher:
         if route.websocket and call.request.headers.get("Upgrade", "").lower() != "websocket" and not route.answers:
             raise Fault(426, "this is a websocket", headers={"Upgrade": "websocket"})
         if route.area != "toolbox":
-            return self._respond(route, await self._run(route, call))
+            return await self._respond(route, call, await self._run(route, call))
         return await self._inside(route, call)
 
     async def _inside(self, route: Route, call: Call) -> web.StreamResponse:
@@ -177,21 +202,32 @@ class Dispatcher:
         async with self._services.warden.use(sandbox_id, organisation_id=organisation, activity=activity) as held:
             call.request[SANDBOX] = held.id
             call.held = held
-            return self._respond(route, await self._run(route, call))
+            return await self._respond(route, call, await self._run(route, call))
 
     async def _run(self, route: Route, call: Call) -> Any:
         if route.body is not None and not route.raw_body:
-            call.body = await self._read_body(route, call.request)
+            call.body = await self._read_body(route, call.request, call.account)
+        elif call.account is not None:
+            await call.account.reserve(_held_by(route))
         return await route.handler(call)
 
-    async def _read_body(self, route: Route, request: web.Request) -> Any:
-        if (request.content_length or 0) > self._limits.json_bytes:
-            raise Fault(413, f"a body may have {self._limits.json_bytes} bytes")
+    async def _read_body(self, route: Route, request: web.Request, account: Account | None) -> Any:
+        limit = self._limits.json_bytes if route.large_body else self._limits.small_json_bytes
+        limit = min(limit, self._limits.json_bytes)
+        length = request.content_length if request.content_length is not None else limit
+        if length > limit:
+            raise Fault(413, f"a body of this request may have {limit} bytes")
+        if not request.body_exists:
+            length = 0
+        if account is not None:
+            await account.reserve(_held_by(route) + (_BODY_FACTOR * length if length > _FREE_BODY_BYTES else 0))
         try:
             async with asyncio.timeout(self._limits.request_seconds):
                 body = await request.read()
         except TimeoutError:
             raise Fault(408, "the body did not come in time") from None
+        if len(body) > limit:
+            raise Fault(413, f"a body of this request may have {limit} bytes")
         if not body:
             if route.body_optional:
                 return None
@@ -238,7 +274,7 @@ class Dispatcher:
             raise self._door.refusal(fault, address=request.remote) from None
         return Identity(key_id=key_id, organisation_id=row.organisation_id, scopes=frozenset({route.scope}))
 
-    def _respond(self, route: Route, result: Any) -> web.StreamResponse:
+    async def _respond(self, route: Route, call: Call, result: Any) -> web.StreamResponse:
         if isinstance(result, web.StreamResponse):
             return result
         status = next(iter(route.answers))
@@ -246,7 +282,19 @@ class Dispatcher:
             status, result = result
         if result is None:
             return web.Response(status=status)
+        if not isinstance(result, Large | ManyItems | PlainText) and is_large(result):
+            result = Large(result, status=status)
+        if isinstance(result, Large | ManyItems | PlainText):
+            headers = {"X-Request-Id": call.request[REQUEST_ID]}
+            return await send(call.request, result, headers=headers, patience=self._limits.request_seconds)
         return web.Response(status=status, body=_encode(result), content_type=_JSON)
+
+
+def _held_by(route: Route) -> int:
+    """What a call of this route holds beside its body."""
+    if route.websocket:
+        return _SOCKET_BYTES
+    return _STREAM_BYTES if route.raw_body or route.streams else 0
 
 
 def _status_of_left(request: web.Request) -> int:

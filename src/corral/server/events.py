@@ -19,10 +19,12 @@ from aiohttp import WSMsgType, web
 from corral.server.admission import Admission, cut_off
 from corral.server.auth import Doorkeeper
 from corral.server.faults import Fault
+from corral.server.framewatch import watch_frames
 from corral.server.routing import ADMITTED, Identity
 
 PING_SECONDS, PONG_SECONDS = 25.0, 20.0
 HELLO_SECONDS = 20.0
+FRAME_SECONDS = 10.0
 _QUEUE = 1000
 _LONGEST_IN = 64 * 1024
 _encode = msgspec.json.Encoder().encode
@@ -80,6 +82,7 @@ class EventHub:
         if request.query.get("EIO") != "4" or request.query.get("transport") != "websocket":
             raise Fault(400, "only engine.io 4 over websockets is spoken here")
         socket = web.WebSocketResponse(max_msg_size=_LONGEST_IN, timeout=5.0, compress=False)
+        watch_frames(request, seconds=FRAME_SECONDS)
         await socket.prepare(request)
         self._sockets.add(socket)
         try:

@@ -12,10 +12,10 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from corral.jsonbounds import outside_texts
 from corral.server.faults import Fault
 
-_TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[][{}]', re.DOTALL)
-"""Texts and brackets. Possessive: a text without an end is read once, not once for each quote in it."""
+_BRACKETS = re.compile(rb"[][{}]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -103,19 +103,23 @@ def parse_body(kind: Any, body: bytes, *, max_depth: int, max_items: int) -> Any
 
 
 def _check_shape(body: bytes, *, max_depth: int, max_items: int) -> None:
-    """Everybody else waits meanwhile, so it ends with the first item too many."""
-    depth = items = 0
-    for found in _TOKENS.finditer(body):
-        first = body[found.start()]
-        if first in b"]}":
+    """Everybody else waits meanwhile: only what is bounded by the number of items is looked at one by one."""
+    found = outside_texts(body, max_texts=max_items)
+    if found is None:
+        raise _too_many_items(max_items)
+    items, outside = found
+    depth = 0
+    for bracket in _BRACKETS.finditer(outside):
+        if bracket[0] in b"]}":
             depth -= 1
-            if depth < 0:
-                return  # it is no JSON, and the decoder says so
             continue
         items += 1
+        depth += 1
         if items > max_items:
-            raise Fault(400, f"the body has more than {max_items} texts, objects and lists")
-        if first in b"[{":
-            depth += 1
-            if depth > max_depth:
-                raise Fault(400, f"the body is nested deeper than {max_depth}")
+            raise _too_many_items(max_items)
+        if depth > max_depth:
+            raise Fault(400, f"the body is nested deeper than {max_depth}")
+
+
+def _too_many_items(max_items: int) -> Fault:
+    return Fault(400, f"the body has more than {max_items} texts, objects and lists")

@@ -15,6 +15,7 @@ from aiohttp import web
 
 if TYPE_CHECKING:
     from corral.server.admission import Visit
+    from corral.server.budget import Account
     from corral.server.services import Held, Services
 
 Area = Literal["open", "control", "toolbox"]
@@ -53,6 +54,8 @@ class Call:
     held: Held | None = None
     visit: Visit | None = None
     """None for whoever needs no key."""
+    account: Account | None = None
+    """What the call holds of its key's memory; None for whoever needs no key."""
 
     @property
     def sandbox(self) -> Held:
@@ -81,6 +84,10 @@ class Route:
     body_optional: bool = False
     raw_body: bool = False
     """The handler reads the body itself, as a stream."""
+    large_body: bool = False
+    """The body holds texts that may be long: code, commands, lists of paths. All others are small."""
+    streams: bool = False
+    """The answer is a stream, for as long as the client takes."""
     answers: Mapping[int, Any] = field(default_factory=dict)
     websocket: bool = False
     signed: bool = False
@@ -105,6 +112,8 @@ class Table:
         body: type[Any] | None = None,
         body_optional: bool = False,
         raw_body: bool = False,
+        large_body: bool = False,
+        streams: bool = False,
         websocket: bool = False,
         signed: bool = False,
     ) -> Callable[[Handler], Handler]:
@@ -124,6 +133,8 @@ class Table:
                     body=body,
                     body_optional=body_optional,
                     raw_body=raw_body,
+                    large_body=large_body,
+                    streams=streams,
                     answers=dict(answers),
                     websocket=websocket,
                     signed=signed,

@@ -21,6 +21,7 @@ from corral.server.admission import cut_off
 from corral.server.app import SERVER, Server
 from corral.server.dispatch import error_response
 from corral.server.faults import Fault
+from corral.server.framewatch import FrameWatch
 from corral.server.routing import ADMITTED
 from corral.server.settings import API, Limits, ServerSettings
 
@@ -70,9 +71,16 @@ class Connection(RequestHandler):
         self._connections = connections
         self._patience: asyncio.TimerHandle | None = None
         self._answered: web.BaseRequest | None = None
+        self.frames: FrameWatch | None = None
+        """Reads along when the connection has become a websocket."""
         self.has_asked = False
         """Whether a whole request has come on it."""
         self.quiet_since = 0.0
+
+    @property
+    def tail(self) -> bytes:
+        """See `Watched`."""
+        return self._message_tail
 
     @property
     def is_in_use(self) -> bool:
@@ -92,10 +100,14 @@ class Connection(RequestHandler):
         """See asyncio."""
         self._connections.discard(self)
         self._forget_wait()
+        if self.frames is not None:
+            self.frames.close()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
+        if self.frames is not None:
+            self.frames.feed(data)
         super().data_received(data)
         self.quiet_since = time.monotonic()
         if self._messages or self._current_request is not None:

@@ -19,18 +19,25 @@ TOOLBOX = "/toolbox"
 class Limits:
     """How much of anything one request, one client or one organisation may ask for."""
 
-    json_bytes: int = 32 * MIB
-    """The longest JSON body; uploads are streams and have no such limit."""
+    json_bytes: int = 4 * MIB
+    """The longest JSON body with code, a command or paths in it; uploads are streams and have no such limit."""
+    small_json_bytes: int = 256 * 1024
+    """The longest JSON body of any other request."""
     json_depth: int = 64
-    json_items: int = 250_000
+    json_items: int = 25_000
     """Texts, objects and lists in one JSON body."""
     header_bytes: int = 16 * 1024
     """The longest single header, and the longest request line."""
     headers: int = 128
     multipart_parts: int = 2000
     frame_bytes: int = 64 * 1024
-    """The longest websocket frame that we send; what a client may send is `frame_in_bytes`."""
-    frame_in_bytes: int = 4 * MIB
+    """The longest websocket frame that we send."""
+    frame_in_bytes: int = 128 * 1024
+    """A message that a client sends over a websocket must be shorter."""
+    code_frame_bytes: int = MIB
+    """The same for one with code for an interpreter."""
+    frame_seconds: float = 10.0
+    """Within so long a frame that has begun to come must have come."""
     request_seconds: float = 30.0
     """Within so long the headers of a request must have come, then its JSON body, or the next bytes of an upload."""
     rate_per_key: float = 2000.0
@@ -41,6 +48,15 @@ class Limits:
     """When there are more, those go on which no request with a key is being answered."""
     calls_per_key: int = 1024
     """Requests of one key that are being answered at the same time."""
+    memory_per_key_bytes: int = 40 * MIB
+    """What the requests, answers and sockets of one key may hold at the same time, by our own count."""
+
+    def __post_init__(self) -> None:
+        if self.memory_per_key_bytes < MIB:
+            raise SpecError(
+                f"{self.memory_per_key_bytes} bytes of memory are too little for the requests of a key",
+                hint="give 1MiB or more",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

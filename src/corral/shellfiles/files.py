@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 
 from corral.errors import (
     CapabilityError,
@@ -229,11 +229,14 @@ class ShellFiles(FilesBase):
         fixed: bool = False,
         hidden: bool = False,
         limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
     ) -> GrepResult:
         """See `AsyncFiles`."""
         root, wanted = self.at(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         async with self._runner.open(scripts.SEARCH, search.arguments(root, hidden=hidden)) as run:
-            matches, truncated = await search.grep(run.stdout(), root, wanted, include=include, limit=limit)
+            matches, truncated = await search.grep(
+                run.stdout(), root, wanted, include=include, limit=limit, without=frozenset(without)
+            )
             if truncated:
                 return GrepResult(matches, truncated=True)
             end = await run.end()

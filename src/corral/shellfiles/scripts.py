@@ -24,7 +24,7 @@ regular() {
 STAT = (
     _FAIL
     + """
-stat $2 -c '%f %s %Y %u %g' "$1" || exit 91
+stat $2 -c '%f %s %Y %u %g %d:%i' "$1" || exit 91
 if [ -z "$2" ] && [ -L "$1" ]; then readlink "$1"; fi
 """
 )
@@ -41,11 +41,11 @@ case $1 in /) root=/ ;; *) root=$1/. ;; esac
 
 _TELL = r"""
 if find / -maxdepth 0 -printf '' 2>/dev/null; then
-  find "$root" -mindepth 1 $depth $prune -printf '%y %m %s %T@ %U %G\0%p\0%l\0'
+  find "$root" -mindepth 1 $depth $prune -printf '%y %m %s %T@ %U %G %D:%i\0%p\0%l\0'
 else
   find "$root" -mindepth 1 $depth $prune -exec sh -c '
     for f; do
-      about=$(stat -c "%f %s %Y %u %g" "$f") || continue
+      about=$(stat -c "%f %s %Y %u %g %d:%i" "$f") || continue
       target=; [ -L "$f" ] && { target=$(readlink "$f"; echo x); target=${target%?x}; }
       printf "%s\0%s\0%s\0" "$about" "$f" "$target"
     done' sh {} +

@@ -29,11 +29,19 @@ def arguments(root: str, *, hidden: bool) -> tuple[str, str, str]:
 
 
 async def grep(
-    stream: AsyncIterator[bytes], root: str, wanted: re.Pattern[bytes], *, include: str | None, limit: int
+    stream: AsyncIterator[bytes],
+    root: str,
+    wanted: re.Pattern[bytes],
+    *,
+    include: str | None,
+    limit: int,
+    without: frozenset[str] = frozenset(),
 ) -> tuple[tuple[GrepMatch, ...], bool]:
     """The lines that match, by path and number, and whether there are more."""
     found: list[GrepMatch] = []
     async for path, content in _read_texts(stream, root, include):
+        if path in without:
+            continue
         for number, text in patterns.find_lines(content, wanted):
             if len(found) >= limit:
                 return _sorted(found), True

@@ -64,8 +64,11 @@ def make_folders(path: str, *, mode: int | None = None) -> None:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             break
         except FileNotFoundError:
+            above = os.path.dirname(path.rstrip("/"))
+            if not above:
+                raise
             missing.append(path)
-            path = os.path.dirname(path.rstrip("/"))
+            path = above
     for folder in reversed(missing):
         try:
             os.mkdir(folder)

@@ -73,6 +73,14 @@ async def snippet_gets_what_a_program_gets(context: Context) -> None:
     equal((await box.run_code(b"echo bytes", "sh")).stdout, "bytes\n")
 
 
+@check(promise="run_code", title="A file inside is run from its place, and stays there")
+async def file_is_run_from_its_place(context: Context) -> None:
+    box = await context.open()
+    await box.files.write("sub/job.sh", "echo the file\n")
+    equal((await box.run_code("echo the code\n", "sh", file="sub/job.sh")).stdout, "the file\n")
+    equal(await box.files.read("sub/job.sh"), b"echo the file\n")
+
+
 @check(promise="run_code", title="A snippet leaves no file behind, however it ends")
 async def snippet_leaves_no_file(context: Context) -> None:
     box = await context.open()

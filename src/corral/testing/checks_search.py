@@ -90,6 +90,9 @@ async def grep_finds_lines(context: Context) -> None:
     equal(len((await files.grep("hello", include="*.py")).matches), 2)
     equal(len((await files.grep("hello", include="sub/*.py")).matches), 1)
     equal(len((await files.grep("hello", path="b.txt")).matches), 1)
+    skipped = [info.path for info in (await files.glob("b.txt")).files]
+    equal(len((await files.grep("hello", path="b.txt", without=skipped)).matches), 0)
+    equal(len((await files.grep("hello", without=skipped)).matches), 3)
     some = await files.grep("", limit=2)
     equal((len(some.matches), some.truncated), (2, True))
     await raises(SandboxFileNotFoundError, files.grep("x", path="missing"))

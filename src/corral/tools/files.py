@@ -15,11 +15,18 @@ from typing import Any
 
 from corral.errors import EditConflictError, EditError, PolicyError, SandboxFileError
 from corral.files import FilesBase
-from corral.results import GlobResult, GrepMatch, GrepResult
+from corral.results import FileInfo, GlobResult, GrepResult
 from corral.sandbox import SandboxBase
 from corral.tools.hashline import DEFAULT_HASH_LENGTH, edit_lines, line_hash, split_lines
-from corral.tools.permission import Operation, Permissions, Rule, normal_path, real_path
-from corral.tools.reading import MAX_EDIT_BYTES, SNIFFED_BYTES, limit_search, read_window
+from corral.tools.permission import Decision, Operation, Permissions, Rule, normal_path, real_path
+from corral.tools.reading import (
+    JUDGED_FILES,
+    MAX_EDIT_BYTES,
+    SNIFFED_BYTES,
+    find_hidden_files,
+    limit_search,
+    read_window,
+)
 from corral.tools.render import (
     DEFAULT_MAX_CHARS,
     ToolText,
@@ -61,8 +68,10 @@ class Gate:
     permissions: Permissions | None = None
     on_ask: OnAsk | None = None
 
-    async def enter(self, box: SandboxBase, operation: Operation, path: str) -> Entered:
-        """The real path, if it may be used.
+    async def enter(self, box: SandboxBase, operation: Operation, path: str, *more: Operation) -> Entered:
+        """The real path, if it may be used for an operation, and for `more` that this one comes to.
+
+        Whoever is asked sees where the path really leads, and what was allowed is what is used.
 
         Raises:
             PolicyError: it may not.
@@ -70,40 +79,53 @@ class Gate:
         """
         workdir = box.spec.workdir
         real = await real_path(box.files, path, workdir=workdir)
-        asked: list[Rule] = []
-        for name in dict.fromkeys((normal_path(path, workdir=workdir), real)):
-            asked += await self._judge(operation, name, path)
+        names = tuple(dict.fromkeys((normal_path(path, workdir=workdir), real)))
+        decisions = [
+            (one, self.permissions.decide(one, name))
+            for one in (operation, *more)
+            for name in names
+            if self.permissions is not None
+        ]
+        denied = [each for each in decisions if each[1].action == "deny"]
+        to_ask = [each for each in decisions if each[1].action == "ask"]
+        for one, decision in (denied or to_ask)[:1]:  # one question is enough for one call
+            await self._ask(one, real, decision, given=path)
+        if to_ask and real != await real_path(box.files, real, workdir=workdir):
+            text = "what was asked about is a link to something else by now"
+            raise PolicyError(f"{operation} of {quote(path)} is not allowed: {text}", op=operation)
+        asked = [decision.rule for _, decision in to_ask if decision.rule is not None]
         return Entered(real, operation, tuple(asked))
 
-    async def _judge(self, operation: Operation, name: str, given: str) -> list[Rule]:
-        """The rule that was asked about, if one was. Raises: PolicyError."""
-        if self.permissions is None:
-            return []
-        decision = self.permissions.decide(operation, name)
-        if decision.action == "allow":
-            return []
+    async def _ask(self, operation: Operation, real: str, decision: Decision, *, given: str) -> None:
+        """Raises: PolicyError, unless somebody was to be asked and says yes."""
         note = decision.rule.note if decision.rule is not None else ""
         if decision.action == "ask" and self.on_ask is not None:
-            answer = self.on_ask(operation, name, note)
+            answer = self.on_ask(operation, real, note)
             if await answer if inspect.isawaitable(answer) else answer:
-                return [decision.rule] if decision.rule is not None else []
+                return
         why = f": {note}" if note else ""
         raise PolicyError(f"{operation} of {quote(given)} is not allowed{why}", op=operation)
 
-    async def shows(self, box: SandboxBase, entered: Entered, path: str, *more: Operation) -> bool:
-        """Whether a search that was allowed may show this path, for its own operation and for `more`.
+    async def shows(self, box: SandboxBase, entered: Entered, info: FileInfo) -> bool:
+        """Whether a search that was allowed may show this.
 
         Left out is what is denied, and what a rule of its own says to ask for. Nobody is asked again: a rule that was
         asked about when the search began holds for all that it finds.
         """
         if self.permissions is None:
             return True
+        if not self.shows_path(entered, info.path):
+            return False
+        if info.kind != "link":
+            return True  # a search follows no links: what it finds is where it says
         try:
-            real = await real_path(box.files, path, workdir=box.spec.workdir)
+            return self.shows_path(entered, await real_path(box.files, info.path, workdir=box.spec.workdir))
         except SandboxFileError:
             return False
-        names = dict.fromkeys((path, real))
-        return all(self._leaves(entered, operation, name) for operation in (entered.operation, *more) for name in names)
+
+    def shows_path(self, entered: Entered, path: str, *more: Operation) -> bool:
+        """The same for a real path, for the search's own operation and for `more`."""
+        return all(self._leaves(entered, operation, path) for operation in (entered.operation, *more))
 
     def _leaves(self, entered: Entered, operation: Operation, name: str) -> bool:
         decision = self.permissions.decide(operation, name) if self.permissions is not None else None
@@ -170,7 +192,9 @@ class FileTools:
                 act=row.act,
             )
             for name, row in table.items()
-            if permissions is None or not permissions.never(row.operation)
+            if permissions is None
+            # An edit tells what is in a file.
+            or not (permissions.never(row.operation) or (row.operation == "edit" and permissions.never("read")))
         }
 
     def __iter__(self) -> Iterator[FileTool]:
@@ -197,7 +221,7 @@ class FileTools:
 async def _list(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
     entered = await tool.gate.enter(box, "ls", values["path"])
     entries = await box.files.list(entered.path)
-    shown = [info for info in entries if await tool.gate.shows(box, entered, info.path)]
+    shown = [info for info in entries if await tool.gate.shows(box, entered, info)]
     return render_listing(values["path"], shown, max_chars=tool.max_chars)
 
 
@@ -247,7 +271,7 @@ async def _write(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) ->
 
 
 async def _edit(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
-    path = (await tool.gate.enter(box, "edit", values["path"])).path
+    path = (await tool.gate.enter(box, "edit", values["path"], "read")).path
     old, new, every = values["old_string"], values["new_string"], values["replace_all"]
     if old == new:
         raise ArgumentsError("'old_string' and 'new_string' are the same")
@@ -262,7 +286,7 @@ async def _edit(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> 
 
 
 async def _edit_lines(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
-    path = (await tool.gate.enter(box, "edit", values["path"])).path
+    path = (await tool.gate.enter(box, "edit", values["path"], "read")).path
     before = await box.files.read(path, max_bytes=MAX_EDIT_BYTES)
     done = edit_lines(
         before.decode("utf-8", "surrogateescape"),
@@ -299,42 +323,54 @@ async def _glob(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> 
         fixed = re.split(r"[*?\[{]", pattern)[0].rpartition("/")[0] or "/"
         path, pattern = fixed, pattern[len(fixed) :].lstrip("/")
     entered = await tool.gate.enter(box, "glob", path)
+    gate = tool.gate
+    # Rules first, then the limit: what is not shown must not take its part of it.
+    limit = GLOB_LIMIT if gate.permissions is None else JUDGED_FILES
     async with limit_search():
-        found = await box.files.glob(pattern, path=entered.path, limit=GLOB_LIMIT)
-    shown = tuple([info for info in found.files if await tool.gate.shows(box, entered, info.path)])
-    result = GlobResult(shown, truncated=found.truncated, unreadable=found.unreadable)
+        found = await box.files.glob(pattern, path=entered.path, limit=limit)
+    if found.truncated and gate.permissions is not None:
+        raise PolicyError(f"more than {limit} files match, too many to keep rules in a search", op="glob")
+    shown = [info for info in found.files if await gate.shows(box, entered, info)]
+    truncated = found.truncated or len(shown) > GLOB_LIMIT
+    result = GlobResult(tuple(shown[:GLOB_LIMIT]), truncated, _allowed(gate, entered, found.unreadable))
     return replace_result(render_glob(values["pattern"], result, max_chars=tool.max_chars), result)
 
 
+def _allowed(gate: Gate, entered: Entered, unreadable: Sequence[str], *more: Operation) -> tuple[str, ...]:
+    """Of what could not be looked into, what may be named."""
+    return tuple(text for text in unreadable if gate.shows_path(entered, text.rpartition(": ")[0], *more))
+
+
 async def _grep(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
-    entered = await tool.gate.enter(box, "grep", values["path"])
+    gate = tool.gate
+    entered = await gate.enter(box, "grep", values["path"])
     if values["output_mode"] not in _MODES:
         raise ArgumentsError(f"'output_mode' must be one of {', '.join(_MODES)}")
+    hidden = not values["ignore_hidden"]
+
+    def shows(path: str) -> bool:
+        """Content is content: what may not be read may not be searched."""
+        return gate.shows_path(entered, path, "read")
+
     async with limit_search():
+        without: tuple[str, ...] = ()
+        if gate.permissions is not None:
+            without = await find_hidden_files(box.files, entered.path, hidden=hidden, shows=shows)
         found = await box.files.grep(
             values["pattern"],
             path=entered.path,
             include=values["glob"],
             ignore_case=values["ignore_case"],
             fixed=values["fixed"],
-            hidden=not values["ignore_hidden"],
+            hidden=hidden,
             limit=GREP_LIMIT,
+            without=without,
         )
-    shown = await _filter_matches(tool, box, entered, found.matches)
-    result = GrepResult(shown, truncated=found.truncated, unreadable=found.unreadable)
+    # Once more: a file may have come since the rules were asked.
+    matches = tuple(match for match in found.matches if shows(match.path))
+    result = GrepResult(matches, found.truncated, _allowed(gate, entered, found.unreadable, "read"))
     text = render_grep(values["pattern"], result, mode=values["output_mode"], max_chars=tool.max_chars)
     return replace_result(text, result)
-
-
-async def _filter_matches(
-    tool: FileTool, box: SandboxBase, entered: Entered, matches: Sequence[GrepMatch]
-) -> tuple[GrepMatch, ...]:
-    """Content is content: what may not be read may not be searched."""
-    may = {
-        path: await tool.gate.shows(box, entered, path, "read")
-        for path in dict.fromkeys(match.path for match in matches)
-    }
-    return tuple(match for match in matches if may[match.path])
 
 
 def replace_result(text: ToolText, result: object) -> ToolText:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from corral.errors import SandboxFileError
+from corral.errors import PolicyError, SandboxFileError, SandboxNotFolderError
 from corral.files import FilesBase
 from corral.tools.render import MAX_LINE_CHARS
 
@@ -18,6 +18,8 @@ _COUNTED_BYTES = 64 * 1024 * 1024
 SNIFFED_BYTES = 8192
 """A NUL among the first so many bytes tells that a file is no text."""
 _KEPT_LINE_BYTES = MAX_LINE_CHARS * 8
+JUDGED_FILES = 100_000
+"""Of more than so many files rules are not kept one by one."""
 SEARCH_SECONDS = 120.0
 """A search that takes longer is given up: there are patterns for which a regular expression never ends."""
 
@@ -36,6 +38,27 @@ async def limit_search() -> AsyncIterator[None]:
             op="search",
             hint="give a simpler pattern, or a narrower path",
         ) from error
+
+
+async def find_hidden_files(
+    files: FilesBase, root: str, *, hidden: bool, shows: Callable[[str], bool]
+) -> tuple[str, ...]:
+    """The files below a real path that a search may not show: it must not look into them, either.
+
+    If they were searched and left out afterwards, they would still take their part of the limit, and how much is left
+    tells what is in them.
+
+    Raises:
+        PolicyError: there are too many files to be judged.
+        SandboxFileError: the path can't be looked into.
+    """
+    try:
+        found = await files.glob("**", path=root, hidden=hidden, limit=JUDGED_FILES)
+    except SandboxNotFolderError:
+        return ()
+    if found.truncated:
+        raise PolicyError(f"there are more than {JUDGED_FILES} files below {root}, too many to keep rules in a search")
+    return tuple(info.path for info in found.files if info.kind == "file" and not shows(info.path))
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from corral.docstrings import Documented
 from corral.errors import (
     ExecError,
     PolicyError,
@@ -49,7 +50,7 @@ async def open_source(source: Source, context: Any) -> AsyncIterator[SandboxBase
         yield box
 
 
-class Tool(ABC):
+class Tool(Documented, ABC):
     """A tool: `await tool.call({"code": "print(1)"})` gives what the model is told.
 
     `schema` is the JSON schema of its arguments; `definition()` has all that most model APIs ask for.
@@ -110,11 +111,11 @@ class Tool(ABC):
             return render_error(str(error), code=error.code)
 
     async def __call__(self, arguments: Mapping[str, Any] | str | None = None, context: Any = None) -> ToolText:
-        """See `call`."""
+        """What the model is told, as `call` gives it."""
         return await self.call(arguments, context)
 
     def call_sync(self, arguments: Mapping[str, Any] | str | None = None, context: Any = None) -> ToolText:
-        """See `call`; for plain code."""
+        """What the model is told, as `call` gives it, for code that is not async."""
         return get_portal().run(self.call(arguments, context))
 
     def judge(self, values: dict[str, Any]) -> dict[str, Any]:

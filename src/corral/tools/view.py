@@ -25,7 +25,7 @@ from corral.errors import (
     SandboxPermissionError,
     SpecError,
 )
-from corral.results import FileInfo
+from corral.results import FileInfo, GlobResult
 from corral.sandbox import SandboxBase
 from corral.tools.permission import real_path
 from corral.tools.policy import Ignored, ShellPolicy, read_ignore
@@ -63,6 +63,8 @@ class _Inventory:
     stamp: tuple[tuple[str, float], ...] = ()
     reals: dict[str, str] = field(default_factory=dict)
     """Path on PATH → the real file."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """Real file → what it is the same for all its hard links."""
     kept: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
     """Patterns of allowed commands → the real files that they need."""
 
@@ -104,13 +106,17 @@ class Viewer:
         inventory = await self._take_inventory(box)
         kept = await self._find_kept(box, inventory, commands) if commands is not None else frozenset()
         named: dict[str, list[str]] = {}
+        reals: dict[str, dict[str, None]] = {}
         for path, real in inventory.reals.items():
-            named.setdefault(real, []).append(posixpath.basename(path))
-        return [
-            real
-            for real, names in named.items()
-            if (commands is not None and real not in kept) or _is_blocked(names, blocked, is_wanted=real in kept)
-        ]
+            # One file may have several names by links of either kind (`perl` and `perl5.36.0`): all are one program.
+            program = inventory.ids.get(real, real)
+            named.setdefault(program, []).append(posixpath.basename(path))
+            reals.setdefault(program, {})[real] = None
+        hidden: list[str] = []
+        for program, names in named.items():
+            is_blocked = _is_blocked(names, blocked, is_wanted=any(real in kept for real in reals[program]))
+            hidden += [real for real in reals[program] if is_blocked or (commands is not None and real not in kept)]
+        return hidden
 
     @staticmethod
     def _single_words(patterns: Iterable[str]) -> tuple[str, ...]:
@@ -132,6 +138,8 @@ class Viewer:
                 real = await walk.follow(f"{folder}/{name}")
                 if real is not None and not _LOADER.fullmatch(posixpath.basename(real)):
                     inventory.reals[f"{folder}/{name}"] = real
+                    if (file_id := walk.ids.get(real)) is not None:
+                        inventory.ids[real] = file_id
         _inventories.setdefault(box, {})[path] = inventory
         return inventory
 
@@ -192,8 +200,8 @@ class Viewer:
         for pattern in self._policy.ignore:
             for ignored in read_ignore(pattern):
                 found |= await self._find_ignored(box, ignored, workdir)
-        # What lies in a hidden folder is hidden with it, and has no path any more by the time its turn would come.
-        return [path for path in sorted(found) if not any(above in found for above in _folders_above(path))]
+        # What lies in a hidden folder has no path any more by the time its turn would come.
+        return list(leave_outermost(found))
 
     async def _find_ignored(self, box: SandboxBase, ignored: Ignored, workdir: str) -> set[str]:
         """What a pattern means now; and what nobody can look into, where it may lie unseen."""
@@ -206,9 +214,7 @@ class Viewer:
             return {root}
         if result.truncated:
             raise SpecError(f"ignore={ignored.pattern!r} means too many files", hint="name the folder they are in")
-        if len(result.unreadable) >= _MOST_UNREADABLE:
-            raise PolicyError("Access denied: there are too many folders that can't be looked into")
-        found = {text.rpartition(": ")[0] for text in result.unreadable}
+        found = find_unreadable(result)
         for info in result.files:
             found.add(info.path if info.kind != "link" else await self._find_target(box, info.path, workdir))
         found.discard("")
@@ -228,6 +234,23 @@ class Viewer:
             return ""
         needed = any(_is_below(target, system) or _is_below(system, target) for system in (*_SYSTEM, workdir))
         return target if exists and (_is_below(target, workdir) or not needed) and target != workdir else ""
+
+
+def find_unreadable(result: GlobResult) -> set[str]:
+    """The folders that nobody could look into, where anything may lie unseen: `chmod 300` is enough for that.
+
+    Raises:
+        PolicyError: there are so many that not all of them were named.
+    """
+    if len(result.unreadable) >= _MOST_UNREADABLE:
+        raise PolicyError("Access denied: there are too many folders that can't be looked into")
+    return {text.rpartition(": ")[0] for text in result.unreadable} - {""}
+
+
+def leave_outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Without those that lie in another one of them: what lies in a hidden folder is hidden with it."""
+    found = set(paths)
+    return tuple(path for path in sorted(found) if not any(above in found for above in _folders_above(path)))
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -272,6 +295,8 @@ class _Walk:
         self._box = box
         self._folders: dict[str, str] = {}
         self.listed: dict[str, dict[str, FileInfo]] = {}
+        self.ids: dict[str, str] = {}
+        """Of the files that were followed to, those that have one."""
 
     async def find_folder(self, path: str) -> str:
         """Where a folder really is."""
@@ -307,6 +332,8 @@ class _Walk:
             if info is None:
                 return None
             if info.kind != "link":
+                if info.file_id is not None:
+                    self.ids[here] = info.file_id
                 # Whether it can be executed is not asked: the next moment it may be.
                 return here if info.kind == "file" else None
             path = posixpath.join(folder, info.target or "")

@@ -3,7 +3,10 @@
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, DeferredToolRequests
+from pydantic_ai import Agent, DeferredToolRequests, RunContext
+from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.usage import RunUsage
 
 from adapters.pydantic_ai.scripted import Call, Script, run
 from corral import CapabilityError, Sandbox
@@ -231,6 +234,46 @@ async def test_weak_point_14_the_kernel_hides_from_commands_what_may_not_be_read
     assert shown[1] == "made\n"
     assert box.exec("cat open/my.key hidden/a.txt .env").stdout == "needle\n" * 3  # other calls see everything
     assert "needle" in (await run(CorralToolset(box, permissions=rules), ("execute", {"command": LOOK})))[0]
+
+
+async def test_folders_that_can_not_be_listed_and_other_names_of_a_file_are_hidden_too(box: Sandbox) -> None:
+    box.exec(PREPARE + "ln open/my.key open/same.txt; mkdir shut; cp open/my.key shut; chmod 300 shut", check=True)
+    toolset = CorralToolset[Any](box, permissions=SECRET, hide_denied=True)
+    commands = (
+        "cat shut/my.key 2>&1; cat open/same.txt 2>&1; true",
+        "mkdir more; chmod 300 open; cat open/my.key; true",
+    )
+    for command in (*commands, "cat open/my.key 2>&1; chmod 700 open shut; cat open/my.key shut/my.key 2>&1; true"):
+        (shown,) = await run(toolset, ("execute", {"command": command}))
+        assert "needle" not in shown, command
+
+
+async def test_an_approval_is_for_where_a_link_led(box: Sandbox) -> None:
+    box.exec("mkdir -p mine secret; ln -s mine/a.txt door.txt", check=True)
+    rules = PermissionRuleset(default="allow", write=OperationPermissions("ask"))
+    asked: list[str] = []
+
+    def say_yes(operation: str, target: str, reason: str) -> bool:
+        asked.append(target)
+        return True
+
+    toolset = CorralToolset[Any](box, permissions=rules, ask_callback=say_yes)
+    await run(toolset, ("write_file", {"path": "door.txt", "content": "x"}))
+    await run(toolset, ("write_file", {"path": "mine/b.txt", "content": "x"}))
+    assert asked == ["/home/daytona/mine/a.txt", "mine/b.txt"]
+    # An approval that Pydantic AI carries: what was shown is compared with what would be written.
+    toolset = CorralToolset[Any](box, permissions=rules)
+    call: dict[str, Any] = {"deps": None, "model": TestModel(), "usage": RunUsage(), "tool_call_id": "one"}
+    with pytest.raises(ApprovalRequired) as required:
+        await toolset.write_file(RunContext(**call), "door.txt", "y")
+    assert (required.value.metadata or {})["target"] == "/home/daytona/mine/a.txt"
+    box.exec("ln -sfn secret/a.txt door.txt", check=True)
+    with pytest.raises(ToolFailed, match=r"leads to '/home/daytona/secret/a\.txt'"):
+        await toolset.write_file(RunContext(**call, tool_call_approved=True), "door.txt", "y")
+    plain = CorralToolset[Any](box, require_write_approval=True)
+    with pytest.raises(ToolFailed, match="name that file itself"):
+        await plain.write_file(RunContext(**call, tool_call_approved=True), "door.txt", "y")
+    assert not box.files.exists("secret/a.txt")
 
 
 async def test_weak_point_14_commands_see_what_a_rule_allows_where_the_rest_is_denied(box: Sandbox) -> None:

@@ -58,6 +58,11 @@ def test_completion_scripts(corral: Corral, shell: str) -> None:
     assert f"_CORRAL_COMPLETE={shell}_complete" in ended.stdout
 
 
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "corral", "--version"], capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"corral {package.__version__}\n"
+
+
 def ask_for_completion(words: str) -> list[str]:
     env = {**os.environ, "_CORRAL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     argv = [sys.executable, "-m", "corral.cli"]

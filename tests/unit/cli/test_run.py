@@ -163,3 +163,33 @@ def test_package_by_address_is_a_mistake_of_the_caller(corral: Corral, package: 
     ended = corral("run", f"--package={package}", "-c", "1")
     assert ended.code == 2
     assert "is not a package by name" in ended.stderr
+
+
+def test_a_file_that_is_no_python_is_not_run_as_python(corral: Corral, memory: MemoryBackend, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("print(1)")
+    memory.reply_code("print(1)", stdout="1\n")
+    ended = corral(*RUN, str(file))
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "--language" in ended.stderr
+    assert memory.calls == []
+    assert corral(*RUN, "-l", "python", str(file)).stdout == "1\n"
+
+
+def test_a_file_is_run_from_its_place_in_what_was_copied_in(
+    corral: Corral, memory: MemoryBackend, tmp_path: Path
+) -> None:
+    project, other = tmp_path / "project", tmp_path / "other"
+    (project / "src").mkdir(parents=True)
+    other.mkdir()
+    script = project / "src" / "main.py"
+    script.write_text("pass")
+    memory.reply_code("pass")
+    assert corral(*RUN, "--copy-in", str(project), str(script)).code == 0
+    assert memory.calls[-1].argv[1] == "/workspace/src/main.py"
+    assert corral(*RUN, "--copy-in", str(other), "--copy-out", str(tmp_path / "out"), str(script)).code == 0
+    assert memory.calls[-1].argv[1] == "/workspace/main.py"
+    assert list((tmp_path / "out").iterdir()) == [], "what was not asked for does not come out"
+    (other / "main.py").write_text("another")
+    assert corral(*RUN, "--copy-in", str(other), str(script)).code == 0, "and overwrites nothing"
+    assert memory.calls[-1].text == "pass"

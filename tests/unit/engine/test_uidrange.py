@@ -55,12 +55,14 @@ def test_every_range_fits_into_what_a_uid_can_be() -> None:
     assert (found.first - FIRST_UID) % UID_RANGE_SIZE == 0
 
 
-def test_range_is_free_again_when_its_claim_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_range_is_free_again_when_its_claim_is_closed(monkeypatch: pytest.MonkeyPatch, machine: Path) -> None:
     monkeypatch.setattr(uidrange, "SLOTS", 1)
     first = claim_range(DATA)
     with pytest.raises(SetupError, match=f"taken.*1 by {DATA} .*process {os.getpid()}"):
         claim_range(DATA)
+    first.unsign()
     first.close()
+    assert not (machine / uidrange.LOCK_NAME / "0").stat().st_size
     claim_range(DATA).close()
 
 

@@ -8,6 +8,7 @@ from corral import AsyncSandbox
 from corral.backends.memory import MemoryBackend
 from corral.results import GrepResult
 from corral.tools import FileTools, OperationRules, Permissions, Rule
+from corral.tools.files import GLOB_LIMIT, GREP_LIMIT
 
 
 async def prepare(box: AsyncSandbox) -> None:
@@ -64,3 +65,69 @@ async def test_a_search_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPa
         answer = await FileTools(box)["grep"]({"pattern": "(a+)+$"})
         assert not answer.ok
         assert answer.startswith("Error: the search took longer than 0.05 seconds")
+
+
+SECRET = Permissions(read=OperationRules("allow", (Rule("**/my.key", "deny"),)))
+
+
+async def test_what_may_not_be_read_takes_no_part_of_a_limit() -> None:
+    """Else how much of the rest is shown tells what is in it: a password in a few hundred searches."""
+    async with AsyncSandbox(backend="memory") as box:
+        await box.files.write("z.txt", "".join(f"x{number}\n" for number in range(GREP_LIMIT)))
+        told = []
+        for content in ("y\n", "x\n" * 2 * GREP_LIMIT):
+            await box.files.write("my.key", content)
+            found = await FileTools(box, permissions=SECRET)["grep"]({"pattern": "x"})
+            told.append(str(found))
+        assert told[0] == told[1]
+        assert "z.txt" in told[0]
+
+
+async def test_what_may_not_be_found_takes_no_part_of_a_limit() -> None:
+    rules = Permissions(glob=OperationRules("allow", (Rule("**/a/*", "deny"),)))
+    async with AsyncSandbox(backend="memory") as box:
+        await box.files.write("z.txt", "")
+        before = str(await FileTools(box, permissions=rules)["glob"]({"pattern": "**/*.txt"}))
+        for number in range(GLOB_LIMIT + 1):
+            await box.files.write(f"a/{number}.txt", "")
+        assert str(await FileTools(box, permissions=rules)["glob"]({"pattern": "**/*.txt"})) == before
+
+
+@pytest.mark.parametrize("hashline", [False, True])
+async def test_an_edit_needs_leave_to_read(hashline: bool) -> None:
+    """Whether a text was there to be replaced tells what is in a file, letter by letter."""
+    async with AsyncSandbox(backend="memory") as box:
+        await box.files.write("my.key", "secret\n")
+        tools = FileTools(box, permissions=SECRET, hashline=hashline)
+        told = [
+            await tools["edit_file"]({"path": "my.key", "old_string": guess, "new_string": "x"})
+            if not hashline
+            else await tools["hashline_edit"](
+                {"path": "my.key", "start_line": 1, "start_hash": guess, "new_content": "x"}
+            )
+            for guess in ("s", "z")
+        ]
+        assert [text.ok for text in told] == [False, False]
+        assert told[0] == told[1]
+        nothing = Permissions(read=OperationRules("deny"))
+        assert not {"edit_file", "hashline_edit"} & set(FileTools(box, permissions=nothing, hashline=hashline).names)
+
+
+async def test_whoever_is_asked_sees_where_a_link_leads_and_that_is_what_is_written() -> None:
+    asked: list[str] = []
+    async with AsyncSandbox(backend="memory") as box:
+        await box.files.write("plain.txt", "mine")
+        await box.files.write("other.txt", "other")
+        await box.files.symlink("link.txt", "plain.txt")
+
+        async def swap(operation: str, path: str, note: str) -> bool:
+            asked.append(path)
+            await box.files.remove("plain.txt")
+            await box.files.symlink("plain.txt", "other.txt")
+            return True
+
+        rules = Permissions(write=OperationRules("ask"))
+        told = await FileTools(box, permissions=rules, on_ask=swap)["write_file"]({"path": "link.txt", "content": "x"})
+        assert asked == ["/home/daytona/plain.txt"]
+        assert "is a link to something else by now" in told
+        assert await box.files.read("other.txt") == b"other"

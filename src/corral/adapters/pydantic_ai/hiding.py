@@ -13,7 +13,7 @@ from corral.errors import InvalidCommandError, PolicyError, SandboxFileError
 from corral.results import FileInfo
 from corral.tools.permission import Permissions, real_path
 from corral.tools.reading import limit_search
-from corral.tools.view import MAX_HIDDEN, View
+from corral.tools.view import MAX_HIDDEN, View, find_unreadable, leave_outermost
 
 _ATTEMPTS = 3
 _LOOKED_AT = 100_000
@@ -47,7 +47,13 @@ async def make_view(sandbox: AsyncCorralSandbox, permissions: Permissions) -> Vi
         found = await box.files.glob("**", path=root, hidden=True, limit=_LOOKED_AT)
     if found.truncated:
         raise PolicyError(f"{root} holds more than {_LOOKED_AT} files, too many to keep rules for commands")
-    hidden: set[str] = set()
+    hidden = find_unreadable(found)
+    if root in hidden:
+        raise PolicyError(f"{root} can't be looked into, so no rule can be kept for commands there")
+    links: dict[str, list[str]] = {}
+    for info in found.files:
+        if info.file_id is not None and info.kind == "file":
+            links.setdefault(info.file_id, []).append(info.path)
     for info in found.files:
         if not _is_hidden(permissions, info):
             continue
@@ -60,16 +66,12 @@ async def make_view(sandbox: AsyncCorralSandbox, permissions: Permissions) -> Vi
             if not target.startswith(f"{root.rstrip('/')}/") or not await box.files.exists(target):
                 continue  # a link to the root, which anybody can make, must not hide everything
         hidden.add(target)
-    # What lies in a hidden folder is hidden with it.
-    kept = tuple(path for path in sorted(hidden) if not _lies_in_one_of(path, hidden))
+        # Another name of the same file shows the same content.
+        hidden.update(links.get(info.file_id or "", ()))
+    kept = leave_outermost(hidden)
     if len(kept) > MAX_HIDDEN:
         raise PolicyError(f"the rules hide more than {MAX_HIDDEN} files, too many to keep them for commands")
     return View(("/",) if permissions.never("write") and permissions.never("edit") else (), kept)
-
-
-def _lies_in_one_of(path: str, folders: set[str]) -> bool:
-    parts = path.split("/")[1:-1]
-    return any("/" + "/".join(parts[:end]) in folders for end in range(1, len(parts) + 1))
 
 
 def _is_hidden(permissions: Permissions, info: FileInfo) -> bool:

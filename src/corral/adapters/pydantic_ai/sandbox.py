@@ -12,7 +12,7 @@ import logging
 import posixpath
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import EllipsisType, TracebackType
 from typing import Self, Unpack
 
@@ -38,6 +38,7 @@ from corral.errors import (
     EditConflictError,
     EditError,
     EngineFaultError,
+    PolicyError,
     SandboxClosedError,
     SandboxError,
     SandboxFileNotFoundError,
@@ -391,12 +392,16 @@ class AsyncCorralSandbox(BackgroundBase):
             return []
         return sorted(entries, key=lambda entry: (not entry["is_dir"], entry["name"]))
 
-    async def glob_info(self, pattern: str, path: str = "/") -> list[FileInfo]:
+    async def glob_info(
+        self, pattern: str, path: str = "/", *, shows: Callable[[str], bool] | None = None
+    ) -> list[FileInfo]:
         """Files that match, below `work_dir` or another folder. `**` crosses folders; a pattern without a slash
-        matches at any depth; an absolute one says itself where to look."""
+        matches at any depth; an absolute one says itself where to look. With `shows`, only what it says yes to."""
         try:
             box = await self._open()
-            found = await find_files(box.files, pattern, root=self._root(path))
+            found = await find_files(box.files, pattern, root=self._root(path), shows=shows)
+        except PolicyError:
+            raise
         except CorralError as error:
             self._note(error, "glob_info")
             return []
@@ -408,6 +413,8 @@ class AsyncCorralSandbox(BackgroundBase):
         path: str | None = None,
         glob: str | None = None,
         ignore_hidden: bool = True,  # noqa: FBT001, FBT002 - the known signature
+        *,
+        shows: Callable[[str], bool] | None = None,
     ) -> list[GrepMatch] | str:
         """Lines that match a regular expression, or a text that says why there are none.
 
@@ -416,8 +423,10 @@ class AsyncCorralSandbox(BackgroundBase):
         try:
             box = await self._open()
             found = await search_lines(
-                box.files, pattern, root=self._root(path), include=glob, hidden=not ignore_hidden
+                box.files, pattern, root=self._root(path), include=glob, hidden=not ignore_hidden, shows=shows
             )
+        except PolicyError:
+            raise
         except CorralError as error:
             self._note(error, "grep_raw")
             return f"Error: {error}"

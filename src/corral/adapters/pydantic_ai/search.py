@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 
 from corral.adapters.pydantic_ai.results import Found
-from corral.errors import SandboxFileError, SandboxFileNotFoundError
-from corral.files import FilesBase
+from corral.errors import PolicyError, SandboxFileError, SandboxFileNotFoundError
+from corral.files import DEFAULT_MATCH_LIMIT, FilesBase
 from corral.results import FileInfo, GrepMatch
 from corral.tools.permission import expand_braces
-from corral.tools.reading import limit_search
+from corral.tools.reading import JUDGED_FILES, find_hidden_files, limit_search
 
 _MAGIC = frozenset("*?[{")
 
 
-async def find_files(files: FilesBase, pattern: str, *, root: str) -> Found[FileInfo]:
-    """Files that match, by path, each once. Folders that can't be looked into are left out, not an error.
+async def find_files(
+    files: FilesBase, pattern: str, *, root: str, shows: Callable[[str], bool] | None = None
+) -> Found[FileInfo]:
+    """Files that match and may be shown, by path, each once. Folders that can't be looked into are left out.
 
     Raises: SandboxFileNotFoundError for `root`.
     """
@@ -24,32 +27,45 @@ async def find_files(files: FilesBase, pattern: str, *, root: str) -> Found[File
     async with limit_search():
         for one in expand_braces(pattern):
             where, rest = _anchor(one, root)
-            result = await files.glob(rest, path=where)
-            truncated = truncated or result.truncated
+            # Rules first, then the limit: what is not shown must not take its part of it.
+            limit = DEFAULT_MATCH_LIMIT if shows is None else JUDGED_FILES
+            result = await files.glob(rest, path=where, limit=limit)
+            truncated = truncated or (result.truncated and shows is None)
+            if result.truncated and shows is not None:
+                raise PolicyError(f"more than {limit} files match, too many to keep rules in a search")
             found.update((info.path, info) for info in result.files if not info.is_folder)
-    return Found((found[path] for path in sorted(found)), truncated=truncated)
+    shown = [path for path in sorted(found) if shows is None or shows(path)]
+    truncated = truncated or len(shown) > DEFAULT_MATCH_LIMIT
+    return Found((found[path] for path in shown[:DEFAULT_MATCH_LIMIT]), truncated=truncated)
 
 
 async def search_lines(
-    files: FilesBase, pattern: str, *, root: str, include: str | None, hidden: bool
+    files: FilesBase,
+    pattern: str,
+    *,
+    root: str,
+    include: str | None,
+    hidden: bool,
+    shows: Callable[[str], bool] | None = None,
 ) -> Found[GrepMatch]:
-    """Lines that match, by path and number, each once.
+    """Lines that match, by path and number, each once; only of files that may be shown.
 
     Raises: SandboxFileNotFoundError for `root`.
     """
     found: dict[tuple[str, int], GrepMatch] = {}
     truncated = False
     async with limit_search():
+        without = await find_hidden_files(files, root, hidden=hidden, shows=shows) if shows is not None else ()
         for one in expand_braces(include) if include else (None,):
             try:
-                result = await files.grep(pattern, path=root, include=one, hidden=hidden)
+                result = await files.grep(pattern, path=root, include=one, hidden=hidden, without=without)
             except SandboxFileNotFoundError:
                 raise
             except SandboxFileError as error:
                 if type(error) is not SandboxFileError:
                     raise
                 # Not a regular expression, such as "print(": then it is meant as it stands.
-                result = await files.grep(pattern, path=root, include=one, hidden=hidden, fixed=True)
+                result = await files.grep(pattern, path=root, include=one, hidden=hidden, fixed=True, without=without)
             truncated = truncated or result.truncated
             found.update(((match.path, match.line), match) for match in result.matches)
     return Found((found[key] for key in sorted(found)), truncated=truncated)

@@ -6,8 +6,9 @@ it may not do is a failed call. A sandbox that is gone is raised, and ends the r
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Never, TypeVar
 
@@ -102,7 +103,8 @@ class CorralToolset(FunctionToolset[D]):
         add("ls", self.ls)
         add("read", self.read_file)
         add("write", self.write_file, approval=write)
-        add("edit", self.hashline_edit if self._hashline else self.edit_file, approval=write)
+        if self._gate.shows("read"):  # an edit tells what is in a file
+            add("edit", self.hashline_edit if self._hashline else self.edit_file, approval=write)
         add("glob", self.glob)
         add("grep", self.grep)
         if include_execute:
@@ -191,7 +193,7 @@ class CorralToolset(FunctionToolset[D]):
             replace_all: Replace it wherever it stands; otherwise it must stand there exactly once.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            path = (await self._gate.check_path(ctx, sandbox, "edit", path)).path
+            path = (await self._gate.check_path(ctx, sandbox, "edit", path, "read")).path
             result = await sandbox.edit(path, old_string, new_string, replace_all)
             return f"Edited {quote(path)}: replaced {self._check_edit(ctx, result).occurrences} occurrence(s)"
 
@@ -218,7 +220,7 @@ class CorralToolset(FunctionToolset[D]):
             insert_after: Insert after the line instead of replacing it.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            path = (await self._gate.check_path(ctx, sandbox, "edit", path)).path
+            path = (await self._gate.check_path(ctx, sandbox, "edit", path, "read")).path
             result, summary = await sandbox.edit_lines(
                 path,
                 start_line,
@@ -243,9 +245,9 @@ class CorralToolset(FunctionToolset[D]):
             anchored = pattern.startswith("/")  # then the pattern says where to look
             root = _search_root(pattern if anchored else path, sandbox)
             sight = await self._gate.check_path(ctx, sandbox, "glob", root)
-            found = await sandbox.glob_info(pattern, path if anchored else sight.path)
-            shown = [info for info in found if sight.shows(info["path"], "glob")]
-            return texts.render_found(pattern, path, shown, truncated=is_truncated(found))
+            with _refusing("glob"):
+                found = await sandbox.glob_info(pattern, path if anchored else sight.path, shows=sight.filter("glob"))
+            return texts.render_found(pattern, path, found, truncated=is_truncated(found))
 
     async def grep(
         self,
@@ -268,10 +270,13 @@ class CorralToolset(FunctionToolset[D]):
         async with self.open_sandbox(ctx) as sandbox:
             sight = await self._gate.check_path(ctx, sandbox, "grep", _search_root(path, sandbox))
             hidden = self._ignore_hidden if ignore_hidden is None else ignore_hidden
-            matches = await sandbox.grep_raw(pattern, sight.path, glob_pattern, hidden)
+            shows = sight.filter("grep", "read")
+            with _refusing("grep"):
+                matches = await sandbox.grep_raw(pattern, sight.path, glob_pattern, hidden, shows=shows)
             if isinstance(matches, str):
                 _let_mend(ctx, matches)
-            shown = [match for match in matches if sight.shows(match["path"], "grep", "read")]
+            # Once more: a file may have come since the rules were asked.
+            shown = [match for match in matches if shows is None or shows(match["path"])]
             return texts.render_matches(pattern, shown, mode=output_mode, truncated=is_truncated(matches))
 
     async def execute(self, ctx: RunContext[D], command: str, timeout: float | None = EXECUTE_SECONDS) -> str:
@@ -367,6 +372,15 @@ def create_console_toolset(
         hash_length=hash_length,
         descriptions=descriptions,
     )
+
+
+@contextlib.contextmanager
+def _refusing(operation: Operation) -> Iterator[None]:
+    """A policy that can't be kept is a failed call."""
+    try:
+        yield
+    except PolicyError as error:
+        raise ToolFailed(f"Permission denied for {operation}: {quote(str(error))}") from error
 
 
 def _search_root(path: str | None, sandbox: AsyncCorralSandbox) -> str:

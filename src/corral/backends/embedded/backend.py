@@ -75,7 +75,7 @@ class EmbeddedBackend(BackendPowers):
                     await asyncio.to_thread(self._launcher.start)
                 request = {"op": "create", "recipe": recipe.to_json()}
                 # If this is cancelled, `ours` is closed below: init sees its owner gone and the launcher clears up.
-                check(await exchange.answer(self._launcher.request(request, (theirs.fileno(),))))
+                check(await exchange.answer(await exchange.ask(self._launcher.peer, request, (theirs.fileno(),))))
         except BaseException:
             ours.close()
             raise
@@ -175,7 +175,7 @@ class EmbeddedBackend(BackendPowers):
         hello = await self._ask_launcher(op=op)
         if "cpu" not in hello["limited"]:
             raise CapabilityError(
-                f"a limit of {resources.cpus:g} processors can't be kept here: there is no cgroup for it",
+                f"a limit of {resources.cpus:g} processor(s) can't be kept here: there is no cgroup for it",
                 op=op,
                 hint="leave it out, run as root, or get a cgroup of your own from systemd: "
                 "systemd-run --user --scope -p Delegate=yes YOUR-COMMAND",
@@ -184,7 +184,7 @@ class EmbeddedBackend(BackendPowers):
     async def _ask_launcher(self, *, op: str) -> wire.Message:
         with mapped(op=op):
             await asyncio.to_thread(self._launcher.start)
-            return check(await exchange.answer(self._launcher.request({"op": "hello"})))
+            return check(await exchange.answer(await exchange.ask(self._launcher.peer, {"op": "hello"})))
 
     def _clean_up_at_exit(self) -> None:
         with self._lock:

@@ -9,7 +9,51 @@ import socket
 from collections.abc import Callable
 
 from corral.engine import wire
+from corral.engine.client import AnswerSocket
 from corral.engine.errors import GoneError, ProtocolError
+
+
+async def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
+    """Send a request; gives the socket on which its answer will come.
+
+    The kernel queues ten messages for a receiver that is busy, stopped or frozen, and then makes the sender wait: here
+    that is this call alone, and not the event loop with all others in it.
+
+    Raises:
+        GoneError: nobody listens any more.
+    """
+    plain, theirs = wire.make_pair()
+    ours = AnswerSocket(fileno=plain.detach())
+    try:
+        await send(peer, message, (theirs.fileno(), *descriptors))
+    except BaseException as error:
+        ours.close()
+        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+            raise GoneError("the other side is gone") from error
+        raise
+    finally:
+        theirs.close()
+    return ours
+
+
+async def send(sock: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message, and wait in the event loop while the other side takes none. Raises: OSError."""
+    while True:
+        try:
+            wire.send(sock, message, descriptors, wait=False)
+        except BlockingIOError:
+            await _writable(sock)
+        else:
+            return
+
+
+async def _writable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    own = os.dup(sock.fileno())  # a loop knows one waiter for each descriptor, and there may be many of us
+    try:
+        await _ready(loop, own, loop.add_writer, loop.remove_writer)
+    finally:
+        os.close(own)
 
 
 async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:

@@ -7,16 +7,16 @@ import contextlib
 import os
 import socket
 import stat
-import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, get_args
 
 from corral.backends.embedded import exchange
-from corral.backends.embedded.seam import file_error, mapped
+from corral.backends.embedded.agentclient import AgentClient
+from corral.backends.embedded.seam import file_error
+from corral.backends.embedded.writerthread import WriterThread
 from corral.engine import syscalls, wire
-from corral.engine.client import ask
 from corral.engine.errors import GoneError
-from corral.errors import SandboxFileError, SandboxFileInterruptedError, SandboxFileKindError, SandboxFileNotFoundError
+from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileNotFoundError
 from corral.files import (
     CHUNK_BYTES,
     DEFAULT_MATCH_LIMIT,
@@ -30,13 +30,6 @@ from corral.paths import SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
 
-_SEARCH_SECONDS = 300
-_ANSWER_SECONDS = 300
-"""No single file takes that long; an agent that is silent for so long has been tampered with."""
-_REPEATABLE = frozenset(("stat", "resolve", "open"))
-_ATTEMPTS = 3
-_PUBLIC_NAMES: dict[str, str] = {"open": "read", "write_stream": "write"}
-
 
 class EmbeddedFiles(FilesBase):
     """See `corral.protocol.AsyncFiles`."""
@@ -46,112 +39,17 @@ class EmbeddedFiles(FilesBase):
         *,
         workdir: str,
         sandbox_id: str,
-        open_agent: Callable[[], socket.socket],
+        open_agent: Callable[[], Awaitable[socket.socket]],
         ping: Callable[[], Awaitable[None]],
         ensure_open: Callable[[], None],
     ) -> None:
         super().__init__(workdir=workdir)
-        self._ensure_open = ensure_open
-        self._lock = threading.Lock()
         self._sandbox_id = sandbox_id
-        self._ping = ping
-        self._open_agent = open_agent
-        self._agent: socket.socket | None = None
+        self._agent = AgentClient(sandbox_id=sandbox_id, open_agent=open_agent, ping=ping, ensure_open=ensure_open)
 
     def close(self) -> None:
         """Let go of the agent."""
-        if self._agent is not None:
-            self._forget(self._agent)
-
-    # Talking to the agent.
-
-    def _request(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
-        self._ensure_open()
-        for _ in range(2):
-            with self._lock:  # several threads may be the first
-                if self._agent is None:
-                    self._agent = self._open_agent()
-                agent = self._agent
-            try:
-                return ask(agent, message, descriptors)
-            except GoneError:
-                # The agent can be killed from inside (rootless, where it shares the code's uid): start another, once.
-                self._forget(agent)
-        raise GoneError("the file agent does not stay alive")
-
-    def _forget(self, agent: socket.socket) -> None:
-        with self._lock:
-            if self._agent is agent:
-                self._agent = None
-        agent.close()
-
-    async def _ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str) -> wire.Message:
-        answer, received = await self._ask_for_descriptors(message, descriptors, path=path)
-        wire.close_all(received)
-        return answer
-
-    async def _ask_for_descriptors(
-        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
-    ) -> tuple[wire.Message, list[int]]:
-        """The one answer to a request that may be repeated if the agent is killed before it comes."""
-        for attempt in range(_ATTEMPTS if message["op"] in _REPEATABLE else 1, 0, -1):
-            try:
-                async with self._talking(message, descriptors, path=path) as sock:
-                    answer, received = await exchange.receive_within(sock, _ANSWER_SECONDS)
-                break
-            except SandboxFileInterruptedError:
-                if attempt == 1:
-                    raise
-        try:
-            self._check(answer, path, message["op"])
-        except BaseException:
-            wire.close_all(received)
-            raise
-        return answer, received
-
-    @contextlib.asynccontextmanager
-    async def _talking(
-        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
-    ) -> AsyncIterator[socket.socket]:
-        """A request, and the socket of its answer. An agent that goes away is not the end of the sandbox.
-
-        Raises:
-            SandboxGoneError: the sandbox is no more.
-            SandboxFileInterruptedError: it lives, but whether the operation was done is not known.
-        """
-        operation = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
-        with mapped(sandbox_id=self._sandbox_id, op=operation):
-            try:
-                with self._request(message, descriptors) as sock:
-                    yield sock
-            except GoneError as error:
-                await self._ping()
-                self.close()
-                raise SandboxFileInterruptedError(
-                    f"{path}: the operation was interrupted from inside",
-                    path=path,
-                    sandbox_id=self._sandbox_id,
-                    op=operation,
-                    hint="a program in the sandbox has killed its file agent; look whether it was done, and try again",
-                ) from error
-
-    def _check(self, answer: wire.Message, path: str, operation: str) -> wire.Message:
-        if "error" in answer:
-            raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op=operation)
-        return answer
-
-    async def _collect(
-        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
-    ) -> tuple[list[Any], wire.Message]:
-        """An answer that comes in batches."""
-        items: list[Any] = []
-        async with self._talking({"timeout": _SEARCH_SECONDS, **message}, descriptors, path=path) as sock:
-            while True:
-                part, received = await exchange.receive(sock)
-                wire.close_all(received)
-                if "items" not in part:
-                    return items, self._check(part, path, message["op"])
-                items.extend(part["items"])
+        self._agent.close()
 
     # Reading and writing.
 
@@ -173,7 +71,7 @@ class EmbeddedFiles(FilesBase):
 
     async def _open(self, path: SandboxPath) -> int:
         """An open descriptor, checked again on this side: a regular file, and nothing of /proc."""
-        answer, descriptors = await self._ask_for_descriptors({"op": "open", "path": path}, path=path)
+        answer, descriptors = await self._agent.ask_for_descriptors({"op": "open", "path": path}, path=path)
         if len(descriptors) != 1:
             wire.close_all(descriptors)
             raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op="read")
@@ -206,7 +104,7 @@ class EmbeddedFiles(FilesBase):
             return await self._write_stream(target, message, data)
         carrier = wire.memory_file(data) if len(data) < CHUNK_BYTES else await asyncio.to_thread(wire.memory_file, data)
         try:
-            await self._ask({"op": "write", **message}, (carrier,), path=target)
+            await self._agent.ask({"op": "write", **message}, (carrier,), path=target)
         finally:
             os.close(carrier)
         return len(data)
@@ -214,37 +112,35 @@ class EmbeddedFiles(FilesBase):
     async def _write_stream(self, path: SandboxPath, message: wire.Message, content: AsyncIterable[bytes]) -> int:
         total = 0
         # Closing the socket without a commit makes the agent throw the unfinished file away.
-        async with self._talking({"op": "write_stream", **message}, path=path) as sock:
+        async with self._agent.talking({"op": "write_stream", **message}, path=path) as sock:
             opened, descriptors = await exchange.receive(sock)
             if "opened" not in opened or len(descriptors) != 1:
                 wire.close_all(descriptors)
                 raise file_error(opened, path=path, sandbox_id=self._sandbox_id, op="write")
-            try:
-                async for piece in content:
-                    total += len(piece)
-                    self._put(descriptors[0], piece, path)
-                    await asyncio.sleep(0)
-            except BaseException:
-                self._tell(sock, {"commit": False})
-                await asyncio.shield(exchange.receive(sock))  # until what was written is gone again
-                raise
-            finally:
-                os.close(descriptors[0])
-            self._tell(sock, {"commit": True})
+            with WriterThread(descriptors[0]) as writer:
+                try:
+                    async for piece in content:
+                        total += len(piece)
+                        await self._put(writer, piece, path)
+                except BaseException:
+                    await self._tell(sock, {"commit": False})
+                    await asyncio.shield(exchange.receive(sock))  # until what was written is gone again
+                    raise
+            await self._tell(sock, {"commit": True})
             answer, descriptors = await exchange.receive(sock)
             wire.close_all(descriptors)
-        self._check(answer, path, "write")
+        self._agent.check(answer, path, "write")
         return total
 
-    def _tell(self, sock: socket.socket, message: wire.Message) -> None:
+    async def _tell(self, sock: socket.socket, message: wire.Message) -> None:
         try:
-            wire.send(sock, message)
+            await exchange.send(sock, message)
         except BrokenPipeError as error:
             raise GoneError("the file agent is gone") from error
 
-    def _put(self, descriptor: int, piece: bytes, path: str) -> None:
+    async def _put(self, writer: WriterThread, piece: bytes, path: str) -> None:
         try:
-            _write_all(descriptor, piece)
+            await writer.write(piece)
         except OSError as error:
             refusal = {"error": "os", "errno": error.errno, "text": error.strerror}
             raise file_error(refusal, path=path, sandbox_id=self._sandbox_id, op="write") from error
@@ -255,7 +151,7 @@ class EmbeddedFiles(FilesBase):
         carriers = (wire.memory_file(old), wire.memory_file(new))
         message = {"op": "edit", "path": path, "replace_all": replace_all, "expected_sha256": expected_sha256}
         try:
-            answer = await self._ask(message, carriers, path=path)
+            answer = await self._agent.ask(message, carriers, path=path)
         finally:
             wire.close_all(carriers)
         return EditResult(path, int(answer["replacements"]), str(answer["sha256"]), int(answer["size"]))
@@ -265,13 +161,21 @@ class EmbeddedFiles(FilesBase):
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
         """See `AsyncFiles`."""
         target = self.at(path)
-        return _info((await self._ask({"op": "stat", "path": target, "follow": follow}, path=target))["stat"])
+        return _info((await self._agent.ask({"op": "stat", "path": target, "follow": follow}, path=target))["stat"])
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
         """See `AsyncFiles`."""
         target = self.at(path)
-        items, _ = await self._collect({"op": "list", "path": target}, path=target)
+        items, _ = await self._agent.collect({"op": "list", "path": target}, path=target)
         return [_info(item) for item in items]
+
+    async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
+        """See `FilesBase`."""
+        target = self.at(path)
+        batches = self._agent.batches({"op": "list", "path": target, "depth": depth}, path=target)
+        async with contextlib.aclosing(batches):
+            async for items, _ in batches:
+                yield [_info(item) for item in items]
 
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
@@ -281,8 +185,24 @@ class EmbeddedFiles(FilesBase):
         if pattern.startswith("/"):
             root, pattern = _split_pattern(pattern)
         message = {"op": "glob", "path": root, "pattern": pattern, "hidden": hidden, "limit": limit}
-        items, last = await self._collect(message, path=root)
+        items, last = await self._agent.collect(message, path=root)
         return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
+
+    async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
+        """See `FilesBase`."""
+        root = self.at(path)
+        message = {"op": "glob", "path": root, "pattern": pattern, "hidden": True, "limit": limit}
+        async with contextlib.aclosing(self._agent.batches(message, path=root)) as batches:
+            async for items, _ in batches:
+                yield [_info(item) for item in items]
+
+    async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
+        """See `FilesBase`."""
+        root = self.at(path)
+        message = {"op": "grep", "path": root, "pattern": text, "fixed": True, "hidden": True, "limit": limit}
+        async with contextlib.aclosing(self._agent.batches(message, path=root)) as batches:
+            async for items, _ in batches:
+                yield [_match(item) for item in items]
 
     async def grep(
         self,
@@ -294,6 +214,7 @@ class EmbeddedFiles(FilesBase):
         fixed: bool = False,
         hidden: bool = False,
         limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
     ) -> GrepResult:
         """See `AsyncFiles`."""
         root = self.at(path)
@@ -307,9 +228,14 @@ class EmbeddedFiles(FilesBase):
             "hidden": hidden,
             "limit": limit,
         }
-        items, last = await self._collect(message, path=root)
-        matches = tuple(GrepMatch(str(item["path"]), int(item["line"]), str(item["text"])) for item in items)
-        return GrepResult(matches, bool(last["truncated"]), _texts(last["unreadable"]))
+        # There may be more of them than a message takes.
+        names = "\0".join(without).encode("utf-8", "surrogateescape")
+        carriers = (wire.memory_file(names),) if names else ()
+        try:
+            items, last = await self._agent.collect(message, carriers, path=root)
+        finally:
+            wire.close_all(carriers)
+        return GrepResult(tuple(_match(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def replace(
         self,
@@ -335,7 +261,7 @@ class EmbeddedFiles(FilesBase):
             "hidden": hidden,
         }
         try:
-            items, last = await self._collect(message, (carrier,), path=root)
+            items, last = await self._agent.collect(message, (carrier,), path=root)
         finally:
             os.close(carrier)
         return ReplaceResult({str(i["path"]): int(i["replacements"]) for i in items}, _texts(last["unreadable"]))
@@ -345,7 +271,7 @@ class EmbeddedFiles(FilesBase):
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
         """See `AsyncFiles`."""
         message = {"op": "move", "source": self.at(source), "target": self.at(target), "overwrite": overwrite}
-        await self._ask(message, path=self.at(source))
+        await self._agent.ask(message, path=self.at(source))
 
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """See `AsyncFiles`."""
@@ -353,7 +279,7 @@ class EmbeddedFiles(FilesBase):
         if target == "/":
             raise SandboxFileError("the root can't be removed", path=target, op="remove")
         try:
-            await self._ask({"op": "remove", "path": target, "recursive": recursive}, path=target)
+            await self._agent.ask({"op": "remove", "path": target, "recursive": recursive}, path=target)
         except SandboxFileNotFoundError:
             if not missing_ok:
                 raise
@@ -363,15 +289,15 @@ class EmbeddedFiles(FilesBase):
         message = {"op": "mkdir", "path": self.at(path), "parents": parents}
         if mode is not None:
             message["mode"] = mode
-        await self._ask(message, path=self.at(path))
+        await self._agent.ask(message, path=self.at(path))
 
     async def symlink(self, path: PathLike, target: str) -> None:
         """See `AsyncFiles`."""
-        await self._ask({"op": "link", "path": self.at(path), "target": target}, path=self.at(path))
+        await self._agent.ask({"op": "link", "path": self.at(path), "target": target}, path=self.at(path))
 
     async def chmod(self, path: PathLike, mode: int) -> None:
         """See `AsyncFiles`."""
-        await self._ask({"op": "chmod", "path": self.at(path), "mode": mode}, path=self.at(path))
+        await self._agent.ask({"op": "chmod", "path": self.at(path), "mode": mode}, path=self.at(path))
 
     # Streams.
 
@@ -379,11 +305,11 @@ class EmbeddedFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self.at(path)
         message = {"op": "watch", "path": target, "recursive": recursive}
-        async with self._talking(message, path=target) as sock:
+        async with self._agent.talking(message, path=target) as sock:
             while True:
                 part, descriptors = await exchange.receive(sock)
                 wire.close_all(descriptors)
-                self._check(part, target, "watch")
+                self._agent.check(part, target, "watch")
                 for item in part.get("items", ()):
                     yield WatchEvent(str(item["path"]), item["kind"], bool(item["folder"]))
 
@@ -393,13 +319,13 @@ class EmbeddedFiles(FilesBase):
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
         with closing_descriptors(reader, writer) as close:
-            async with self._talking({"op": "pack", "path": target}, (writer,), path=target) as sock:
+            async with self._agent.talking({"op": "pack", "path": target}, (writer,), path=target) as sock:
                 close(writer)
                 while chunk := await exchange.read_pipe(reader, CHUNK_BYTES):
                     yield chunk
                 message, descriptors = await exchange.receive(sock)
                 wire.close_all(descriptors)
-        self._check(message, target, "pack")
+        self._agent.check(message, target, "pack")
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
         """See `AsyncFiles`."""
@@ -407,7 +333,7 @@ class EmbeddedFiles(FilesBase):
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writer, False)
         with closing_descriptors(reader, writer) as close:
-            async with self._talking({"op": "unpack", "path": target}, (reader,), path=target) as sock:
+            async with self._agent.talking({"op": "unpack", "path": target}, (reader,), path=target) as sock:
                 close(reader)
                 try:
                     async for chunk in archive:
@@ -417,7 +343,7 @@ class EmbeddedFiles(FilesBase):
                 close(writer)
                 message, descriptors = await exchange.receive(sock)
                 wire.close_all(descriptors)
-        return int(self._check(message, target, "unpack")["count"])
+        return int(self._agent.check(message, target, "unpack")["count"])
 
 
 @contextlib.contextmanager
@@ -444,12 +370,6 @@ def _split_pattern(pattern: str) -> tuple[SandboxPath, str]:
     return SandboxPath("/" + "/".join(fixed)), "/".join(parts)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
 def _info(item: dict[str, Any]) -> FileInfo:
     kind: FileKind = item["kind"] if item["kind"] in get_args(FileKind) else "other"
     target = item.get("target")
@@ -462,7 +382,12 @@ def _info(item: dict[str, Any]) -> FileInfo:
         uid=int(item["uid"]),
         gid=int(item["gid"]),
         target=str(target) if target is not None else None,
+        file_id=str(item["id"])[:100],
     )
+
+
+def _match(item: dict[str, Any]) -> GrepMatch:
+    return GrepMatch(str(item["path"]), int(item["line"]), str(item["text"]))
 
 
 def _texts(items: Sequence[object]) -> tuple[str, ...]:

@@ -47,6 +47,10 @@ class KeeperGrip:
         """See `Grip`."""
         return ask(self._socket, message, ())
 
+    async def ask(self, message: wire.Message) -> socket.socket:
+        """See `Grip`."""
+        return await exchange.ask(self._socket, message)
+
     def fileno(self) -> int:
         """Of the socket to the keeper. It can be read from when the keeper has gone, and at no other time."""
         return self._socket.fileno()
@@ -186,7 +190,7 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
     try:
         with mapped(sandbox_id=found.sandbox_id, op="connect"):
             grip = KeeperGrip(data_folder, found.sandbox_id)
-            reply = grip.request({"op": "control"})
+            reply = await grip.ask({"op": "control"})
             try:
                 answer, descriptors = await exchange.receive(reply)
             finally:

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from corral.backends.embedded import exchange
 from corral.backends.embedded.seam import mapped
+from corral.docstrings import Documented
 from corral.engine import sweep, wire
 from corral.engine.client import check
 from corral.engine.errors import EngineError, GoneError, RefusedError
 from corral.engine.layers import LayerStore, process_mark
 from corral.engine.state import DataFolder, read_state
 from corral.errors import SandboxStoppedError
+from corral.powers import POWERS
 from corral.spec import Resources, Spec, check_name
 
 if TYPE_CHECKING:
     from corral.backends.embedded.sandbox import EmbeddedSandbox
 
 
-class SandboxPowers:
+class SandboxPowers(Documented, promises=POWERS):
     """A sandbox's side. See `corral.powers`: CanSnapshot, CanFork, CanStop, CanPause, CanResize."""
 
     _id: str
@@ -96,7 +98,7 @@ class SandboxPowers:
     ) -> wire.Message:
         self._ensure_open()
         with mapped(sandbox_id=self._id, op=operation), self._noticing_stop(operation):
-            return check(await exchange.answer(self._grip.request({"op": operation, **message}), lost=lost))
+            return check(await exchange.answer(await self._grip.ask({"op": operation, **message}), lost=lost))
 
     @contextlib.contextmanager
     def _noticing_stop(self, operation: str) -> Iterator[None]:

@@ -19,7 +19,6 @@ from corral.backends.embedded.pump import Pump, get_pump
 from corral.backends.embedded.seam import exec_error
 from corral.command import SpawnRequest
 from corral.engine import wire
-from corral.engine.client import ask
 from corral.engine.errors import GoneError, ProtocolError
 from corral.engine.pipes import READ_BYTES, OutputReading, Turn, waiting_bytes
 from corral.errors import EngineFaultError, ExecError, SandboxGoneError
@@ -304,7 +303,7 @@ class EmbeddedProcess(ProcessBase):
             return
         with contextlib.suppress(GoneError, TimeoutError):
             async with asyncio.timeout(_REST_SECONDS):  # an init that does not answer does not keep us waiting
-                await exchange.answer(ask(self._control, {"op": "end_rest", "tree": self._tree}, ()))
+                await exchange.answer(await exchange.ask(self._control, {"op": "end_rest", "tree": self._tree}))
 
     def _tell(self, message: wire.Message) -> None:
         if self._channel is not None:
@@ -332,10 +331,10 @@ async def spawn(
     )
     channel: socket.socket | None = None
     try:
-        channel = ask(control, describe(request, uid, gid), tuple(theirs))
-        wire.close_all(theirs)
-        theirs = []
         async with asyncio.timeout(_START_SECONDS):
+            channel = await exchange.ask(control, describe(request, uid, gid), tuple(theirs))
+            wire.close_all(theirs)
+            theirs = []
             started, descriptors = await exchange.receive(channel)
         if "started" not in started:
             wire.close_all(descriptors)

@@ -41,6 +41,8 @@ class EngineReport:
     unified: str | None
     unified_controllers: tuple[str, ...]
     v1_controllers: tuple[str, ...]
+    uid_locks: bool = True
+    """As root: whether ranges of user ids are claimed by locks that only root can take."""
 
 
 def examine(data_folder: Path) -> EngineReport:
@@ -67,6 +69,7 @@ def examine(data_folder: Path) -> EngineReport:
         unified=str(hierarchy.unified) if hierarchy.unified else None,
         unified_controllers=tuple(sorted(hierarchy.unified_controllers)),
         v1_controllers=tuple(sorted(hierarchy.v1)),
+        uid_locks=bool(hello["uid_locks"]),
     )
 
 

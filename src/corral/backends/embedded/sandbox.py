@@ -22,7 +22,7 @@ from corral.backends.embedded.pump import get_pump
 from corral.backends.embedded.seam import mapped
 from corral.command import SpawnRequest
 from corral.engine import wire
-from corral.engine.client import LauncherClient, ask, check, receive_within
+from corral.engine.client import LauncherClient, check
 from corral.engine.errors import EngineError, GoneError
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.state import DataFolder
@@ -44,7 +44,10 @@ class Grip(Protocol):
     owned: bool
 
     def request(self, message: wire.Message) -> socket.socket:
-        """Ask the holder something about the sandbox."""
+        """Ask the holder something about the sandbox. Waits in the kernel while the holder is busy."""
+
+    async def ask(self, message: wire.Message) -> socket.socket:
+        """The same, in an event loop."""
 
     def close(self) -> None:
         """Let go."""
@@ -70,6 +73,10 @@ class OwnedGrip:
     def request(self, message: wire.Message) -> socket.socket:
         """See `Grip`."""
         return self._launcher.request({**message, "id": self._sandbox_id})
+
+    async def ask(self, message: wire.Message) -> socket.socket:
+        """See `Grip`."""
+        return await exchange.ask(self._launcher.peer, {**message, "id": self._sandbox_id})
 
     def close(self) -> None:
         """See `Grip`."""
@@ -200,14 +207,16 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
     async def _ping(self) -> None:
         """Raises: GoneError when there is no init any more."""
         with self._noticing_stop("ping"):
-            check(await exchange.answer(ask(self._control, {"op": "ping"}, ())))
+            check(await exchange.answer(await exchange.ask(self._control, {"op": "ping"})))
 
-    def _open_agent(self) -> socket.socket:
+    async def _open_agent(self) -> socket.socket:
         """A new file agent inside, behind a socket of its own."""
         ours, theirs = wire.make_pair()
         try:
-            with ask(self._control, {"op": "files"}, (theirs.fileno(),)) as answer:
-                check(receive_within(answer, _AGENT_SECONDS))
+            with await exchange.ask(self._control, {"op": "files"}, (theirs.fileno(),)) as answer:
+                message, descriptors = await exchange.receive_within(answer, _AGENT_SECONDS)
+            wire.close_all(descriptors)
+            check(message)
         except BaseException:
             ours.close()
             raise
@@ -248,7 +257,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         return True
 
     async def wait_until_gone(self) -> None:
-        """See `TellsEnd`. Of a detached one its keeper tells, which is the last to go; of an owned one its init."""
+        """Wait until the sandbox has ended. Of a detached one its keeper tells, the last to go; else its init."""
         self._ensure_open()
         # A descriptor of our own: another may close the handle before we hear that we are cancelled.
         descriptor = os.dup(self._grip.fileno() if isinstance(self._grip, HasSocket) else self._control.fileno())
@@ -262,15 +271,15 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         if self._closed:
             return
         with contextlib.suppress(GoneError):
-            await exchange.answer(self._grip.request({"op": "destroy"}))
+            await exchange.answer(await self._grip.ask({"op": "destroy"}))
         await self.aclose()
 
     async def usage(self) -> SandboxUsage:
         """See `AsyncSandbox`."""
         self._ensure_open()
         with mapped(sandbox_id=self._id, op="usage"), self._noticing_stop("usage"):
-            usage = check(await exchange.answer(self._grip.request({"op": "usage"})))["usage"]
-            inside = check(await exchange.answer(ask(self._control, {"op": "usage"}, ())))
+            usage = check(await exchange.answer(await self._grip.ask({"op": "usage"})))["usage"]
+            inside = check(await exchange.answer(await exchange.ask(self._control, {"op": "usage"})))
         # The host's counters where there are any; else what init could add up.
         counted = {**inside, **{name: value for name, value in usage.items() if value is not None}}
         return SandboxUsage(
@@ -293,7 +302,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             state: SandboxState = "paused" if self.is_paused else "running"
             return SandboxInfo(self._id, self._backend, self._spec.name, state, self._created, left, labels)
         with mapped(sandbox_id=self._id, op="info"), self._noticing_stop("info"):
-            answer = check(await exchange.answer(self._grip.request({"op": "info"})))
+            answer = check(await exchange.answer(await self._grip.ask({"op": "info"})))
         kept = answer["info"]
         state = "paused" if answer.get("paused") else "running"
         return SandboxInfo(
@@ -334,7 +343,8 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             "timeout": request.timeout,
         }
         with mapped(sandbox_id=self._id, op="start_kept"):
-            return int(check(await exchange.answer(self._grip.request({"op": "run", "program": program})))["number"])
+            answer = check(await exchange.answer(await self._grip.ask({"op": "run", "program": program})))
+            return int(answer["number"])
 
     async def start_recorded(
         self,
@@ -361,14 +371,14 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         check_name(name)
         if name in self._records:
             raise name_taken(name)
-        request = await self._start_request(
+        async with self._start_request(
             command, cwd=cwd, env=env, stdin=True, user=user, timeout=timeout, pty=pty, rows=rows, columns=columns
-        )
-        uid, gid = self._ids(request.user)
-        return await kept.start(
-            self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes, note=note,
-            sandbox_id=self._id,
-        )  # fmt: skip
+        ) as request:
+            uid, gid = self._ids(request.user)
+            return await kept.start(
+                self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes,
+                note=note, sandbox_id=self._id,
+            )  # fmt: skip
 
     async def find_recorded(self, name: str) -> Recorded:
         """See `CanRecord`."""
@@ -389,7 +399,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
 
     async def _ask_keeper(self, message: wire.Message) -> tuple[wire.Message, list[int]]:
         self._ensure_open()
-        reply = self._grip.request(message)
+        reply = await self._grip.ask(message)
         try:
             return await exchange.receive(reply)
         finally:
@@ -405,7 +415,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         info = keepers.describe(self._spec, name=name, lifetime_seconds=lifetime_seconds, env=self._env)
         with mapped(sandbox_id=self._id, op="detach"):
             async with keepers.claiming_name(self._data_folder, info["name"]):
-                check(await exchange.answer(self._grip.request({"op": "detach", "info": info})))
+                check(await exchange.answer(await self._grip.ask({"op": "detach", "info": info})))
             get_pump().cancel(self)
             get_pump().cancel(self._idle_key)  # its keeper looks at the clock from now on
             self._grip = await asyncio.to_thread(keepers.KeeperGrip, self._data_folder, self._id)

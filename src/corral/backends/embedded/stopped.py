@@ -66,13 +66,13 @@ class BackendPowers:
                     await asyncio.to_thread(self._launcher.start)
                 # If this is cancelled, `ours` is closed below: init sees its owner gone, and all lies there as before.
                 request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
-                answer = await exchange.answer(self._launcher.request(request, (theirs.fileno(),)))
+                answer = await exchange.answer(await exchange.ask(self._launcher.peer, request, (theirs.fileno(),)))
                 if answer.get("error") == "held":
                     raise GoneError("somebody else has it")
                 check(answer)
                 info = (read_state(found.folder) or found.state)["info"]
                 request = {"op": "detach", "id": found.sandbox_id, "info": info}
-                check(await exchange.answer(self._launcher.request(request)))
+                check(await exchange.answer(await exchange.ask(self._launcher.peer, request)))
         finally:
             ours.close()
             theirs.close()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import errno
 import posixpath
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator, Sequence
 
 from corral.backends.memory import archive as archives
 from corral.backends.memory import search
@@ -133,11 +133,14 @@ class MemoryFiles(FilesBase):
         fixed: bool = False,
         hidden: bool = False,
         limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
     ) -> GrepResult:
         """See `AsyncFiles`."""
         root, wanted = self.at(path), compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         with self._acting(root, "grep") as tree:
-            return search.grep(tree, root, wanted, include=include, hidden=hidden, limit=limit)
+            return search.grep(
+                tree, root, wanted, include=include, hidden=hidden, limit=limit, without=frozenset(without)
+            )
 
     async def replace(
         self,

@@ -29,11 +29,20 @@ def glob(tree: Tree, root: str, pattern: str, *, hidden: bool, limit: int) -> Gl
 
 
 def grep(
-    tree: Tree, root: str, wanted: re.Pattern[bytes], *, include: str | None, hidden: bool, limit: int
+    tree: Tree,
+    root: str,
+    wanted: re.Pattern[bytes],
+    *,
+    include: str | None,
+    hidden: bool,
+    limit: int,
+    without: frozenset[str] = frozenset(),
 ) -> GrepResult:
     """See `AsyncFiles.grep`."""
     unreadable, found = list[str](), list[GrepMatch]()
     for at, node in _text_files(tree, root, include=include, hidden=hidden, unreadable=unreadable):
+        if at in without:
+            continue
         for number, line in enumerate(_lines(node.data), start=1):
             if wanted.search(line):
                 if len(found) >= limit:

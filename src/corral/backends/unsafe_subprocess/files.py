@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -222,14 +222,18 @@ class HostFiles(FilesBase):
         fixed: bool = False,
         hidden: bool = False,
         limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
     ) -> GrepResult:
         """See `AsyncFiles`."""
         root, wanted = self._begin(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
+        skipped = frozenset(without)
 
         def work(stop: tree.Stop) -> GrepResult:
             found: list[GrepMatch] = []
             unreadable: list[str] = []
             for entry, content in _texts(root, include, unreadable, stop, hidden=hidden):
+                if entry in skipped:
+                    continue
                 for number, text in patterns.find_lines(content, wanted):
                     if len(found) >= limit:
                         return GrepResult(tuple(found), truncated=True, unreadable=_some(unreadable))

@@ -45,7 +45,15 @@ def describe(path: str, info: os.stat_result) -> FileInfo:
             target = os.readlink(path)
     kind = _KINDS.get(stat.S_IFMT(info.st_mode), "other")
     return FileInfo(
-        path, kind, info.st_size, stat.S_IMODE(info.st_mode), info.st_mtime, info.st_uid, info.st_gid, target
+        path,
+        kind,
+        info.st_size,
+        stat.S_IMODE(info.st_mode),
+        info.st_mtime,
+        info.st_uid,
+        info.st_gid,
+        target,
+        f"{info.st_dev}:{info.st_ino}",
     )
 
 

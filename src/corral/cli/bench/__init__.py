@@ -9,13 +9,17 @@ from typing import Any
 import click
 
 import corral
+from corral.cli.bench.attacks import ATTACKS
 from corral.cli.bench.contest import Row, hold_contest
 from corral.cli.bench.figure import Figure, measure_figures
 from corral.cli.bench.peer import Peer, find_peers
-from corral.cli.display import Alignment, Progress, paint, plain, show_seconds, table
+from corral.cli.display import Alignment, Progress, Style, paint, plain, show_seconds, show_size, table
 from corral.cli.loop import run_async
 from corral.cli.options import json_option
 from corral.cli.run import to_json
+
+_QUICK_SCALE = 0.05
+"""How much of each attack `--quick` makes."""
 
 
 @click.command()
@@ -37,10 +41,14 @@ from corral.cli.run import to_json
               help="With --forge: how long each of them sleeps.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
               help="With --forge: how many run at once.")  # fmt: skip
+@click.option("--tenants", "of_tenants", is_flag=True,
+              help="Attack `corral serve` with one key, and measure how long a second one waits.")  # fmt: skip
+@click.option("--attack", "attacks", multiple=True, type=click.Choice(tuple(ATTACKS)),
+              help="With --tenants: only this one; may be given several times.")  # fmt: skip
 @json_option
 def bench(
     runs: int, rounds: int, quick: bool, of_server: bool, restart: int, of_forge: bool, candidates: int,
-    seconds: float, jobs: int, as_json: bool,
+    seconds: float, jobs: int, of_tenants: bool, attacks: tuple[str, ...], as_json: bool,
 ) -> int:  # fmt: skip
     """Measure this machine: sandboxes beside plain subprocesses, and beside bubblewrap and Docker where they are.
 
@@ -51,11 +59,14 @@ def bench(
     corral bench --runs 100 --json
     corral bench --server --restart 200
     corral bench --forge --candidates 200 --jobs 2
+    corral bench --tenants
     """
     if quick:
         runs, rounds, restart, candidates = min(runs, 5), min(rounds, 20), min(restart, 20), min(candidates, 20)
-    if of_server and of_forge:
-        raise click.UsageError("--server and --forge are two measurements: give one of them")
+    if of_server + of_forge + of_tenants > 1:
+        raise click.UsageError("--server, --forge and --tenants are different measurements: give one of them")
+    if of_tenants:
+        return _bench_tenants(attacks, scale=_QUICK_SCALE if quick else 1.0, as_json=as_json)
     if of_forge:
         return _bench_forge(candidates=candidates, seconds=seconds, jobs=jobs, as_json=as_json)
     if of_server:
@@ -105,6 +116,44 @@ def _bench_server(*, runs: int, restart: int, as_json: bool) -> int:
     if restart:
         click.echo(paint("  ready again: from the start of the process until it listens", "dim"))
     return 0
+
+
+def _bench_tenants(attacks: tuple[str, ...], *, scale: float, as_json: bool) -> int:
+    from corral.cli.serve import need_server
+
+    need_server()
+    from corral.cli.bench import tenants
+
+    progress = Progress()
+    try:
+        endured = run_async(tenants.measure(names=attacks, scale=scale, tell=progress.show))
+    finally:
+        progress.clear()
+    if as_json:
+        told = [{**asdict(each), "good": each.good} for each in endured]
+        click.echo(to_json({**_about(1), "scale": scale, "attacks": told}))
+    else:
+        click.echo(paint("While one tenant attacks, a second one makes cheap calls", "bold"))
+        headers = ["", "longest wait", "the server grew", "took", "answers"]
+        lines = [
+            [
+                each.what,
+                paint(show_seconds(each.longest_wait_seconds), _good(each.longest_wait_seconds, tenants.WAIT_SECONDS)),
+                paint(show_size(each.grown_bytes), _good(each.grown_bytes, tenants.GROWTH_BYTES)),
+                show_seconds(each.seconds),
+                " ".join(f"{status}×{count}" for status, count in each.answers.items())
+                + (f"; {each.failed} of the second tenant's calls failed" if each.failed else ""),
+            ]
+            for each in endured
+        ]
+        click.echo("\n".join(table(lines, headers=headers, align=["left", "right", "right", "right"], indent=2)))
+        aims = f"at most {show_seconds(tenants.WAIT_SECONDS)} and {show_size(tenants.GROWTH_BYTES)}"
+        click.echo(paint(f"  aim, on an idle machine: {aims}; an answer of 0 is a connection that was cut", "dim"))
+    return 0 if all(each.good for each in endured) else 1
+
+
+def _good(value: float, most: float) -> Style:
+    return "green" if value <= most else "red"
 
 
 def _bench_forge(*, candidates: int, seconds: float, jobs: int, as_json: bool) -> int:

@@ -64,10 +64,23 @@ class OwnServer:
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory that its process has ever held."""
+        """The most memory that its process has held, ever or since `forget_peak`."""
+        return self._memory("VmHWM")
+
+    @property
+    def now_bytes(self) -> int:
+        """What its process holds now."""
+        return self._memory("VmRSS")
+
+    def forget_peak(self) -> None:
+        """Measure the peak from here on."""
+        assert self._process is not None, "started"
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5", encoding="ascii")
+
+    def _memory(self, field: str) -> int:
         assert self._process is not None, "started"
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii", errors="replace")
-        (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+        (line,) = (line for line in status.splitlines() if line.startswith(field))
         return int(line.split()[1]) * 1024
 
     async def end(self, number: int) -> None:

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import statistics
-import tempfile
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 from corral.cli.bench.constant import ORIGIN
 from corral.cli.bench.contest import Tell
 from corral.cli.bench.figure import Figure
+from corral.cli.bench.folder import make_folder, remove_folder
 from corral.cli.bench.peer import SNIPPET
 from corral.cli.bench.served import OwnServer, constant_server, own_server
 from corral.cli.display import show_seconds, show_size
@@ -33,7 +33,6 @@ from corral.spec import Resources, Spec
 
 _TRANSFER_BYTES = 200 * 1000 * 1000
 _AT_ONCE = 8
-_REMOVALS = 20
 _COMMAND = "true"
 
 Work = Callable[[], Awaitable[Any]]
@@ -55,13 +54,6 @@ class Call:
         return (self.ours - self.engine) / self.constant
 
 
-def _make_folder() -> Path:
-    """With a data folder in it, whose path must not have a link: TMPDIR may be one."""
-    folder = Path(tempfile.mkdtemp(prefix="corral-bench-")).resolve()
-    (folder / "data").mkdir(mode=0o700)
-    return folder
-
-
 async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], list[Figure]]:
     """Raises: BackendUnavailableError without the SDK; as opening a sandbox does."""
     if importlib.util.find_spec("daytona") is None:
@@ -70,7 +62,7 @@ async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], l
             op="bench",
             hint="pip install daytona, into the environment that has Corral",
         )
-    folder = _make_folder()
+    folder = make_folder()
     try:
         tell("starting a server …")
         async with own_server(folder / "data") as server:
@@ -80,20 +72,8 @@ async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], l
                 figures += await _measure_restart(server, count=restart, tell=tell)
             tell("ending the sandboxes …")
     finally:
-        await asyncio.to_thread(_remove, folder)
+        await asyncio.to_thread(remove_folder, folder)
     return calls, figures
-
-
-def _remove(folder: Path) -> None:
-    """Keepers put their folders away when the server has gone already: what comes up meanwhile is met again."""
-    for _ in range(_REMOVALS):
-        try:
-            shutil.rmtree(folder)
-        except FileNotFoundError:
-            return
-        except OSError:
-            time.sleep(0.5)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _client(url: str, key: str) -> Any:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
     from corral.forge.runfolder import Run
 
 _MAX_DIFFERENCES = 30
+_LEADS_ON = """\
+<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>Corral</title>
+<meta http-equiv="refresh" content="0;url={url}"><p><a href="{url}">The live page</a></p>
+"""
 _MAX_VALUE_CHARACTERS = 60
 
 _artifacts = click.option(
@@ -178,6 +186,22 @@ def _value(value: object) -> str:
     return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[:_MAX_VALUE_CHARACTERS]}…"
 
 
+@contextlib.contextmanager
+def _opened(url: str) -> Iterator[None]:
+    """The browser shows it. Every user of the machine can read what a program is started with, so the browser is given
+    a file that leads there, which is this user's alone."""
+    import tempfile
+    import webbrowser
+
+    with tempfile.TemporaryDirectory(prefix="corral-watch-") as folder:  # of mode 0700
+        page = Path(folder) / "open.html"
+        descriptor = os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(_LEADS_ON.format(url=url))
+        threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()  # some wait for its end
+        yield
+
+
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=options.complete_file)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: any that is free.")
@@ -193,11 +217,8 @@ def watch(run: str | None, port: int, open_page: bool, artifacts: Path) -> int:
     async def work() -> None:
         async with WatchServer(found.path, port=port) as server:
             click.echo(f"{found.run_id}: {server.url}")
-            if open_page:
-                import webbrowser
-
-                await asyncio.to_thread(webbrowser.open, server.url)
-            await asyncio.get_running_loop().create_future()
+            with _opened(server.url) if open_page else contextlib.nullcontext():
+                await asyncio.get_running_loop().create_future()
 
     try:
         run_async(work())

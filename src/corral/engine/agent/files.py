@@ -85,6 +85,7 @@ def describe(path: str, info: os.stat_result) -> dict[str, Any]:
         "uid": info.st_uid,
         "gid": info.st_gid,
         "target": target,
+        "id": f"{info.st_dev}:{info.st_ino}",
     }
 
 

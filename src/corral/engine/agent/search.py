@@ -18,13 +18,29 @@ _NEVER_SEARCHED = frozenset(("/proc", "/sys", "/dev"))
 
 
 def list_folder(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
-    """The entries of one folder, by name."""
-    path = message["path"]
-    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-        with contextlib.suppress(FileNotFoundError):  # it vanished meanwhile: then it is not listed
-            reply.add(describe(entry.path, entry.stat(follow_symlinks=False)), size=200 + len(entry.path) * 6)
+    """The entries of a folder by name, each folder before its own entries, down to a depth."""
+    depth = message.get("depth", 1)
+    above = [_entries(message["path"])]
+    while above:
+        entry = next(above[-1], None)
+        if entry is None:
+            above.pop()
+            continue
+        try:
+            info = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # it vanished meanwhile: then it is not listed
+        reply.add(describe(entry.path, info), size=200 + len(entry.path) * 6)
+        if len(above) < depth and stat.S_ISDIR(info.st_mode):
+            with contextlib.suppress(OSError):  # gone, or closed to us: the rest of the tree is still worth telling
+                above.append(_entries(entry.path))
     reply.flush()
     reply.send({})
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as scan:
+        return iter(sorted(scan, key=lambda entry: entry.name))
 
 
 def glob(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
@@ -52,8 +68,11 @@ def grep(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     pattern = _compile(message)
     include = compile_glob(message["include"]) if message.get("include") else None
     errors: list[str] = []
+    without = _read_names(descriptors[0]) if descriptors else frozenset()
     found, truncated = 0, False
     for path in _files(root, include, errors, hidden=message.get("hidden", False)):
+        if path in without:
+            continue
         for number, line in _matching_lines(path, pattern, errors):
             if found >= limit:
                 truncated = True
@@ -65,6 +84,11 @@ def grep(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
             break
     reply.flush()
     reply.send({"truncated": truncated, "unreadable": errors[:50]})
+
+
+def _read_names(descriptor: int) -> frozenset[str]:
+    names = read_all(descriptor, limit=MAX_EDIT_BYTES)
+    return frozenset(names.decode("utf-8", "surrogateescape").split("\0"))
 
 
 def replace(message: wire.Message, descriptors: list[int], reply: Reply) -> None:

@@ -36,6 +36,9 @@ _HERE = "corral.forge.watch"
 _SHARED = "corral.forge.pages"
 _ADDRESS = "127.0.0.1"
 _MAX_CLIENTS = 64
+"""Of those who know the secret, at once."""
+_MAX_STRANGERS = 128
+"""Of those who have not shown it yet. They never keep out who knows it: the one who came first goes first."""
 _SLOW_SECONDS = 30.0
 """A client that takes nothing for so long is let go."""
 _ALIVE_SECONDS = 15.0
@@ -74,6 +77,8 @@ class WatchServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tail: asyncio.Task[None] | None = None
         self._clients: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._known = 0
         self._looks = 0
 
     @property
@@ -139,16 +144,20 @@ class WatchServer:
 
     def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Tasks of our own: closing ends them, and none is ever lost.
+        if len(self._strangers) >= _MAX_STRANGERS:
+            self._strangers.pop(next(iter(self._strangers))).transport.abort()  # the oldest; its task ends by that
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._clients.add(task)
-        task.add_done_callback(self._clients.discard)
+        self._strangers[task] = writer
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._clients.discard(task)
+        self._strangers.pop(task, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(high=_BUFFER_BYTES)
         try:
-            if len(self._clients) > 2 * _MAX_CLIENTS:
-                writer.transport.abort()
-                return
             await self._answer(reader, writer)
         except BadRequestError as error:
             with contextlib.suppress(OSError, TimeoutError):
@@ -164,8 +173,6 @@ class WatchServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await read_request(reader)
-        if len(self._clients) > _MAX_CLIENTS:
-            raise BadRequestError(503, "too many at once")
         if request.headers.get("host") not in {f"{_ADDRESS}:{self._port}", f"localhost:{self._port}"}:
             raise BadRequestError(403, "not under this name")
         if request.method != "GET":
@@ -173,7 +180,15 @@ class WatchServer:
         _, token, *rest = request.path.split("/", 2)
         if not rest or not hmac.compare_digest(token.encode(), self._token.encode()):
             raise BadRequestError(404, "nothing here: the address needs its secret")
-        await self._find(rest[0])(request, writer)
+        if self._known >= _MAX_CLIENTS:
+            raise BadRequestError(503, "too many at once")
+        if (task := asyncio.current_task()) is not None:
+            self._strangers.pop(task, None)
+        self._known += 1
+        try:
+            await self._find(rest[0])(request, writer)
+        finally:
+            self._known -= 1
 
     def _find(self, name: str) -> Callable[[Request, asyncio.StreamWriter], Awaitable[None]]:
         if name in _PAGES:

@@ -163,6 +163,30 @@ socket.send_fds(ours, [b"x"], [0])
 """,
 )  # fmt: skip
 
+HIDDEN_IN_FLIGHT = Probe(
+    "hide-descriptors-in-flight-in-sockets-in-flight", "resources", "neighbour_dos",
+    "a user id of its own as root; else, while the user is short of them, whoever holds a few is ended after a while",
+    """
+descriptor = os.open("/dev/null", os.O_RDONLY)
+outer, queue = socket.socketpair()
+sent, why = 0, "the goal"
+try:
+    for _ in range(9):
+        ours, theirs = socket.socketpair()
+        socket.send_fds(outer, [b"x"], [theirs.fileno()])
+        theirs.close()
+        socket.send_fds(ours, [b"x"], [descriptor] * 120)
+        ours.close()
+        sent += 121
+except OSError as error:
+    why = name_of(error.errno)
+time.sleep(3.5)
+hold()
+held(f"{sent}, then {why}")
+""",
+    timeout=20, expect=expect_stopped_or_killed, neighbour_code=IN_FLIGHT.neighbour_code,
+)  # fmt: skip
+
 PIPE_PAGES = Probe(
     "shrink-everybodys-pipes", "resources", "neighbour_dos",
     "a user id of its own as root; else init looks whether new pipes are small, and ends what has too many",
@@ -195,5 +219,5 @@ if size < 65536:
 
 PROBES = (
     ASYNCHRONOUS_IO, LOCKS, LOCKS_OF_MANY, HIDDEN_LOCKS, SOCKET_FILTERS, FLOW_LABELS, DEVICES, MASKS, IN_FLIGHT,
-    PIPE_PAGES,
+    HIDDEN_IN_FLIGHT, PIPE_PAGES,
 )  # fmt: skip

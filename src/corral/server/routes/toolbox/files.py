@@ -2,52 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar, cast
+
 from corral.errors import (
     CapabilityError,
     EditError,
     InvalidCommandError,
     SandboxFileError,
-    SandboxFileNotFoundError,
-    SandboxNotFolderError,
-    SandboxPermissionError,
 )
+from corral.files import FilesBase
 from corral.paths import SandboxPath
-from corral.results import FileInfo
+from corral.results import FileInfo, GrepMatch
+from corral.server.answers import ManyItems
 from corral.server.faults import Fault, bad_request
 from corral.server.routes.toolbox.given import denied, parse_mode, parse_path
-from corral.server.routes.toolbox.owners import describe_all
+from corral.server.routes.toolbox.owners import Owners, describe_all
 from corral.server.routing import Call, Table
 from corral.server.services import Held
 from corral.server.wire import toolbox as wire
 
 TABLE = Table("toolbox")
 
-_MAX_LISTED = 100_000
 _MAX_FOUND = 100_000
 _CHOWN_SECONDS = 30
 
+Found = TypeVar("Found")
 
-@TABLE.add("GET", "/files", scope="run", query=wire.ListQuery, answers={200: list[wire.FileInfo]})
-async def list_files(call: Call) -> list[wire.FileInfo]:
+
+@TABLE.add("GET", "/files", scope="run", query=wire.ListQuery, streams=True, answers={200: list[wire.FileInfo]})
+async def list_files(call: Call) -> ManyItems:
     """The entries of a folder, and, down to a depth, of the folders in it."""
-    files = call.sandbox.box.files
-    found: list[FileInfo] = list(await files.list(parse_path(call.sandbox, call.query.path)))
-    level = [info.path for info in found if info.is_folder]
-    for _ in range(call.query.depth - 1):
-        below: list[FileInfo] = []
-        for folder in level:
-            try:
-                below += await files.list(folder)
-            except (SandboxFileNotFoundError, SandboxNotFolderError, SandboxPermissionError):
-                continue  # gone meanwhile, or closed to us: the rest of the tree is still worth telling
-            if len(found) + len(below) > _MAX_LISTED:
-                raise bad_request(f"there are more than {_MAX_LISTED} files; ask for fewer levels")
-        found += below
-        level = [info.path for info in below if info.is_folder]
-        if not level:
-            break
-    found.sort(key=lambda info: info.path.split("/"))
-    return await describe_all(files, found)
+    path, owners = parse_path(call.sandbox, call.query.path), Owners(call.sandbox.box.files)
+    found = _files(call.sandbox).list_batches(path, depth=call.query.depth)
+    return ManyItems(_each(found, owners.describe))
+
+
+def _files(held: Held) -> FilesBase:
+    return cast("FilesBase", held.box.files)  # the files of every sandbox that is built on SandboxBase
+
+
+async def _each(
+    batches: AsyncIterator[Sequence[Found]], tell: Callable[[Sequence[Found]], Awaitable[list[Any]]]
+) -> AsyncIterator[list[Any]]:
+    """Batches as the wire tells them. Closed with whoever reads them, and so is what looks for them inside."""
+    async with contextlib.aclosing(batches):  # type: ignore[type-var]  # an async generator, whatever it says
+        async for batch in batches:
+            yield await tell(batch)
 
 
 @TABLE.add("GET", "/files/info", scope="run", query=wire.PathQuery, answers={200: wire.FileInfo})
@@ -91,26 +93,36 @@ async def move_file(call: Call) -> None:
     await call.sandbox.box.files.move(source, target, overwrite=False)
 
 
-@TABLE.add("GET", "/files/find", scope="run", query=wire.FindQuery, answers={200: list[wire.Match]})
-async def find_in_files(call: Call) -> list[wire.Match]:
+@TABLE.add("GET", "/files/find", scope="run", query=wire.FindQuery, streams=True, answers={200: list[wire.Match]})
+async def find_in_files(call: Call) -> ManyItems:
     """Lines of text files that have a plain text in them."""
     root = parse_path(call.sandbox, call.query.path)
-    found = await call.sandbox.box.files.grep(call.query.pattern, path=root, fixed=True, hidden=True, limit=_MAX_FOUND)
-    return [
-        wire.Match(file=_as_asked(call.query.path, root, match.path), line=match.line, content=match.text)
-        for match in found.matches
-    ]
+
+    async def tell(matches: Sequence[GrepMatch]) -> list[wire.Match]:
+        return [
+            wire.Match(file=_as_asked(call.query.path, root, match.path), line=match.line, content=match.text)
+            for match in matches
+        ]
+
+    found = _files(call.sandbox).grep_batches(call.query.pattern, path=root, limit=_MAX_FOUND)
+    return ManyItems(_each(found, tell))
 
 
-@TABLE.add("GET", "/files/search", scope="run", query=wire.FindQuery, answers={200: wire.SearchFilesResponse})
-async def search_files(call: Call) -> wire.SearchFilesResponse:
+@TABLE.add(
+    "GET", "/files/search", scope="run", query=wire.FindQuery, streams=True, answers={200: wire.SearchFilesResponse}
+)
+async def search_files(call: Call) -> ManyItems:
     """Files and folders of a tree whose names match a glob."""
     root = parse_path(call.sandbox, call.query.path)
     pattern = call.query.pattern.strip("/")
     if not pattern:
         raise bad_request("the pattern is empty")
-    found = await call.sandbox.box.files.glob(f"**/{pattern}", path=root, limit=_MAX_FOUND)
-    return wire.SearchFilesResponse(files=[_as_asked(call.query.path, root, path) for path in found.paths])
+
+    async def tell(infos: Sequence[FileInfo]) -> list[str]:
+        return [_as_asked(call.query.path, root, info.path) for info in infos]
+
+    found = _files(call.sandbox).glob_batches(f"**/{pattern}", path=root, limit=_MAX_FOUND)
+    return ManyItems(_each(found, tell), around=(b'{"files":[', b"]}"))
 
 
 def _as_asked(asked: str, root: SandboxPath, found: str) -> str:
@@ -122,7 +134,14 @@ def _as_asked(asked: str, root: SandboxPath, found: str) -> str:
     return below or base if base in ("", ".") else f"{base}/{below}" if below else base
 
 
-@TABLE.add("POST", "/files/replace", scope="run", body=wire.ReplaceRequest, answers={200: list[wire.ReplaceResult]})
+@TABLE.add(
+    "POST",
+    "/files/replace",
+    scope="run",
+    body=wire.ReplaceRequest,
+    large_body=True,
+    answers={200: list[wire.ReplaceResult]},
+)
 async def replace_in_files(call: Call) -> list[wire.ReplaceResult]:
     """Replace a plain text in files, each atomically; one that has it not is left alone."""
     results = []

@@ -11,6 +11,7 @@ Three things keep them where the caller wants them:
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -183,8 +184,11 @@ def seal_variables(login: Login, env: Mapping[str, str], *, bundle: str | None) 
         "GIT_ALLOW_PROTOCOL": scheme,
         "GIT_NO_LAZY_FETCH": "1",
     }
-    if scheme == "https" and bundle is not None and "GIT_SSL_CAINFO" not in env:
-        sealed["GIT_SSL_CAINFO"] = bundle
+    trusted = env.get("GIT_SSL_CAINFO") or bundle
+    if scheme == "https" and trusted is not None:
+        # Both: a certificate is good if either has it, and a repository can name either.
+        folder = env.get("GIT_SSL_CAPATH") or posixpath.dirname(trusted)
+        sealed |= {"GIT_SSL_CAINFO": trusted, "GIT_SSL_CAPATH": folder}
     return sealed
 
 

@@ -21,12 +21,14 @@ from corral.server.routes.toolbox.git_login import (
     seal_settings,
     seal_variables,
 )
-from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_path, program_user
+from corral.server.routes.toolbox.given import environment, parse_path, program_user
 from corral.server.services import Held
 
 _GIT_SECONDS = 3600
 """Nobody waits longer; a client that goes away ends it sooner."""
 _MAX_TOLD = 2000
+_OUTPUT_BYTES = 1024 * 1024
+"""It is parsed and told as a whole, so it is bounded by what others may have to wait for."""
 _SECRET_IN_URL = re.compile(r"://[^/@\s]+@")
 
 # Looked through from the top. The texts are git's own, in the C locale.
@@ -135,7 +137,7 @@ class Git:
                 stdin=stdin if stdin is not None else "",
                 user=program_user(self._held),
                 timeout=_GIT_SECONDS,
-                output_limit_bytes=OUTPUT_LIMIT_BYTES,
+                output_limit_bytes=_OUTPUT_BYTES,
             )
         except WorkdirError as error:
             raise not_found(

@@ -28,7 +28,7 @@ from corral.server.wire.base import timestamp
 TABLE = Table("toolbox")
 
 _DEFAULT_SECONDS = 600.0
-_FIRST_FRAME_SECONDS = 60.0
+_FIRST_FRAME_SECONDS = 30.0
 _TEXT_CHARACTERS = 8 * 1024
 """So much text goes into a frame; escaped as JSON it may become six times as long."""
 _MAX_CONTEXTS = 100
@@ -100,7 +100,7 @@ def _tell(context: ContextInfo) -> wire.InterpreterContext:
 @TABLE.add("GET", "/process/interpreter/execute", scope="run", websocket=True, answers={})
 async def execute_interpreter_code(call: Call) -> web.StreamResponse:
     """Run code in a context: one frame says what, the others tell what happens."""
-    socket = Socket(call)
+    socket = Socket(call, longest_bytes=call.services.settings.limits.code_frame_bytes)
     socket.check()
     await socket.open()
     try:

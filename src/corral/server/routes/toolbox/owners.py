@@ -21,13 +21,36 @@ _TYPES: dict[FileKind, int] = {
 }
 _USUAL = {0: "root", 1000: "daytona"}
 """Known without a look into the tables inside."""
-_MAX_TABLE_BYTES = 1024 * 1024
+_MAX_TABLE_BYTES = 64 * 1024
+
+
+class Owners:
+    """The names of users and groups inside. Their tables are looked at when an unusual id comes, and only once."""
+
+    def __init__(self, files: AsyncFiles) -> None:
+        self._files = files
+        self._tables: dict[str, dict[int, str]] = {}
+
+    async def describe(self, infos: Sequence[FileInfo]) -> list[wire.FileInfo]:
+        """What the wire says of files; ids that no table inside knows are shown as numbers."""
+        users = await self._names("/etc/passwd", (info.uid for info in infos))
+        groups = await self._names("/etc/group", (info.gid for info in infos))
+        return _describe(infos, users, groups)
+
+    async def _names(self, table: str, ids: Iterable[int]) -> dict[int, str]:
+        if set(ids) <= _USUAL.keys():
+            return _USUAL
+        if table not in self._tables:
+            self._tables[table] = await _read_names(self._files, table)
+        return self._tables[table]
 
 
 async def describe_all(files: AsyncFiles, infos: Sequence[FileInfo]) -> list[wire.FileInfo]:
-    """What the wire says of files; ids that no table inside knows are shown as numbers."""
-    users = await _names(files, "/etc/passwd", (info.uid for info in infos))
-    groups = await _names(files, "/etc/group", (info.gid for info in infos))
+    """What the wire says of a few files."""
+    return await Owners(files).describe(infos)
+
+
+def _describe(infos: Sequence[FileInfo], users: dict[int, str], groups: dict[int, str]) -> list[wire.FileInfo]:
     return [
         wire.FileInfo(
             name=info.name,
@@ -45,9 +68,7 @@ async def describe_all(files: AsyncFiles, infos: Sequence[FileInfo]) -> list[wir
     ]
 
 
-async def _names(files: AsyncFiles, table: str, ids: Iterable[int]) -> dict[int, str]:
-    if set(ids) <= _USUAL.keys():
-        return _USUAL
+async def _read_names(files: AsyncFiles, table: str) -> dict[int, str]:
     try:
         text = await files.read_text(table, errors="replace", max_bytes=_MAX_TABLE_BYTES)
     except SandboxFileError:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from corral.command import with_bash
 from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirError
 from corral.interpreter.oneshot import run_with_charts
 from corral.results import ExecResult
+from corral.server.answers import SLICE_BYTES, Large, LongText
 from corral.server.faults import Fault, bad_request
 from corral.server.log import text_of
 from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user, seconds
@@ -15,9 +19,9 @@ from corral.server.wire.toolbox import Artifacts, CodeRunRequest, CodeRunRespons
 TABLE = Table("toolbox")
 
 LANGUAGES = ("python", "javascript", "typescript")
-_TOLD_CHARACTERS = 4000
+_TOLD_BYTES = 4000
 """How much of what a program had printed goes into the message of its timeout; `result` beside it has more."""
-_TOLD_RESULT_CHARACTERS = 1024 * 1024
+_TOLD_RESULT_BYTES = 64 * 1024
 
 # A text is no argument: `pkill -f server.py; ...` would find the shell that runs it, and end that too. A short one
 # comes by a variable, which is gone before it runs. A long one comes by standard input, since the kernel bounds a
@@ -36,8 +40,10 @@ def _shell_call(text: str) -> tuple[list[str], dict[str, str], str | None]:
     return with_bash("-c", _READ_LONG), {}, text
 
 
-@TABLE.add("POST", "/process/execute", scope="run", body=ExecuteRequest, answers={200: ExecuteResponse})
-async def execute_command(call: Call) -> ExecuteResponse:
+@TABLE.add(
+    "POST", "/process/execute", scope="run", body=ExecuteRequest, large_body=True, answers={200: ExecuteResponse}
+)
+async def execute_command(call: Call) -> Any:
     """Run a shell text to its end."""
     held, body = call.sandbox, call.body
     if not body.command.strip():
@@ -61,23 +67,25 @@ async def execute_command(call: Call) -> ExecuteResponse:
     except InvalidCommandError as error:
         raise bad_request(f"{error}") from error
     refuse_timeout(result, body.timeout)
-    return ExecuteResponse(exit_code=result.exit_code, result=result.output)
+    return _tell(ExecuteResponse(exit_code=result.exit_code, result=""), result.output_bytes)
 
 
-@TABLE.add("POST", "/process/code-run", scope="run", body=CodeRunRequest, answers={200: CodeRunResponse})
-async def code_run(call: Call) -> CodeRunResponse:
+@TABLE.add(
+    "POST", "/process/code-run", scope="run", body=CodeRunRequest, large_body=True, answers={200: CodeRunResponse}
+)
+async def code_run(call: Call) -> Any:
     """Run a snippet in a fresh process."""
     held, body = call.sandbox, call.body
     language = (body.language or held.language).lower()
     if language not in LANGUAGES:
         raise bad_request(f"language {language[:40]!r} is not supported; there are {', '.join(LANGUAGES)}")
-    charts: tuple[dict[str, object], ...] = ()
+    charts: Sequence[Mapping[str, object]] = ()
     env, timeout = environment(held, body.envs), seconds(body.timeout)
     arguments, folder = tuple(body.argv or ()), parse_folder(held, None)
     result: ExecResult
     try:
         if language == "python":
-            result, charts = await run_with_charts(
+            result = plotted = await run_with_charts(
                 held.box,
                 body.code,
                 args=arguments,
@@ -86,6 +94,7 @@ async def code_run(call: Call) -> CodeRunResponse:
                 timeout=timeout,
                 output_limit_bytes=OUTPUT_LIMIT_BYTES,
             )
+            charts = plotted.charts
         else:
             result = await held.box.run_code(
                 body.code,
@@ -103,22 +112,31 @@ async def code_run(call: Call) -> CodeRunResponse:
         return CodeRunResponse(exit_code=-1, result=f"{error}")
     refuse_timeout(result, body.timeout)
     artifacts = Artifacts(charts=[dict(chart) for chart in charts]) if charts else None
-    return CodeRunResponse(exit_code=result.exit_code, result=result.output, artifacts=artifacts)
+    return _tell(CodeRunResponse(exit_code=result.exit_code, result="", artifacts=artifacts), result.output_bytes)
+
+
+def _tell(answer: ExecuteResponse | CodeRunResponse, output: bytes) -> Any:
+    """The answer with what the program printed: a long text is decoded and encoded as it is sent."""
+    if len(output) > SLICE_BYTES:
+        return Large(answer, texts={"result": LongText((output,))})
+    answer.result = output.decode("utf-8", "replace")
+    return answer
 
 
 def refuse_timeout(result: ExecResult, timeout: float | None) -> None:
     """Raises: Fault, 408 with what was printed, if the program was out of time."""
     if not result.timed_out:
         return
-    output = result.output
-    printed = f"; it had printed: {_tail(output, _TOLD_CHARACTERS)}" if output else "; it had printed nothing"
+    output = result.output_bytes
+    printed = f"; it had printed: {_tail(output, _TOLD_BYTES)}" if output else "; it had printed nothing"
     raise Fault(
         408,
         f"timeout: the command was ended after {timeout or result.usage.wall_seconds:g} s{printed}",
         code="PROCESS_EXECUTION_TIMEOUT",
-        details={"exitCode": result.exit_code, "result": _tail(output, _TOLD_RESULT_CHARACTERS)},
+        details={"exitCode": result.exit_code, "result": _tail(output, _TOLD_RESULT_BYTES)},
     )
 
 
-def _tail(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"[{len(text) - limit} characters left out] {text[-limit:]}"
+def _tail(output: bytes, limit: int) -> str:
+    text = output[-limit:].decode("utf-8", "replace")
+    return text if len(output) <= limit else f"[{len(output) - limit} bytes left out] {text}"

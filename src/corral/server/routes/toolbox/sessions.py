@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import cast
 
 from aiohttp import web
 
 from corral.errors import CorralError, ExecError, InvalidCommandError, NotRecordedError, SandboxGoneError
 from corral.results import OutputChunk
+from corral.server.answers import Large, LongText, PlainText
 from corral.server.faults import Fault, bad_request, not_found
 from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user
 from corral.server.routes.toolbox.socket import ClientLeftError, Socket
 from corral.server.routing import Call, Table
 from corral.server.services import Held
 from corral.server.wire import toolbox as wire
-from corral.session import Box, SessionCommand, SessionLogs, ShellSession
+from corral.session import Box, SessionCommand, ShellSession
 from corral.session import prefix as session_prefix
 
 TABLE = Table("toolbox")
@@ -150,9 +152,10 @@ async def delete_session(call: Call) -> None:
     "/process/session/{sessionId}/exec",
     scope="run",
     body=wire.SessionExecuteRequest,
+    large_body=True,
     answers={200: wire.SessionExecuteResponse, 202: wire.SessionExecuteResponse},
 )
-async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteResponse]:
+async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteResponse | Large]:
     """Run a command in a session, and wait for it or not."""
     session, body = await _find(call), call.body
     if not body.command.strip():
@@ -161,14 +164,9 @@ async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteR
         started = await session.run(body.command, wait=False, input_echo=not body.suppress_input_echo)
         return 202, wire.SessionExecuteResponse(cmd_id=started.id)
     ended = await _run_to_its_end(call, session, body.command)
-    logs = await session.logs(ended.id, limit_bytes=OUTPUT_LIMIT_BYTES)
-    return 200, wire.SessionExecuteResponse(
-        cmd_id=ended.id,
-        exit_code=ended.exit_code,
-        output=_output(call, logs),
-        stdout=logs.stdout.decode("utf-8", "replace"),
-        stderr=logs.stderr.decode("utf-8", "replace"),
-    )
+    chunks = await session.log_chunks(ended.id, limit_bytes=OUTPUT_LIMIT_BYTES)
+    answer = wire.SessionExecuteResponse(cmd_id=ended.id, exit_code=ended.exit_code)
+    return 200, Large(answer, texts=_texts(call, chunks))
 
 
 async def _run_to_its_end(call: Call, session: ShellSession, text: str) -> SessionCommand:
@@ -199,20 +197,16 @@ async def get_session_command(call: Call) -> wire.Command:
     websocket=True,
     answers={200: wire.SessionCommandLogsResponse},
 )
-async def get_session_command_logs(call: Call) -> wire.SessionCommandLogsResponse | web.StreamResponse:
+async def get_session_command_logs(call: Call) -> Large | PlainText | web.StreamResponse:
     """What a command has printed until now; over a websocket, until its end."""
     session = await _find(call)
     command = await _command(session, call)
     if _is_upgrade(call):
         return await _follow(call, session, command.id)
-    logs = await session.logs(command.id, limit_bytes=OUTPUT_LIMIT_BYTES)
+    chunks = await session.log_chunks(command.id, limit_bytes=OUTPUT_LIMIT_BYTES)
     if _wants_text(call):
-        return web.Response(text=_output(call, logs))
-    return wire.SessionCommandLogsResponse(
-        output=_output(call, logs),
-        stdout=logs.stdout.decode("utf-8", "replace"),
-        stderr=logs.stderr.decode("utf-8", "replace"),
-    )
+        return PlainText(_output(call, chunks))
+    return Large(wire.SessionCommandLogsResponse(output="", stdout="", stderr=""), texts=_texts(call, chunks))
 
 
 async def _follow(call: Call, session: ShellSession, command_id: str) -> web.StreamResponse:
@@ -240,6 +234,7 @@ async def _follow(call: Call, session: ShellSession, command_id: str) -> web.Str
     "/process/session/{sessionId}/command/{commandId}/input",
     scope="run",
     body=wire.SessionSendInputRequest,
+    large_body=True,
     answers={204: None},
 )
 async def send_input(call: Call) -> None:
@@ -287,10 +282,16 @@ def _wants_text(call: Call) -> bool:
     return "text/plain" in accepted and "application/json" not in accepted
 
 
-def _output(call: Call, logs: SessionLogs) -> str:
-    data = b"".join(map(_mark, logs.chunks)) if _wants_marks(call) else logs.output
-    return data.decode("utf-8", "replace")
+def _texts(call: Call, chunks: Sequence[OutputChunk]) -> dict[str, LongText]:
+    return {
+        "output": LongText(_output(call, chunks)),
+        "stdout": LongText([chunk.data for chunk in chunks if chunk.stream == "stdout"]),
+        "stderr": LongText([chunk.data for chunk in chunks if chunk.stream == "stderr"]),
+    }
 
 
-def _mark(chunk: OutputChunk) -> bytes:
-    return _MARKS[chunk.stream] + chunk.data
+def _output(call: Call, chunks: Sequence[OutputChunk]) -> list[bytes]:
+    """Both streams in order; not joined, since that would be one more copy."""
+    if not _wants_marks(call):
+        return [chunk.data for chunk in chunks]
+    return [part for chunk in chunks for part in (_MARKS[chunk.stream], chunk.data)]

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from corral.server.faults import Fault, bad_request
+from corral.server.framewatch import watch_frames
 from corral.server.routing import Call
 
 NORMAL, REFUSED, FAILED, OUT_OF_TIME = 1000, 1008, 1011, 4008
@@ -31,12 +32,14 @@ class ClientLeftError(Exception):
 class Socket:
     """One websocket of one call. What goes wrong after the upgrade is raised, and the dispatcher closes with 1011."""
 
-    def __init__(self, call: Call, *, protocols: Sequence[str] = ()) -> None:
+    def __init__(self, call: Call, *, protocols: Sequence[str] = (), longest_bytes: int | None = None) -> None:
         limits = call.services.settings.limits
         self._call = call
+        self._limits = limits
         self._frame_bytes = limits.frame_bytes
+        longest = longest_bytes or limits.frame_in_bytes
         self.response = web.WebSocketResponse(
-            timeout=_CLOSE_SECONDS, protocols=protocols, compress=False, max_msg_size=limits.frame_in_bytes
+            timeout=_CLOSE_SECONDS, protocols=protocols, compress=False, max_msg_size=longest
         )
 
     def check(self) -> None:
@@ -46,6 +49,7 @@ class Socket:
 
     async def open(self) -> None:
         """Answer the upgrade."""
+        watch_frames(self._call.request, seconds=self._limits.frame_seconds, account=self._call.account)
         await self.response.prepare(self._call.request)
 
     async def send(self, data: bytes, *, mark: bytes = b"") -> None:

@@ -26,7 +26,7 @@ TABLE = Table("toolbox")
 _FIELD = re.compile(r"files\[(\d{1,6})\]\.(path|file)")
 _MAX_PATH_BYTES = 4096
 _MAX_ERRORS = 100
-_STREAM_BYTES = 256 * 1024
+_STREAM_BYTES = 128 * 1024
 
 
 # ------------------------------------------------------------------------------------------------------------------ up
@@ -149,6 +149,8 @@ async def _store_single(call: Call) -> wire.UploadedFile:
     "/files/bulk-download",
     scope="run",
     body=wire.FilesDownloadRequest,
+    large_body=True,
+    streams=True,
     answers={200: dict[str, Any]},
 )
 async def download_files(call: Call) -> web.StreamResponse:
@@ -176,7 +178,9 @@ async def download_files(call: Call) -> web.StreamResponse:
     return response
 
 
-@TABLE.add("GET", "/files/download", scope="run", query=wire.SignedQuery, signed=True, answers={200: bytes})
+@TABLE.add(
+    "GET", "/files/download", scope="run", query=wire.SignedQuery, signed=True, streams=True, answers={200: bytes}
+)
 async def download_file(call: Call) -> web.StreamResponse:
     """Send one file as it is, also by a signed URL."""
     path = call.query.path

@@ -1,0 +1,9 @@
+"""`python -m corral` is `corral`."""
+
+from __future__ import annotations
+
+import sys
+
+from corral.cli import main
+
+sys.exit(main())

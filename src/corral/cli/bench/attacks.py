@@ -1,0 +1,241 @@
+"""What one tenant may try against a server that others use as well. Run as a process of its own by `tenants`.
+
+Only the standard library: nothing here may share a thread, or a package's speed, with whoever measures.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+_SECONDS = 600.0
+_PIECE_BYTES = 256 * 1024
+
+# The snippet finds the file for its charts where the server has named it.
+_CHARTS = """
+words = open("/proc/self/cmdline", "rb").read().split(b"\\0")
+(place,) = [word for word in words if word.endswith(b"charts.jsonl")]
+with open(place, "w") as file:
+    file.write('{"type":"line","elements":[' + "{}," * (COUNT // 3) + "{}]}")
+"""
+_MAKE_LINES = 'mkdir -p l && awk \'BEGIN {{ x = sprintf("%4090s", ""); for (i = 0; i < {n}; i++) print x }}\' > l/lines'
+_MAKE_FILES = "mkdir -p f && cd f && seq -f f%06g {n} | xargs touch"
+_PRINT_CONTROL = "head -c {n} /dev/zero | tr '\\0' '\\1'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A sandbox of the attacker's own, and the way to it."""
+
+    base: str
+    """Of its toolbox."""
+    api: str
+    sandbox_id: str
+    key: str
+    scale: float
+    """1 for the whole attack; less for a small one."""
+
+    def ask(self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, **headers: str) -> int:
+        """One request; the answer is read and thrown away. Gives its status, 0 if there was none."""
+        parts = urlsplit(path if "://" in path else self.base + path)
+        assert parts.hostname is not None, "an absolute address"
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_SECONDS)
+        wanted = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        wanted |= {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            where = parts.path + (f"?{parts.query}" if parts.query else "")
+            connection.request(method, where, body, wanted, encode_chunked=not isinstance(body, bytes | None))
+            answer = connection.getresponse()
+            while answer.read(_PIECE_BYTES):
+                pass
+            return answer.status
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            connection.close()
+
+    def run(self, command: str) -> int:
+        """A shell text."""
+        return self.ask("POST", "/process/execute", json.dumps({"command": command}).encode())
+
+    def count(self, whole: int) -> int:
+        """So much of it, at this scale."""
+        return max(1, int(whole * self.scale))
+
+
+Statuses = list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One of them: what must be there before, and what is then done."""
+
+    what: str
+    act: Callable[[Target], Statuses]
+    prepare: Callable[[Target], object] = lambda target: None
+
+
+def _together(*works: Callable[[], int]) -> Statuses:
+    statuses: Statuses = []
+    threads = [threading.Thread(target=lambda work=work: statuses.append(work())) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return statuses
+
+
+def _fill_charts(target: Target) -> Statuses:
+    code = _CHARTS.replace("COUNT", str(target.count(32_000_000)))
+    body = json.dumps({"code": code, "language": "python"}).encode()
+    return [target.ask("POST", "/process/code-run", body)]
+
+
+def _search(target: Target) -> Statuses:
+    place = f"/files/find?path=l&pattern={quote(' ')}"
+    return _together(*[lambda: target.ask("GET", place)] * 3)
+
+
+def _print_control(target: Target) -> Statuses:
+    return _together(*[lambda: target.run(_PRINT_CONTROL.format(n=target.count(33_000_000)))] * 4)
+
+
+def _list(target: Target) -> Statuses:
+    return _together(*[lambda: target.ask("GET", "/files?path=f")] * 2)
+
+
+def _send_escapes(target: Target) -> Statuses:
+    body = b'{"command": "true #' + b'\\"' * (target.count(32_000_000) // 2) + b'"}'
+    return [target.ask("POST", "/process/execute", body)]
+
+
+def _upload_frozen(target: Target) -> Statuses:
+    """Uploads begin before the snapshot and go on while its disk stands still."""
+    boundary, over = secrets.token_hex(8), threading.Event()
+
+    def content() -> Iterator[bytes]:
+        yield f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'.encode()
+        piece, left = os.urandom(_PIECE_BYTES), target.count(300_000_000)
+        while left > 0 and not over.is_set():
+            yield piece
+            left -= len(piece)
+        yield f"\r\n--{boundary}--\r\n".encode()
+
+    def upload() -> int:
+        kind = f"multipart/form-data; boundary={boundary}"
+        return target.ask(
+            "POST", "/files/upload-v2?path=big", content(), Content_Type=kind, Transfer_Encoding="chunked"
+        )
+
+    def snapshot() -> int:
+        time.sleep(0.2)
+        name = f"bench-{secrets.token_hex(4)}"
+        body = json.dumps({"name": name}).encode()
+        status = target.ask("POST", f"{target.api}/sandbox/{target.sandbox_id}/snapshot", body)
+        time.sleep(3 * target.scale)
+        over.set()
+        return status
+
+    return _together(upload, upload, snapshot)
+
+
+def _send_halves(target: Target) -> Statuses:
+    """Frames of terminals and interpreters that are never finished, held for a while."""
+    count, size = target.count(150), 4 * 1024 * 1024 - 1024
+    target.ask("POST", "/process/pty", json.dumps({"id": "bench"}).encode())
+    statuses: Statuses = []
+    with contextlib.ExitStack() as stack:
+        for number in range(count):
+            place = "/process/pty/bench/connect" if number % 2 else "/process/interpreter/execute"
+            sock = stack.enter_context(contextlib.closing(_upgrade(target, place)))
+            mask = os.urandom(4)
+            sock.settimeout(2.0)
+            try:
+                sock.sendall(struct.pack("!BBQ", 0x82, 0x80 | 127, size) + mask + b"x" * (size - 1))
+                statuses.append(101)
+            except OSError:
+                statuses.append(0)
+        time.sleep(2 * target.scale)
+    return statuses
+
+
+def _upgrade(target: Target, path: str) -> socket.socket:
+    parts = urlsplit(target.base + path)
+    sock = socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS)
+    token = base64.b64encode(os.urandom(16)).decode()
+    sock.sendall(
+        f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {target.key}\r\n"
+        f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {token}\r\n\r\n"
+        .encode()
+    )  # fmt: skip
+    head = b""
+    while b"\r\n\r\n" not in head and (piece := sock.recv(4096)):
+        head += piece
+    return sock
+
+
+def _burst(target: Target) -> Statuses:
+    """Many cheap requests in the same moment, on connections that are open already."""
+    parts = urlsplit(target.base + "/work-dir")
+    line = (f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {target.key}\r\n\r\n").encode()
+    statuses: Statuses = []
+    with contextlib.ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS))
+            for _ in range(target.count(800))
+        ]
+        for _ in range(3):
+            for sock in opened:
+                sock.sendall(line)
+            for sock in opened:
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    statuses.append(int(sock.recv(65536).split()[1]))
+    return statuses
+
+
+ATTACKS: dict[str, Attack] = {
+    "charts": Attack("a charts file of 32 MB of `{},{},…`", _fill_charts),
+    "frozen": Attack(
+        "uploads while the disk is frozen for a snapshot",
+        _upload_frozen,
+        lambda target: target.run(f"head -c {target.count(700_000_000)} /dev/urandom > filler"),
+    ),
+    "search": Attack(
+        "three searches over 100,000 lines of 4 KB",
+        _search,
+        lambda target: target.run(_MAKE_LINES.format(n=target.count(100_000))),
+    ),
+    "control": Attack("four commands that print 33 MB of control characters", _print_control),
+    "list": Attack(
+        "two lists of 150,000 files", _list, lambda target: target.run(_MAKE_FILES.format(n=target.count(150_000)))
+    ),
+    "escapes": Attack("a 32 MB JSON text of escapes", _send_escapes),
+    "halves": Attack("150 half-sent websocket frames of 4 MiB", _send_halves),
+    "burst": Attack("800 cheap requests at once, three times", _burst),
+}
+
+
+def main() -> None:
+    """One attack: what it is comes as JSON by standard input, and a line is printed between its two steps."""
+    told: dict[str, Any] = json.loads(sys.stdin.readline())
+    attack = ATTACKS[told.pop("attack")]
+    target = Target(**told)
+    attack.prepare(target)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    statuses = attack.act(target)
+    print(json.dumps({str(status): number for status, number in sorted(Counter(statuses).items())}), flush=True)

@@ -1,0 +1,80 @@
+"""Where a file that `corral run` is given lies in the sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from corral.errors import SandboxFileError
+from corral.languages import choose_runtime, find_language
+from corral.sandbox import SandboxBase
+
+_BY_EXTENSION = ("javascript", "typescript")
+"""Their runtimes go by a file's extension and project, and older ones refuse what they take as a snippet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path inside from which the file is run; None: it is no file there, but a snippet."""
+
+    path: str | None = None
+    ours: bool = False
+    """We put it there, and the user did not ask to have it there."""
+
+    async def leave(self, box: SandboxBase) -> None:
+        """Take it away again, if it is ours: what comes out of the folder shall be the program's."""
+        if self.ours and self.path is not None:
+            with contextlib.suppress(SandboxFileError):  # the program may have put something else in its place
+                await box.files.remove(self.path, missing_ok=True)
+
+
+async def find_place(
+    box: SandboxBase, source: bytes, file: Path | None, language: str, *, copied: Sequence[Path]
+) -> Place:
+    """Its place in what was copied in, else one in the working folder, under its own name.
+
+    Raises: as writing a file does.
+    """
+    if file is None:
+        return Place()
+    for folder in copied:
+        relative = _relative(file, folder)
+        if relative is not None and await _holds(box, str(relative), source):
+            return Place(_absolute(box, relative))
+    if not _stands_alone(language, source) or await box.files.exists(file.name):
+        return Place()  # also where something else of that name was copied in: it is not overwritten
+    await box.files.write(file.name, source, mode=0o644)
+    return Place(_absolute(box, PurePosixPath(file.name)), ours=True)
+
+
+def _relative(file: Path, folder: Path) -> PurePosixPath | None:
+    """Where the file is below the folder, by the names that were given or by those behind links."""
+    if folder.is_file():
+        return PurePosixPath(file.name) if file.resolve() == folder.resolve() else None
+    for name in (os.path.abspath, os.path.realpath):
+        with contextlib.suppress(ValueError):
+            return PurePosixPath(Path(name(file)).relative_to(name(folder)))
+    return None
+
+
+async def _holds(box: SandboxBase, path: str, source: bytes) -> bool:
+    """Whether it is there and is this one: a later --copy-in may have put another in its place."""
+    try:
+        return await box.files.read(path, max_bytes=len(source)) == source
+    except SandboxFileError:
+        return False
+
+
+def _stands_alone(language: str, source: bytes) -> bool:
+    """Whether a file that comes without its project is run as well under its own name as it is as a snippet."""
+    if language not in _BY_EXTENSION:
+        return True
+    runtime = choose_runtime(find_language(language), source, None)
+    return runtime is not None and runtime.name == "node" and b"await" not in source  # plain CommonJS
+
+
+def _absolute(box: SandboxBase, relative: PurePosixPath) -> str:
+    return str(PurePosixPath(box.spec.workdir) / relative)

@@ -1,0 +1,235 @@
+"""Answers that may be large: encoded in slices, each sent before the next is made, with room for others in between.
+
+A JSON encoder holds the interpreter's lock from the first byte to the last, and its result is one more copy. So long
+texts and long lists are never encoded as a whole: what is held at any time is what the handler had, and one slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from corral.server.admission import cut_off
+
+SLICE_BYTES = 64 * 1024
+_SLICE_ITEMS = 200
+_FEW = 32
+_JSON = "application/json"
+_encode = msgspec.json.Encoder().encode
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class LongText:
+    """Bytes that become a text of the answer, decoded as they are sent; what is not UTF-8 shows as U+FFFD."""
+
+    pieces: Iterable[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """An answer whose texts are long: a model, and by the names of the wire what stands in place of its fields."""
+
+    model: object
+    texts: Mapping[str, LongText] = field(default_factory=dict)
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ManyItems:
+    """An answer that is a list, or an object with one list in it, which comes in batches."""
+
+    batches: AsyncIterator[list[Any]]
+    around: tuple[bytes, bytes] = (b"[", b"]")
+
+
+@dataclass(frozen=True, slots=True)
+class PlainText:
+    """An answer that is a text and no JSON, as it is."""
+
+    pieces: Iterable[bytes]
+
+
+Sliced = Large | ManyItems | PlainText
+
+
+def is_large(value: object) -> bool:
+    """Whether a value had better be sent in slices. Looks at no more than a few hundred of its parts."""
+    stack, left, looked = [value], SLICE_BYTES, 0
+    while stack:
+        item = stack.pop()
+        looked += 1
+        if isinstance(item, str | bytes):
+            left -= len(item)
+        elif isinstance(item, msgspec.Struct):
+            stack.extend(getattr(item, name) for name in item.__struct_fields__)
+        elif isinstance(item, dict):
+            if len(item) > _SLICE_ITEMS:
+                return True
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple):
+            if len(item) > _SLICE_ITEMS:
+                return True
+            stack.extend(item)
+        if left < 0 or looked > _SLICE_ITEMS:
+            return True
+    return False
+
+
+def slices(value: object, texts: Mapping[str, LongText] | None = None) -> Iterator[bytes]:
+    """A value as JSON, in pieces that are cheap to make. The same bytes that the encoder would give."""
+    if isinstance(value, LongText):
+        yield from _slices_of_text(value)
+    elif isinstance(value, str) and len(value) > SLICE_BYTES // 4:
+        yield b'"'
+        for start in range(0, len(value), SLICE_BYTES // 4):
+            yield _encode(value[start : start + SLICE_BYTES // 4])[1:-1]
+        yield b'"'
+    elif isinstance(value, msgspec.Struct):
+        yield from _slices_of_pairs({**_fields(value), **(texts or {})})
+    elif isinstance(value, dict):
+        yield from _slices_of_pairs(value)
+    elif isinstance(value, list | tuple):
+        yield b"["
+        for start in range(0, len(value), _FEW):
+            few = value[start : start + _FEW]
+            if start:
+                yield b","
+            yield from _slices_of_each(few) if is_large(few) else (_encode(few)[1:-1],)
+        yield b"]"
+    else:
+        yield _encode(value)
+
+
+def _slices_of_each(few: list[Any] | tuple[Any, ...]) -> Iterator[bytes]:
+    for number, item in enumerate(few):
+        if number:
+            yield b","
+        yield from slices(item) if is_large(item) else (_encode(item),)
+
+
+def _slices_of_pairs(pairs: Mapping[str, object]) -> Iterator[bytes]:
+    yield b"{"
+    for number, (name, item) in enumerate(pairs.items()):
+        yield (b"," if number else b"") + _encode(name) + b":"
+        yield from slices(item) if isinstance(item, LongText) or is_large(item) else (_encode(item),)
+    yield b"}"
+
+
+def _slices_of_text(text: LongText) -> Iterator[bytes]:
+    yield b'"'
+    for part in _texts(text.pieces):
+        yield _encode(part)[1:-1]
+    yield b'"'
+
+
+def _decoded(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    return (part.encode() for part in _texts(pieces))
+
+
+def _texts(pieces: Iterable[bytes]) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for piece in pieces:
+        for start in range(0, len(piece), SLICE_BYTES):
+            yield decoder.decode(piece[start : start + SLICE_BYTES])
+    yield decoder.decode(b"", final=True)
+
+
+@functools.cache
+def _names(kind: type[msgspec.Struct]) -> list[tuple[str, str, object]]:
+    """Of each field: its attribute, its name on the wire, and the default with which it is left out."""
+    omits = kind.__struct_config__.omit_defaults
+    found = []
+    for each in msgspec.structs.fields(kind):
+        default = each.default if each.default_factory is msgspec.NODEFAULT else each.default_factory()
+        found.append((each.name, each.encode_name, default if omits else msgspec.NODEFAULT))
+    return found
+
+
+def _fields(value: msgspec.Struct) -> dict[str, object]:
+    found = {}
+    for name, encoded, default in _names(type(value)):
+        item = getattr(value, name)
+        if item is not default and not (isinstance(item, bool | int | str | list | dict) and item == default):
+            found[encoded] = item
+    return found
+
+
+def joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces that are worth a write of their own."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) >= SLICE_BYTES:
+            yield bytes(held)
+            held.clear()
+    if held:
+        yield bytes(held)
+
+
+async def send(
+    request: web.Request, answer: Sliced, *, headers: Mapping[str, str], patience: float
+) -> web.StreamResponse:
+    """Send it piece by piece; whoever takes nothing for so many seconds is cut off.
+
+    What can go wrong before the first batch of many items is raised, and answered as any error is.
+    """
+    status, kind = 200, _JSON
+    if isinstance(answer, Large):
+        status, content = answer.status, _as_async(joined(slices(answer.model, answer.texts)))
+    elif isinstance(answer, PlainText):
+        kind, content = "text/plain; charset=utf-8", _as_async(joined(_decoded(answer.pieces)))
+    else:
+        content = _slices_of_batches(answer)
+    async with contextlib.aclosing(content):
+        first = await anext(content, b"")
+        response = web.StreamResponse(status=status, headers={"Content-Type": kind, **headers})
+        await response.prepare(request)
+        await write(request, response, first, patience=patience)
+        async for piece in content:
+            await write(request, response, piece, patience=patience)
+    await response.write_eof()
+    return response
+
+
+async def write(request: web.Request, response: web.StreamResponse, piece: bytes, *, patience: float) -> None:
+    """One piece of a stream. Raises: ConnectionError, the client takes nothing and was cut off."""
+    try:
+        async with asyncio.timeout(patience):
+            await response.write(piece)
+    except TimeoutError:
+        cut_off(request.transport)
+        raise ConnectionError("the client does not take its answer") from None
+    await asyncio.sleep(0)  # a client that is as fast as we are must not keep all others waiting
+
+
+async def _as_async(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+    for piece in pieces:
+        yield piece
+
+
+async def _slices_of_batches(answer: ManyItems) -> AsyncGenerator[bytes, None]:
+    before, after = answer.around
+    held = bytearray(before)
+    empty = True
+    async with contextlib.aclosing(answer.batches):  # type: ignore[type-var]  # an async generator, whatever it says
+        async for batch in answer.batches:
+            for start in range(0, len(batch), _SLICE_ITEMS):
+                part = _encode(batch[start : start + _SLICE_ITEMS])[1:-1]
+                if part:
+                    held += part if empty else b"," + part
+                    empty = False
+                if len(held) >= SLICE_BYTES:
+                    yield bytes(held)
+                    held.clear()
+    held += after
+    yield bytes(held)

@@ -1,0 +1,127 @@
+"""Websocket frames that begin and never end: what has come of one is held, so it has a deadline, and is counted.
+
+The library that reads frames tells of whole messages only. This reads along: the heads of frames say how long each is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, runtime_checkable
+
+from aiohttp import web
+
+from corral.server.admission import cut_off
+from corral.server.budget import Account
+
+_FREE_BYTES = 8 * 1024
+"""What a socket may hold of a frame without asking: it is part of what a socket costs."""
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """A connection that lets somebody read along."""
+
+    frames: FrameWatch | None
+
+    @property
+    def tail(self) -> bytes:
+        """What has come behind the request for the upgrade, before it was answered."""
+
+
+def watch_frames(request: web.Request, *, seconds: float, account: Account | None = None) -> None:
+    """From the answer to the upgrade on: no frame, and no message in several frames, may be longer on its way."""
+    protocol = request.protocol
+    if isinstance(protocol, Watched):
+        protocol.frames = FrameWatch(request.transport, seconds=seconds, account=account)
+        protocol.frames.feed(protocol.tail)
+
+
+class FrameWatch:
+    """How much of an unfinished message has come, and since when. A connection that goes beyond its bounds is cut."""
+
+    def __init__(self, transport: asyncio.BaseTransport | None, *, seconds: float, account: Account | None) -> None:
+        self._transport = transport
+        self._seconds = seconds
+        self._account = account
+        self._head = b""
+        self._left = 0
+        """Bytes of the current frame that have not come."""
+        self._final = True
+        self._control = False
+        self._fragmented = False
+        """Whether a message has begun whose last frame has not."""
+        self._held = 0
+        """Bytes of the unfinished message."""
+        self._charged = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def feed(self, data: bytes) -> None:
+        """What has come, in the order in which it came."""
+        place = 0
+        while place < len(data):
+            if self._left:
+                taken = min(self._left, len(data) - place)
+                place += taken
+                self._left -= taken
+                self._held += taken
+                if not self._left:
+                    self._end_frame()
+                continue
+            taken = min(_head_bytes(self._head) - len(self._head), len(data) - place)
+            self._head += data[place : place + taken]
+            place += taken
+            if len(self._head) == _head_bytes(self._head):
+                self._begin_frame()
+        self._look()
+
+    def close(self) -> None:
+        """The connection has ended."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._give_back()
+
+    def _begin_frame(self) -> None:
+        first, second = self._head[0], self._head[1]
+        length = second & 0x7F
+        if length >= 126:
+            length = int.from_bytes(self._head[2 : 4 if length == 126 else 10], "big")
+        self._final, self._control = bool(first & 0x80), bool(first & 0x08)
+        self._head = b""
+        self._left = length
+        if not length:
+            self._end_frame()
+
+    def _end_frame(self) -> None:
+        if self._control:  # it may stand between the frames of a message
+            return
+        self._fragmented = not self._final
+        if self._final:
+            self._held = 0
+
+    def _look(self) -> None:
+        unfinished = bool(self._left or self._head or self._fragmented)
+        if not unfinished:
+            self.close()
+            return
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().call_later(self._seconds, cut_off, self._transport)
+        more = self._held - _FREE_BYTES - self._charged
+        if more > 0 and self._account is not None:
+            if not self._account.take(more):
+                cut_off(self._transport)
+                return
+            self._charged += more
+
+    def _give_back(self) -> None:
+        if self._charged and self._account is not None:
+            self._account.give_back(self._charged)
+        self._charged = self._held = 0
+
+
+def _head_bytes(head: bytes) -> int:
+    """How long the head of a frame is, as far as it is known."""
+    if len(head) < 2:
+        return 2
+    length = head[1] & 0x7F
+    return 2 + (2 if length == 126 else 8 if length == 127 else 0) + (4 if head[1] & 0x80 else 0)

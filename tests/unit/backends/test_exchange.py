@@ -1,0 +1,121 @@
+"""Asking somebody who is busy, stopped or frozen: whoever asks waits, and nobody else does."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from corral.backends.embedded import exchange
+from corral.backends.embedded.files import EmbeddedFiles
+from corral.engine import wire
+from corral.engine.errors import GoneError
+
+
+@pytest.fixture
+def full() -> tuple[socket.socket, socket.socket]:
+    """Our end, for which the kernel takes no more messages, and the other, which reads none."""
+    ours, theirs = wire.make_pair()
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            wire.send(ours, {"op": "before"}, wait=False)
+    theirs.setblocking(False)
+    return ours, theirs
+
+
+def take_all(sock: socket.socket) -> list[wire.Message]:
+    """What lies there; answered with an empty message if it asks for an answer."""
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while (received := wire.receive(sock)) is not None:
+            message, descriptors = received
+            found.append(message)
+            if descriptors:
+                with socket.socket(fileno=descriptors.pop(0)) as answer:
+                    wire.send(answer, {"ok": True})
+            wire.close_all(descriptors)
+    return found
+
+
+def count_descriptors() -> int:
+    """That this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_many_may_wait_for_one_that_does_not_listen(full: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = full
+    with ours, theirs:
+        before = count_descriptors()
+        asking = [asyncio.ensure_future(exchange.ask(ours, {"op": str(number)})) for number in range(30)]
+        for _ in range(20):
+            await asyncio.sleep(0)  # with a call that waits in the kernel, this would be the end
+        assert not any(task.done() for task in asking)
+        asking.pop().cancel()
+        heard: list[wire.Message] = []
+        async with asyncio.timeout(60):
+            while not all(task.done() for task in asking):
+                heard += take_all(theirs)
+                await asyncio.sleep(0)
+        heard += take_all(theirs)
+        assert {message["op"] for message in heard} == {"before", *map(str, range(29))}
+        for task in asking:
+            assert await exchange.answer(task.result()) == {"ok": True}
+        await asyncio.sleep(0)
+        assert count_descriptors() == before
+
+
+async def test_who_waits_learns_that_the_other_is_gone(full: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = full
+    with ours:
+        asking = asyncio.ensure_future(exchange.ask(ours, {"op": "x"}))
+        await asyncio.sleep(0)
+        theirs.close()
+        with pytest.raises(GoneError):
+            await asking
+
+
+async def test_an_upload_to_a_frozen_disk_waits_by_itself() -> None:
+    """In the place of the file stands a pipe that nobody reads: each write waits in the kernel, as on a frozen disk."""
+    ours, theirs = wire.make_pair()
+
+    async def open_agent() -> socket.socket:
+        return ours
+
+    async def ping() -> None:
+        return None
+
+    taken = 0
+
+    async def content():  # type: ignore[no-untyped-def]
+        nonlocal taken
+        for _ in range(10):
+            taken += 1
+            yield b"x" * 100_000
+
+    files = EmbeddedFiles(workdir="/", sandbox_id="s", open_agent=open_agent, ping=ping, ensure_open=lambda: None)
+    reader, writer = os.pipe()
+    with theirs:
+        writing = asyncio.ensure_future(files.write("/file", content()))
+        message, (answer,) = await exchange.receive(theirs)
+        assert message["op"] == "write_stream"
+        with socket.socket(fileno=answer) as sock:
+            wire.send(sock, {"opened": True}, (writer,))
+            os.close(writer)
+            await asyncio.to_thread(os.read, reader, 1)  # the thread has begun; the rest of its piece has no room
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert (taken, writing.done()) == (1, False)
+            read = asyncio.ensure_future(asyncio.to_thread(read_all, reader))
+            assert (await exchange.receive(sock))[0] == {"commit": True}
+            wire.send(sock, {"ok": True})
+            assert await writing == 1_000_000
+            assert await read == 999_999
+    files.close()
+
+
+def read_all(descriptor: int) -> int:
+    """Until everybody has closed the other end; gives how much it was."""
+    with os.fdopen(descriptor, "rb") as file:
+        return len(file.read())
