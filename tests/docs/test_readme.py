@@ -2,7 +2,8 @@
 
 A ```python block is a whole program. If an ```output block follows it, that is what it prints. Each is run twice: by
 whoever runs the tests, and as an ordinary user. A comment `<!-- needs: network -->` right above a block is the marker
-needs_network; one that `needs: a server` is run by tests/server, one that `needs: a framework` by tests/adapters. In
+needs_network; one that `needs: a server` is run by tests/server, one that `needs: a framework` by tests/adapters, one
+that `needs: matplotlib` where that is fetched already, in tests/server/test_toolbox_charts.py. In
 ```console blocks the commands of `corral` are run, and what stands below them is compared.
 """
 
@@ -23,7 +24,7 @@ from support.warm import run_program
 
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
-ELSEWHERE = {"a server", "a framework"}
+ELSEWHERE = {"a server", "a framework", "matplotlib"}
 BLOCKS = [block for page in PAGES if page.exists() for block in read_blocks(page)]
 
 

@@ -1,6 +1,7 @@
 """Charts of snippets, as the official SDK parses them, with a real matplotlib that a client brings along."""
 
 import asyncio
+import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from daytona import (
 )
 
 from corral.backends.embedded.packages import provide_packages
+from support.project import ROOT, read_blocks
+from support.warm import run_program
 
 pytestmark = pytest.mark.needs_network
 
@@ -57,11 +60,18 @@ print("after")
 
 
 @pytest.fixture(scope="module")
-def plotting(daytona: Daytona, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder of the engine with matplotlib among its packages."""
+    folder = tmp_path_factory.mktemp("data")
+    asyncio.run(provide_packages(folder, ("matplotlib",)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plotting(daytona: Daytona, data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A sandbox to which a client has brought matplotlib."""
-    folder = tmp_path_factory.mktemp("packages")
-    packages = asyncio.run(provide_packages(folder, ("matplotlib",)))
-    archive = Path(folder) / "packages.tar"
+    packages = asyncio.run(provide_packages(data_folder, ("matplotlib",)))
+    archive = tmp_path_factory.mktemp("packages") / "packages.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(packages, ".")
     box = daytona.create(CreateSandboxFromSnapshotParams(env_vars={"PYTHONPATH": BROUGHT}))
@@ -112,3 +122,11 @@ def test_an_interpreter_plots_without_a_word(plotting: Sandbox) -> None:
     code = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nprint(plt.get_fignums())"
     result = plotting.code_interpreter.run_code(code)
     assert (result.stdout, result.stderr, result.error) == ("[]\n", "", None)
+
+
+def test_the_page_on_charts_prints_what_it_shows(data_folder: Path, tmp_path: Path) -> None:
+    program, shown = read_blocks(ROOT / "docs" / "charts.md")[:2]
+    file = tmp_path / "snippet.py"
+    file.write_text(program.text, encoding="utf-8")
+    done = run_program(file, cwd=tmp_path, env=os.environ | {"CORRAL_DATA_DIR": str(data_folder)})
+    assert (done.returncode, done.stdout) == (0, shown.text), done.stderr
