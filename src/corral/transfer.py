@@ -19,6 +19,9 @@ from corral.tars.writing import pack_tree
 
 _CHUNK_BYTES = 256 * 1024
 _MAX_MEMBERS = 1_000_000
+_MAX_REMEMBERED_BYTES = 128 * 1024 * 1024
+"""What names of folders may cost, which are remembered since their modes are set last."""
+_PART_BYTES = 64
 _MAX_PADDING_BYTES = 16 * 1024 * 1024
 _HOLE_BYTES = 64 * 1024
 """So many zeros at a multiple of it become a hole."""
@@ -143,11 +146,11 @@ def _unpack(reader: int, landing: Landing, max_bytes: int | None) -> tuple[str, 
 
 
 def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> None:
-    total = 0
+    total = remembered = 0
     reader = MemberReader(source.read)
     for number, member in enumerate(reader):
         total += member.size  # with its holes: what the host's other programs will find there
-        if number > _MAX_MEMBERS or (max_bytes is not None and total > max_bytes):
+        if number > _MAX_MEMBERS or remembered > _MAX_REMEMBERED_BYTES or (max_bytes is not None and total > max_bytes):
             text = "the folder is larger than allowed"
             raise SandboxFileTooLargeError(text, op="download", hint="raise max_bytes")
         parts = tuple(part for part in member.name.split("/") if part not in ("", "."))
@@ -157,6 +160,8 @@ def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> 
             landing.take(reader, member, parts)
         else:
             reader.skip(member)
+        if member.kind == "folder":
+            remembered += len(member.name) + _PART_BYTES * len(parts)
     _drain(source)
 
 

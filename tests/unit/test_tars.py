@@ -64,12 +64,13 @@ SPARSE = field(b"GNU.sparse.major", b"1") + field(b"GNU.sparse.minor", b"0") + f
         extended(SPARSE + field(b"GNU.sparse.realsize", b"9")) + header(size=b"%011o\0" % 512) + b"9" * 512 + END,
         extended(field(b"GNU.sparse.map", b"5,5,0,5") + field(b"GNU.sparse.size", b"10"))
         + header(size=b"%011o\0" % 10) + bytes(512) + END,
+        extended(field(b"path", b"a/" * 100_000)) + header(size=b"0\0", kind=b"5") + END,
         extended(field(b"x", b"y")) * 17 + header(size=b"0\0") + END,
         header(size=b"0\0"),
         b"",
     ],
     ids=["base-256", "minus", "too large", "pax minus", "pax digit", "nul", "digits", "empty record", "map beyond",
-         "map without end", "map backwards", "many extensions", "no end", "empty"],
+         "map without end", "map backwards", "half a million folders", "many extensions", "no end", "empty"],
 )  # fmt: skip
 def test_header_that_lies_is_refused(data: bytes) -> None:
     with pytest.raises(BrokenArchiveError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tarfile
 from collections.abc import AsyncIterable, AsyncIterator
 
@@ -129,7 +130,7 @@ class Checked:
     def __init__(self, stream: AsyncIterable[bytes], *, path: str) -> None:
         self._stream = stream
         self._path = path
-        self._links: set[tuple[str, ...]] = set()
+        self._links: set[str] = set()
         self.count = 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -137,21 +138,17 @@ class Checked:
             about = member.about
             if about.kind == "other":
                 continue  # a FIFO or device means nothing elsewhere
-            parts = self._check(about.name, last_may_be_link=True)
-            plain = tarfile.TarInfo("/".join(parts) or ".")
-            plain.type, plain.mode, plain.mtime, plain.size = (
-                _TYPES[about.kind],
-                about.mode,
-                int(about.mtime),
-                about.size,
-            )
+            name = self._check(about.name, last_may_be_link=True)
+            plain = tarfile.TarInfo(name or ".")
+            plain.type, plain.mode = _TYPES[about.kind], about.mode
+            plain.mtime, plain.size = int(about.mtime), about.size
             if about.kind == "link":
                 plain.linkname = about.target
-                self._links.add(parts)
+                self._links.add(name)
             elif about.kind == "hard link":
-                plain.linkname = "/".join(self._check(about.target, last_may_be_link=False))
+                plain.linkname = self._check(about.target, last_may_be_link=False)
             else:
-                self._links.discard(parts)
+                self._links.discard(name)
             self.count += 1
             yield plain.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
             async for piece in member.pieces():
@@ -159,9 +156,10 @@ class Checked:
             yield bytes(-plain.size % BLOCK)
         yield bytes(2 * BLOCK)
 
-    def _check(self, name: str, *, last_may_be_link: bool) -> tuple[str, ...]:
-        parts = tuple(part for part in name.split("/") if part not in ("", "."))
-        on_the_way = range(1, len(parts) + (not last_may_be_link))
-        if ".." in parts or any(parts[:count] in self._links for count in on_the_way):
+    def _check(self, name: str, *, last_may_be_link: bool) -> str:
+        """The name without what means nothing in it."""
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        on_the_way = itertools.accumulate(parts[: len(parts) - last_may_be_link], "{}/{}".format)
+        if ".." in parts or (self._links and any(each in self._links for each in on_the_way)):
             raise SandboxFileError(f"{name!r} leads out of {self._path}", path=self._path, op="unpack")
-        return parts
+        return "/".join(parts)

@@ -17,6 +17,8 @@ MAX_EXTENSION_BYTES = 1024 * 1024
 """A long name, a set of extended fields or a map of holes is never larger."""
 _MAX_EXTENSIONS = 16
 """So many headers may tell of one member."""
+_MAX_NAME = 4096
+"""As long as the kernel takes a path: a longer one could stand for a folder in a folder half a million times."""
 _MAX_BYTES = 1 << 62
 _MAX_DIGITS = 20
 _KNOWN_FIELDS = frozenset(("path", "linkpath", "size", "mtime"))
@@ -166,6 +168,8 @@ def _member(
 ) -> Member:
     if not name or "\0" in name or "\0" in target:
         raise BrokenArchiveError("the archive has a name that is none")
+    if max(len(name), len(target)) > _MAX_NAME:
+        raise BrokenArchiveError("a name in the archive is too long")
     mtime = float(_number(block[136:148])) if block[136] < 0x80 else 0.0
     try:
         mtime = float(fields.get("mtime", mtime))
