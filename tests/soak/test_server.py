@@ -32,5 +32,5 @@ async def test_after_500_sandboxes_memory_is_where_it_was_after_50(server: Serve
         await serve(TOTAL - FIRST)
         after = resident_bytes(server.pid)
         print(f"after {FIRST}: {before[0] / MIB:.1f} MiB, after {TOTAL}: {after / MIB:.1f} MiB")
-        assert after - before[0] < 4 * MIB
+        assert after - before[0] < 6 * MIB  # caches fill up to their bounds; the smallest leak that was found is 8
         assert wait_until(lambda: count_descriptors(server.pid) <= before[1] + AT_ONCE)
