@@ -28,6 +28,20 @@ def test_it_measures_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.check
+def test_it_measures_how_long_a_second_tenant_waits(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "corral.cli", "bench", "--tenants", "--quick", "--json"]
+    command += ["--attack", "escapes", "--attack", "halves"]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=env)
+    told = {each["attack"]: each for each in json.loads(done.stdout)["attacks"]}
+    assert set(told) == {"escapes", "halves"}
+    assert set(told["halves"]["answers"]) == {"0"}, "a connection that was cut is no answer"
+    assert all(each["calls"] > 0 and each["failed"] == 0 and each["longest_wait_seconds"] > 0 for each in told.values())
+    assert done.returncode == (0 if all(each["good"] for each in told.values()) else 1), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_without_the_sdk_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BackendUnavailableError, match="official SDK is not installed"):

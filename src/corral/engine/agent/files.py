@@ -114,7 +114,12 @@ def make_folder(message: wire.Message, descriptors: list[int], reply: Reply) -> 
     """mkdir, with parents if asked."""
     path, mode = message["path"], message.get("mode", 0o755)
     if message.get("parents"):
-        make_folders(path)
+        try:
+            make_folders(path)
+        except NotADirectoryError:
+            if os.path.lexists(path):  # the file itself has this name, not one above it
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            raise
     else:
         os.mkdir(path)
     if "mode" in message:
