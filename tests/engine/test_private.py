@@ -13,7 +13,8 @@ import pytest
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.settings import HostTools
 from corral.engine.base import Tool
-from corral.engine.private import FRESH_SECONDS
+from corral.engine.private import FRESH_SECONDS, name_of
+from corral.engine.uidrange import lock_folder
 from corral.spec import Spec
 
 
@@ -52,6 +53,9 @@ async def test_root_inside_reads_what_everybody_may_read_and_nothing_else(shown:
             seen = await box.exec("cat */* link; ls closed", cwd=str(shown), user=user)
             assert seen.stdout == "kept by the host"
     await backend.aclose()
+    for folder in (lock_folder(), tmp_path / "data"):
+        if folder is not None:
+            (folder / name_of(str(shown))).unlink(missing_ok=True)  # the machine's folder outlives this test
 
 
 # In a process of its own: what is old is renewed by a fork.

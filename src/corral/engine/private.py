@@ -29,7 +29,7 @@ def find_private(tree: str, kept_in: Path) -> list[str]:
 
     Only for single-threaded processes: what is old is renewed by a child.
     """
-    file = kept_in / f"private-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:16]}.json"
+    file = kept_in / name_of(tree)
     found = _read(file)
     if found is None:
         return _renew(tree, file)
@@ -37,6 +37,11 @@ def find_private(tree: str, kept_in: Path) -> list[str]:
     if not 0 <= time.time() - made < FRESH_SECONDS:
         _renew_in_background(tree, file)
     return entries
+
+
+def name_of(tree: str) -> str:
+    """The file in which it is written down what of a tree is private."""
+    return f"private-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:16]}.json"
 
 
 def look_through(tree: str) -> Iterator[str]:
