@@ -48,7 +48,7 @@ def test_a_url_that_a_setting_rewrites_gets_no_login() -> None:
 
 def test_certificates_are_the_systems_or_the_callers_and_never_the_repositorys() -> None:
     """curl takes a certificate that either the file or the folder has: a repository could name the other one."""
-    found = seal_variables(LOGIN, {"PATH": "/home/user/bin"}, bundle="/etc/ssl/bundle.crt")
+    found = seal_variables(LOGIN, {"PATH": "/opt/x/bin"}, bundle="/etc/ssl/bundle.crt")
     assert (found["GIT_SSL_CAINFO"], found["GIT_SSL_CAPATH"]) == ("/etc/ssl/bundle.crt", "/etc/ssl")
     found = seal_variables(LOGIN, {"GIT_SSL_CAINFO": "/own/ca.pem"}, bundle="/etc/ssl/bundle.crt")
     assert (found["GIT_SSL_CAINFO"], found["GIT_SSL_CAPATH"]) == ("/own/ca.pem", "/own")
