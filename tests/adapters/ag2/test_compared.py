@@ -86,7 +86,8 @@ ADDED = {"LocalEnvironment": [("git_settings", inspect.Parameter.KEYWORD_ONLY, F
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures(name: str) -> None:
     kinds = (getattr(ag2, name), framework.get(SIGNATURES[name], name))
-    ours, theirs = ([(p.name, p.kind, p.default) for p in inspect.signature(kind).parameters.values()] for kind in kinds)
+    found = [inspect.signature(kind).parameters.values() for kind in kinds]
+    ours, theirs = ([(one.name, one.kind, one.default) for one in parameters] for parameters in found)
     assert ours == theirs + ADDED.get(name, [])
 
 
