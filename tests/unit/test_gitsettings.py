@@ -98,9 +98,9 @@ async def test_what_was_committed_comes_back_and_nothing_runs(tmp_path: Path) ->
     (theirs / "a").write_text("2")
     git(theirs, "commit", "-qam", "second")
     ran = tmp_path / "ran"
-    git(theirs, "config", "core.fsmonitor", f"touch {ran}; false")
+    git(theirs, "config", "core.fsmonitor", f"touch '{ran}'; false")
     hook = theirs / ".git/hooks/post-index-change"
-    hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    hook.write_text(f"#!/bin/sh\ntouch '{ran}'\n")
     hook.chmod(0o755)
     before = (mine / ".git/config").read_text()
     left = await unpack_to_host(pack_host_tree(theirs), mine, max_bytes=None)
