@@ -23,6 +23,12 @@ def names(host: Path) -> set[str]:
     return {str(path.relative_to(host)) for path in host.rglob("*") if not path.is_dir() or path.is_symlink()}
 
 
+async def test_samples_that_git_brings_itself_are_left_out_without_a_word(tmp_path: Path) -> None:
+    sample = member(".git/hooks/pre-commit.sample", b"")
+    assert await lay_down(tmp_path, sample, member(".git/hooks/pre-commit", b"")) == (".git/hooks/pre-commit",)
+    assert names(tmp_path) == set()
+
+
 @pytest.mark.parametrize(
     "path",
     [
