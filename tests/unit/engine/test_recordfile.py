@@ -154,3 +154,17 @@ def test_ended_record_gives_up_its_only_part(tmp_path: Path) -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_parsed_without_harm(content: bytes) -> None:
     assert sum(24 + len(frame.data) for frame in parse(content)) <= len(content)
+
+
+def test_a_reader_holds_little_at_a_time(tmp_path: Path) -> None:
+    writer = RecordWriter(str(tmp_path / "record"), 10 * 1024 * 1024)
+    for _ in range(40):
+        writer.append("stdout", b"x" * 16_000)
+    writer.close()
+    reader, read = RecordReader(tmp_path / "record", 0), 0
+    while frames := reader.read():
+        held = sum(len(frame.data) for frame in frames)
+        assert held <= 64 * 1024, "there may be as many readers as clients, each of them slow"
+        read += held
+    reader.close()
+    assert read == 40 * 16_000
