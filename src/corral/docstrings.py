@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from types import FunctionType
 from typing import Any
 
 _REFERS = "See `"
 """So begins a docstring that only says where the real one is."""
+_WITH_DOCSTRING = (FunctionType, property, cached_property, classmethod, staticmethod)
+"""What has a docstring of its own, which can be set."""
 
 
 class Documented:
@@ -16,9 +20,9 @@ class Documented:
     def __init_subclass__(cls, *, promises: tuple[type, ...] = (), **rest: Any) -> None:
         super().__init_subclass__(**rest)
         for name, member in vars(cls).items():
-            text = getattr(member, "__doc__", None)
-            if name.startswith("_") or not isinstance(text, str):
+            if name.startswith("_") or not isinstance(member, _WITH_DOCSTRING) or not member.__doc__:
                 continue
+            text = member.__doc__
             found = _find(name, promises)
             if not found and text.startswith(_REFERS):
                 found = _find(name, cls.__mro__[1:])
@@ -29,7 +33,8 @@ class Documented:
 def _find(name: str, owners: tuple[type, ...]) -> str:
     """The first docstring of that name which says something itself."""
     for owner in owners:
-        text = getattr(vars(owner).get(name), "__doc__", None)
-        if isinstance(text, str) and not text.startswith(_REFERS):
-            return text
+        member = vars(owner).get(name)
+        # Not of anything else: every object has a __doc__, in newer versions of Python even None has one.
+        if isinstance(member, _WITH_DOCSTRING) and member.__doc__ and not member.__doc__.startswith(_REFERS):
+            return member.__doc__
     return ""

@@ -9,6 +9,7 @@ import asyncio
 import difflib
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import fields
 from types import TracebackType
 from typing import Any, TypedDict, Unpack, cast
 
@@ -53,8 +54,10 @@ def make_spec(**wishes: Unpack[Wishes]) -> Spec:
     unknown = sorted(set(wishes) - set(Wishes.__annotations__))
     if unknown:
         near = difflib.get_close_matches(unknown[0], Wishes.__annotations__, n=1)
-        known = ", ".join(Wishes.__annotations__)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {known}"
+        hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(Wishes.__annotations__)}"
+        limits = [field.name for field in fields(Resources)]
+        if limit := next((name for name in limits if unknown[0] in (name, name.removesuffix("_bytes"))), ""):
+            hint = f"limits go into resources: resources=Resources({limit}=…)"
         raise SpecError(f"a sandbox has no option {unknown[0]!r}", hint=hint)
     lifetime = wishes.get("lifetime")
     keep = wishes.get("keep_on_failure", False)

@@ -9,7 +9,7 @@ CorralError
 │   │   ├── RateLimitedError                  the service takes no more calls for now
 │   │   └── HostExhaustedError                this process, its user or the machine has no descriptors or memory left
 │   ├── UnknownBackendError (ValueError)      no such backend
-│   ├── CapabilityError (NotImplementedError) this backend has not got that power
+│   ├── CapabilityError (NotImplementedError) this backend does not support that
 │   └── EnvironmentFullError                  an environment holds as many sandboxes as it may, and all are in use
 ├── SandboxError                              the sandbox as a whole
 │   ├── SandboxGoneError                      it has ended, or never was; nothing replaces it in silence
@@ -140,7 +140,7 @@ class UnknownBackendError(BackendError, ValueError):
 
 
 class CapabilityError(BackendError, NotImplementedError):
-    """This backend has not got that power."""
+    """This backend does not support that operation."""
 
     code = "capability"
 

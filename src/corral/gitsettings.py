@@ -46,6 +46,11 @@ def find_git_folder(parts: Sequence[str]) -> Parts:
     return tuple(parts[places[-1] :]) if places else ()
 
 
+def is_sample(parts: Sequence[str]) -> bool:
+    """Whether it is one of the sample hooks, which git lays into every repository and never runs."""
+    return list(parts[-2:-1]) == ["hooks"] and parts[-1].endswith(".sample")
+
+
 def _fold(name: str) -> str:
     """A name as the least exact of file systems compares it."""
     return _UNSEEN.sub("", name).partition(":")[0].rstrip(" .").casefold()

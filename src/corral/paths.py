@@ -29,12 +29,23 @@ class SandboxPath(str):
     __slots__ = ()
 
 
+class FollowedPath(SandboxPath):
+    """A path whose links were all followed already, before rules were asked about it.
+
+    Who works with it on the embedded engine follows none: one that was put there since does not lead past the rules.
+    """
+
+    __slots__ = ()
+
+
 def inside(path: str | PurePosixPath, *, workdir: str) -> SandboxPath:
     """Parse a path given by a caller: relative ones are under `workdir`; `~` is the home folder's business, not ours.
 
     Raises:
         SandboxFileError: empty, with a NUL, or longer than the kernel takes.
     """
+    if isinstance(path, FollowedPath):
+        return path
     text = str(path)
     if isinstance(path, Path):
         raise SandboxFileError(f"{text!r} is a path of the host", path=text, hint="give a string or a PurePosixPath")

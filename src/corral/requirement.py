@@ -16,6 +16,7 @@ from corral.errors import SpecError
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+_MAX_BYTES = 64 * 1024
 MAX_PACKAGES = 256
 _MAX_LENGTH = 1000  # markers of real packages reach some hundred characters
 _MAX_PARENTHESES = 20
@@ -36,6 +37,9 @@ def check_packages(packages: Iterable[str]) -> tuple[str, ...]:
     given = tuple(islice(packages, MAX_PACKAGES + 1))
     if len(given) > MAX_PACKAGES:
         raise SpecError(f"packages= has more than {MAX_PACKAGES} items", hint="name fewer; what they need comes along")
+    size = sum(len(package.encode("utf-8", "surrogatepass")) for package in given if isinstance(package, str))
+    if size > _MAX_BYTES:
+        raise SpecError(f"packages: {size} bytes are more than the {_MAX_BYTES} that are kept", hint="name fewer")
     return tuple(str(check_named(parse_requirement(package))) for package in given)
 
 

@@ -58,9 +58,10 @@ class OutputChunk:
 class ExecResult:
     """How a program ended and what it printed.
 
-    `stdout` and `stderr` are apart, `output` has both in the order in which they were written. Bytes that are not UTF-8
-    are shown as U+FFFD and counted in `replaced_bytes`; the bytes themselves are in `stdout_bytes` and `stderr_bytes`.
-    When more was printed than the limit, the middle is cut out, a line says how much, and `truncated` is true.
+    `stdout` and `stderr` are apart, `output` has both in the order in which they were written (on the embedded engine
+    exactly for the first 64 KiB, closely after that). Bytes that are not UTF-8 are shown as U+FFFD and counted in
+    `replaced_bytes`; the bytes themselves are in `stdout_bytes` and `stderr_bytes`. When more was printed than the
+    limit, the middle is cut out, a line says how much, and `truncated` is true.
     """
 
     exit_code: int

@@ -230,7 +230,6 @@ class Spec:
         object.__setattr__(self, "env", check_env(self.env))
         object.__setattr__(self, "labels", check_labels(self.labels))
         check_sizes(self.labels, self.env)
-        _check_bytes(self.packages, limit_bytes=_MAX_LIST_BYTES, what="packages")
         object.__setattr__(self, "packages", check_packages(self.packages))
         _check_bytes(self.network.hosts, limit_bytes=_MAX_LIST_BYTES, what="hosts of the network")
         for name in ("workdir", "image", "snapshot", "client_token"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
-from corral.gitsettings import Parts, Verdict, find_git_folder, find_left_out, is_safe_index, judge
+from corral.gitsettings import Parts, Verdict, find_git_folder, find_left_out, is_safe_index, is_sample, judge
 from corral.tars.reading import BrokenArchiveError, Member, MemberReader
 from corral.tars.writing import pack_tree
 
@@ -261,7 +261,7 @@ class Landing:
         for path, (_, name) in self._held.items():
             if path not in left:
                 self._place(self.target, path, name)
-            elif name and self._differs(path, name):
+            elif name and not is_sample(path) and self._differs(path, name):
                 told.append("/".join(path))
                 if self._aside is not None:
                     self._place(self._aside, path, name)

@@ -16,6 +16,7 @@ from corral.backends.embedded import EmbeddedBackend
 from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileTooLargeError
 from corral.sandbox import SandboxBase
 from corral.spec import Spec
+from corral.tools.permission import real_path
 from corral.transfer import pack_host_tree
 from support.leftovers import count_descriptors, wait_until
 
@@ -334,3 +335,52 @@ async def test_holes_come_out_as_holes(box: SandboxBase, tmp_path: Path) -> None
     assert int(kept.stdout) < 1024
     with pytest.raises(SandboxFileTooLargeError):
         await box.files.download("t", tmp_path / "u", max_bytes=500 * 1024**2)
+
+
+async def test_link_that_is_put_there_after_the_rules_were_asked_leads_nowhere(box: SandboxBase) -> None:
+    await box.files.write("private/key", "secret\n")
+    for place in ("file", "folder/key", "deep/folder/key"):
+        await box.files.write(place, "harmless\n")
+    work = box.spec.workdir
+    names = ("file", "folder", "folder/key", "deep/folder/key")
+    file, folder, inner, deep = [await real_path(box.files, name, workdir=work) for name in names]
+    new = await real_path(box.files, "folder/new/file", workdir=work)
+    await box.exec(
+        "rm -r file folder deep/folder; ln -s private/key file; ln -s private folder; ln -s ../private deep/folder"
+    )
+    for path in (file, inner, deep):
+        for attempt in (
+            box.files.read(path),
+            box.files.write(path, "overwritten"),
+            box.files.write(path, "appended", append=True),
+            box.files.edit(path, "secret", "edited"),
+            box.files.grep("secret", path=path),
+        ):
+            with pytest.raises(SandboxFileError):
+                await attempt
+    for attempt in (
+        box.files.write(new, "new"),
+        box.files.list(folder),
+        box.files.glob("**", path=folder),
+        box.files.grep("secret", path=folder),
+    ):
+        with pytest.raises(SandboxFileError):
+            await attempt
+    assert (await box.exec("cat private/*; ls -A private")).stdout == "secret\nkey\n"
+
+
+async def test_path_without_links_works_as_any_other(box: SandboxBase) -> None:
+    work = box.spec.workdir
+    path = await real_path(box.files, "new/folder/file", workdir=work)
+    await box.files.write(path, "one\n")
+    await box.files.write(path, "two\n", append=True)
+    await box.files.edit(path, "one", "1")
+    assert await box.files.read(path) == b"1\ntwo\n"
+    root = await real_path(box.files, "new", workdir=work)
+    assert [info.path for info in (await box.files.glob("**/file", path=root)).files] == [path]
+    assert [match.path for match in (await box.files.grep("two", path=root)).matches] == [path]
+    assert [info.name for info in await box.files.list(root)] == ["folder"]
+    assert [info.name for info in await box.files.list(await real_path(box.files, "/", workdir=work))][:1] == ["bin"]
+    # The next call begins where the first one did.
+    await box.files.write("beside", "x")
+    assert (await box.exec("ls")).stdout == "beside\nnew\n"

@@ -23,6 +23,12 @@ def names(host: Path) -> set[str]:
     return {str(path.relative_to(host)) for path in host.rglob("*") if not path.is_dir() or path.is_symlink()}
 
 
+async def test_samples_that_git_brings_itself_are_left_out_without_a_word(tmp_path: Path) -> None:
+    sample = member(".git/hooks/pre-commit.sample", b"")
+    assert await lay_down(tmp_path, sample, member(".git/hooks/pre-commit", b"")) == (".git/hooks/pre-commit",)
+    assert names(tmp_path) == set()
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -92,9 +98,9 @@ async def test_what_was_committed_comes_back_and_nothing_runs(tmp_path: Path) ->
     (theirs / "a").write_text("2")
     git(theirs, "commit", "-qam", "second")
     ran = tmp_path / "ran"
-    git(theirs, "config", "core.fsmonitor", f"touch {ran}; false")
+    git(theirs, "config", "core.fsmonitor", f"touch '{ran}'; false")
     hook = theirs / ".git/hooks/post-index-change"
-    hook.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    hook.write_text(f"#!/bin/sh\ntouch '{ran}'\n")
     hook.chmod(0o755)
     before = (mine / ".git/config").read_text()
     left = await unpack_to_host(pack_host_tree(theirs), mine, max_bytes=None)

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -166,3 +166,7 @@ def test_image_keeps_addresses_because_they_are_fetched_and_built_inside_it() ->
 def test_sandbox_of_an_earlier_version_that_took_an_address_can_be_read() -> None:
     spec = {"packages": ["numpy>=2", "x @ file:///x"], "resources": {}}
     assert spec_from({"spec": spec}).packages == ("numpy>=2",)
+
+
+def test_packages_may_be_any_iterable_and_none_of_them_is_lost() -> None:
+    assert Spec(packages=cast("Any", iter(["numpy", "rich"]))).packages == ("numpy", "rich")

@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from typing import Any
+import re
+from typing import Any, cast
 
 import pytest
 
@@ -209,3 +210,12 @@ def test_resources_tell_what_was_asked_for_by_name() -> None:
     assert Resources.parse({"cpu": 1}).asked == {"cpus"}
     usual = Resources(cpus=0.5, inodes=100).as_usual()
     assert (usual, usual.asked) == (Resources(cpus=0.5, inodes=100), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("cpus", "Resources(cpus=…)"), ("memory", "Resources(memory_bytes=…)"), ("workdi", "did you mean 'workdir'?")],
+)
+def test_an_unknown_option_leads_to_the_right_one(given: str, wanted: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(wanted)):
+        make_spec(**cast("Any", {given: 1}))

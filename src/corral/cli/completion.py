@@ -8,6 +8,8 @@ from click.shell_completion import get_completion_class
 from corral.cli import PROGRAM
 
 VARIABLE = "_CORRAL_COMPLETE"
+_LOAD_COMPLETION = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n\n"
+"""A ~/.zshrc that does nothing else has no `compdef`, which click's script calls."""
 
 
 @click.command()
@@ -25,5 +27,6 @@ def completion(context: click.Context, shell: str) -> int:
     assert found is not None  # click has all three
     # The template alone: the method that fills it in also runs the shell to look at its version.
     maker = found(context.find_root().command, {}, PROGRAM, VARIABLE)
-    click.echo(maker.source_template % maker.source_vars())
+    script = maker.source_template % maker.source_vars()
+    click.echo(_LOAD_COMPLETION + script if shell == "zsh" else script)
     return 0

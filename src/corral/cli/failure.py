@@ -77,9 +77,10 @@ def _report_usage(error: click.ClickException) -> int:
         return USAGE
     hint = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        hint = f"`{error.ctx.command_path} --help` shows what there is"
+        what = "commands" if isinstance(error.ctx.command, click.Group) else "options"
+        hint = f"`{error.ctx.command_path} --help` lists the {what}"
         if isinstance(error, click.NoSuchOption) and error.ctx.command.name in ("run", "exec"):
-            hint = f"what is meant for the program goes after `--`; {hint}"
+            hint = f"options for the program go after `--`; {hint}"
     message = error.format_message()
     say(message[:1].lower() + message[1:].rstrip("."), hint=hint)
     return USAGE

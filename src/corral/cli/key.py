@@ -157,4 +157,4 @@ def revoke(wanted: str, data_dir: Path | None) -> None:
     """End a key, by its name or the beginning of its id."""
     with _keyring(data_dir) as keyring:
         ended = keyring.revoke(wanted)
-    click.echo(f"{plain(ended.name)} ({ended.id}) opens nothing any more")
+    click.echo(f"{plain(ended.name)} ({ended.id}) is revoked")

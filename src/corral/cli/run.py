@@ -119,10 +119,10 @@ def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, 
     if name == "-":
         return read_all_input(), "-", args
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():
         raise SpecError(f"{name!r} is a folder", hint="give a file, and the folder with --copy-in")
-    if not path.exists():
-        raise SpecError(f"there is no file {name!r}", hint="a snippet is given with -c, a program from a pipe as `-`")
+    if not name or not path.exists():
+        raise SpecError(f"file not found: {name!r}", hint="use -c for a snippet, and `-` for a program from a pipe")
     return path.read_bytes(), name, args
 
 

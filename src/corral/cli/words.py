@@ -41,7 +41,7 @@ _PHRASES = (
     (r"backend\.list\(\) shows", "`corral sandbox list` shows"),
     (r"list_snapshots\(\) (?:shows|has)", "`corral sandbox snapshots` shows"),
     (r"start it: backend\.start\(id\)|backend\.start\(\) it", "`corral sandbox start ID` starts it"),
-    (r"backend\.capabilities\(\) lists what it has", "`corral doctor` lists what there is on this machine"),
+    (r"backend\.capabilities\(\) lists what it has", "`corral doctor` lists what this machine supports"),
     (r"resume\(\) it(?: first)?", "resume it in the program that paused it"),
     (r"start it with pty=True", "give --tty"),
     (r"files\.upload", "`corral sandbox cp`"),

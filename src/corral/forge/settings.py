@@ -70,7 +70,7 @@ class Settings:
     pin: bool = False
     """Give each run a processor of its own."""
     retries: int = 1
-    """How often an attempt that failed for want of a sandbox is begun again."""
+    """How often an attempt is retried whose sandbox could not be created or broke."""
     setup: str = ""
     """Text for /bin/sh, run once in the base that every candidate begins from."""
     meter_seconds: float = 0.5

@@ -309,7 +309,7 @@ def find_key(request: web.Request, *, websocket: bool) -> str | None:
     """The caller's key: from the header; for websockets of browsers, which can't set one, also from the query."""
     given = request.headers.getall("Authorization", [])
     if len(given) > 1:
-        raise Fault(400, "there are several keys in the request")  # which of them did whoever stands before us look at?
+        raise Fault(400, "there are several keys in the request")  # a proxy may have checked another one
     scheme, _, secret = (given[0] if given else "").partition(" ")
     if scheme.lower() == "bearer" and secret.strip():
         return secret.strip()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxNotFolderError
-from corral.paths import inside
+from corral.paths import FollowedPath, inside
 from corral.protocol import PathLike
 from corral.results import FileInfo
 
@@ -235,7 +235,7 @@ class _Walk:
     links: int = 0
 
 
-async def real_path(files: Stats, path: PathLike, *, workdir: str) -> str:
+async def real_path(files: Stats, path: PathLike, *, workdir: str) -> FollowedPath:
     """Where a path leads, every link followed inside the sandbox; `..` climbs from a link's target.
 
     Names that are not there are kept as written. Rules that are asked only for the name a model gave can be gone round
@@ -262,7 +262,7 @@ async def real_path(files: Stats, path: PathLike, *, workdir: str) -> str:
         if target.startswith("/"):
             walk.resolved = []
         walk.left = [*_parts(target), *walk.left]
-    return "/" + "/".join(walk.resolved)
+    return FollowedPath("/" + "/".join(walk.resolved))
 
 
 async def _read_link(files: Stats, path: str) -> str | None:

@@ -55,7 +55,7 @@ async def find_hidden_files(
     try:
         found = await files.glob("**", path=root, hidden=hidden, limit=JUDGED_FILES)
     except SandboxNotFolderError:
-        return ()
+        return () if shows(root) else (root,)
     if found.truncated:
         raise PolicyError(f"there are more than {JUDGED_FILES} files below {root}, too many to keep rules in a search")
     return tuple(info.path for info in found.files if info.kind == "file" and not shows(info.path))

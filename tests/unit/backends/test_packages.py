@@ -52,7 +52,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     settings["UV_CONFIG_FILE"] = 'no-index = true\nfind-links = ["{}"]\n'
     for name, text in settings.items():
         file = tmp_path / name
-        file.write_text(text.format(made.wheels))
+        file.write_text(text.format(made.wheels.as_uri()))  # a path with a space would be two of them
         monkeypatch.setenv(name, str(file))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
     return made

@@ -1,6 +1,8 @@
 """The backend without isolation: loud, never chosen by itself, refused by servers, and gone with its owner."""
 
 import asyncio
+import contextlib
+import fcntl
 import logging
 import os
 import secrets
@@ -274,6 +276,13 @@ def start_owner(folder: Path, marker: str, how: str) -> tuple[subprocess.Popen[s
     return owner, int(pid)
 
 
+def is_free(lock: Path) -> bool:
+    with lock.open() as file, contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
 def others(marker: str, owner: subprocess.Popen[str]) -> list[str]:
     return [pid for pid in running(marker) if pid != str(owner.pid)]
 
@@ -302,6 +311,7 @@ def test_what_a_killed_keeper_left_is_swept(tmp_path: Path) -> None:
     owner.send_signal(signal.SIGKILL)
     owner.wait(HANG_SECONDS)
     assert len(list(tmp_path.iterdir())) == 2, "folder and lock"
+    until(lambda: is_free(next(tmp_path.glob("*.lock"))), "a killed process loses its arguments before its files")
 
     async def use() -> list[str]:
         async with await UnsafeSubprocessBackend(tmp_path).create(make_spec()) as box:

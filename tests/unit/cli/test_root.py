@@ -1,9 +1,11 @@
 """The command itself: help everywhere, versions, completion, failures without a traceback."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -56,6 +58,14 @@ def test_completion_scripts(corral: Corral, shell: str) -> None:
     ended = corral("completion", shell)
     assert ended.code == 0
     assert f"_CORRAL_COMPLETE={shell}_complete" in ended.stdout
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh on this machine")
+def test_zsh_takes_the_completion_script_without_other_settings(corral: Corral, tmp_path: Path) -> None:
+    script = f"{corral('completion', 'zsh').stdout}\nprint -r -- $_comps[corral]"
+    env = {"HOME": str(tmp_path), "ZDOTDIR": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(["zsh", "-f", "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("_corral_completion\n", "")
 
 
 def test_the_package_runs_as_the_command() -> None:

@@ -137,8 +137,8 @@ def translate(error: ServiceError, *, sandbox_id: str | None, op: str) -> Corral
     if status in (400, 422):
         return SpecError(f"the service refuses it: {text}", **where)
     if status == 501:
-        hint = "capabilities() lists what there is; another server may have more"
-        return CapabilityError(f"the service has not got that: {text}", hint=hint, **where)
+        hint = "capabilities() lists what this server supports"
+        return CapabilityError(f"the service does not support that: {text}", hint=hint, **where)
     if status == _TOO_MANY:
         return RateLimitedError(f"the service takes no more for now: {text}", hint="try again later", **where)
     if status is None:

@@ -26,7 +26,7 @@ from corral.files import (
     encode,
     stream_descriptor,
 )
-from corral.paths import SandboxPath
+from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
 
@@ -71,7 +71,7 @@ class EmbeddedFiles(FilesBase):
 
     async def _open(self, path: SandboxPath) -> int:
         """An open descriptor, checked again on this side: a regular file, and nothing of /proc."""
-        answer, descriptors = await self._agent.ask_for_descriptors({"op": "open", "path": path}, path=path)
+        answer, descriptors = await self._agent.ask_for_descriptors({"op": "open", **_name(path)}, path=path)
         if len(descriptors) != 1:
             wire.close_all(descriptors)
             raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op="read")
@@ -96,7 +96,7 @@ class EmbeddedFiles(FilesBase):
     ) -> int:
         """See `AsyncFiles`."""
         target = self.at(path)
-        message: wire.Message = {"path": target, "parents": parents, "exclusive": exclusive, "append": append}
+        message: wire.Message = {**_name(target), "parents": parents, "exclusive": exclusive, "append": append}
         if mode is not None:
             message["mode"] = mode
         data = check_content(content)
@@ -149,7 +149,7 @@ class EmbeddedFiles(FilesBase):
         self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
     ) -> EditResult:
         carriers = (wire.memory_file(old), wire.memory_file(new))
-        message = {"op": "edit", "path": path, "replace_all": replace_all, "expected_sha256": expected_sha256}
+        message = {"op": "edit", **_name(path), "replace_all": replace_all, "expected_sha256": expected_sha256}
         try:
             answer = await self._agent.ask(message, carriers, path=path)
         finally:
@@ -166,7 +166,7 @@ class EmbeddedFiles(FilesBase):
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
         """See `AsyncFiles`."""
         target = self.at(path)
-        items, _ = await self._agent.collect({"op": "list", "path": target}, path=target)
+        items, _ = await self._agent.collect({"op": "list", **_name(target)}, path=target)
         return [_info(item) for item in items]
 
     async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
@@ -184,7 +184,7 @@ class EmbeddedFiles(FilesBase):
         root = self.at(path)
         if pattern.startswith("/"):
             root, pattern = _split_pattern(pattern)
-        message = {"op": "glob", "path": root, "pattern": pattern, "hidden": hidden, "limit": limit}
+        message = {"op": "glob", **_name(root), "pattern": pattern, "hidden": hidden, "limit": limit}
         items, last = await self._agent.collect(message, path=root)
         return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
@@ -220,7 +220,7 @@ class EmbeddedFiles(FilesBase):
         root = self.at(path)
         message = {
             "op": "grep",
-            "path": root,
+            **_name(root),
             "pattern": pattern,
             "include": include,
             "ignore_case": ignore_case,
@@ -368,6 +368,11 @@ def _split_pattern(pattern: str) -> tuple[SandboxPath, str]:
     while len(parts) > 1 and not set(parts[0]) & set("*?["):
         fixed.append(parts.pop(0))
     return SandboxPath("/" + "/".join(fixed)), "/".join(parts)
+
+
+def _name(path: str) -> wire.Message:
+    """A path for the agent, and whether links in it are to be followed."""
+    return {"path": path, "links": not isinstance(path, FollowedPath)}
 
 
 def _info(item: dict[str, Any]) -> FileInfo:

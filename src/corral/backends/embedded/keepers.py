@@ -108,7 +108,7 @@ class Found:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nobody holds it, and nobody needs to."""
+        """True if the sandbox is stopped: its files are kept, and no process runs."""
         return bool(self.state.get("stopped")) and not is_held(self.folder)
 
     @property

@@ -46,7 +46,7 @@ def show_standings(standings: Sequence[Standing], attempts: Iterable[Attempt]) -
     again = {attempt.candidate: attempt.retries for attempt in attempts if attempt.retries}
     for candidate, count in sorted(again.items()):
         times = "once" if count == 1 else f"{count} times"
-        click.echo(paint(f"  {candidate} was begun again {times}, for want of a sandbox", "dim"))
+        click.echo(paint(f"  {candidate} was started again {times}, because its sandbox could not be created", "dim"))
 
 
 def show_winner(standings: Sequence[Standing], artifact: Path | None) -> None:

@@ -79,8 +79,9 @@ def run(
     is success, what it prints is its log, the file is its artifact. CONTEST is a contest.toml or its folder. Without
     either: ./contest.toml, else ./candidates/*.py, else the five candidates that ship.
 
-    Exit code 0: there is a winner, or a tie. 1: nobody passed, or somebody could not be run for want of a sandbox.
-    130: Ctrl-C (143: SIGTERM); what there is is kept and shown, and the run can be resumed.
+    Exit code 0: there is a winner, or a tie. 1: no candidate passed, or one could not be run
+    because its sandbox could not be created. 130: Ctrl-C (143: SIGTERM); the results so far are kept and shown, and
+    the run can be resumed.
 
     \b
     corral forge run
@@ -161,7 +162,7 @@ def _hold(
         return TERMINATED if terminated else INTERRUPTED
     except Exception as error:
         if not isinstance(error, BrokenPipeError | RunFolderError) and _was_begun(folder):
-            note(f"what there is is in {folder}; to go on: {resume}")
+            note(f"the results so far are in {folder}; to resume: {resume}")
         raise
     return _Held(result, folder, resume)
 
@@ -177,7 +178,7 @@ def _say_where(wish: Gathered, stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def _ended_as_by_hand() -> Iterator[list[int]]:
-    """SIGTERM does what Ctrl-C does: a service manager's stop must not cost what there is. Gives those that came."""
+    """SIGTERM does what Ctrl-C does: a service manager's stop must not lose results. Gives those that came."""
     seen: list[int] = []
 
     def end(number: int, frame: object) -> None:
@@ -235,7 +236,7 @@ def _show(result: ContestResult, *, known: bool) -> None:
 
 
 def _show_rest(folder: Path, report_file: Path | None, resume: str, *, as_json: bool) -> None:
-    """After Ctrl-C: what there is, and how to go on."""
+    """After Ctrl-C: the results so far, and how to resume."""
     from corral.cli.display import show_seconds
     from corral.forge.runfolder import read_run
 

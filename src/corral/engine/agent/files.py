@@ -22,16 +22,21 @@ _EDIT_ATTEMPTS = 5
 TEMPORARY_PREFIX = ".corral-"
 
 
-def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file, and nothing else: no FIFO that blocks, no device, nothing of /proc."""
+def open_regular(path: str, *, links: bool = True, folder: int = syscalls.AT_FDCWD) -> int:
+    """Open a regular file, and nothing else: no FIFO that blocks, no device, nothing of /proc.
+
+    Without `links` none is followed, at no place of the path.
+    """
     try:
         descriptor = syscalls.openat2(
-            syscalls.AT_FDCWD,
+            folder,
             os.fsencode(path),
-            flags | os.O_NONBLOCK | os.O_NOCTTY,
-            resolve=syscalls.RESOLVE_NO_MAGICLINKS,
+            os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY,
+            resolve=syscalls.RESOLVE_NO_MAGICLINKS | (0 if links else syscalls.RESOLVE_NO_SYMLINKS),
         )
     except OSError as error:
+        if not links and error.errno == errno.ELOOP:
+            raise _link_refusal() from error
         if os.path.realpath(path).startswith("/proc/"):
             raise _proc_refusal() from error
         raise
@@ -48,6 +53,10 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _link_refusal() -> RefusedError:
+    return RefusedError("os", errno.ELOOP, "a link was put there meanwhile")
 
 
 def _proc_refusal() -> RefusedError:
@@ -91,7 +100,7 @@ def describe(path: str, info: os.stat_result) -> dict[str, Any]:
 
 def open_for_reading(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """Hand out a descriptor of a regular file."""
-    descriptor = open_regular(message["path"])
+    descriptor = open_regular(message["path"], links=message.get("links", True))
     try:
         reply.send({"stat": describe(message["path"], os.fstat(descriptor))}, (descriptor,))
     finally:
@@ -181,16 +190,55 @@ def write_stream(message: wire.Message, descriptors: list[int], reply: Reply) ->
 @contextlib.contextmanager
 def replacing(message: wire.Message) -> Iterator[int]:
     """A new file beside the target that takes its place at the end, or vanishes if anything goes wrong."""
-    _refuse_magic(message["path"])
-    path = os.path.realpath(message["path"])
-    if message.get("parents", True):
-        make_folders(os.path.dirname(path))
+    if message.get("links", True):
+        _refuse_magic(message["path"])
+        path = os.path.realpath(message["path"])
+        if message.get("parents", True):
+            make_folders(os.path.dirname(path))
+        with _replacing(path, message) as target:
+            yield target
+        return
+    # From inside its folder: that can't be taken for another one by a link any more.
+    folder, path = os.path.split(message["path"])
+    descriptor = _enter(folder, make=message.get("parents", True))
+    try:
+        os.fchdir(descriptor)
+        with _replacing(f"./{path}", message) as target:
+            yield target
+    finally:
+        os.chdir("/")
+        os.close(descriptor)
+
+
+def _enter(path: str, *, make: bool) -> int:
+    """A folder, found without following a link."""
+    folder = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    try:
+        for part in filter(None, path.split("/")):
+            try:
+                inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
+                inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+@contextlib.contextmanager
+def _replacing(path: str, message: wire.Message) -> Iterator[int]:
     before = _existing(path, exclusive=message.get("exclusive", False))
     temporary = f"{os.path.dirname(path)}/{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
     target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         if message.get("append") and before is not None:
-            _copy_into(path, target)
+            _copy_into(path, target, links=message.get("links", True))
         yield target
         mode = message.get("mode")
         if mode is None:
@@ -234,8 +282,8 @@ def _existing(path: str, *, exclusive: bool) -> os.stat_result | None:
     return info
 
 
-def _copy_into(path: str, target: int) -> None:
-    source = open_regular(path)
+def _copy_into(path: str, target: int, *, links: bool) -> None:
+    source = open_regular(path, links=links)
     try:
         while os.sendfile(target, source, None, 1 << 24):  # None: the file's own position
             pass
@@ -246,9 +294,9 @@ def _copy_into(path: str, target: int) -> None:
 def edit(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """Replace bytes in a file, only if it is still what was read: compare, then swap by rename."""
     old, new = (read_all(descriptor, limit=MAX_EDIT_BYTES) for descriptor in descriptors[:2])
-    path = message["path"]
+    path, links = message["path"], message.get("links", True)
     for _ in range(_EDIT_ATTEMPTS):
-        descriptor = open_regular(path)
+        descriptor = open_regular(path, links=links)
         try:
             before = os.fstat(descriptor)
             content = read_all(descriptor, limit=MAX_EDIT_BYTES)
@@ -257,7 +305,7 @@ def edit(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
         count = _check_edit(content, old, message)
         changed = content.replace(old, new)
         with contextlib.suppress(_RacedError):
-            _swap(path, before, changed)
+            _swap(path, before, changed, links=links)
             digest = hashlib.sha256(changed).hexdigest()
             reply.send({"replacements": count, "sha256": digest, "size": len(changed)})
             return
@@ -281,8 +329,8 @@ class _RacedError(Exception):
     """Somebody changed the file between reading and swapping."""
 
 
-def _swap(path: str, before: os.stat_result, content: bytes) -> None:
-    with replacing({"path": path, "parents": False}) as target:
+def _swap(path: str, before: os.stat_result, content: bytes, *, links: bool) -> None:
+    with replacing({"path": path, "parents": False, "links": links}) as target:
         view = memoryview(content)
         while view:
             view = view[os.write(target, view) :]

@@ -8,50 +8,102 @@ import re
 import stat
 from collections.abc import Iterator
 
-from corral.engine import wire
+from corral.engine import syscalls, wire
 from corral.engine.agent.files import MAX_EDIT_BYTES, describe, open_regular, replacing
 from corral.engine.agent.reply import RefusedError, Reply, read_all
 
 _MAX_LINE_BYTES = 4096
 _SNIFF_BYTES = 8192
+_LOOKED_AT_ONCE = 1000
 _NEVER_SEARCHED = frozenset(("/proc", "/sys", "/dev"))
 
 
 def list_folder(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """The entries of a folder by name, each folder before its own entries, down to a depth."""
     depth = message.get("depth", 1)
-    above = [_entries(message["path"])]
+    tree = _Tree(message)
+    above = [tree.entries(tree.root)]
     while above:
-        entry = next(above[-1], None)
-        if entry is None:
+        found = next(above[-1], None)
+        if found is None:
             above.pop()
             continue
-        try:
-            info = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:
+        path, info = found
+        if isinstance(info, FileNotFoundError):
             continue  # it vanished meanwhile: then it is not listed
-        reply.add(describe(entry.path, info), size=200 + len(entry.path) * 6)
+        if isinstance(info, OSError):
+            raise info
+        reply.add(describe(path, info), size=200 + len(path) * 6)
         if len(above) < depth and stat.S_ISDIR(info.st_mode):
             with contextlib.suppress(OSError):  # gone, or closed to us: the rest of the tree is still worth telling
-                above.append(_entries(entry.path))
+                above.append(tree.entries(path))
     reply.flush()
     reply.send({})
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as scan:
-        return iter(sorted(scan, key=lambda entry: entry.name))
+class _Tree:
+    """What is looked through: held by a descriptor, and below it no link is followed, also none that is put there
+    meanwhile. On the way to it they are, unless the message says that there are none."""
+
+    def __init__(self, message: wire.Message) -> None:
+        self.root: str = message["path"]
+        self._links: bool = message.get("links", True)
+        resolve = 0 if self._links else syscalls.RESOLVE_NO_SYMLINKS
+        self._top = syscalls.openat2(syscalls.AT_FDCWD, os.fsencode(self.root), os.O_PATH, resolve=resolve)
+        self.is_folder = stat.S_ISDIR(os.fstat(self._top).st_mode)
+
+    def entries(self, folder: str) -> Iterator[tuple[str, os.stat_result | OSError]]:
+        """What is in one of its folders, by name. Raises: OSError, at once."""
+        with self._open_folder(folder) as descriptor, os.scandir(descriptor) as scan:
+            names = sorted(entry.name for entry in scan)
+        return self._look_at(folder, names)
+
+    def _look_at(self, folder: str, names: list[str]) -> Iterator[tuple[str, os.stat_result | OSError]]:
+        # Some at a time: a folder may have more of them than fit into memory, and trees be deeper than descriptors go.
+        for start in range(0, len(names), _LOOKED_AT_ONCE):
+            try:
+                with self._open_folder(folder) as descriptor:
+                    found = [(name, _lstat(name, descriptor)) for name in names[start : start + _LOOKED_AT_ONCE]]
+            except OSError:
+                return  # the folder vanished meanwhile, and what was in it
+            yield from ((f"{folder.rstrip('/')}/{name}", info) for name, info in found)
+
+    @contextlib.contextmanager
+    def _open_folder(self, folder: str) -> Iterator[int]:
+        path, flags = os.fsencode(self._below(folder)), os.O_RDONLY | os.O_DIRECTORY
+        descriptor = syscalls.openat2(self._top, path, flags, resolve=syscalls.RESOLVE_NO_SYMLINKS)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def open_file(self, path: str) -> int:
+        """One of its files. Raises: as `open_regular`."""
+        if path == self.root:
+            return open_regular(path, links=self._links)
+        return open_regular(self._below(path), links=False, folder=self._top)
+
+    def _below(self, path: str) -> str:
+        return path[len(self.root.rstrip("/")) :].lstrip("/") or "."
+
+
+def _lstat(name: str, folder: int) -> os.stat_result | OSError:
+    try:
+        return os.lstat(name, dir_fd=folder)
+    except OSError as error:
+        return error
 
 
 def glob(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """Paths below `path` that match the pattern; `**` crosses folders."""
     root, limit = message["path"], message["limit"]
+    tree = _Tree(message)
     pattern = compile_glob(message["pattern"])
     errors: list[str] = []
     found = 0
     truncated = False
-    os.scandir(root).close()  # a missing root is an error, an unreadable folder below is only reported
-    for path, info in _walk(root, errors, hidden=message.get("hidden", True)):
+    tree.entries(root)  # a missing root is an error, an unreadable folder below is only reported
+    for path, info in _walk(tree, errors, hidden=message.get("hidden", True)):
         if pattern.fullmatch(os.path.relpath(path, root)):
             if found >= limit:
                 truncated = True
@@ -64,16 +116,16 @@ def glob(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
 
 def grep(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """Lines that match, with file and number."""
-    root, limit = message["path"], message["limit"]
+    tree, limit = _Tree(message), message["limit"]
     pattern = _compile(message)
     include = compile_glob(message["include"]) if message.get("include") else None
     errors: list[str] = []
     without = _read_names(descriptors[0]) if descriptors else frozenset()
     found, truncated = 0, False
-    for path in _files(root, include, errors, hidden=message.get("hidden", False)):
+    for path in _files(tree, include, errors, hidden=message.get("hidden", False)):
         if path in without:
             continue
-        for number, line in _matching_lines(path, pattern, errors):
+        for number, line in _matching_lines(tree, path, pattern, errors):
             if found >= limit:
                 truncated = True
                 break
@@ -97,7 +149,7 @@ def replace(message: wire.Message, descriptors: list[int], reply: Reply) -> None
     new = read_all(descriptors[0], limit=MAX_EDIT_BYTES)
     include = compile_glob(message["include"]) if message.get("include") else None
     errors: list[str] = []
-    for path in _files(message["path"], include, errors, hidden=message.get("hidden", False)):
+    for path in _files(_Tree(message), include, errors, hidden=message.get("hidden", False)):
         try:
             count = _replace_in(path, pattern, new, fixed=bool(message.get("fixed")))
         except (OSError, RefusedError) as error:
@@ -182,53 +234,50 @@ def _compile(message: wire.Message) -> re.Pattern[bytes]:
         raise RefusedError("pattern", 0, f"not a regular expression: {error}") from error
 
 
-def _walk(root: str, errors: list[str], *, hidden: bool) -> Iterator[tuple[str, os.stat_result]]:
+def _walk(tree: _Tree, errors: list[str], *, hidden: bool) -> Iterator[tuple[str, os.stat_result]]:
     """Everything below, folders before their content, names sorted, links not followed. No recursion."""
-    stack = [root]
+    stack = [tree.root]
     while stack:
         folder = stack.pop()
         try:
-            with os.scandir(folder) as scan:
-                entries = sorted(scan, key=lambda entry: entry.name)
+            entries = tree.entries(folder)
         except OSError as error:
             errors.append(f"{folder}: {error.strerror}")
             continue
         inner = []
-        for entry in entries:
-            if entry.path in _NEVER_SEARCHED or (not hidden and entry.name.startswith(".")):
+        for path, info in entries:
+            if path in _NEVER_SEARCHED or (not hidden and os.path.basename(path).startswith(".")):
                 continue
-            try:
-                info = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
+            if isinstance(info, OSError):
+                if not isinstance(info, FileNotFoundError):
+                    errors.append(f"{path}: {info.strerror}")
                 continue
-            except OSError as error:
-                errors.append(f"{entry.path}: {error.strerror}")
-                continue
-            yield entry.path, info
+            yield path, info
             if stat.S_ISDIR(info.st_mode):
-                inner.append(entry.path)
+                inner.append(path)
         stack.extend(reversed(inner))
 
 
-def _files(root: str, include: re.Pattern[str] | None, errors: list[str], *, hidden: bool) -> Iterator[str]:
-    info = os.stat(root)
-    if not stat.S_ISDIR(info.st_mode):
-        yield root
+def _files(tree: _Tree, include: re.Pattern[str] | None, errors: list[str], *, hidden: bool) -> Iterator[str]:
+    if not tree.is_folder:
+        yield tree.root
         return
-    for path, entry in _walk(root, errors, hidden=hidden):
+    for path, entry in _walk(tree, errors, hidden=hidden):
         if not stat.S_ISREG(entry.st_mode):
             continue
         if (
             include is None
             or include.fullmatch(os.path.basename(path))
-            or include.fullmatch(os.path.relpath(path, root))
+            or include.fullmatch(os.path.relpath(path, tree.root))
         ):
             yield path
 
 
-def _matching_lines(path: str, pattern: re.Pattern[bytes], errors: list[str]) -> Iterator[tuple[int, bytes]]:
+def _matching_lines(
+    tree: _Tree, path: str, pattern: re.Pattern[bytes], errors: list[str]
+) -> Iterator[tuple[int, bytes]]:
     try:
-        descriptor = open_regular(path)
+        descriptor = tree.open_file(path)
     except (OSError, RefusedError) as error:
         errors.append(f"{path}: {error}")
         return
