@@ -35,7 +35,7 @@ from corral.powers import POWERS
 from corral.process import ProcessBase, as_bytes
 from corral.protocol import AsyncSandbox, Command, OnOutput, PathLike, Stdin
 from corral.records import RecordBook
-from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
+from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxState, SandboxUsage
 from corral.sessions import SessionsBase
 from corral.spec import USER, Spec, check_env, check_timeout
 
@@ -71,8 +71,12 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         """Variables that programs to come find in neither the spec's environment nor the backend's."""
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "gone" if self.ended is not None else "running"
-        return f"<{type(self).__name__} {self._id} {state}>"
+        standing = self._standing()
+        gone = self.ended is not None and standing != "stopped"
+        return f"<{type(self).__name__} {self._id} {'closed' if self._closed else 'gone' if gone else standing}>"
+
+    def _standing(self) -> SandboxState:
+        return "running"  # for `repr`, as this handle knows it; backends that stop and pause know more
 
     # The primitives.
 

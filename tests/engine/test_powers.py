@@ -151,7 +151,11 @@ async def test_whatever_an_upper_holds_is_in_a_snapshot(backend: EmbeddedBackend
 async def test_stopped_sandbox_has_nothing_but_files(backend: EmbeddedBackend) -> None:
     box = await backend.create(Spec(name="resting"))
     await box.files.write("f", b"kept")
+    await box.pause()
+    assert repr(box) == f"<EmbeddedSandbox {box.id} paused>"
+    await box.resume()
     await box.stop()
+    assert repr(box) == f"<EmbeddedSandbox {box.id} stopped>"
     folder = backend.data_folder
     assert wait_until(lambda: not list_loops(folder) and not list_groups(instance_mark(folder)))
     keepers.sweep_now(folder)

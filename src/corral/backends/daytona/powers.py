@@ -25,7 +25,7 @@ from corral.errors import (
     SnapshotNotFoundError,
     SpecError,
 )
-from corral.results import SnapshotInfo
+from corral.results import SandboxState, SnapshotInfo
 from corral.spec import Resources, Spec, check_name
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class SandboxPowers:
     _remote: Remote
     _owned: bool
     is_paused = False
+    is_stopped = False
     keeper: BackendPowers | None = None
     """Its maker, for a fork."""
 
@@ -66,6 +67,7 @@ class SandboxPowers:
             await self.detach()
         with contextlib.suppress(SandboxStoppedError):
             await self._remote.call(lambda box: box.stop(timeout=_CHANGE_SECONDS), op="stop", finish=True)
+        self.is_stopped = True
         self._end_stopped()
 
     async def pause(self) -> None:
@@ -79,6 +81,9 @@ class SandboxPowers:
         self._ensure_open()
         await self._remote.call(lambda box: box.start(timeout=_CHANGE_SECONDS), op="resume", finish=True)
         self.is_paused = False
+
+    def _standing(self) -> SandboxState:
+        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
 
     async def resize(
         self,

@@ -28,7 +28,7 @@ from corral.backends.docker.seam import gone, is_gone, mapped
 from corral.command import SpawnRequest
 from corral.errors import CapabilityError, CorralError, SandboxPausedError, SandboxStoppedError, SpecError
 from corral.languages import Language
-from corral.results import Event, SandboxInfo, SandboxUsage
+from corral.results import Event, SandboxInfo, SandboxState, SandboxUsage
 from corral.sandbox import SandboxBase
 from corral.shellfiles.files import ShellFiles
 from corral.shellfiles.processes import ProcessShell
@@ -446,6 +446,9 @@ class DockerSandbox(SandboxBase):
         with mapped(op="resume", sandbox_id=self._id):
             await self.io.run(self.api_pause(pause=False))
         self._body.is_paused = False
+
+    def _standing(self) -> SandboxState:
+        return "stopped" if self._body.is_stopped else "paused" if self._body.is_paused else "running"
 
     async def api_pause(self, *, pause: bool) -> None:
         """In the I/O thread."""

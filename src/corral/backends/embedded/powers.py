@@ -19,6 +19,7 @@ from corral.engine.layers import LayerStore, process_mark
 from corral.engine.state import DataFolder, read_state
 from corral.errors import SandboxStoppedError
 from corral.powers import POWERS
+from corral.results import SandboxState
 from corral.spec import Resources, Spec, check_name
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class SandboxPowers(Documented, promises=POWERS):
     _grip: Any
     _data_folder: Path
     is_paused = False
+    is_stopped = False
     maker: Callable[[Spec], Awaitable[EmbeddedSandbox]] | None = None
     """Makes another one, for a fork."""
 
@@ -67,6 +69,7 @@ class SandboxPowers(Documented, promises=POWERS):
                         raise RefusedError("what it wrote is in memory, and goes with its processes", code="ephemeral")
                 await self.detach()
             await self._ask_holder("stop")
+        self.is_stopped = True
 
     async def pause(self) -> None:
         """See `CanPause`."""
@@ -77,6 +80,9 @@ class SandboxPowers(Documented, promises=POWERS):
         """See `CanPause`."""
         await self._ask_holder("resume")
         self.is_paused = False
+
+    def _standing(self) -> SandboxState:
+        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
 
     async def resize(
         self,
