@@ -13,7 +13,14 @@ from pathlib import Path
 
 from corral.engine import wire
 from corral.engine.datafolder import secure
-from corral.engine.errors import GoneError, RefusedError, SetupError, UnsupportedError, explain_shortage
+from corral.engine.errors import (
+    EngineError,
+    GoneError,
+    RefusedError,
+    SetupError,
+    UnsupportedError,
+    explain_shortage,
+)
 
 _START_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 15.0
@@ -35,14 +42,15 @@ class LauncherClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
 
-    def request(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
+    def request(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, wait: bool = True) -> socket.socket:
         """Send a request; gives the socket on which its answer will come (closing it early is allowed).
 
         Raises:
             UnsupportedError: the launcher can't run here.
             GoneError: it has died.
+            BlockingIOError: without `wait`, it is so busy that it takes no more requests now.
         """
-        return ask(self._connection(), message, descriptors)
+        return ask(self._connection(), message, descriptors, wait=wait)
 
     def ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, timeout: float = 60.0) -> wire.Message:
         """Request and wait. Blocks: for threads that may. Raises: as `request`, and what the answer says."""
@@ -159,10 +167,13 @@ class AnswerSocket(socket.socket):
         self.close()
 
 
-def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...]) -> socket.socket:
+def ask(
+    peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...], *, wait: bool = True
+) -> socket.socket:
     """Send a request with an answer socket.
 
     Raises:
+        BlockingIOError: without `wait`, the other side takes no more messages now.
         GoneError: nobody listens any more.
         ExhaustedError: it can't be sent for want of descriptors or memory on this side.
     """
@@ -172,13 +183,20 @@ def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...]
         raise explain_shortage(error) or error from error
     ours = AnswerSocket(fileno=plain.detach())
     try:
-        wire.send(peer, message, (theirs.fileno(), *descriptors))
+        wire.send(peer, message, (theirs.fileno(), *descriptors), wait=wait)
     except OSError as error:
         ours.close()
-        raise explain_shortage(error) or GoneError("the other side is gone") from error
+        if not wait and isinstance(error, BlockingIOError):
+            raise
+        raise not_sent(error) from error
     finally:
         theirs.close()
     return ours
+
+
+def not_sent(error: OSError) -> EngineError:
+    """Why a message could not be sent: something is used up on this side, or nobody listens any more."""
+    return explain_shortage(error) or GoneError("the other side is gone")
 
 
 def receive_within(sock: socket.socket, timeout: float) -> wire.Message:

@@ -1,11 +1,15 @@
 """Websocket frames that begin and never end: what has come of one is held, so it has a deadline, and is counted.
 
 The library that reads frames tells of whole messages only. This reads along: the heads of frames say how long each is.
+The clock of a frame stands still while we don't read ourselves: a terminal's program that takes no input is waited for.
+Messages that have come whole and were not heard yet are held as well, and counted until they are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
+from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 from aiohttp import web
@@ -15,6 +19,8 @@ from corral.server.budget import Account
 
 _FREE_BYTES = 8 * 1024
 """What a socket may hold of a frame without asking: it is part of what a socket costs."""
+_MESSAGE_BYTES = 64
+"""What a message costs beside its content."""
 
 
 @runtime_checkable
@@ -28,12 +34,17 @@ class Watched(Protocol):
         """What has come behind the request for the upgrade, before it was answered."""
 
 
-def watch_frames(request: web.Request, *, seconds: float, account: Account | None = None) -> None:
-    """From the answer to the upgrade on: no frame, and no message in several frames, may be longer on its way."""
+def watch_frames(request: web.Request, *, seconds: float, account: Account | None = None) -> FrameWatch | None:
+    """From the answer to the upgrade on: no frame, and no message in several frames, may be longer on its way.
+
+    With an account, whoever reads the messages has to say so with `heard`.
+    """
     protocol = request.protocol
-    if isinstance(protocol, Watched):
-        protocol.frames = FrameWatch(request.transport, seconds=seconds, account=account)
-        protocol.frames.feed(protocol.tail)
+    if not isinstance(protocol, Watched):
+        return None
+    protocol.frames = FrameWatch(request.transport, seconds=seconds, account=account)
+    protocol.frames.feed(protocol.tail)
+    return protocol.frames
 
 
 class FrameWatch:
@@ -52,7 +63,10 @@ class FrameWatch:
         """Whether a message has begun whose last frame has not."""
         self._held = 0
         """Bytes of the unfinished message."""
+        self._unheard = 0
+        """What whole messages cost that nobody has taken yet."""
         self._charged = 0
+        self._paused = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def feed(self, data: bytes) -> None:
@@ -63,7 +77,7 @@ class FrameWatch:
                 taken = min(self._left, len(data) - place)
                 place += taken
                 self._left -= taken
-                self._held += taken
+                self._held += 0 if self._control else taken
                 if not self._left:
                     self._end_frame()
                 continue
@@ -74,12 +88,31 @@ class FrameWatch:
                 self._begin_frame()
         self._look()
 
+    def heard(self, sizes: Iterable[int]) -> None:
+        """Messages of these sizes have been taken, and are held no longer."""
+        self._unheard = max(0, self._unheard - sum(size + _MESSAGE_BYTES for size in sizes))
+        self._charge()
+
+    def pause(self) -> None:
+        """From now on we read no more of the connection, and so don't hear that the client has left either."""
+        self._paused = True
+        self._stop_clock()
+        self._deadline = asyncio.get_running_loop().call_later(self._seconds, self._look_whether_gone)
+
+    def resume(self) -> None:
+        """We read again; what has begun has all of its time."""
+        self._paused = False
+        self._stop_clock()
+        self._look()
+
     def close(self) -> None:
-        """The connection has ended."""
+        """The connection has ended. What has come is held until its call ends, and with that its account."""
+        self._stop_clock()
+
+    def _stop_clock(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._give_back()
 
     def _begin_frame(self) -> None:
         first, second = self._head[0], self._head[1]
@@ -97,26 +130,44 @@ class FrameWatch:
             return
         self._fragmented = not self._final
         if self._final:
+            self._stop_clock()  # the next one has its own
+            if self._account is not None:
+                self._unheard += self._held + _MESSAGE_BYTES
             self._held = 0
 
-    def _look(self) -> None:
-        unfinished = bool(self._left or self._head or self._fragmented)
-        if not unfinished:
-            self.close()
-            return
-        if self._deadline is None:
-            self._deadline = asyncio.get_running_loop().call_later(self._seconds, cut_off, self._transport)
-        more = self._held - _FREE_BYTES - self._charged
-        if more > 0 and self._account is not None:
-            if not self._account.take(more):
-                cut_off(self._transport)
-                return
-            self._charged += more
+    def _look_whether_gone(self) -> None:
+        if self._transport is not None and _has_left(self._transport):
+            cut_off(self._transport)
+        else:
+            self.pause()
 
-    def _give_back(self) -> None:
-        if self._charged and self._account is not None:
-            self._account.give_back(self._charged)
-        self._charged = self._held = 0
+    def _look(self) -> None:
+        if not (self._left or self._head or self._fragmented):
+            self._stop_clock()
+        elif self._deadline is None:
+            self._deadline = asyncio.get_running_loop().call_later(self._seconds, cut_off, self._transport)
+        self._charge()
+
+    def _charge(self) -> None:
+        if self._account is None:
+            return
+        more = max(0, self._held + self._unheard - _FREE_BYTES) - self._charged
+        if more < 0:
+            self._account.give_back(-more)
+        elif more and not self._account.take(more):
+            cut_off(self._transport)
+            return
+        self._charged += more
+
+
+def _has_left(transport: asyncio.BaseTransport) -> bool:
+    """Whether the other side has closed its end, or its connection is broken. Without reading."""
+    plain = transport.get_extra_info("socket")
+    if plain is None or plain.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(plain.fileno(), getattr(select, "POLLRDHUP", 0))  # macOS has none, and tells of broken ones only
+    return bool(poll.poll(0))
 
 
 def _head_bytes(head: bytes) -> int:

@@ -116,6 +116,18 @@ class Connection(RequestHandler):
         elif self._patience is None:
             self._wait_for_request()
 
+    def pause_reading(self) -> None:
+        """See aiohttp."""
+        super().pause_reading()
+        if self.frames is not None:
+            self.frames.pause()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - aiohttp's signature
+        """See aiohttp."""
+        super().resume_reading(resume_parser)
+        if self.frames is not None:
+            self.frames.resume()
+
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:

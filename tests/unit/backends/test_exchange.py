@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from corral.backends.embedded import exchange
 from corral.backends.embedded.files import EmbeddedFiles
 from corral.engine import wire
-from corral.engine.errors import GoneError
+from corral.engine.client import ask
+from corral.engine.errors import ExhaustedError, GoneError
 
 
 @pytest.fixture
@@ -119,3 +121,30 @@ def read_all(descriptor: int) -> int:
     """Until everybody has closed the other end; gives how much it was."""
     with os.fdopen(descriptor, "rb") as file:
         return len(file.read())
+
+
+class Crowded(socket.socket):
+    """A socket for whose user too many descriptors are on their way."""
+
+    def sendmsg(self, *_args: object) -> int:  # type: ignore[override]  # as the kernel answers, whatever is sent
+        raise OSError(errno.ETOOMANYREFS, "Too many references")
+
+
+async def test_what_is_used_up_here_is_not_taken_for_the_end_of_the_other_side() -> None:
+    plain, theirs = wire.make_pair()
+    with Crowded(fileno=plain.detach()) as ours, theirs:
+        before = count_descriptors()
+        with pytest.raises(ExhaustedError, match="too many file descriptors"):
+            await exchange.ask(ours, {"op": "ping"})
+        assert count_descriptors() == before
+
+
+def test_a_request_that_must_not_wait_says_that_the_other_side_is_busy(
+    full: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = full
+    with ours, theirs:
+        before = count_descriptors()
+        with pytest.raises(BlockingIOError):
+            ask(ours, {"op": "destroy"}, (), wait=False)
+        assert count_descriptors() == before

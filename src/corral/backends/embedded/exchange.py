@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 
 from corral.engine import wire
-from corral.engine.client import AnswerSocket
+from corral.engine.client import AnswerSocket, not_sent
 from corral.engine.errors import GoneError, ProtocolError
 
 
@@ -21,6 +21,8 @@ async def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int
 
     Raises:
         GoneError: nobody listens any more.
+        ExhaustedError: it can't be sent because descriptors or memory are used up on this side.
+        OSError: no socket can be made.
     """
     plain, theirs = wire.make_pair()
     ours = AnswerSocket(fileno=plain.detach())
@@ -29,7 +31,7 @@ async def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int
     except BaseException as error:
         ours.close()
         if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-            raise GoneError("the other side is gone") from error
+            raise not_sent(error) from error
         raise
     finally:
         theirs.close()

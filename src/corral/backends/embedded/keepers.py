@@ -43,9 +43,9 @@ class KeeperGrip:
     def __init__(self, data_folder: Path, sandbox_id: str) -> None:
         self._socket = _dial(data_folder, sandbox_id)
 
-    def request(self, message: wire.Message) -> socket.socket:
+    def request(self, message: wire.Message, *, wait: bool) -> socket.socket:
         """See `Grip`."""
-        return ask(self._socket, message, ())
+        return ask(self._socket, message, (), wait=wait)
 
     async def ask(self, message: wire.Message) -> socket.socket:
         """See `Grip`."""

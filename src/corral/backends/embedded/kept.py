@@ -120,7 +120,7 @@ class KeptRecorded:
 
     async def notes(self) -> tuple[Entry, ...]:
         """See `Recorded`."""
-        frames = RecordReader(self._folder, 0).notes()
+        frames = await asyncio.to_thread(RecordReader(self._folder, 0).notes)  # there may be 32 MiB of them
         return tuple(
             Entry(frame.offset, cast("EntryKind", frame.kind), frame.data, frame.at, frame.next_offset)
             for frame in frames

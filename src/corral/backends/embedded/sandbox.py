@@ -43,8 +43,9 @@ class Grip(Protocol):
 
     owned: bool
 
-    def request(self, message: wire.Message) -> socket.socket:
-        """Ask the holder something about the sandbox. Waits in the kernel while the holder is busy."""
+    def request(self, message: wire.Message, *, wait: bool) -> socket.socket:
+        """Ask the holder something about the sandbox. A holder that is too busy to take it is waited for in the kernel,
+        or without `wait` a BlockingIOError."""
 
     async def ask(self, message: wire.Message) -> socket.socket:
         """The same, in an event loop."""
@@ -70,9 +71,9 @@ class OwnedGrip:
         self._launcher = launcher
         self._sandbox_id = sandbox_id
 
-    def request(self, message: wire.Message) -> socket.socket:
+    def request(self, message: wire.Message, *, wait: bool) -> socket.socket:
         """See `Grip`."""
-        return self._launcher.request({**message, "id": self._sandbox_id})
+        return self._launcher.request({**message, "id": self._sandbox_id}, wait=wait)
 
     async def ask(self, message: wire.Message) -> socket.socket:
         """See `Grip`."""
@@ -226,26 +227,44 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
 
     def _give_up(self) -> None:
         """End it from the host's side, without asking anything inside. From any thread; does not wait."""
-        with contextlib.suppress(EngineError, OSError):
-            self._grip.request({"op": "destroy"}).close()
+        try:
+            self._order_end(wait=False)
+        except BlockingIOError:  # a thread waits, and not the pump, which reads for everybody
+            threading.Thread(target=self._order_end, kwargs={"wait": True}, name="corral-end", daemon=True).start()
+
+    def _order_end(self, *, wait: bool) -> None:
+        """Raises: BlockingIOError without `wait`, if its holder is busy."""
+        try:
+            self._grip.request({"op": "destroy"}, wait=wait).close()
+        except BlockingIOError:
+            raise
+        except (EngineError, OSError):
+            return  # its holder is gone, and it is, too
 
     def _release(self) -> Awaitable[None]:
         get_pump().cancel(self)
         get_pump().cancel(self._idle_key)
         self._files.close()
         answer: socket.socket | None = None
-        # In a forked child the sandbox is its parent's: only let go. The request is sent now, not when awaited.
+        busy = False
+        # In a forked child the sandbox is its parent's: only let go. The request is sent now, not when awaited, unless
+        # the launcher is so busy that this event loop would have to stand still for it.
         if self._made_by == os.getpid() and self._grip.owned:
-            with contextlib.suppress(EngineError):
-                answer = self._grip.request({"op": "destroy"})
+            try:
+                answer = self._grip.request({"op": "destroy"}, wait=False)
+            except BlockingIOError:
+                busy = True
+            except EngineError:
+                pass  # it is gone already
         self._control.close()
         self._grip.close()
-        return self._await_end(answer)
+        return self._await_end(answer, busy=busy)
 
-    @staticmethod
-    async def _await_end(answer: socket.socket | None) -> None:
-        if answer is not None:
-            with contextlib.suppress(EngineError):
+    async def _await_end(self, answer: socket.socket | None, *, busy: bool) -> None:
+        with contextlib.suppress(EngineError):
+            if busy:
+                answer = await self._grip.ask({"op": "destroy"})
+            if answer is not None:
                 await exchange.answer(answer)
 
     async def is_alive(self) -> bool:

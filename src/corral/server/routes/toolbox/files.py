@@ -21,6 +21,7 @@ from corral.server.routes.toolbox.given import denied, parse_mode, parse_path
 from corral.server.routes.toolbox.owners import Owners, describe_all
 from corral.server.routing import Call, Table
 from corral.server.services import Held
+from corral.server.translate import phrase
 from corral.server.wire import toolbox as wire
 
 TABLE = Table("toolbox")
@@ -153,7 +154,7 @@ async def replace_in_files(call: Call) -> list[wire.ReplaceResult]:
         except EditError as refusal:
             error = None if refusal.count == 0 else refusal.message
         except SandboxFileError as refusal:
-            error = refusal.message
+            error = phrase(refusal)
         except Fault as refusal:
             error = refusal.message
         results.append(wire.ReplaceResult(file=file, success=error is None, error=error))

@@ -11,13 +11,13 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from corral.server.faults import Fault, bad_request
-from corral.server.framewatch import watch_frames
+from corral.server.framewatch import FrameWatch, watch_frames
 from corral.server.routing import Call
 
 NORMAL, REFUSED, FAILED, OUT_OF_TIME = 1000, 1008, 1011, 4008
 _MAX_REASON_BYTES = 123
 _CLOSE_SECONDS = 5.0
-_INBOX_BYTES = 1024 * 1024
+_INBOX_BYTES = 256 * 1024
 _INBOX_FRAMES = 1024
 _LAST_WORDS_SECONDS = 2.0
 
@@ -37,6 +37,7 @@ class Socket:
         self._call = call
         self._limits = limits
         self._frame_bytes = limits.frame_bytes
+        self._frames: FrameWatch | None = None
         longest = longest_bytes or limits.frame_in_bytes
         self.response = web.WebSocketResponse(
             timeout=_CLOSE_SECONDS, protocols=protocols, compress=False, max_msg_size=longest
@@ -49,7 +50,7 @@ class Socket:
 
     async def open(self) -> None:
         """Answer the upgrade."""
-        watch_frames(self._call.request, seconds=self._limits.frame_seconds, account=self._call.account)
+        self._frames = watch_frames(self._call.request, seconds=self._limits.frame_seconds, account=self._call.account)
         await self.response.prepare(self._call.request)
 
     async def send(self, data: bytes, *, mark: bytes = b"") -> None:
@@ -116,7 +117,13 @@ class Socket:
         data = _content(message.type, message.data)
         if data is None:
             raise ClientLeftError
+        self._let_go(len(data))
         return data
+
+    def _let_go(self, *sizes: int) -> None:
+        """Messages that are counted for the key no longer."""
+        if self._frames is not None:
+            self._frames.heard(sizes)
 
     async def _listen(self, hear: Hear) -> None:
         """Read ahead of a listener that may be slow: only a flood of input stops us from reading pings as well."""
@@ -133,12 +140,13 @@ class Socket:
             while True:
                 async with changed:
                     await changed.wait_for(lambda: bool(inbox) or reading.done())
-                    data = b"".join(inbox)
+                    sizes, data = [len(message) for message in inbox], b"".join(inbox)
                     inbox.clear()
                     changed.notify_all()
-                if not data:
+                if not sizes:
                     return
                 await hear(data)
+                self._let_go(*sizes)
 
         reading = asyncio.ensure_future(self._read(take))
         passing = asyncio.ensure_future(pass_on())
@@ -162,7 +170,9 @@ class Socket:
             data = _content(message.type, message.data)
             if data is None:
                 return
-            if hear is not None:
+            if hear is None:
+                self._let_go(len(data))
+            else:
                 await hear(data)
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:

@@ -18,7 +18,7 @@ from corral.server.multipart import MultipartFraming, MultipartReader, Part, bou
 from corral.server.routes.toolbox.given import parse_path
 from corral.server.routing import Call, Table
 from corral.server.services import Held
-from corral.server.translate import translate
+from corral.server.translate import phrase, translate
 from corral.server.wire import toolbox as wire
 
 TABLE = Table("toolbox")
@@ -86,7 +86,7 @@ async def _store(held: Held, path: str | None, part: Part) -> wire.StoredFile:
             raise  # the body itself is broken, and nothing more will come of it
         raise _RefusedUpload(f"{path[:200]}: {fault.message}") from fault
     except SandboxFileError as error:
-        raise _RefusedUpload(f"{path[:200]}: {error.message}") from error
+        raise _RefusedUpload(f"{path[:200]}: {phrase(error)}") from error
     return wire.StoredFile(path=path, bytes=size)
 
 
