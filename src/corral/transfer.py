@@ -7,6 +7,7 @@ import contextlib
 import filecmp
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from pathlib import Path
@@ -225,18 +226,16 @@ class Landing:
     def _lay_down(self, reader: MemberReader, member: Member, parts: Parts, name: str, parent: int) -> None:
         if member.kind == "file":
             _write_member(reader, member, name, parent)
-        elif member.kind == "link" and _stays_inside(parts, member.target):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=parent)
-            os.symlink(member.target, name, dir_fd=parent)
+        elif member.kind == "link":
+            _lay_link(member.target, parts, name, parent)
         elif member.kind == "hard link":
-            self._link(member, name, parent)
+            self._link(member, parts, name, parent)
 
-    def _link(self, member: Member, name: str, parent: int) -> None:
-        """A hard link to an earlier member, made only if that is a regular file below the target, reached without
-        links."""
+    def _link(self, member: Member, own: Parts, name: str, parent: int) -> None:
+        """A hard link to what is below the target, reached without links. If that is a link itself it is judged anew:
+        where it stays inside from its own place, it may lead out from here."""
         parts = tuple(part for part in member.target.split("/") if part not in ("", "."))
-        if not parts or ".." in parts:
+        if not parts or ".." in parts or parts == own:
             return
         waits = self._held.get(parts, ("take", ""))[1]
         if waits and self._waiting is not None:
@@ -244,6 +243,9 @@ class Landing:
         else:
             folder, source = _open_folder(self.target, parts[:-1]), parts[-1]
         try:
+            if stat.S_ISLNK(os.lstat(source, dir_fd=folder).st_mode):
+                _lay_link(os.readlink(source, dir_fd=folder), own, name, parent)
+                return
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=parent)
             os.link(source, name, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
@@ -343,6 +345,14 @@ def _write_member(reader: MemberReader, member: Member, name: str, parent: int) 
         os.fchmod(file, member.mode & 0o777)  # never setuid on the host
     finally:
         os.close(file)
+
+
+def _lay_link(goal: str, parts: Parts, name: str, parent: int) -> None:
+    """A symbolic link, unless it leads out from its place."""
+    if _stays_inside(parts, goal):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=parent)
+        os.symlink(goal, name, dir_fd=parent)
 
 
 def _write_around_holes(file: int, offset: int, data: bytes) -> None:

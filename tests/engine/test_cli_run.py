@@ -269,3 +269,10 @@ def test_a_file_knows_its_place_in_the_folder_that_was_copied_in(corral: Corral,
     lone = folder / "lone.py"
     lone.write_text("print(__file__)")
     assert corral("run", "-w", "/workspace", str(lone)).stdout == "/workspace/lone.py\n"
+
+
+@pytest.mark.needs_node
+def test_a_javascript_file_that_says_its_kind_has_its_own_name(corral: Corral, folder: Path) -> None:
+    lone = folder / "lone.mjs"
+    lone.write_text("console.log(await import.meta.url)")
+    assert corral("run", str(lone)).stdout == "file:///home/daytona/lone.mjs\n"

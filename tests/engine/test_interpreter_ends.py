@@ -56,6 +56,15 @@ async def test_run_that_says_it_has_ended_and_goes_on_has_not(box: SandboxBase) 
         assert (await box.interpreter.execute("x")).text == "1"
 
 
+async def test_question_that_a_thread_of_the_run_takes_keeps_nobody_waiting(box: SandboxBase) -> None:
+    assert isinstance(box, CanInterpret)
+    take_one = "import threading\nthreading.Thread(target=driver.channel.read, daemon=True).start()\ntime.sleep(0.2)"
+    async with asyncio.timeout(HANG_GUARD_SECONDS):
+        ended = await box.interpreter.execute(f"{FORGE}{take_one}", timeout=TIME_TO_BEGIN)
+        assert ended.status == "timeout"
+        assert (await box.interpreter.execute("6 * 7")).text == "42"
+
+
 async def test_clock_of_a_run_starts_when_it_is_sent(box: SandboxBase) -> None:
     """Also where whoever was to take it is busy with what it says has ended, and has answered for the driver."""
     assert isinstance(box, CanInterpret)

@@ -86,6 +86,15 @@ async def test_link_of_the_host_in_the_way_is_not_followed(host: Path) -> None:
     assert_secret_is_safe(host)
 
 
+async def test_hard_link_of_a_link_does_not_lead_out_from_its_new_place(host: Path) -> None:
+    data = tar(
+        folder("a"), folder("a/b"), link("a/b/up", "../../secret"), hard("evil", "a/b/up"), hard("a/b/c", "a/b/up")
+    )
+    await unpack_to_host(stream(data), host / "out", max_bytes=None)
+    assert not (host / "out" / "evil").is_symlink()
+    assert (host / "out" / "a" / "b" / "c").readlink() == Path("../../secret")
+
+
 async def test_hard_link_reaches_only_what_is_below(host: Path) -> None:
     (host / "out").mkdir()
     (host / "out" / "way").symlink_to(host / "secret")

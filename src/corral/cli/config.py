@@ -55,7 +55,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("cpus", "--cpus", "number", "2", "processors of a sandbox; 0.5 is half of one"),
         Setting("disk", "--disk", "size", "3GiB", "how much a sandbox may write"),
         Setting("processes", "--processes", "number", "256", "processes and threads of a sandbox"),
-        Setting("network", "--network", "text", "none", "none, open, or hosts such as a.org,b.org"),
+        Setting("network", "--network", "text", "none", "network inside: none, open, or hosts such as a.org,b.org"),
         Setting("image", "--image", "text", "the host's own /usr", "what a sandbox starts from"),
         Setting("workdir", "--workdir", "text", "/home/daytona", "the folder inside in which programs start"),
         Setting("venv", "--venv", "text", "none", "a virtual environment of the host, shown read-only"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -110,8 +111,9 @@ def _prove(names: tuple[str, ...], *, as_json: bool) -> int:
 
     unknown = set(names) - {probe.name for probe in ALL}
     if unknown:
-        known = ", ".join(probe.name for probe in ALL)
-        raise click.UsageError(f"no such probe: {', '.join(sorted(unknown))}; there are {known}")
+        near = difflib.get_close_matches(min(unknown), [probe.name for probe in ALL], n=3, cutoff=0.4)
+        remedy = f"did you mean {', '.join(near)}?" if near else "`corral doctor --prove` names them all"
+        raise click.UsageError(f"no such probe: {', '.join(sorted(unknown))}; {remedy}")
     probes = [probe for probe in ALL if not names or probe.name in names]
     progress = Progress()
     seen: list[Outcome] = []

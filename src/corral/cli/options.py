@@ -174,8 +174,8 @@ def git_settings_option(function: F) -> F:
 def environment_options(function: F) -> F:
     """--env and --env-file."""
     for option in (
-        click.option("--env-file", type=click.Path(path_type=Path, dir_okay=False), multiple=True, metavar="FILE",
-                     help="Lines NAME=VALUE; # begins a comment."),
+        click.option("--env-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True,
+                     metavar="FILE", help="Lines NAME=VALUE; # begins a comment."),
         click.option("--env", "-e", "env", multiple=True, metavar="NAME=VALUE",
                      help="An environment variable; NAME alone takes the value it has here."),
     ):  # fmt: skip
@@ -238,13 +238,17 @@ def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> di
     """Variables from files and from the command line, which has the last word.
 
     Raises:
-        SpecError: a line that is no NAME=VALUE, or a name that has no value here.
+        SpecError: a file that is not UTF-8, a line that is no NAME=VALUE, or a name that has no value here.
     """
     from corral.forge.dotenv import parse_lines
 
     found: dict[str, str] = {}
     for file in files:
-        for number, name, line_value in parse_lines(file.read_text(encoding="utf-8")):
+        try:
+            text = file.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise SpecError(f"--env-file {file.name} is not UTF-8: {error.reason}", hint="save it as UTF-8") from error
+        for number, name, line_value in parse_lines(text):
             if line_value is None:
                 raise SpecError(f"{file.name}, line {number}: {name!r} has no value", hint="write NAME=VALUE")
             found[name] = line_value

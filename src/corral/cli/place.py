@@ -15,6 +15,9 @@ from corral.sandbox import SandboxBase
 _BY_EXTENSION = ("javascript", "typescript")
 """Their runtimes go by a file's extension and project, and older ones refuse what they take as a snippet."""
 
+_SAY_THEIR_KIND = (".mjs", ".cjs")
+"""Every version of every runtime takes these as what they say."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -44,7 +47,7 @@ async def find_place(
         relative = _relative(file, folder)
         if relative is not None and await _holds(box, str(relative), source):
             return Place(_absolute(box, relative))
-    if not _stands_alone(language, source) or await box.files.exists(file.name):
+    if not _stands_alone(file, language, source) or await box.files.exists(file.name):
         return Place()  # also where something else of that name was copied in: it is not overwritten
     await box.files.write(file.name, source, mode=0o644)
     return Place(_absolute(box, PurePosixPath(file.name)), ours=True)
@@ -68,9 +71,9 @@ async def _holds(box: SandboxBase, path: str, source: bytes) -> bool:
         return False
 
 
-def _stands_alone(language: str, source: bytes) -> bool:
+def _stands_alone(file: Path, language: str, source: bytes) -> bool:
     """Whether a file that comes without its project is run as well under its own name as it is as a snippet."""
-    if language not in _BY_EXTENSION:
+    if language not in _BY_EXTENSION or file.suffix in _SAY_THEIR_KIND:
         return True
     runtime = choose_runtime(find_language(language), source, None)
     return runtime is not None and runtime.name == "node" and b"await" not in source  # plain CommonJS

@@ -86,20 +86,28 @@ class CgroupTrees:
         return Started(pid, pid, None)
 
     def kill(self, number: int) -> None:
-        """See `Trees`."""
+        """See `Trees`. The kernel's own kill passes over a process whose first thread has ended. A signal reaches that
+        as well, and it does not fork meanwhile: it is frozen before."""
+        with contextlib.suppress(OSError):
+            self._write(f"call{number}/cgroup.freeze", "1")
         try:
             self._write(f"call{number}/cgroup.kill", "1")
         except FileNotFoundError:
             self._kill_one_by_one(number)  # Linux before 5.14
+        else:
+            self._signal_all(number)
 
     def _kill_one_by_one(self, number: int) -> None:
-        with contextlib.suppress(OSError):
-            self._write(f"call{number}/cgroup.freeze", "1")
-        while pids := self._read(f"call{number}/cgroup.procs").split():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+        while self._signal_all(number):
             time.sleep(0.001)
+
+    def _signal_all(self, number: int) -> bool:
+        """Whether there was somebody."""
+        pids = self._read(f"call{number}/cgroup.procs").split()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        return bool(pids)
 
     def cpu_seconds(self, number: int) -> float | None:
         """See `Trees`."""

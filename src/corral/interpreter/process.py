@@ -187,7 +187,7 @@ class InterpreterProcess:
             nonlocal late
             await asyncio.sleep(seconds)
             late = True
-            await self.stop(since=position)
+            await self._stop_late(reading, since=position)
 
         if timeout is not None:
             watchdog = asyncio.ensure_future(watch(timeout))
@@ -218,6 +218,13 @@ class InterpreterProcess:
             if owned and (reading.idle or self.ended):
                 self.active = None
             await entries.aclose()
+
+    async def _stop_late(self, reading: _Reading, *, since: int) -> None:
+        """Stop a run, and see to it that its reader hears of it, behind all that the run has printed: a thread that the
+        run has left may have taken the question that the reader asked."""
+        await self.stop(since=since)
+        if not self.ended:
+            await self.record.note(json.dumps(reading.ask()).encode())
 
     async def _is_over(self, reading: _Reading, *, owned: bool) -> bool:
         """The code may have said so itself, and go on: the driver is asked, which answers between runs."""
@@ -335,6 +342,8 @@ class _Reading:
 
     def take(self, entry: Entry) -> list[RunEvent]:
         """What an entry tells."""
+        if entry.kind == "note" and str(parse_json(entry.data)) in self._asked:
+            self._answer()
         if entry.kind not in self._readers:
             return []
         events: list[RunEvent] = []
@@ -382,12 +391,16 @@ class _Reading:
             self._current[stream] = None
         elif kind == "pong":
             if str(item.get("ping")) in self._asked:
-                self.idle = True
-                if self.state is None:
-                    self.state, self.reason = "completed", "the news of its end was lost among its output"
+                self._answer()
         elif self._current[stream] == self._run and stream not in self._over:
             return self._told(kind, item)
         return []
+
+    def _answer(self) -> None:
+        """The driver has answered."""
+        self.idle = True
+        if self.state is None:
+            self.state, self.reason = "completed", "the news of its end was lost among its output"
 
     def _end(self, stream: str, item: dict[str, Any]) -> list[RunEvent]:
         # Told on both streams, and over when both have told: what was printed before it has then been read.

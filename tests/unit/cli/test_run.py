@@ -193,3 +193,20 @@ def test_a_file_is_run_from_its_place_in_what_was_copied_in(
     (other / "main.py").write_text("another")
     assert corral(*RUN, "--copy-in", str(other), str(script)).code == 0, "and overwrites nothing"
     assert memory.calls[-1].text == "pass"
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "does not exist"), (b"A=\xe9\n", "is not UTF-8")])
+def test_file_of_variables_that_cannot_be_read_is_a_usage_error(
+    corral: Corral, tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    file = tmp_path / "variables"
+    if content is not None:
+        file.write_bytes(content)
+    ended = corral(*RUN, "-c", "pass", "--env-file", str(file))
+    assert ended.code == 2
+    assert said in ended.stderr
+
+
+def test_an_empty_name_is_no_folder(corral: Corral) -> None:
+    ended = corral(*RUN, "")
+    assert (ended.code, "file not found: ''" in ended.stderr) == (2, True)

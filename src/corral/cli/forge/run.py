@@ -162,7 +162,7 @@ def _hold(
         return TERMINATED if terminated else INTERRUPTED
     except Exception as error:
         if not isinstance(error, BrokenPipeError | RunFolderError) and _was_begun(folder):
-            note(f"the results so far are in {folder}; to resume: {resume}")
+            note(f"the results so far are in {folder}; to go on: {resume}")
         raise
     return _Held(result, folder, resume)
 

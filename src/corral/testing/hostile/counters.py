@@ -5,7 +5,7 @@ Each takes a little more than a sandbox may have, and far less than would hurt t
 
 from __future__ import annotations
 
-from corral.testing.hostile.probe import Probe, expect_stopped_or_killed
+from corral.testing.hostile.probe import Probe, expect_stopped_or_ended, expect_stopped_or_killed
 
 ASYNCHRONOUS_IO = Probe(
     "take-all-asynchronous-input-and-output", "resources", "host_dos", "the filter refuses io_setup and its like",
@@ -32,7 +32,7 @@ except OSError as error:
 time.sleep(8)
 breached(f"{taken} locks, which no cgroup counts")
 """,
-    timeout=20, expect=expect_stopped_or_killed, alone=True,
+    timeout=20, expect=expect_stopped_or_ended, alone=True,
 )  # fmt: skip
 
 LOCKS_OF_MANY = Probe(
@@ -48,7 +48,7 @@ for number in range(1000):
 time.sleep(8)
 breached("20000 locks, which no cgroup counts")
 """,
-    timeout=20, expect=expect_stopped_or_killed, alone=True,
+    timeout=20, expect=expect_stopped_or_ended, alone=True,
 )  # fmt: skip
 
 HIDDEN_LOCKS = Probe(

@@ -72,6 +72,16 @@ for generation in range(2500):
     time.sleep(0.001)
 """)  # fmt: skip
 
+NO_FIRST_THREAD = _outlast("go-on-without-ones-first-thread", """
+# The kernel's way to kill a whole group passes over a process whose first thread has ended.
+import threading
+if os.fork() == 0:
+    os.setsid()
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    LIBC.syscall(93 if MACHINE == "aarch64" else 60, 0)
+time.sleep(60)
+""")  # fmt: skip
+
 SUBREAPER = _outlast("adopt-ones-own-orphans", """
 LIBC.prctl(36, 1, 0, 0, 0)
 for _ in range(5):
@@ -356,7 +366,8 @@ BESIDE = Probe(
 )  # fmt: skip
 
 PROBES = (
-    DAEMON, IGNORE_SIGNALS, STOP_ONESELF, KEEP_FORKING, SUBREAPER, VFORK, NO_HANG_UP, HOLD_OUTPUT, OUTLIVE_SANDBOX,
+    DAEMON, IGNORE_SIGNALS, STOP_ONESELF, KEEP_FORKING, NO_FIRST_THREAD, SUBREAPER, VFORK, NO_HANG_UP,
+    HOLD_OUTPUT, OUTLIVE_SANDBOX,
     KILL_INIT, KILL_INIT_AS_ROOT, CRIPPLE_INIT, CRIPPLE_INIT_AS_ROOT,
     FORGE_SIGNALS, SIGNAL_STORM, KILL_SERVANTS, STOP_SERVANTS, STOP_SERVANTS_AS_ROOT, KILL_PARENT, STOP_PARENT, BESIDE,
 )  # fmt: skip

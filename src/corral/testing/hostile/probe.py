@@ -153,3 +153,10 @@ def expect_stopped_or_killed(result: ExecResult, view: HostView) -> Finding | No
     if result.limit:
         return held(f"ended by the limit of {result.limit}")
     return None
+
+
+def expect_stopped_or_ended(result: ExecResult, view: HostView) -> Finding | None:
+    """The same for a probe that is ended by SIGKILL or says that it got through: not every wire names the limit."""
+    if result.reason == "signalled" and result.exit_code == 137:
+        return held("ended by SIGKILL before it could say that it got through")
+    return expect_stopped_or_killed(result, view)
