@@ -41,12 +41,21 @@ class LockWatch:
     def __init__(self, locks_fd: int) -> None:
         self._file = locks_fd
         self._next_look = 0.0
+        self._put_off = False
 
     def look(self, now: float) -> bool:
-        """Whether there are too many."""
+        """Whether there are too many.
+
+        The kernel takes milliseconds to show them, which a short call should not have to wait for: after a silence the
+        look is put off. Only once, since a starved init sees silence too.
+        """
         if now < self._next_look:
             return False
+        silence = now - self._next_look > LOOK_SECONDS
         self._next_look = now + LOOK_SECONDS
+        self._put_off = silence and not self._put_off
+        if self._put_off:
+            return False
         os.lseek(self._file, 0, os.SEEK_SET)
         seen = 0
         while seen <= MOST_LOCKS and (text := os.read(self._file, 65536)):
