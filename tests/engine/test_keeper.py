@@ -322,7 +322,7 @@ async def test_garbage_at_the_keepers_door_is_survived(backend: EmbeddedBackend)
     grip = keepers.KeeperGrip(backend.data_folder, box.id)
     for message, refusal in (({"op": "nonsense"}, "unknown"), ({"op": "run"}, "KeyError")):
         with pytest.raises(EngineError, match=refusal):
-            check(await exchange.answer(grip.request(message)))
+            check(await exchange.answer(await grip.ask(message)))
     grip.close()
     assert (await box.exec("echo on")).stdout == "on\n"
     await box.aclose()

@@ -7,7 +7,7 @@ import pytest
 
 from corral.backends.daytona import DaytonaBackend, channel
 from corral.door import AsyncSandbox
-from corral.results import ExecResult
+from corral.results import ExecResult, OutputChunk
 from support.serving import ServedProcess
 
 pytestmark = [pytest.mark.check, pytest.mark.needs_root, pytest.mark.timeout(300)]
@@ -48,10 +48,12 @@ def attack(
                     await armed.wait()
                     yield b"\n"
 
-                attacker = await box.run_code(
-                    ATTACK.format(name=name, times=times, apart=apart),
-                    timeout=timeout, stdin=go(), on_output=lambda _: armed.set(),
-                )  # fmt: skip
+                def heard(chunk: OutputChunk, armed: asyncio.Event = armed) -> None:
+                    if b"\n" in chunk.data:  # Python inside is unbuffered: the end of the line is a write of its own
+                        armed.set()
+
+                code = ATTACK.format(name=name, times=times, apart=apart)
+                attacker = await box.run_code(code, timeout=timeout, stdin=go(), on_output=heard)
                 assert (await box.exec("echo $((6 * 7))")).stdout == "42\n"
                 await box.files.write("after", b"42")
                 assert await box.files.read("after") == b"42"
