@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from corral.results import OutputChunk, StreamName
 
@@ -18,13 +19,26 @@ _SEGMENT_BYTES = 64 * 1024
 _FREE_BYTES = 16 * 1024
 """So much of a stream is kept without asking: the last words of a program are never too much."""
 _BLOCK_BYTES = 64 * 1024
+_LEAST_BYTES = 4096
+"""A reader of a stream may always take so much: less than a packet of a pipe can't be read without losing the rest."""
 
-ALLOWANCE: ContextVar[Callable[[int], bool] | None] = ContextVar("ALLOWANCE", default=None)
-"""Where many share one process, who may still keep how much: asked, from any thread, for so many bytes more.
 
-Whoever sets it gives the bytes back when the output is no longer held. A program whose output is refused runs on; the
-middle of its output is cut out earlier than its limit says.
-"""
+class Allowance(Protocol):
+    """Where many share one process: who may keep how much output. Given back by whoever set it, as a whole."""
+
+    def take(self, count: int) -> bool:
+        """Keep so many bytes more, if there is room for them now. From any thread."""
+
+    def ask(self, count: int, answer: Callable[[bool], None]) -> None:
+        """Keep so many bytes more when there is room: `answer` is called once, from any thread, perhaps at once.
+
+        False means that there was none for a long time, or that the bytes are of no more use.
+        """
+
+
+ALLOWANCE: ContextVar[Allowance | None] = ContextVar("ALLOWANCE", default=None)
+"""The allowance of the call that is being served. A program waits for it, as for any reader that is slow; if it waits
+in vain, it runs on, and the middle of its output is cut out earlier than its limit says."""
 
 
 @dataclass(slots=True)
@@ -48,11 +62,20 @@ class _Stream:
     head: list[_Segment] = field(default_factory=list)
     tail: deque[_Segment] = field(default_factory=deque)
 
+    @property
+    def kept(self) -> int:
+        return self.head_bytes + self.tail_bytes
+
+    @property
+    def limit(self) -> int:
+        return self.head_limit + self.tail_limit
+
 
 class Capture:
     """Output of one program, bounded. Of a stream beyond the limit, the first and the last half are kept."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, waits: bool = False) -> None:
+        """A capture that `waits` keeps a piece that its allowance has no room for, and is then `short`."""
         head = limit_bytes // 2
         self._streams: dict[StreamName, _Stream] = {
             "stdout": _Stream(head, limit_bytes - head),
@@ -60,14 +83,17 @@ class Capture:
         }
         self._position = 0
         self._last: _Segment | None = None
-        self._allowance = ALLOWANCE.get()
+        self._waits = waits
+        self.allowance = ALLOWANCE.get()
 
     def add(self, stream: StreamName, data: bytes) -> None:
         """Take a piece."""
         state = self._streams[stream]
         state.total += len(data)
-        if self._allowance is not None:
-            self._ask(state, len(data), self._allowance)
+        if self.allowance is not None:
+            self._take_allowance(state, len(data), self.allowance)
+            if not self._waits:
+                self._cut(state, len(data))
         room = state.head_limit - state.head_bytes
         if room > 0:
             first = data[:room]
@@ -79,17 +105,48 @@ class Capture:
             state.tail_bytes += len(data)
             self._trim(state)
 
+    def room(self, stream: StreamName) -> int | None:
+        """How much more of a stream is best read at once; None if it does not matter."""
+        state = self._streams[stream]
+        if self.allowance is None or not self._waits or state.granted >= state.limit:
+            return None
+        self._take_allowance(state, _LEAST_BYTES, self.allowance)
+        return max(state.granted - state.kept, _LEAST_BYTES)
+
+    @property
+    def short(self) -> int:
+        """How much is kept that the allowance had no room for, and is waited for."""
+        if not self._waits:
+            return 0
+        return sum(max(0, state.kept - state.granted) for state in self._streams.values())
+
+    def grant(self, count: int) -> None:
+        """The allowance has room for so much of what it was short of."""
+        for state in self._streams.values():
+            more = min(count, max(0, state.kept - state.granted))
+            state.granted += more
+            count -= more
+
+    def stop_waiting(self) -> None:
+        """From now on what the allowance has no room for is cut out, and so is what is kept beyond it."""
+        self._waits = False
+        for state in self._streams.values():
+            self._cut(state, 0)
+
     @staticmethod
-    def _ask(state: _Stream, more: int, allowance: Callable[[int], bool]) -> None:
-        """Before so many bytes more are kept. If they may not be, the limits become what is granted already."""
-        kept = state.head_bytes + state.tail_bytes
-        wanted = min(kept + more, state.head_limit + state.tail_limit)
-        while state.granted < wanted:
-            if not allowance(_BLOCK_BYTES):
-                state.head_limit = min(state.head_limit, max(state.head_bytes, state.granted // 2))
-                state.tail_limit = min(state.tail_limit, max(state.granted - state.head_limit, _FREE_BYTES))
-                return
+    def _take_allowance(state: _Stream, more: int, allowance: Allowance) -> None:
+        """Before so many bytes more are kept."""
+        wanted = min(state.kept + more, state.limit)
+        while state.granted < wanted and allowance.take(_BLOCK_BYTES):
             state.granted += _BLOCK_BYTES
+
+    def _cut(self, state: _Stream, more: int) -> None:
+        """What may not be kept is not: the limits become what is granted already."""
+        if state.granted >= min(state.kept + more, state.limit):
+            return
+        state.head_limit = min(state.head_limit, max(state.head_bytes, state.granted // 2))
+        state.tail_limit = min(state.tail_limit, max(state.granted - state.head_limit, _FREE_BYTES))
+        self._trim(state)
 
     def _append(self, where: list[_Segment] | deque[_Segment], stream: StreamName, data: bytes) -> None:
         joins = where and where[-1] is self._last and len(where[-1].data) < _SEGMENT_BYTES

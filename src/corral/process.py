@@ -108,7 +108,8 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
     """A running program. See `corral.protocol.Process` for the promises."""
 
     def __init__(self, *, output_limit_bytes: int, listened: bool = False) -> None:
-        self._capture = Capture(output_limit_bytes)
+        self._capture = Capture(output_limit_bytes, waits=True)
+        self._asks = False
         # A reader's place is kept from the beginning, else a fast program would print beyond the limit before it comes.
         self._reserved: _Subscriber | None = self._subscribe([]) if listened else None
         self._subscribers = [self._reserved] if self._reserved is not None else []
@@ -152,7 +153,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
     # What a backend calls.
 
     def feed(self, stream: StreamName, data: bytes) -> bool:
-        """Take output. True if a reader lags behind, so that the backend should pause."""
+        """Take output. True if the backend should pause: a reader lags behind, or there is no memory to keep more."""
         chunk = OutputChunk(stream, data)
         with self._lock:
             if self._tap is None:
@@ -161,7 +162,45 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
                 self._tap(chunk)
             subscribers = list(self._subscribers)
         lagging = [subscriber.push(chunk) for subscriber in subscribers]
-        return any(lagging)
+        return self._ask_for_room() or any(lagging)
+
+    def room(self, stream: StreamName) -> int | None:
+        """How much of a stream is best read at once; None if it does not matter."""
+        with self._lock:
+            return self._capture.room(stream) if self._tap is None else None
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether its output waits until there is memory to keep more of it."""
+        return self._asks
+
+    def stop_waiting(self) -> None:
+        """Its output is of no more interest: what there is no memory for is cut out, and the program goes on."""
+        with self._lock:
+            self._asks = False
+            self._capture.stop_waiting()
+        self.resume_reading()
+
+    def _ask_for_room(self) -> bool:
+        """Ask for memory to keep what was fed, if there is too little. True while that is not answered."""
+        with self._lock:
+            short, allowance = self._capture.short, self._capture.allowance
+            if self._asks or not short or allowance is None:
+                return self._asks
+            self._asks = True
+
+        def answer(granted: bool) -> None:  # noqa: FBT001 - the signature of an allowance
+            with self._lock:
+                self._asks = False
+                if granted:
+                    self._capture.grant(short)
+                else:
+                    self._capture.stop_waiting()
+            if not self._ask_for_room():  # the other stream may have been fed meanwhile
+                self.resume_reading()
+
+        allowance.ask(short, answer)
+        return self._asks
 
     def finish(self, ending: Ending | CorralError) -> None:
         """The program has ended, or it can't be known any more how. Only the first call counts."""
@@ -197,7 +236,12 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
         return self._end.done()
 
     def _subscribe(self, backlog: list[OutputChunk]) -> _Subscriber:
-        return _Subscriber(asyncio.get_running_loop(), backlog, self.resume_reading)
+        return _Subscriber(asyncio.get_running_loop(), backlog, self._go_on)
+
+    def _go_on(self) -> None:
+        """A reader has caught up, or has left."""
+        if not self._asks:
+            self.resume_reading()
 
     async def output(self) -> AsyncIterator[OutputChunk]:
         """Output as it comes, until the program ends. What nobody reads is kept up to the limit, then dropped."""
@@ -214,7 +258,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
         finally:
             with self._lock:
                 self._subscribers.remove(subscriber)
-            self.resume_reading()
+            self._go_on()
         if (error := self._end.exception()) is not None:
             raise error
 
@@ -232,6 +276,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
         """End it if it still runs, and let go. Idempotent."""
         if not self._end.done():
             self.end_tree("cancelled")
+            self.stop_waiting()
             try:
                 await self.wait()
             except CorralError:

@@ -370,6 +370,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         except BaseException:
             # Cancelled, or a callback or the input raised: nothing of the program may stay behind, not for a moment.
             process.end_tree("cancelled")
+            process.stop_waiting()
             with contextlib.suppress(CorralError, TimeoutError):
                 await asyncio.shield(process.wait(timeout=_KILL_SECONDS))
             raise

@@ -1,5 +1,7 @@
 """Keeping output: order, both streams, and the limit."""
 
+from collections.abc import Callable
+
 import pytest
 
 from corral.output import ALLOWANCE, Capture
@@ -72,20 +74,33 @@ def test_alternating_bytes_do_not_cost_a_hundredfold() -> None:
     assert capture.stream("stdout") == b"o" * 100_000
 
 
-def test_what_is_not_allowed_is_cut_out_and_the_last_words_are_kept() -> None:
-    left = [256 * 1024]
+class Purse:
+    """An allowance of so many bytes."""
 
-    def allowance(count: int) -> bool:
-        if count > left[0]:
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, count: int) -> bool:
+        if count > self.left:
             return False
-        left[0] -= count
+        self.left -= count
         return True
 
-    token = ALLOWANCE.set(allowance)
+    def ask(self, count: int, answer: Callable[[bool], None]) -> None:
+        answer(self.take(count))
+
+
+def allowed(purse: Purse, *, waits: bool = False) -> Capture:
+    token = ALLOWANCE.set(purse)
     try:
-        capture, silent = Capture(10_000_000), Capture(10_000_000)
+        return Capture(10_000_000, waits=waits)
     finally:
         ALLOWANCE.reset(token)
+
+
+def test_what_is_not_allowed_is_cut_out_and_the_last_words_are_kept() -> None:
+    purse = Purse(256 * 1024)
+    capture, silent = allowed(purse), allowed(purse)
     for number in range(1000):
         capture.add("stdout", b"%04d" % number * 256)
     kept = capture.stream("stdout")
@@ -95,3 +110,27 @@ def test_what_is_not_allowed_is_cut_out_and_the_last_words_are_kept() -> None:
     assert kept.endswith(b"0999")
     silent.add("stderr", b"x" * 5000)  # there is nothing left, and a little is always kept
     assert silent.stream("stderr") == b"x" * 5000
+
+
+def test_a_capture_that_waits_is_short_and_loses_nothing() -> None:
+    capture = allowed(Purse(64 * 1024), waits=True)
+    printed = bytearray()
+    while not capture.short:
+        room = capture.room("stdout")
+        assert room is not None
+        printed += b"x" * room
+        capture.add("stdout", b"x" * room)
+    assert capture.short <= 4096, "a reader that takes what there is room for goes beyond it by one packet"
+    capture.add("stderr", b"e" * 20_000)
+    capture.grant(capture.short)
+    assert capture.short == 0
+    assert (capture.stream("stdout"), capture.stream("stderr")) == (printed, b"e" * 20_000)
+    capture.add("stdout", b"y" * 1000)
+    assert capture.short == 1000
+    capture.stop_waiting()
+    assert capture.short == 0
+    assert capture.room("stdout") is None
+    capture.add("stdout", b"z" * 1_000_000)
+    assert capture.truncated
+    assert capture.stream("stdout").endswith(b"z" * 16_000)
+    assert len(capture.stream("stdout")) < 200_000

@@ -57,16 +57,20 @@ class OutputReading:
             fcntl.fcntl(reader, _F_SETPIPE_SZ, _ONE_PACKET_BYTES)
         return reader, writer
 
-    def read(self, descriptor: int, *, terminal: bool = False) -> bytes | None:
-        """What is there: None if nothing is, nothing at the end. In exact order, a single packet."""
+    def read(self, descriptor: int, *, terminal: bool = False, most: int | None = None) -> bytes | None:
+        """What is there: None if nothing is, nothing at the end. In exact order, a single packet.
+
+        With `most`, not much more than that; it may not be less than a packet.
+        """
+        limit = READ_BYTES if most is None else min(most, READ_BYTES)
         try:
-            data = os.read(descriptor, READ_BYTES)
+            data = os.read(descriptor, limit)
             if not terminal or self.exact:
                 return data
             pieces = [data]
             total = len(data)
             with contextlib.suppress(OSError):  # nothing more, or its end, which will be told again
-                while len(pieces[-1]) >= _TERMINAL_PIECE_BYTES and total < READ_BYTES:
+                while len(pieces[-1]) >= _TERMINAL_PIECE_BYTES and total < limit:
                     pieces.append(os.read(descriptor, READ_BYTES))
                     total += len(pieces[-1])
             return b"".join(pieces)
@@ -95,13 +99,15 @@ class OutputReading:
                 fcntl.fcntl(writer, fcntl.F_SETFL, fcntl.fcntl(writer, fcntl.F_GETFL) & ~os.O_DIRECT)
             os.close(writer)
 
-    def next_turn(self, descriptor: int, data: bytes | None) -> Turn:
-        """After a read that gave this."""
+    def next_turn(self, descriptor: int, data: bytes | None, *, most: int | None = None) -> Turn:
+        """After a read that gave this, of at most so much."""
         if self.exact:
             # A pipe with room for one packet makes an edge for each: asking again would only overtake the other stream.
             return "again" if data and waiting_bytes(descriptor) > 0 and not _holds_one_packet(descriptor) else "edge"
         if data is None:
             return "rearm"
+        if most is not None and len(data) >= min(most, READ_BYTES):
+            return "again"  # there may be more than was asked for
         capacity = self._capacity.get(descriptor, 0)
         # A pipe that could not be enlarged is soon full, and the program waits: no nap then.
         return "again" if capacity < _LARGE_PIPE_BYTES[-1] or len(data) > capacity // 4 else "later"

@@ -107,11 +107,12 @@ async def _drop(box: AsyncSandbox, folder: str) -> None:
 
 async def _read_charts(box: AsyncSandbox, path: str) -> tuple[dict[str, Any], ...]:
     data, allowance, cut = bytearray(), ALLOWANCE.get(), False
+    take = allowance.take if allowance is not None else None
     stream = box.files.read_stream(path)
     try:
         async for piece in stream:
             data += piece
-            cut = len(data) > MAX_CHARTS_BYTES or (allowance is not None and not allowance(len(piece)))
+            cut = len(data) > MAX_CHARTS_BYTES or (take is not None and not take(len(piece)))
             if cut:
                 break
     except SandboxFileError:
@@ -120,7 +121,7 @@ async def _read_charts(box: AsyncSandbox, path: str) -> tuple[dict[str, Any], ..
         if isinstance(stream, AsyncGenerator):
             await stream.aclose()
     charts = []
-    for chart in parse_charts(bytes(data[:MAX_CHARTS_BYTES]), cut=cut, allowance=allowance):
+    for chart in parse_charts(bytes(data[:MAX_CHARTS_BYTES]), cut=cut, allowance=take):
         charts.append(chart)
         await asyncio.sleep(0)  # each is bounded; others have their turn between them
     return tuple(charts)

@@ -1,9 +1,13 @@
 """A budget of memory for each key: what its requests, answers and sockets may hold in this process at the same time.
 
 What a call is about to hold, it reserves: a body before it is read, a stream's buffers before it begins. That waits a
-while for other calls of the same key, and then it is a 429. What grows while it runs (a program's output, a frame that
-comes in pieces) is taken as it grows; when there is no more, output is cut and a socket is closed, and nobody waits.
-A call never waits while it holds something that another one waits for: it reserves once, at its beginning.
+while for other calls of the same key, and then it is a 429. A call never waits while it holds something that another
+one waits for: it reserves once, at its beginning.
+
+What a program prints is taken as it is printed. When there is no more, the program is held back until other calls of
+the key have ended. All of them could wait for each other, so one of them, the first in the queue, may go beyond the
+limit by half of it. When nothing has moved for a while, programs run on, and their output is cut in the middle.
+Other things that grow (a frame that comes in pieces) never wait: their socket is closed.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from corral.server.auth import too_many
@@ -23,22 +27,74 @@ OUTPUT_FACTOR = 2
 
 
 @dataclass(slots=True)
+class _Question:
+    """A program that waits for memory to keep what it has printed."""
+
+    account: Account
+    count: int
+    answer: Callable[[bool], None]
+
+
+@dataclass(slots=True)
 class _Key:
+    """What all calls of a key hold, and which of them wait. All but the lock itself is used under the lock."""
+
     limit_bytes: int
     taken: int = 0
     accounts: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     waiting: deque[tuple[int, asyncio.Future[None]]] = field(default_factory=deque)
+    questions: deque[_Question] = field(default_factory=deque)
+    first: Account | None = None
+    """The call that may go beyond the limit."""
+    moves: int = 0
+    """How often memory was given back, or given to a program that waited."""
+
+    def has_room(self, count: int, *, account: Account | None = None) -> bool:
+        beyond = self.limit_bytes // 2 if account is not None and account is self.first else 0
+        return self.taken + count <= self.limit_bytes + beyond
+
+    def add(self, account: Account, count: int) -> None:
+        account.taken += count
+        self.taken += count
+
+    def answer_questions(self) -> list[tuple[_Question, bool]]:
+        """Those that can be answered now, in their order."""
+        if self.questions and self.first is None:
+            self.first = self.questions[0].account
+        granted = []
+        for question in list(self.questions):
+            if self.has_room(question.count, account=question.account):
+                self.add(question.account, question.count)
+                self.questions.remove(question)
+                granted.append(question)
+        self.moves += len(granted)
+        return [*((question, True) for question in granted), *((question, False) for question in self._refuse_first())]
+
+    def _refuse_first(self) -> list[_Question]:
+        """If all memory is held by calls that wait, the first need not: it would be waiting for those behind it."""
+        asking = {id(question.account): question.account.taken for question in self.questions}
+        if self.first is None or id(self.first) not in asking or self.taken > sum(asking.values()):
+            return []
+        return self.drop_questions(self.first)
+
+    def drop_questions(self, account: Account | None = None) -> list[_Question]:
+        """All questions, or those of one call: they are to be answered with no."""
+        dropped = [question for question in self.questions if account is None or question.account is account]
+        for question in dropped:
+            self.questions.remove(question)
+        return dropped
 
 
 class Budget:
     """What all calls of each key hold.
 
-    An account is opened and closed in the event loop; only `take` is called from any thread.
+    An account is opened and closed in the event loop; `take` and what an `Allowance` has are called from any thread.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, patience: float = PATIENCE_SECONDS) -> None:
         self.limit_bytes = limit_bytes
+        self._patience = patience
         self._keys: dict[str, _Key] = {}
 
     @contextlib.contextmanager
@@ -46,7 +102,7 @@ class Budget:
         """For one call; at its end all that it took is given back."""
         key = self._keys.setdefault(key_id, _Key(self.limit_bytes))
         key.accounts += 1
-        account = Account(key)
+        account = Account(key, patience=self._patience)
         try:
             yield account
         finally:
@@ -64,28 +120,30 @@ class Budget:
 class Account:
     """What one call holds."""
 
-    def __init__(self, key: _Key) -> None:
+    def __init__(self, key: _Key, *, patience: float) -> None:
         self._key = key
-        self._taken = 0
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
         self._closed = False
+        self.taken = 0
+        """So many bytes."""
 
     def take(self, count: int) -> bool:
         """Hold so much more; False if the key has no more. From any thread, and never waits."""
-        with self._key.lock:
-            if self._closed or self._key.taken + count > self._key.limit_bytes:
-                return False
-            self._add(count)
-            return True
+        return self._take(count, output=False)
 
-    def take_output(self, count: int) -> bool:
-        """The same for what a program prints."""
-        return self.take(count * OUTPUT_FACTOR)
+    def _take(self, count: int, *, output: bool) -> bool:
+        with self._key.lock:
+            if self._closed or not self._key.has_room(count, account=self if output else None):
+                return False
+            self._key.add(self, count)
+            return True
 
     def give_back(self, count: int) -> None:
         """Hold so much less. From the event loop."""
         with self._key.lock:
             if not self._closed:
-                self._add(-count)
+                self._key.add(self, -count)
         self._wake()
 
     async def reserve(self, count: int) -> None:
@@ -99,11 +157,11 @@ class Account:
         count = min(count, self._key.limit_bytes)
         if not self._key.waiting and self.take(count):
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[None] = self._loop.create_future()
         entry = (count, turn)
         self._key.waiting.append(entry)
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(self._patience):
                 await turn
         except TimeoutError:
             raise too_many("this key's requests hold too much memory at the same time", 1.0) from None
@@ -114,32 +172,85 @@ class Account:
                 self._wake()
             elif self._closed is False:
                 with self._key.lock:
-                    self._taken += count  # `_wake` has counted it for the key
+                    self.taken += count  # `_wake` has counted it for the key
 
     def close(self) -> None:
         """Give all back. From the event loop."""
         with self._key.lock:
             if self._closed:
                 return
-            self._add(-self._taken)
+            self._key.add(self, -self.taken)
             self._closed = True
+            dropped = self._key.drop_questions(self)
+            if self._key.first is self:
+                self._key.first = None
+        for question in dropped:
+            question.answer(False)
         self._wake()
 
-    def _add(self, count: int) -> None:
-        self._taken += count
-        self._key.taken += count
-
     def _wake(self) -> None:
-        """Those who wait and now have room, in their order."""
+        """Those who wait and now have room, in their order: first programs, which hold something already."""
         key = self._key
-        with self._key.lock:
+        with key.lock:
+            key.moves += 1
+        self._answer()
+        with key.lock:
             while key.waiting:
                 count, turn = key.waiting[0]
                 if turn.done():
                     key.waiting.popleft()
                     continue
-                if key.taken + count > self._key.limit_bytes:
+                if not key.has_room(count):
                     return
                 key.waiting.popleft()
                 key.taken += count
                 turn.set_result(None)
+
+    # The account as an `Allowance`: what a program prints.
+
+    def take_output(self, count: int) -> bool:
+        """See `Allowance.take`."""
+        return self._take(count * OUTPUT_FACTOR, output=True)
+
+    def ask_for_output(self, count: int, answer: Callable[[bool], None]) -> None:
+        """See `Allowance.ask`."""
+        with self._key.lock:
+            alone, closed = not self._key.questions, self._closed
+            if not closed:
+                self._key.questions.append(_Question(self, count * OUTPUT_FACTOR, answer))
+            moves = self._key.moves
+        if closed:
+            answer(False)
+            return
+        self._answer()
+        if alone:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the server with it
+                self._loop.call_soon_threadsafe(self._watch, moves)
+
+    def _answer(self) -> None:
+        """Answer the questions that can be answered: without the lock, since an answer may lead to a question."""
+        with self._key.lock:
+            answers = self._key.answer_questions()
+        for question, granted in answers:
+            question.answer(granted)
+
+    def _watch(self, moves: int) -> None:
+        self._loop.call_later(self._patience, self._look, moves)
+
+    def _look(self, moves: int) -> None:
+        """If nothing has moved since then, programs wait for one that sleeps: they need not wait any more."""
+        with self._key.lock:
+            stuck = self._key.drop_questions() if self._key.moves == moves else []
+            moves, waits = self._key.moves, bool(self._key.questions)
+        for question in stuck:
+            question.answer(False)
+        if waits:
+            self._watch(moves)
+
+
+class OutputAllowance:
+    """An account as an `Allowance` for what programs print."""
+
+    def __init__(self, account: Account) -> None:
+        self.take = account.take_output
+        self.ask = account.ask_for_output

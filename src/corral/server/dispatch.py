@@ -18,7 +18,7 @@ from corral.server import log
 from corral.server.admission import Admission
 from corral.server.answers import Large, ManyItems, PlainText, is_large, send
 from corral.server.auth import Doorkeeper, too_many
-from corral.server.budget import Account, Budget
+from corral.server.budget import Account, Budget, OutputAllowance
 from corral.server.faults import Fault
 from corral.server.guard import Guard
 from corral.server.metrics import Metrics
@@ -180,7 +180,7 @@ class Dispatcher:
                     visit=visit,
                     account=account,
                 )
-                outer = ALLOWANCE.set(account.take_output)
+                outer = ALLOWANCE.set(OutputAllowance(account))
                 try:
                     return await self._serve(route, call)
                 finally:

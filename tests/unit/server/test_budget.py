@@ -1,11 +1,11 @@
 """What a key may hold, and whose turn it is."""
 
 import asyncio
+import contextlib
 
 import pytest
 
-from corral.server import budget as module
-from corral.server.budget import Budget
+from corral.server.budget import OUTPUT_FACTOR, Budget
 from corral.server.faults import Fault
 from corral.server.turns import Turns
 
@@ -44,9 +44,8 @@ async def test_calls_of_a_key_wait_for_each_other_in_their_order() -> None:
     assert budget.held("a") == 0
 
 
-async def test_a_call_that_waits_for_too_long_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
-    budget = Budget(100)
+async def test_a_call_that_waits_for_too_long_is_told_to_come_again() -> None:
+    budget = Budget(100, patience=0.01)
     with budget.account("a") as holder:
         await holder.reserve(1000)  # more than there is means all of it
         with budget.account("a") as account, pytest.raises(Fault) as refused:
@@ -54,6 +53,40 @@ async def test_a_call_that_waits_for_too_long_is_told_to_come_again(monkeypatch:
         assert refused.value.status == 429
         assert budget.held("a") == 100
     assert budget.held("a") == 0
+
+
+async def test_programs_wait_for_room_and_one_of_them_may_always_go_on() -> None:
+    budget = Budget(100 * OUTPUT_FACTOR, patience=60)
+    with contextlib.ExitStack() as opened:
+        accounts = [opened.enter_context(budget.account("a")) for _ in range(3)]
+        told: list[list[bool]] = [[], [], []]
+        assert all(account.take_output(30) for account in accounts)
+        for account, answers in zip(accounts, told, strict=True):
+            assert not account.take_output(20)
+            account.ask_for_output(20, answers.append)
+        assert told == [[True], [], []], "the first goes beyond the limit, the others wait"
+        assert accounts[0].take_output(30)
+        assert not accounts[0].take_output(20), "half of the limit more, and no further"
+        accounts[0].ask_for_output(20, told[0].append)
+        assert told == [[True, False], [], []], "all the others wait for it, so that it need not wait for them"
+        accounts[0].close()
+        assert told == [[True, False], [True], [True]]
+    assert budget.held("a") == 0
+
+
+async def test_programs_that_wait_in_vain_are_told_so() -> None:
+    budget, told = Budget(100 * OUTPUT_FACTOR, patience=0.01), asyncio.Queue[bool]()
+    with budget.account("a") as sleeper, budget.account("a") as account, budget.account("a") as last:
+        assert sleeper.take_output(100)
+        sleeper.ask_for_output(50, told.put_nowait)
+        account.ask_for_output(10, told.put_nowait)
+        assert await told.get() is True
+        assert await told.get() is False
+        last.ask_for_output(10, told.put_nowait)
+        last.close()
+        assert await told.get() is False, "a call that is over does not wait"
+        last.ask_for_output(10, told.put_nowait)
+        assert await told.get() is False
 
 
 async def test_keys_take_turns() -> None:

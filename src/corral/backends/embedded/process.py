@@ -63,6 +63,8 @@ class EmbeddedProcess(ProcessBase):
         self._tree = 0
         self._paused: set[int] = set()
         self._last_words: wire.Message | None = None
+        # What each pipe held when the program had ended, and is still to be read for its result.
+        self._rest: dict[int, int] | None = None
         self._pump: Pump = get_pump()
         self._begun = time.monotonic()
         # Before anything can write: pipes that are full when they are first looked at would tell no order.
@@ -120,15 +122,16 @@ class EmbeddedProcess(ProcessBase):
 
     def _take(self, descriptor: int) -> Turn:
         stream = self._outputs.get(descriptor)
-        if stream is None or descriptor in self._paused:
+        if stream is None or descriptor in self._paused or self._rest is not None:
             return "edge"
-        data = self._reading.read(descriptor, terminal=descriptor == self._terminal_fd)
+        most = self.room(stream) if not self.ended else None
+        data = self._reading.read(descriptor, terminal=descriptor == self._terminal_fd, most=most)
         if data:
             self._keep(stream, data, descriptor)
         elif data is not None:
             self._drop_output(descriptor)
             return "edge"
-        return self._reading.next_turn(descriptor, data)
+        return self._reading.next_turn(descriptor, data, most=most)
 
     def _keep(self, stream: StreamName, data: bytes, descriptor: int) -> None:
         if self.ended:
@@ -143,10 +146,12 @@ class EmbeddedProcess(ProcessBase):
             self._paused.discard(descriptor)
 
     def resume_reading(self) -> None:
-        """A slow reader has caught up."""
+        """See `ProcessBase`."""
         for descriptor in list(self._paused):
             self._paused.discard(descriptor)
             self._pump.again(descriptor)
+        if self._rest is not None and self._channel is not None:
+            self._pump.again(self._channel.fileno())  # its end waited for the same
 
     def _drop_output(self, descriptor: int) -> None:
         if self._outputs.pop(descriptor, None) is None:
@@ -178,12 +183,13 @@ class EmbeddedProcess(ProcessBase):
         if not message.get("ended"):
             return "edge"
         self._last_words = message
+        self._pump.cancel(self)  # init has kept its word
         return "again"
 
     def _end_after_output(self) -> None:
         """Everything written before the end has had its turn, in its order."""
         assert self._last_words is not None
-        if self._terminal_fd is not None and self._terminal_fd in self._outputs:
+        if self._rest is None and self._terminal_fd is not None and self._terminal_fd in self._outputs:
             # A terminal passes its last output on a moment later; it hangs up when all of it has been read.
             self._pump.call_at(self, time.monotonic() + _TERMINAL_SECONDS, self._end_terminal)
             self._pump.again(self._terminal_fd)
@@ -195,9 +201,8 @@ class EmbeddedProcess(ProcessBase):
             self._finish(self._last_words)
 
     def _finish(self, message: wire.Message) -> None:
-        self._paused.clear()
-        for descriptor in list(self._outputs):
-            self._drain(descriptor)
+        if not self._drain():
+            return  # there is no memory for the rest; `resume_reading` leads here again
         if "error" in message:
             self.finish(exec_error(message, cwd=self._request.cwd, sandbox_id=self._sandbox_id))
         else:
@@ -207,23 +212,31 @@ class EmbeddedProcess(ProcessBase):
                 self.finish(EngineFaultError(f"an unreadable end: {error!r}", sandbox_id=self._sandbox_id, op="exec"))
         self._let_go()
 
-    def _drain(self, descriptor: int) -> None:
-        """What was printed before the end. Later output of children in the background is not part of the result."""
-        stream = self._outputs[descriptor]
-        remaining = waiting_bytes(descriptor)
-        while remaining > 0:
-            try:
-                data = os.read(descriptor, READ_BYTES)
-            except OSError:
-                break
-            if not data:
-                break
-            remaining -= len(data)
-            self.feed(stream, data)
+    def _drain(self) -> bool:
+        """What was printed before the end. Later output of children in the background is not part of the result.
+
+        False if it has to wait in the middle of it.
+        """
+        if self._rest is None:
+            self._paused.clear()
+            self._rest = {descriptor: waiting_bytes(descriptor) for descriptor in self._outputs}
+        for descriptor, count in self._rest.items():
+            stream, remaining = self._outputs[descriptor], count
+            while remaining > 0:
+                if self.waits_for_room:
+                    self._rest[descriptor] = remaining
+                    return False
+                data = self._reading.read(descriptor, most=self.room(stream) or READ_BYTES)
+                if not data:
+                    break
+                remaining -= len(data)
+                self.feed(stream, data)
+            self._rest[descriptor] = 0
+        return True
 
     def _finish_gone(self) -> None:
-        for descriptor in list(self._outputs):
-            self._drain(descriptor)
+        self.stop_waiting()
+        self._drain()
         text = "the sandbox ended while a program was running"
         self.finish(SandboxGoneError(text, sandbox_id=self._sandbox_id, op="exec", hint="make a new one"))
         self._let_go()
@@ -231,6 +244,7 @@ class EmbeddedProcess(ProcessBase):
     def _let_go(self) -> None:
         """Close what is ours. Pipes that background children still hold are read on, and dropped at their end."""
         self._pump.cancel(self)
+        self._rest = None
         self._reading.close_writers()
         if self._channel is not None:
             self._pump.remove(self._channel.fileno())
@@ -249,7 +263,7 @@ class EmbeddedProcess(ProcessBase):
 
     def _not_in_time(self) -> None:
         """Init does not keep its word: nothing in there can be trusted to end, so all of it is ended."""
-        if not self.ended:
+        if not self.ended and self._last_words is None:
             self._give_up()
 
     # What callers do.

@@ -14,8 +14,8 @@ from corral.spec import USER
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 OUTPUT_LIMIT_BYTES = 20 * 1024 * 1024
-"""So much of each stream of one call is kept; beyond it the middle is cut out, and a line says how much. Less, if the
-other calls of the same key hold so much that its memory does not suffice."""
+"""So much of each stream of one call is kept; beyond it the middle is cut out, and a line says how much. Less, if other
+calls of the same key hold its memory and do not end."""
 
 
 def parse_path(held: Held, path: str) -> SandboxPath:
