@@ -1,6 +1,7 @@
 """A server for tests: as a real process with the real SDK, or in this process where a test must reach inside."""
 
 import contextlib
+import queue
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -9,12 +10,35 @@ from pathlib import Path
 import aiohttp
 import pytest
 from daytona import AsyncDaytona, Daytona, DaytonaConfig, Sandbox
+from httpx_ws import WebSocketSession
 
 from corral.backends.memory.backend import MemoryBackend
 from corral.server.app import Server, opened
 from corral.server.serving import listening
 from corral.server.settings import Limits, ServerSettings
 from support.serving import ServedProcess, make_client, served
+
+
+class _LateError(TimeoutError, queue.Empty):
+    """As both are called that wait for a message."""
+
+
+@pytest.fixture(autouse=True)
+def patient_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sync client wait ten seconds for a terminal, as it means to.
+
+    It gives up after the first tenth of a second, since its websocket library does not raise the error that it expects.
+    On a busy machine it is luck whether the client's own thread has read the answer by then.
+    """
+    receive = WebSocketSession.receive
+
+    def receive_in_time(session: WebSocketSession, timeout: float | None = None) -> object:
+        try:
+            return receive(session, timeout)
+        except queue.Empty as error:
+            raise _LateError from error
+
+    monkeypatch.setattr(WebSocketSession, "receive", receive_in_time)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from daytona_api_client import SandboxState
 from corral.server.deadlines import what_is_due
 from corral.server.store.rows import Sandbox as Row
 from server.conftest import InProcess
-from support.serving import ServedProcess, make_client
+from support.serving import ServedProcess, make_client, stored_state
 
 
 def unique(name: str) -> str:
@@ -33,7 +33,7 @@ def test_stop_keeps_the_files_and_start_brings_them_back(daytona: Daytona, sandb
     sandbox.process.exec("echo kept > file; nohup sleep 999 >/dev/null 2>&1 &")
     sandbox.stop()
     assert sandbox.state == SandboxState.STOPPED
-    assert daytona.get(sandbox.id).state == SandboxState.STOPPED
+    assert stored_state(daytona, sandbox) == SandboxState.STOPPED
     with pytest.raises(DaytonaBadRequestError, match="not started"):
         sandbox.process.exec("true")
     sandbox.stop()  # a second time is no mistake
@@ -49,7 +49,7 @@ def test_archive_wants_a_stopped_one(daytona: Daytona, sandbox: Sandbox) -> None
         sandbox.archive()
     sandbox.stop()
     sandbox.archive()
-    assert daytona.get(sandbox.id).state == SandboxState.ARCHIVED
+    assert stored_state(daytona, sandbox) == SandboxState.ARCHIVED
     sandbox.start()
     assert sandbox.process.exec("echo back").result == "back\n"
 
@@ -63,11 +63,11 @@ def test_an_ephemeral_one_is_deleted_by_its_stop(daytona: Daytona) -> None:
 def test_pause_freezes_and_start_thaws(daytona: Daytona, sandbox: Sandbox) -> None:
     sandbox.process.exec("nohup sh -c 'while :; do echo x >> ticks; sleep 0.05; done' >/dev/null 2>&1 &")
     sandbox.pause()
-    assert daytona.get(sandbox.id).state == SandboxState.PAUSED
+    assert stored_state(daytona, sandbox) == SandboxState.PAUSED
     with pytest.raises(DaytonaBadRequestError, match="paused"):
         sandbox.process.exec("true")
     sandbox.start()
-    assert daytona.get(sandbox.id).state == SandboxState.STARTED
+    assert stored_state(daytona, sandbox) == SandboxState.STARTED
     assert int(sandbox.process.exec("wc -l < ticks").result) > 0
 
 
@@ -139,7 +139,7 @@ def test_a_snapshot_is_what_others_start_from(daytona: Daytona, sandbox: Sandbox
     sandbox.process.exec("echo frozen > file")
     take = sandbox.create_snapshot
     take(name)
-    assert daytona.get(sandbox.id).state == SandboxState.STARTED
+    assert stored_state(daytona, sandbox) == SandboxState.STARTED
     sandbox.process.exec("echo later > file")
     with pytest.raises(DaytonaConflictError):
         take(name)
@@ -179,8 +179,8 @@ def test_stopped_and_paused_ones_outlive_the_server(own_server: ServedProcess) -
     paused.pause()
     own_server.kill()
     own_server.start()
-    assert daytona.get(stopped.id).state == SandboxState.STOPPED
-    assert daytona.get(paused.id).state == SandboxState.PAUSED
+    assert stored_state(daytona, stopped) == SandboxState.STOPPED
+    assert stored_state(daytona, paused) == SandboxState.PAUSED
     stopped.start()
     paused.start()
     assert stopped.process.exec("cat file").result == "kept\n"
@@ -213,7 +213,7 @@ def test_recover_does_not_let_one_wait_for_what_will_not_come(daytona: Daytona, 
     sandbox.archive()
     with pytest.raises(DaytonaBadRequestError, match="archived"):
         sandbox.recover()
-    assert daytona.get(sandbox.id).state == SandboxState.ARCHIVED
+    assert stored_state(daytona, sandbox) == SandboxState.ARCHIVED
 
 
 # Deadlines.

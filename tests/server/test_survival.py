@@ -22,7 +22,7 @@ from daytona_api_client import SandboxState
 
 from corral.backends.embedded.backend import EmbeddedBackend
 from support.leftovers import adopt_orphans, reap_orphans, take_stock, watch_differences
-from support.serving import ServedProcess, make_client, served
+from support.serving import ServedProcess, make_client, served, stored_state
 
 _PATIENCE_SECONDS = 60.0
 
@@ -122,7 +122,7 @@ def test_sigterm_lets_requests_finish(own_server: ServedProcess) -> None:
     runner.join(_PATIENCE_SECONDS)
     assert answers == ["finished\n"]
     own_server.start()
-    assert make_client(own_server).get(box.id).state == SandboxState.STARTED
+    assert stored_state(make_client(own_server), box) == SandboxState.STARTED
 
 
 async def test_a_create_that_is_sent_again_after_a_restart_gives_the_same(own_server: ServedProcess) -> None:
@@ -173,7 +173,7 @@ def test_deadlines_that_passed_meanwhile_are_kept(own_server: ServedProcess) -> 
     daytona = make_client(own_server)
     wait_until(lambda: len(list(daytona.list())) == 2)
     wait_until(lambda: daytona.get(idle.id).state == SandboxState.STOPPED)
-    assert daytona.get(kept.id).state == SandboxState.STARTED
+    assert stored_state(daytona, kept) == SandboxState.STARTED
 
 
 def test_a_server_whose_folder_is_moved_ends_and_says_why(tmp_path: Path) -> None:

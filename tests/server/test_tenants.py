@@ -124,6 +124,8 @@ async def open_tenants(folder: Path, **limits: object) -> AsyncIterator[Tenants]
         await backend.aclose()
 
 
+@pytest.mark.check
+@pytest.mark.timeout(600)  # every attack at a tenth of its size: half a minute alone, and more on a busy machine
 async def test_nothing_that_one_tenant_does_keeps_the_event_loop(tmp_path: Path, watch: LoopWatch) -> None:
     async with open_tenants(tmp_path / "data") as tenants:
         one, two = tenants.keys

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from corral.backends.embedded.backend import EmbeddedBackend
 
 if TYPE_CHECKING:
-    from daytona import Daytona
+    from daytona import Daytona, Sandbox
+    from daytona_api_client import SandboxState
 
 KEY = "a-key-for-tests-0123456789"
 _READY_SECONDS = 60.0
@@ -31,6 +32,14 @@ def make_client(server: ServedProcess) -> Daytona:
 
     _clients.append(Daytona(DaytonaConfig(api_url=server.url, api_key=server.key)))
     return _clients[-1]
+
+
+def stored_state(client: Daytona, sandbox: Sandbox) -> SandboxState | None:
+    """What the server says of a sandbox.
+
+    The client's own objects listen to events as well, and one that comes late puts them back by a state.
+    """
+    return client._sandbox_api.get_sandbox(sandbox.id).state
 
 
 class ServedProcess:

@@ -8,6 +8,7 @@ traceback, threads and what was registered for the exit. Only `sys.modules` is f
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -35,9 +36,14 @@ def run_program(file: Path, *, cwd: Path, env: Mapping[str, str]) -> subprocess.
     with tempfile.TemporaryDirectory() as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
         request = {"file": str(file), "cwd": str(cwd), "env": dict(env), "stdout": str(stdout), "stderr": str(stderr)}
-        parent.stdin.write(json.dumps(request) + "\n")
-        parent.stdin.flush()
-        answer = parent.stdout.readline()
+        try:
+            parent.stdin.write(json.dumps(request) + "\n")
+            parent.stdin.flush()
+            answer = parent.stdout.readline()
+        except BaseException:
+            # The test is out of time: the answer that will still come must not be taken for the next test's.
+            _start_parent.cache_clear()
+            raise
         assert answer, f"the warm process has ended: {parent.wait(timeout=10)}"
         return subprocess.CompletedProcess(
             ["python", str(file)], int(answer), stdout.read_text(encoding="utf-8"), stderr.read_text(encoding="utf-8")
@@ -56,7 +62,8 @@ def _start_parent() -> subprocess.Popen[str]:
 
 def _end_parent(parent: subprocess.Popen[str], owner: int) -> None:
     if os.getpid() == owner:  # a test's forked child ends in the same way, and the process is not its own
-        parent.communicate(timeout=60)  # closes its standard input, which ends it
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            parent.communicate(timeout=60)  # closes its standard input, which ends it
 
 
 def serve() -> str | None:
