@@ -366,7 +366,13 @@ def test_judge_that_fails_loses_nothing_and_is_asked_again() -> None:
     assert f"to go on: corral forge run --resume {only_run()} --judge judge.py:judge" in result.output
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 130, id="int"),
+        pytest.param(signal.SIGTERM, 143, id="term", marks=pytest.mark.check),
+    ],
+)
 def test_page_is_there_while_it_runs_and_what_there_is_is_kept(number: int, code: int) -> None:
     """The candidate never ends; the page's address is said on stderr."""
     write("a.py", "import sys, time\nprint('under way')\ntime.sleep(1000)\n")

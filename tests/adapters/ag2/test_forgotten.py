@@ -161,6 +161,7 @@ def test_on_this_machine(kind: str, tmp_path: Path) -> None:
     assert_nothing_is_left(data)
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("kind", EMBEDDED)
 def test_killed_on_this_machine(kind: str, number: signal.Signals, tmp_path: Path) -> None:

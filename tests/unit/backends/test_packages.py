@@ -67,6 +67,7 @@ def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return str(request.param)
 
 
+@pytest.mark.check
 async def test_evil_project_is_evil(index: Index) -> None:
     """The bait works: what is asserted below would fail if pip were let at it."""
     command = [sys.executable, "-m", "pip", "install", "--only-binary=:all:", "--target", str(index.data)]
@@ -86,6 +87,7 @@ async def test_packages_come_with_what_they_need(index: Index) -> None:
     assert (folder / "bottom.py").read_text() == "version = '1.9'\n"
 
 
+@pytest.mark.check
 @pytest.mark.usefixtures("installer")
 async def test_only_what_applies_here_is_fetched(index: Index) -> None:
     index.add("one")
@@ -104,6 +106,7 @@ async def test_wheel_that_depends_on_an_address_is_refused(index: Index, tmp_pat
     assert index.nothing_is_left()
 
 
+@pytest.mark.check
 async def test_pip_follows_nothing_where_it_judges_otherwise(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +131,7 @@ async def test_pip_follows_nothing_where_it_judges_otherwise(
     assert index.nothing_is_left()
 
 
+@pytest.mark.check
 @pytest.mark.usefixtures("installer")
 async def test_working_folder_is_not_looked_at(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody's project: modules that shadow pip, files that are named like what is asked for, settings for uv."""
@@ -151,6 +155,7 @@ async def test_working_folder_is_not_looked_at(index: Index, tmp_path: Path, mon
     assert index.nothing_is_left()
 
 
+@pytest.mark.check
 @pytest.mark.usefixtures("installer")
 async def test_source_is_not_built_whatever_the_settings_say(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.project import ROOT
 
 TESTS = """
@@ -35,6 +37,7 @@ def run_pytest(folder: Path, *options: str) -> str:
     return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True).stdout
 
 
+@pytest.mark.check
 def test_a_lack_is_a_skip_with_its_reason(tmp_path: Path) -> None:
     output = run_pytest(tmp_path)
     assert "1 passed, 2 skipped" in output
@@ -47,6 +50,7 @@ def test_a_required_lack_is_a_failure(tmp_path: Path) -> None:
     assert re.search(r"1 failed, 1 passed, (\d+ warnings?, )?1 error", output)
 
 
+@pytest.mark.check
 def test_a_lack_that_is_not_required_stays_a_skip_in_a_strict_run(tmp_path: Path) -> None:
     output = run_pytest(tmp_path, "--require=git", "-k", "docker or passes")
     assert "1 passed, 1 skipped" in output
