@@ -132,11 +132,12 @@ class DaytonaProcess(ProcessBase):
         self.finish(error)
 
     def _take(self, stream: StreamName, data: bytes) -> None:
-        lagging = self.feed(stream, data)
         with self._ack_lock:
             self._owed += len(data)
-            self._lagging = lagging
-        if not lagging:
+            self._lagging = True  # first: a reader that catches up meanwhile must find something to resume
+        if not self.feed(stream, data):
+            with self._ack_lock:
+                self._lagging = False
             self._acknowledge()
 
     def _skip(self, message: dict[str, Any]) -> None:
