@@ -51,6 +51,10 @@ class KnockOut:
 
 NO_FILTER = Edit("engine/perform.py", "    stage.seccomp.install()\n", "    pass\n")
 NO_NAMESPACE_LIMITS = Edit("engine/perform.py", "in (*limits.items(), *step.network):", "in step.network:")
+NAMES_LOOKED_UP = (
+    Edit("tars/writing.py", "import tarfile\n", "import pwd\nimport tarfile\n"),
+    Edit("tars/writing.py", "            self._add_file(path, member)\n", "            pwd.getpwall()\n"),
+)
 INIT = "engine/init.py"
 POLICY = "engine/seccomp/policy.py"
 
@@ -168,6 +172,32 @@ KNOCK_OUTS = (
         modes=("root",),
     ),
     KnockOut(
+        "signals for those whom the kernel's kill of a group passes over",
+        (Edit("engine/trees.py", "        else:\n            self._signal_all(number)\n", ""),),
+        ("go-on-without-ones-first-thread",),
+        modes=("root",),
+        says="outlived their call",
+    ),
+    KnockOut(
+        "the look at all threads of what seems to be dead",
+        (Edit("engine/processes.py", 'stat[_STATE] == b"Z" and int(stat[_THREADS]) <= 1', 'stat[_STATE] == b"Z"'),),
+        ("go-on-without-ones-first-thread",),
+        modes=("user",),
+        says="outlived their call",
+    ),
+    KnockOut(
+        "the memory of processes without their first threads",
+        (Edit("engine/soft.py", "    if not sizes:\n", "    if False:\n"),),
+        ("memory-bomb-of-processes-without-their-first-threads",),
+        modes=("user",),
+    ),
+    KnockOut(
+        "the descriptors of each thread",
+        (Edit("engine/counting.py", "for folder in thread_folders(pid))", 'for folder in (f"/proc/{pid}",))'),),
+        ("shrink-everybodys-pipes-from-hidden-threads",),
+        modes=("user",),
+    ),
+    KnockOut(
         "a range of user ids each",
         (
             Edit(
@@ -187,12 +217,16 @@ KNOCK_OUTS = (
     ),
     KnockOut(
         "a file agent that looks no names up",
-        (
-            Edit("tars/writing.py", "import tarfile\n", "import pwd\nimport tarfile\n"),
-            Edit("tars/writing.py", "            self._add_file(path, member)\n", "            pwd.getpwall()\n"),
-        ),
+        NAMES_LOOKED_UP,
         ("plant-a-name-service-for-the-file-agent-as-root-inside",),
         modes=("root",),
+        says="looks names up",
+    ),
+    KnockOut(
+        "a file agent that looks no names up, rootless",
+        NAMES_LOOKED_UP,
+        ("plant-a-name-service-for-the-file-agent",),
+        modes=("user",),
         says="looks names up",
     ),
     KnockOut(

@@ -192,8 +192,13 @@ def _list_processes(uid: int) -> Iterator[int]:
         except OSError:
             continue  # ended while we looked
         found = re.search(r"^Uid:\t(\d+)", status, re.MULTILINE)
-        if found and int(found[1]) == uid and "\nState:\tZ" not in status:
+        if found and int(found[1]) == uid and not is_dead(status):
             yield int(entry.name)
+
+
+def is_dead(status: str) -> bool:
+    """Whether a process has ended: one whose first thread alone has ended is shown as a zombie as well."""
+    return "\nState:\tZ" in status and "\nThreads:\t1\n" in status
 
 
 def _wait_until_gone(uid: int) -> list[int]:

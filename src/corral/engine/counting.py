@@ -14,6 +14,7 @@ import resource
 import socket
 
 from corral.engine import wire
+from corral.engine.processes import list_pids, thread_folders
 
 LOOK_SECONDS = 0.25
 MOST_LOCKS = 4096
@@ -129,20 +130,22 @@ def _holds_so_much(blamed: dict[str, int], name: str) -> bool:
 
 
 def count_held() -> tuple[int, int]:
-    """How many pipes the processes here have, and how many descriptors wait in their sockets."""
+    """How many pipes the threads here have, and how many descriptors wait in their sockets.
+
+    All threads are asked: one can have a table of descriptors of its own.
+    """
     pipes: set[str] = set()
     waiting: dict[str, int] = {}
-    for pid in os.listdir("/proc"):
-        if not pid.isdigit() or pid == "1":
-            continue
+    folders = (folder for pid in list_pids() if pid != 1 for folder in thread_folders(pid))
+    for folder in folders:
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            for number in os.listdir(f"/proc/{pid}/fd"):
+            for number in os.listdir(f"{folder}/fd"):
                 with contextlib.suppress(OSError):
-                    goal = os.readlink(f"/proc/{pid}/fd/{number}")
+                    goal = os.readlink(f"{folder}/fd/{number}")
                     if goal.startswith("pipe:"):
                         pipes.add(goal)
                     elif goal.startswith("socket:") and goal not in waiting:
-                        waiting[goal] = _count_waiting(f"/proc/{pid}/fdinfo/{number}")
+                        waiting[goal] = _count_waiting(f"{folder}/fdinfo/{number}")
     return len(pipes), sum(waiting.values())
 
 

@@ -14,7 +14,8 @@ import os
 import signal
 import time
 
-from corral.engine.trees import CgroupTrees, Process, Trees, list_processes
+from corral.engine.processes import Process, list_processes
+from corral.engine.trees import CgroupTrees, Trees
 
 _PATIENCE_SECONDS = 2.0
 

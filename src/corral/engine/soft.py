@@ -9,6 +9,8 @@ import contextlib
 import os
 import signal
 
+from corral.engine.processes import list_pids, read_stat, thread_folders
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -25,10 +27,10 @@ class MemoryWatch:
         if now < self._next_look:
             return
         self._next_look = now + 0.1
-        if sum(_resident_bytes().values()) <= self.limit_bytes:
+        if sum(resident_bytes().values()) <= self.limit_bytes:
             return
         # Pages shared after fork were counted more than once: look again, exactly, before doing harm.
-        held = _proportional_bytes()
+        held = proportional_bytes()
         if not held or sum(held.values()) <= self.limit_bytes:
             return
         largest = max(held, key=lambda pid: held[pid])
@@ -41,36 +43,44 @@ def count_processes() -> tuple[int, int, float]:
     """Memory, number and CPU seconds of the processes that live now, init left out."""
     ticks, count = 0, 0
     for pid in _pids():
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = read_stat(f"/proc/{pid}")
             ticks += int(fields[11]) + int(fields[12])
             count += 1
-    return sum(_proportional_bytes().values()), count, ticks / _TICKS
+    return sum(proportional_bytes().values()), count, ticks / _TICKS
 
 
 def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    return [pid for pid in list_pids() if pid != 1]
 
 
-def _resident_bytes() -> dict[int, int]:
+def resident_bytes() -> dict[int, int]:
     """A quick upper bound: shared pages are counted for each; page tables, which no rlimit sees, as well."""
     held: dict[int, int] = {}
     for pid in _pids():
-        held[pid] = sum(_kib(f"/proc/{pid}/status", (b"RssAnon:", b"RssShmem:", b"VmPTE:")))
+        held[pid] = sum(_kib(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmPTE:")))
     return held
 
 
-def _proportional_bytes() -> dict[int, int]:
+def proportional_bytes() -> dict[int, int]:
     """Anonymous and shared memory of each process, pages that several share divided among them, and page tables."""
     held: dict[int, int] = {}
     for pid in _pids():
-        pages = sum(_kib(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:")))
-        held[pid] = pages + sum(_kib(f"/proc/{pid}/status", (b"VmPTE:",)))
+        pages = sum(_kib(pid, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:")))
+        held[pid] = pages + sum(_kib(pid, "status", (b"VmPTE:",)))
     return held
 
 
-def _kib(path: str, names: tuple[bytes, ...]) -> list[int]:
-    """The sizes that the kernel gives in KiB under these names, as bytes."""
+def _kib(pid: int, file: str, names: tuple[bytes, ...]) -> list[int]:
+    """The sizes that the kernel gives in KiB under these names, as bytes. Threads share their memory: one says it."""
+    sizes = _read_kib(f"/proc/{pid}/{file}", names)
+    if not sizes:
+        others = (_read_kib(f"{folder}/{file}", names) for folder in thread_folders(pid))
+        sizes = next((found for found in others if found), [])
+    return sizes
+
+
+def _read_kib(path: str, names: tuple[bytes, ...]) -> list[int]:
     with contextlib.suppress(OSError, ValueError, IndexError), open(path, "rb") as file:
         return [int(line.split()[1]) * 1024 for line in file if line.startswith(names)]
     return []

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
 from corral.engine import syscalls
+from corral.engine.processes import list_processes
 
 Become = Callable[[], NoReturn]
 
@@ -352,24 +353,3 @@ def _outside(others: list[int]) -> set[int]:
         if walker not in protected:
             result.add(pid)
     return result
-
-
-class Process(NamedTuple):
-    """What /proc says about one."""
-
-    parent: int
-    state: bytes
-    faults: int
-
-
-def list_processes() -> dict[int, Process]:
-    """Every live process that init sees, by pid."""
-    processes: dict[int, Process] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-            if fields[0] != b"Z":
-                processes[int(name)] = Process(int(fields[1]), fields[0], int(fields[7]))
-    return processes

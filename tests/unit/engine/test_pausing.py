@@ -3,7 +3,7 @@
 import pytest
 
 from corral.engine.pausing import _all_still
-from corral.engine.trees import Process
+from corral.engine.processes import Process
 
 
 @pytest.mark.parametrize(

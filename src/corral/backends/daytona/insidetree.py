@@ -54,7 +54,8 @@ def parents() -> dict[int, int]:
                     fields = file.read().rpartition(b")")[2].split()
             except OSError:
                 continue
-            if fields and fields[0] not in (b"Z", b"X"):
+            # A zombie with more than one thread lives: only its first thread has ended.
+            if fields and (fields[0] not in (b"Z", b"X") or int(fields[17]) > 1):
                 found[int(name)] = int(fields[1])
     return found
 

@@ -63,8 +63,9 @@ def _list_proc() -> dict[int, tuple[int, int, bool]]:
                 words = file.read(4096).rpartition(b")")[2].split()
         except OSError:
             continue
-        if len(words) > 3:
-            found[int(name)] = (int(words[1]), int(words[3]), words[0] == b"Z")
+        if len(words) > 17:
+            # One with more than one thread lives: only its first thread has ended.
+            found[int(name)] = (int(words[1]), int(words[3]), words[0] == b"Z" and int(words[17]) <= 1)
     return found
 
 

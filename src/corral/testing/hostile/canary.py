@@ -144,13 +144,19 @@ def check_host_works() -> str | None:
 
 
 def find_processes(token: str) -> tuple[int, ...]:
-    """Live processes of this host that carry a token in their arguments, whatever namespaces they are in."""
+    """Live processes of this host that carry a token in their arguments, whatever namespaces they are in.
+
+    The arguments of a process whose first thread has ended can only be read from another thread of it.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            if token.encode() in (entry / "cmdline").read_bytes():
+            arguments = (entry / "cmdline").read_bytes()
+            if not arguments:
+                arguments = b"".join((thread / "cmdline").read_bytes() for thread in (entry / "task").iterdir())
+            if token.encode() in arguments:
                 found.append(int(entry.name))
     return tuple(found)
 

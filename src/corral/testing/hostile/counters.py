@@ -187,6 +187,12 @@ held(f"{sent}, then {why}")
     timeout=20, expect=expect_stopped_or_killed, neighbour_code=IN_FLIGHT.neighbour_code,
 )  # fmt: skip
 
+_SMALL_PIPES = """
+size = fcntl.fcntl(os.pipe()[1], 1032)
+if size < 65536:
+    breached(f"a new pipe holds {size} bytes")
+"""
+
 PIPE_PAGES = Probe(
     "shrink-everybodys-pipes", "resources", "neighbour_dos",
     "a user id of its own as root; else init looks whether new pipes are small, and ends what has too many",
@@ -209,15 +215,33 @@ for child in helpers:
     os.kill(child, 9)
 held(f"{len(made)} pipes in each of three processes")
 """,
-    timeout=20, expect=expect_stopped_or_killed,
-    neighbour_code="""
-size = fcntl.fcntl(os.pipe()[1], 1032)
-if size < 65536:
-    breached(f"a new pipe holds {size} bytes")
+    timeout=20, expect=expect_stopped_or_killed, neighbour_code=_SMALL_PIPES,
+)  # fmt: skip
+
+HIDDEN_PIPES = Probe(
+    "shrink-everybodys-pipes-from-hidden-threads", "resources", "neighbour_dos",
+    "a user id of its own as root; else init counts what each thread holds open, not the first of a process alone",
+    """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.clone.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+for _ in range(3):
+    made = [os.pipe() for _ in range(480)]
+    # A thread of this process with a table of descriptors of its own: a copy of ours, which we then empty.
+    stack = LIBC.mmap(None, 65536, 3, 0x22, -1, 0)
+    flags = 0x100 | 0x200 | 0x800 | 0x10000
+    if LIBC.clone(ctypes.cast(LIBC.pause, ctypes.c_void_p), stack + 65536 - 64, flags, None) < 0:
+        held(f"no such thread: {name_of(ctypes.get_errno())}")
+    os.closerange(3, 2000)
+time.sleep(2)
+hold()
+held("1440 pipes in three threads")
 """,
+    timeout=20, expect=expect_stopped_or_killed, neighbour_code=_SMALL_PIPES,
 )  # fmt: skip
 
 PROBES = (
     ASYNCHRONOUS_IO, LOCKS, LOCKS_OF_MANY, HIDDEN_LOCKS, SOCKET_FILTERS, FLOW_LABELS, DEVICES, MASKS, IN_FLIGHT,
-    HIDDEN_IN_FLIGHT, PIPE_PAGES,
+    HIDDEN_IN_FLIGHT, PIPE_PAGES, HIDDEN_PIPES,
 )  # fmt: skip

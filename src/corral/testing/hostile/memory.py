@@ -24,20 +24,25 @@ breached(f"holds {{held_bytes >> 20}} MiB of {{T['limits']['memory_bytes'] >> 20
     timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True,
 )  # fmt: skip
 
-MEMORY_OF_MANY = Probe(
-    "memory-bomb-of-many-processes", "resources", "host_dos", "memory.max of the cgroup, or the sum by sampling",
-    f"""
+def _of_many(name: str, hold: str, why: str) -> Probe:
+    """A bomb that no process carries alone."""
+    return Probe(
+        name, "resources", "host_dos", why,
+        f"""
+import threading
 share = bounded(T["limits"]["memory_bytes"], {_BYTES}) // 4
+def keep():
+    try:
+        block = bytearray(b"x") * share
+        time.sleep(8)
+    except MemoryError:
+        os._exit(3)
+    os._exit(0)
 children = []
 for _ in range(4):
     child = os.fork()
     if child == 0:
-        try:
-            block = bytearray(b"x") * share
-            time.sleep(8)
-        except MemoryError:
-            os._exit(3)
-        os._exit(0)
+        {hold}
     children.append(child)
 deadline = time.monotonic() + 4
 ended = []
@@ -55,7 +60,18 @@ for child in children:
 (held if ended
     else breached)(f"4 × {{share >> 20}} MiB against {{T['limits']['memory_bytes'] >> 20}} MiB: ended {{ended}}")
 """,
-    timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True,
+        timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True,
+    )  # fmt: skip
+
+
+MEMORY_OF_MANY = _of_many(
+    "memory-bomb-of-many-processes", "keep()", "memory.max of the cgroup, or the sum by sampling"
+)
+
+MEMORY_WITHOUT_FIRST_THREADS = _of_many(
+    "memory-bomb-of-processes-without-their-first-threads", """threading.Thread(target=lambda: (time.sleep(0.3), keep())).start()
+        LIBC.syscall(93 if MACHINE == "aarch64" else 60, 0)""",
+    "memory.max of the cgroup, or sampling that asks another thread where the first one has ended",
 )  # fmt: skip
 
 
@@ -202,6 +218,6 @@ breached(f"{made} files")
 )  # fmt: skip
 
 PROBES = (
-    MEMORY, MEMORY_OF_MANY, MEMORY_FILES, SHARED_SEGMENTS, PAGE_TABLES, SOCKET_BUFFERS, PIPES, SHARED_MEMORY,
+    MEMORY, MEMORY_OF_MANY, MEMORY_WITHOUT_FIRST_THREADS, MEMORY_FILES, SHARED_SEGMENTS, PAGE_TABLES, SOCKET_BUFFERS, PIPES, SHARED_MEMORY,
     SHARED_MEMORY_INODES,
 )  # fmt: skip
