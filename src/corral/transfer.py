@@ -24,9 +24,9 @@ _MAX_REMEMBERED_BYTES = 128 * 1024 * 1024
 """What names of folders may cost, which are remembered since their modes are set last."""
 _PART_BYTES = 64
 _MAX_PADDING_BYTES = 16 * 1024 * 1024
-_HOLE_BYTES = 64 * 1024
-"""So many zeros at a multiple of it become a hole."""
-_ZEROS = bytes(_HOLE_BYTES)
+_BLOCK_BYTES = 4096
+"""So many zeros at a multiple of it become a hole, as inside: larger ones would let holes between blocks become data."""
+_ZEROS = bytes(_BLOCK_BYTES)
 
 
 async def read_host_file(path: Path) -> AsyncGenerator[bytes, None]:
@@ -356,11 +356,20 @@ def _lay_link(goal: str, parts: Parts, name: str, parent: int) -> None:
 
 
 def _write_around_holes(file: int, offset: int, data: bytes) -> None:
-    """Zeros are not written: a file that took no room in the sandbox takes none here."""
-    view = memoryview(data)
+    """Blocks of zeros are not written: a file that took no room in the sandbox takes none here."""
+    view, begin, position = memoryview(data), 0, 0
+    while position < len(view):
+        end = min(len(view), position + _BLOCK_BYTES - (offset + position) % _BLOCK_BYTES)
+        if view[position:end] == _ZEROS[: end - position]:
+            _write_at(file, offset + begin, view[begin:position])
+            begin = end
+        position = end
+    _write_at(file, offset + begin, view[begin:])
+
+
+def _write_at(file: int, offset: int, view: memoryview) -> None:
     while view:
-        size = min(len(view), _HOLE_BYTES - offset % _HOLE_BYTES)
-        written = size if view[:size] == _ZEROS[:size] else os.pwrite(file, view[:size], offset)
+        written = os.pwrite(file, view, offset)
         view, offset = view[written:], offset + written
 
 

@@ -160,6 +160,18 @@ KNOCK_OUTS = (
         modes=("user",),
     ),
     KnockOut(
+        "a budget for all records of a sandbox",
+        (Edit("engine/keeper.py", "DiskBudget(min(MAX_BUDGET_BYTES, box.recipe.limits.disk_bytes))", "DiskBudget(1 << 40)"),),
+        ("print-more-than-the-quota-into-records",),
+        says="of the host's disk for a quota of",
+    ),
+    KnockOut(
+        "holes of every size on the way out",
+        (Edit("transfer.py", "_BLOCK_BYTES = 4096\n", "_BLOCK_BYTES = 65536\n"),),
+        ("leave-files-with-holes-for-a-download",),
+        says="MiB landed",
+    ),
+    KnockOut(
         "killing the whole tree",
         (
             Edit(

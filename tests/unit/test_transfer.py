@@ -221,3 +221,12 @@ async def test_zeros_take_no_room_on_the_host(host: Path) -> None:
     for path in (host / "single", host / "out" / "f"):
         assert path.read_bytes() == content
         assert path.stat().st_blocks * 512 < 1 << 20
+
+
+async def test_small_holes_between_blocks_take_no_room_either(host: Path) -> None:
+    content = (b"x" * 4096 + bytes(60 * 1024)) * 256
+    await write_host_file(stream(content, 100_001), host / "single", mode=0o644, max_bytes=None)
+    await unpack_to_host(stream(tar(member("f", content)), 100_001), host / "out", max_bytes=None)
+    for path in (host / "single", host / "out" / "f"):
+        assert path.read_bytes() == content
+        assert path.stat().st_blocks * 512 < 6 << 20

@@ -313,7 +313,8 @@ class Siege:
 
     async def _check_still_there(self, probe: Probe, sandbox: AsyncSandbox, finding: Finding) -> Finding:
         lack = await self.ask_quickly(sandbox)
-        if lack is not None and not (probe.may_end and lack.startswith("SandboxGoneError")):
+        ended = lack is not None and lack.startswith(("SandboxGoneError", "SandboxClosedError"))
+        if lack is not None and not (probe.may_end and ended):
             return breached(f"the sandbox no longer works: {lack}")
         if self._neighbour is not None and (lack := await self.ask_quickly(self._neighbour.sandbox)) is not None:
             return breached(f"the neighbour no longer works: {lack}")

@@ -1,0 +1,108 @@
+"""Probes for what the host keeps of a sandbox outside its quota: the host counts blocks of its own disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from corral.errors import CorralError
+from corral.protocol import AsyncSandbox
+from corral.record import CanRecord
+from corral.testing.hostile.probe import Finding, Probe, Scene, breached, held
+
+_OWN_STORAGE = ("disk", "disk.img")
+_SLACK_BYTES = 16 << 20
+_PROGRAMS = 40
+
+
+def _measure(folder: Path, *, without: tuple[str, ...] = ()) -> int:
+    """Bytes of the disk that a folder takes."""
+    total = 0
+    for parent, folders, names in os.walk(folder):
+        if Path(parent) == folder:
+            folders[:] = [name for name in folders if name not in without]
+            names = [name for name in names if name not in without]
+        for name in (*folders, *names):
+            with contextlib.suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    return total
+
+
+async def _print_much(scene: Scene) -> Finding | None:
+    box = scene.sandbox
+    if not isinstance(box, CanRecord):
+        return held("this backend records nothing")
+    try:
+        await box.detach()
+    except CorralError as error:
+        return held(f"what programs print is kept by nobody but their caller: {error}")
+    try:
+        return await _record(scene, box, box)
+    finally:
+        await box.kill()
+
+
+async def _record(scene: Scene, box: AsyncSandbox, recorder: CanRecord) -> Finding:
+    """Some that print more than the quota together, and many that print next to nothing."""
+    quota = scene.limits["disk_bytes"]
+    size = quota * 3 // 2 // 4
+    commands = [f"head -c {size} /dev/urandom"] * 4 + ["echo small"] * _PROGRAMS
+    for number, command in enumerate(commands):
+        recorded = await recorder.start_recorded(command, name=f"n{number}", limit_bytes=1 << 40)
+        await recorded.wait()
+    for data in scene.folders:
+        folder = Path(data) / "sandboxes" / box.id
+        if await asyncio.to_thread(folder.is_dir):
+            kept = await asyncio.to_thread(_measure, folder, without=_OWN_STORAGE)
+            text = f"{kept >> 20} MiB of the host's disk for a quota of {quota >> 20} MiB"
+            return breached(text) if kept > quota + _SLACK_BYTES else held(text)
+    return held("there is no folder of this sandbox on the host")
+
+
+RECORDS = Probe(
+    "print-more-than-the-quota-into-records", "resources", "host_dos",
+    "all records of a sandbox together have a budget, and the largest gives up its oldest part",
+    'held("the recorded programs are started by the host")',
+    timeout=60, alone=True, may_end=True, after=_print_much,
+)  # fmt: skip
+
+
+async def _download_and_measure(scene: Scene) -> Finding | None:
+    """To a disk of the host: its blocks must not be more than those inside."""
+    quota = scene.limits["disk_bytes"]
+    with tempfile.TemporaryDirectory(prefix="corral-quota-", dir="/var/tmp") as folder:
+        landing = Path(folder) / "landing"
+        with contextlib.suppress(CorralError):  # what counts is what has landed until then
+            await scene.sandbox.files.download("much", landing)
+        landed = await asyncio.to_thread(_measure, landing)
+    text = f"{landed >> 20} MiB landed, of a disk of {quota >> 20} MiB"
+    return breached(text) if landed > quota + _SLACK_BYTES else held(text)
+
+
+HOLES = Probe(
+    "leave-files-with-holes-for-a-download", "resources", "host_dos", "holes stay holes on the way out",
+    """
+os.mkdir("much")
+block, size = b"x" * 4096, T["limits"]["disk_bytes"] - 4096
+taken = 0
+def make(name, places):
+    global taken
+    with open(f"much/{name}", "wb") as file:
+        for place in places:
+            file.seek(place)
+            file.write(block)
+            taken += 4096
+make("one-hole", [size - 4096])
+# One block in sixteen: whoever looks for long holes alone finds none.
+make("many-holes", range(0, size - 4096, 65536))
+for number in range(2000):
+    make(f"small-{number}", [57344])
+held(f"{taken >> 20} MiB of data in {(2 * size >> 20) + 122} MiB of files")
+""",
+    timeout=60, alone=True, after=_download_and_measure,
+)  # fmt: skip
+
+PROBES = (RECORDS, HOLES)
