@@ -286,6 +286,19 @@ async def test_kept_program_that_can_not_start_says_so(backend: EmbeddedBackend)
     await box.aclose()
 
 
+async def test_logs_of_the_life_before_a_stop_are_not_those_of_the_next(backend: EmbeddedBackend) -> None:
+    box = await detached(backend, name="worker")
+    await box.start_kept("echo before; sleep 1000")
+    assert wait_until(lambda: kept(backend)[0].log.read_text() == "before\n")
+    await box.stop()
+    await box.aclose()
+    async with await backend.start(box.id) as again:
+        assert kept(backend) == []
+        assert await again.start_kept("echo after") == 1
+        assert wait_until(lambda: kept(backend)[0].log.read_text() == "after\n")
+        await again.kill()
+
+
 async def test_log_of_a_kept_program_turns_over(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
     await box.start_kept("head -c 20000000 /dev/zero | tr '\\0' x; echo last")

@@ -393,6 +393,19 @@ async def test_what_all_programs_print_is_bounded_by_the_disk_of_the_sandbox(bac
     await box.kill()
 
 
+async def test_first_notes_are_bounded_by_the_disk_of_the_sandbox(backend: EmbeddedBackend) -> None:
+    """Notes are never dropped, so those that programs are started with take from the same room as later ones."""
+    box = await backend.create(Spec(resources=Resources(disk_bytes=8 << 20)))
+    await box.detach()
+    note = b"n" * (1 << 20)
+    with pytest.raises(ExecError, match="notes"):
+        for number in range(8):
+            await box.start_recorded(["true"], name=f"noted {number}", note=note)
+    assert record_bytes(backend, box.id) < 8 << 20
+    assert len(await box.list_recorded()) < 8
+    await box.kill()
+
+
 async def test_text_too_long_for_an_argument_leaves_no_file_behind(backend: EmbeddedBackend) -> None:
     text = f"echo first\n# {'x' * 100_000}\necho last"
     async with await backend.create(Spec()) as box:

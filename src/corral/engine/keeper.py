@@ -23,7 +23,7 @@ from corral.engine import sweep, syscalls, wire
 from corral.engine.box import Box
 from corral.engine.client import ask, receive_within
 from corral.engine.errors import EngineError, ExhaustedError, ProtocolError
-from corral.engine.keptlog import KeptLog
+from corral.engine.keptlog import KeptLog, make_room
 from corral.engine.keptrecords import KeptRecords
 from corral.engine.powers import OPERATIONS, Powers
 from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
@@ -95,9 +95,9 @@ class Keeper:
         inner.close()
         self._control.settimeout(_INIT_SECONDS)  # an init that does not listen must not stop us
         os.chdir(box.folder)
-        os.makedirs("logs", mode=0o700, exist_ok=True)
-        shutil.rmtree("records", ignore_errors=True)  # of the life before a stop: those programs are no more
-        os.makedirs("records", mode=0o700)
+        for folder in ("logs", "records"):
+            shutil.rmtree(folder, ignore_errors=True)  # of the life before a stop: those programs are no more
+            os.makedirs(folder, mode=0o700)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(SOCKET_NAME)  # of the life before a stop
@@ -300,6 +300,7 @@ class Keeper:
 
     def _run(self, program: dict[str, Any]) -> int:
         """Start a program whose output goes to a log here, and that nobody's leaving ends."""
+        make_room(self._logs)
         number = 1 + max([0, *self._logs])
         reader, writer = os.pipe2(os.O_CLOEXEC)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

@@ -10,9 +10,11 @@ import time
 from typing import Any
 
 from corral.engine import wire
-from corral.engine.errors import ProtocolError
+from corral.engine.errors import ExhaustedError, ProtocolError
 from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 
+MAX_LOGS = 1000
+"""Then the program that was started first among those that have ended gives up its log."""
 MAX_LOG_BYTES = 8 * 1024 * 1024
 """A longer log goes on in a new file; the one before it is kept as NUMBER.log.1, and older ones are dropped."""
 
@@ -105,3 +107,20 @@ class KeptLog:
         """No more output will come."""
         os.close(self.reader)
         os.close(self._file)
+        self.reader = -1
+
+    def delete(self) -> None:
+        """Remove it, when no more output will come."""
+        self._budget.remove(self)
+        for suffix in ("log", "log.1", "json"):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self._stem}.{suffix}")
+
+
+def make_room(logs: dict[int, KeptLog]) -> None:
+    """For one more. Raises: ExhaustedError, all of them belong to programs that run."""
+    while len(logs) >= MAX_LOGS:
+        oldest = next((number for number, log in logs.items() if log.ended and log.reader < 0), None)
+        if oldest is None:
+            raise ExhaustedError(f"{MAX_LOGS} programs run on in this sandbox already: end some")
+        logs.pop(oldest).delete()

@@ -386,6 +386,10 @@ class KeptRecords:
         if len(self._programs) >= MAX_RECORDS:
             _send(reply, {"error": "too_many", "text": f"there are {MAX_RECORDS} recorded programs: forget some"})
             return
+        note = None if message.get("note") is None else str(message["note"]).encode("latin-1")
+        if note is not None and not self._budget.takes_note(len(note)):
+            _send(reply, {"error": "too_many", "text": "there are too many notes in the records of this sandbox"})
+            return
         self._last += 1
         folder, limit = os.path.join(self._folder, str(self._last)), max(1, int(message["limit"]))
         writer = RecordWriter(folder, limit, self._budget)
@@ -409,8 +413,8 @@ class KeptRecords:
 
         program.on_start = announce
         try:
-            if message.get("note") is not None:
-                writer.append("note", str(message["note"]).encode("latin-1"))
+            if note is not None:
+                writer.append("note", note)
             program.begin(self._control, dict(message["program"]))
         except BaseException:
             self._programs.pop(program.number, None)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from corral.engine import keptlog, wire
-from corral.engine.keptlog import KeptLog
+from corral.engine.errors import ExhaustedError
+from corral.engine.keptlog import KeptLog, make_room
+from corral.engine.recordfile import DiskBudget
 from support.leftovers import count_descriptors
 
 
@@ -128,3 +130,30 @@ def test_folder_that_vanished_does_not_stop_the_program(kept: Kept) -> None:
     kept.print(b"still read\n")
     wire.send(kept.init, {"ended": True, "code": 0, "reason": "exited"})
     assert kept.log.hear()
+
+
+def test_so_many_logs_are_kept_and_of_those_that_ended_the_oldest_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keptlog, "MAX_LOGS", 2)
+    budget = DiskBudget(1 << 20)
+    logs: dict[int, KeptLog] = {}
+    for number in range(1, 5):
+        make_room(logs)
+        reader, writer = os.pipe()
+        ours, init = wire.make_pair()
+        logs[number] = KeptLog(str(tmp_path / str(number)), reader, ours, ["true"], budget)
+        os.write(writer, b"said")
+        assert logs[number].take()
+        os.close(writer)
+        if number > 1:  # the first runs on
+            init.close()
+            assert logs[number].hear()
+            logs[number].close_reader()
+        ours.close()
+        init.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.json", "1.log", "4.json", "4.log"]
+    logs[4].ended = False
+    with pytest.raises(ExhaustedError, match="2 programs run on"):
+        make_room(logs)
+    logs[1].close_reader()
