@@ -3,6 +3,7 @@
 import io
 import os
 import tarfile
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from corral.tars.inflating import Inflated
 from corral.tars.reading import MAX_EXTENSION_BYTES, BrokenArchiveError, Member, MemberReader
 from corral.tars.unpacking import LeadsOutError, unpack_tree
-from corral.tars.writing import pack_tree
+from corral.tars.writing import RestlessTreeError, pack_tree
 
 END = bytes(1024)
 PIECE = 64 * 1024
@@ -138,6 +139,39 @@ def test_tree_comes_back_as_it_was(tmp_path: Path, unpack: Callable[[bytes, Path
             assert copy.read_bytes() == path.read_bytes()
     assert (tmp_path / "back" / "sparse").stat().st_blocks * 512 < 1 << 20
     assert (tmp_path / "back" / "twice").stat().st_nlink == 2
+
+
+class Mover:
+    """Takes an archive, and moves the one large file of the tree ahead whenever it is being read."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._names = [folder / f"{number:02}" for number in range(20)]
+        for name in self._names:
+            name.touch()
+        self._names[0].write_bytes(b"x" * 100_000)
+        self.taken = 0
+        time.sleep(0.2)  # older than the packing by more than a tick of the clock that files are dated by
+
+    def write(self, data: bytes) -> None:
+        self.taken += len(data)
+        if data[:1] == b"x" and len(self._names) > 1:
+            self._names.pop(0).rename(self._names[0])
+
+
+def test_file_that_is_moved_ahead_of_its_reader_does_not_make_an_endless_archive(tmp_path: Path) -> None:
+    free, bound = Mover(tmp_path / "free"), Mover(tmp_path / "bound")
+    pack_tree(str(tmp_path / "free"), free.write)
+    assert free.taken > 1_000_000
+    with pytest.raises(RestlessTreeError, match="more than 300000 bytes have changed"):
+        pack_tree(str(tmp_path / "bound"), bound.write, max_changing_bytes=300_000)
+    assert bound.taken < 450_000
+
+
+def test_tree_at_rest_is_packed_whatever_its_size(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * 100_000)
+    time.sleep(0.2)
+    assert pack_tree(str(tmp_path), lambda _: None, max_changing_bytes=1000) == []
 
 
 def test_file_that_shrinks_meanwhile_leaves_the_archive_whole(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import tarfile
+import time
 from collections.abc import Callable
 
 from corral.tars.reading import BLOCK, PIECE_BYTES, Segments
@@ -15,20 +16,32 @@ _MAX_SEGMENTS = 10_000
 """A file with more holes is written with its later ones filled: its map would take long to read."""
 _SMALLEST_GAIN_BYTES = 64 * 1024
 """Holes that are smaller, all together, are not worth a map."""
+_ENTRY_BYTES = 4096
+"""What even an empty file counts."""
+_CLOCK_NS = 50_000_000
+"""Times of files are read from a clock that ticks so seldom at most."""
 _ZEROS = bytes(PIECE_BYTES)
 
 
-def pack_tree(path: str, write: Write, *, anonymous: bool = False, whole: bool = False) -> list[str]:
+class RestlessTreeError(Exception):
+    """So much has changed while it was packed that it might never end."""
+
+
+def pack_tree(
+    path: str, write: Write, *, anonymous: bool = False, whole: bool = False, max_changing_bytes: int | None = None
+) -> list[str]:
     """Write a tar of a file or folder, names relative to it; gives what was left out, and why.
 
     Left out is what means nothing elsewhere (a FIFO, socket or device), and what can't be read unless `whole`.
     `anonymous`: owners are not written down; they are never written as names, which only a look into the system's files
-    would give.
+    would give. `max_changing_bytes`: so much is taken of what changes meanwhile. Without it, a file that is moved ahead
+    of its reader again and again makes an archive of any size out of a small disk.
 
     Raises:
+        RestlessTreeError: more than `max_changing_bytes`.
         OSError: the path itself is not there, or can't be read; with `whole` also of what is below.
     """
-    packer = _Packer(write, anonymous=anonymous, whole=whole)
+    packer = _Packer(write, anonymous=anonymous, whole=whole, max_changing_bytes=max_changing_bytes)
     try:
         _add_all(packer, path)
     except _PieceError as error:
@@ -52,10 +65,13 @@ def _add_all(packer: _Packer, path: str) -> None:
 
 
 class _Packer:
-    def __init__(self, write: Write, *, anonymous: bool, whole: bool) -> None:
+    def __init__(self, write: Write, *, anonymous: bool, whole: bool, max_changing_bytes: int | None) -> None:
         self._write = write
         self._anonymous = anonymous
         self._whole = whole
+        self._max_changing = max_changing_bytes
+        self._changing = 0
+        self._began_ns = time.time_ns() - _CLOCK_NS
         self._linked: dict[tuple[int, int], str] = {}
         self.left_out: list[str] = []
 
@@ -82,6 +98,8 @@ class _Packer:
         member.mode, member.mtime = stat.S_IMODE(info.st_mode), info.st_mtime
         if not self._anonymous:
             member.uid, member.gid = info.st_uid, info.st_gid
+        if not stat.S_ISREG(info.st_mode):
+            self._count_if_changed(info, 0)
         if stat.S_ISDIR(info.st_mode):
             member.type = tarfile.DIRTYPE
             self._put(_encode(member))
@@ -104,6 +122,7 @@ class _Packer:
                 self.left_out.append(member.name)
                 return
             segments = find_segments(file, info)
+            self._count_if_changed(info, info.st_size if segments is None else sum(length for _, length in segments))
             if info.st_nlink > 1:
                 self._linked[info.st_dev, info.st_ino] = member.name
             member.size = info.st_size
@@ -115,6 +134,13 @@ class _Packer:
                 self._copy(file, segments)
         finally:
             os.close(file)
+
+    def _count_if_changed(self, info: os.stat_result, size: int) -> None:
+        """Nobody can set the time of a change, and to be moved is one. What has not changed is taken once only."""
+        if self._max_changing is not None and info.st_ctime_ns >= self._began_ns:
+            self._changing += max(size, _ENTRY_BYTES)
+            if self._changing > self._max_changing:
+                raise RestlessTreeError(f"more than {self._max_changing} bytes have changed while it was packed")
 
     def _copy(self, file: int, segments: Segments) -> None:
         """What the header promised, also where the file has become shorter meanwhile."""

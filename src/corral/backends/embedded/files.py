@@ -42,8 +42,10 @@ class EmbeddedFiles(FilesBase):
         open_agent: Callable[[], Awaitable[socket.socket]],
         ping: Callable[[], Awaitable[None]],
         ensure_open: Callable[[], None],
+        disk_bytes: Callable[[], int],
     ) -> None:
         super().__init__(workdir=workdir)
+        self._disk_bytes = disk_bytes
         self._sandbox_id = sandbox_id
         self._agent = AgentClient(sandbox_id=sandbox_id, open_agent=open_agent, ping=ping, ensure_open=ensure_open)
 
@@ -319,7 +321,8 @@ class EmbeddedFiles(FilesBase):
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
         with closing_descriptors(reader, writer) as close:
-            async with self._agent.talking({"op": "pack", "path": target}, (writer,), path=target) as sock:
+            message = {"op": "pack", "path": target, "max_changing_bytes": self._disk_bytes()}
+            async with self._agent.talking(message, (writer,), path=target) as sock:
                 close(writer)
                 while chunk := await exchange.read_pipe(reader, CHUNK_BYTES):
                     yield chunk

@@ -117,6 +117,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             open_agent=self._open_agent,
             ping=self._ping,
             ensure_open=self._ensure_open,
+            disk_bytes=lambda: self._spec.resources.disk,
         )
 
     @property

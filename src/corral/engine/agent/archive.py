@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from corral.engine import wire
 from corral.engine.agent.reply import RefusedError, Reply
 from corral.tars.reading import PIECE_BYTES, BrokenArchiveError
 from corral.tars.unpacking import LeadsOutError, unpack_tree
-from corral.tars.writing import pack_tree
+from corral.tars.writing import RestlessTreeError, pack_tree
 
 
 def pack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """Write a tar of a file or folder to the descriptor that came along; names are relative to it."""
     with os.fdopen(descriptors.pop(0), "wb", buffering=PIECE_BYTES) as sink:
-        left_out = pack_tree(message["path"], sink.write)
+        try:
+            left_out = pack_tree(message["path"], sink.write, max_changing_bytes=message.get("max_changing_bytes"))
+        except RestlessTreeError as error:
+            text = f"{error}, which is all that the sandbox's disk holds: pack it when it is at rest"
+            raise RefusedError("too_big", errno.EFBIG, text) from error
     reply.send({"skipped": left_out[:50]})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import tempfile
 from pathlib import Path
@@ -70,8 +71,8 @@ RECORDS = Probe(
 )  # fmt: skip
 
 
-async def _download_and_measure(scene: Scene) -> Finding | None:
-    """To a disk of the host: its blocks must not be more than those inside."""
+async def _download_and_measure(scene: Scene, times: int = 1) -> Finding | None:
+    """To a disk of the host: no more than the quota, so many times."""
     quota = scene.limits["disk_bytes"]
     with tempfile.TemporaryDirectory(prefix="corral-quota-", dir="/var/tmp") as folder:
         landing = Path(folder) / "landing"
@@ -79,7 +80,7 @@ async def _download_and_measure(scene: Scene) -> Finding | None:
             await scene.sandbox.files.download("much", landing)
         landed = await asyncio.to_thread(_measure, landing)
     text = f"{landed >> 20} MiB landed, of a disk of {quota >> 20} MiB"
-    return breached(text) if landed > quota + _SLACK_BYTES else held(text)
+    return breached(text) if landed > times * quota + _SLACK_BYTES else held(text)
 
 
 HOLES = Probe(
@@ -105,4 +106,34 @@ held(f"{taken >> 20} MiB of data in {(2 * size >> 20) + 122} MiB of files")
     timeout=60, alone=True, after=_download_and_measure,
 )  # fmt: skip
 
-PROBES = (RECORDS, HOLES)
+ENDLESS = Probe(
+    "make-a-folder-endless-while-it-is-downloaded", "resources", "host_dos",
+    "of what changes while it is packed, no more is taken than the disk holds",
+    """
+os.mkdir("much")
+names = [f"much/{number:02}" for number in range(12)]
+for name in names:
+    os.close(os.open(name, os.O_CREAT | os.O_WRONLY))
+with open(names[0], "wb") as file:
+    for _ in range(40):
+        file.write(os.urandom(1 << 20))
+if os.fork() == 0:
+    # Whenever the file is opened, it takes the place of the one that will be opened next.
+    os.setsid()
+    watcher = kernel("inotify_init1", 0)
+    LIBC.inotify_add_watch(watcher, b"much", 0x20)
+    os.write(1, b"watching\\n")
+    os.closerange(0, 3)
+    place = 0
+    while place < len(names) - 1:
+        if names[place].encode()[5:] + b"\\0" in os.read(watcher, 65536):
+            os.rename(names[place], names[place + 1])
+            place += 1
+    os._exit(0)
+time.sleep(1)
+held("a file of 40 MiB that goes ahead of its reader")
+""",
+    timeout=60, alone=True, after=functools.partial(_download_and_measure, times=2),
+)  # fmt: skip
+
+PROBES = (RECORDS, HOLES, ENDLESS)
