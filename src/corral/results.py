@@ -77,8 +77,8 @@ class ExecResult:
     limit: str | None = None
     """Which limit of the sandbox ended the program, where one did and `reason` does not say it.
 
-    `disk`; `locks`: too many file locks; `pipes` and `descriptors`: too many pipes, or descriptors on their way through
-    sockets, while the user of the host was short of them.
+    `disk`; `locks`: too many file locks; `pipes`, `descriptors` and `watches`: too many pipes, descriptors on their way
+    through sockets, or watches of epoll, while the user of the host was short of them.
     """
 
     @property

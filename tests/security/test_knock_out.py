@@ -469,3 +469,14 @@ def test_probe_goes_red_without(knock_out: KnockOut, mode: Mode, tmp_path: Path)
 def test_one_wall_before_user_namespaces_is_enough(wall: Edit, mode: Mode, tmp_path: Path) -> None:
     rows = attack(mode, (wall,), ["make-a-user-namespace"], tmp_path)
     assert rows["make-a-user-namespace"]["verdict"] == "held", rows
+
+
+@pytest.mark.prove
+@pytest.mark.needs_user
+@pytest.mark.needs_userns
+def test_whoever_holds_many_watches_of_epoll_is_ended_once_they_are_short(tmp_path: Path) -> None:
+    """Millions would be needed for a real shortage: here init believes in one from the beginning."""
+    name, short = "use-up-epoll-watches", "return error.errno == errno.ENOSPC\n        return False"
+    edit = Edit("engine/counting.py", short, short.replace("False", "True"))
+    row = attack("user", (edit,), [name], tmp_path)[name]
+    assert (row["verdict"], row["evidence"]) == ("held", "ended by the limit of watches")

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import resource
+import select
 import socket
 
 from corral.engine import wire
@@ -20,15 +21,18 @@ LOOK_SECONDS = 0.25
 MOST_LOCKS = 4096
 """SQLite has five for a connection, apt and dpkg a handful."""
 _BLAMED = (
-    (4.0, {"pipes": 128, "descriptors": 1}),
-    (2.0, {"pipes": 128, "descriptors": 8}),
-    (0.0, {"pipes": 512, "descriptors": 128}),
+    (4.0, {"pipes": 128, "descriptors": 1, "watches": 1024}),
+    (2.0, {"pipes": 128, "descriptors": 8, "watches": 4096}),
+    (0.0, {"pipes": 512, "descriptors": 128, "watches": 65536}),
 )
 """After so many seconds of a shortage, whoever holds so much is ended. First those who hold much; then, since sockets
 that are on their way themselves can hide what waits in them, also those who seem to hold little."""
 _PAUSE_SECONDS = 1.0
 _ROOM_IN_FLIGHT = 512
 _F_GETPIPE_SZ = 1032
+_EPOLL = "anon_inode:[eventpoll]"
+_ENOUGH_WATCHES = 65536
+"""Whoever holds these is blamed: there is no need to count on."""
 
 
 class LockWatch:
@@ -67,8 +71,8 @@ class LockWatch:
 class SharedWatch:
     """For a sandbox whose user id is also the host's user's and its neighbours': what that user has but once.
 
-    Two things: descriptors on their way through sockets, and memory for pipes. Both are looked at by trying to have
-    one more.
+    Three things: descriptors on their way through sockets, memory for pipes, and watches of epoll. They are looked at
+    by trying to have one more.
     """
 
     def __init__(self) -> None:
@@ -83,7 +87,11 @@ class SharedWatch:
         if now - self._next_look > _PAUSE_SECONDS:
             self._short_since.clear()  # nothing has run here meanwhile: that was another shortage
         self._next_look = now + LOOK_SECONDS
-        short = {"pipes": _are_pipes_short, "descriptors": self._are_descriptors_short}
+        short = {
+            "pipes": _are_pipes_short,
+            "descriptors": self._are_descriptors_short,
+            "watches": self._are_watches_short,
+        }
         for name, is_short in short.items():
             if not is_short():
                 self._short_since.pop(name, None)
@@ -109,6 +117,16 @@ class SharedWatch:
         return False
 
 
+    def _are_watches_short(self) -> bool:
+        """The kernel gives a user as many as take a twenty-fifth of the memory, then none."""
+        try:
+            with select.epoll() as epoll:
+                epoll.register(self._theirs.fileno(), select.EPOLLIN)
+        except OSError as error:
+            return error.errno == errno.ENOSPC
+        return False
+
+
 def _are_pipes_short() -> bool:
     """Beyond its allowance, a user gets new pipes of two pages."""
     try:
@@ -123,19 +141,20 @@ def _are_pipes_short() -> bool:
 
 
 def _holds_so_much(blamed: dict[str, int], name: str) -> bool:
-    pipes, in_flight = count_held()
-    if in_flight >= blamed["descriptors"]:
-        return True  # pipes can be among them as well
-    return name == "pipes" and pipes >= blamed["pipes"]
+    held = count_held()
+    if held["descriptors"] >= blamed["descriptors"]:
+        return True  # pipes and epolls can be among them as well
+    return held[name] >= blamed[name]
 
 
-def count_held() -> tuple[int, int]:
-    """How many pipes the threads here have, and how many descriptors wait in their sockets.
+def count_held() -> dict[str, int]:
+    """How many pipes the threads here have, how many descriptors wait in their sockets, how much their epolls watch.
 
     All threads are asked: one can have a table of descriptors of its own.
     """
     pipes: set[str] = set()
     waiting: dict[str, int] = {}
+    watches = 0
     folders = (folder for pid in list_pids() if pid != 1 for folder in thread_folders(pid))
     for folder in folders:
         with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -146,7 +165,9 @@ def count_held() -> tuple[int, int]:
                         pipes.add(goal)
                     elif goal.startswith("socket:") and goal not in waiting:
                         waiting[goal] = _count_waiting(f"{folder}/fdinfo/{number}")
-    return len(pipes), sum(waiting.values())
+                    elif goal == _EPOLL and watches < _ENOUGH_WATCHES:
+                        watches += count_watches(f"{folder}/fdinfo/{number}")
+    return {"pipes": len(pipes), "descriptors": sum(waiting.values()), "watches": watches}
 
 
 def _count_waiting(path: str) -> int:
@@ -155,3 +176,12 @@ def _count_waiting(path: str) -> int:
             if line.startswith(b"scm_fds:"):
                 return int(line.split()[1])
     return 0
+
+
+def count_watches(path: str) -> int:
+    """How much an epoll watches. Those that processes share are counted for each: nothing tells them apart."""
+    found = 0
+    with open(path, "rb", buffering=0) as file:
+        while found < _ENOUGH_WATCHES and (text := file.read(65536)):
+            found += text.count(b"tfd:")
+    return found

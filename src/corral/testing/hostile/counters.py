@@ -241,7 +241,30 @@ held("1440 pipes in three threads")
     timeout=20, expect=expect_stopped_or_killed, neighbour_code=_SMALL_PIPES,
 )  # fmt: skip
 
+EPOLL_WATCHES = Probe(
+    "use-up-epoll-watches", "resources", "neighbour_dos",
+    "a user id of its own as root; else init looks whether the user can have one more, and ends what holds many",
+    """
+import select
+watched = [os.eventfd(0) for _ in range(400)]
+taken, epolls = 0, []
+while taken < 80000:
+    epolls.append(select.epoll())
+    for descriptor in watched:
+        epolls[-1].register(descriptor, select.EPOLLIN)
+    taken += len(watched)
+time.sleep(1)
+hold()
+held(f"{taken} watches, and others get theirs")
+""",
+    timeout=20, expect=expect_stopped_or_killed,
+    neighbour_code="""
+import select
+select.epoll().register(os.pipe()[0], select.EPOLLIN)
+""",
+)  # fmt: skip
+
 PROBES = (
     ASYNCHRONOUS_IO, LOCKS, LOCKS_OF_MANY, HIDDEN_LOCKS, SOCKET_FILTERS, FLOW_LABELS, DEVICES, MASKS, IN_FLIGHT,
-    HIDDEN_IN_FLIGHT, PIPE_PAGES, HIDDEN_PIPES,
+    HIDDEN_IN_FLIGHT, PIPE_PAGES, HIDDEN_PIPES, EPOLL_WATCHES,
 )  # fmt: skip
