@@ -310,6 +310,15 @@ KNOCK_OUTS = (
         ("attach-filters-to-sockets", "lease-flow-labels"),
     ),
     KnockOut(
+        "the limit of core dumps that stays",
+        (
+            Edit(POLICY, '"setrlimit": _SETRLIMIT,', '"setrlimit": Rule(ALLOW),'),
+            Edit(POLICY, "Match(1, (_RLIMIT_CORE,)), Match(3, (0,)), Match(3, (0,), high=True)), PRETEND", "Match(1, (_RLIMIT_CORE,))), ALLOW"),
+        ),
+        ("have-the-host-look-at-a-crash",),
+        says="with a limit of 0",
+    ),
+    KnockOut(
         "device nodes of its own",
         (Edit("engine/box.py", "            if shop.own_devices:\n", "            if False:\n"),),
         ("watch-and-lock-the-devices-of-the-host",),

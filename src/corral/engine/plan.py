@@ -365,7 +365,7 @@ def shown_by_host(recipe: Recipe) -> tuple[str, ...]:
 def plan_child(limits: Limits, *, soft_limits: bool) -> list[Step]:
     """What a child of init does first, whatever program it will become."""
     rlimits = [
-        ("CORE", 0),
+        ("CORE", 1),  # less than any dump has; and unlike with 0, the kernel starts no program of the host for one
         ("NOFILE", limits.open_files),
         ("NPROC", limits.processes),
         ("FSIZE", limits.disk_bytes),

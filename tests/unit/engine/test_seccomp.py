@@ -16,7 +16,7 @@ from corral.engine.seccomp.docker import docker_profile
 from corral.engine.seccomp.install import Prepared, native_arch
 from corral.engine.seccomp.numbers import ARCHES, NUMBERS, UnsupportedArchError, numbers
 from corral.engine.seccomp.policy import POLICY, decide
-from corral.engine.seccomp.rule import ALLOW, Case, Match, Rule
+from corral.engine.seccomp.rule import ALLOW, PRETEND, Case, Match, Rule
 
 JUDGED = sorted(name for name, rule in POLICY.items() if rule.cases)
 HIGH = 1 << 32  # what the kernel drops from an int
@@ -50,7 +50,7 @@ def arch(request: pytest.FixtureRequest) -> str:
 def answer(arch: str, name: str, *args: int) -> int:
     """What the filter returns for a call, as an errno (0: runs)."""
     got = simulate(compile_filter(arch), arch=arch, nr=numbers(arch)[name], args=args)
-    return ALLOW if got == RET_ALLOW else got - RET_ERRNO
+    return ALLOW if got == RET_ALLOW else got - RET_ERRNO or PRETEND
 
 
 def corners(rule: Rule) -> Iterator[Sequence[int]]:
@@ -348,8 +348,21 @@ def _compare(each: dict[str, Any], argument: int) -> bool:
 def _docker_answer(entries: list[dict[str, Any]], args: Sequence[int]) -> int:
     """The one entry that applies decides: with two, libseccomp's choice would be its own."""
     (entry,) = (entry for entry in entries if _applies(entry, args))
-    errno_: int = entry.get("errnoRet", ALLOW)
-    return errno_
+    if entry["action"] == "SCMP_ACT_ALLOW":
+        return ALLOW
+    errno_: int = entry["errnoRet"]
+    return errno_ or PRETEND
+
+
+def test_limit_of_core_dumps_seems_to_be_set_and_is_not(arch: str) -> None:
+    assert answer(arch, "setrlimit", 4, 1000) == PRETEND
+    assert answer(arch, "setrlimit", 4 | 1 << 32, 1000) == PRETEND
+    assert answer(arch, "setrlimit", 7, 1000) == ALLOW
+    assert answer(arch, "prlimit64", 0, 4, 1000, 0) == PRETEND
+    assert answer(arch, "prlimit64", 0, 4, 1000, 2000) == errno.EPERM
+    assert answer(arch, "prlimit64", 17, 4, 1000, 0) == errno.EPERM
+    assert answer(arch, "prlimit64", 0, 4, 0, 2000) == ALLOW
+    assert answer(arch, "prlimit64", 0, 7, 1000, 2000) == ALLOW
 
 
 def test_docker_profile_decides_every_call_once_and_alike() -> None:

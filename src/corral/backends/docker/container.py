@@ -167,7 +167,7 @@ def make_config(
         "SecurityOpt": ["no-new-privileges", f"seccomp={read_seccomp(view_key)}"],
         "Ulimits": [
             {"Name": "nofile", "Soft": spec.resources.open_files, "Hard": spec.resources.open_files},
-            {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "core", "Soft": 1, "Hard": 1},  # with 0 the kernel may start a program of the host for a crash
         ],
         "LogConfig": {"Type": "none"},
         "IpcMode": "private",

@@ -64,7 +64,7 @@ class _Range(NamedTuple):
 
 def verdict(errno: int) -> int:
     """The filter's return value for an errno of the policy."""
-    return RET_ALLOW if errno == ALLOW else RET_ERRNO | errno
+    return RET_ALLOW if errno == ALLOW else RET_ERRNO | errno & 0xFFFF
 
 
 class _Writer:

@@ -88,7 +88,7 @@ def _entry(names: list[str], errno: int, reason: str) -> dict[str, Any]:
     if errno == ALLOW:
         action: dict[str, Any] = {"action": "SCMP_ACT_ALLOW"}
     else:
-        action = {"action": "SCMP_ACT_ERRNO", "errnoRet": errno}
+        action = {"action": "SCMP_ACT_ERRNO", "errnoRet": errno & 0xFFFF}
     return {"names": names, **action} | ({"comment": reason} if reason else {})
 
 

@@ -15,7 +15,7 @@ from errno import EAFNOSUPPORT, EINVAL, ENOMEM, ENOPROTOOPT, ENOSYS, EPERM, EPRO
 from types import MappingProxyType
 from typing import Final
 
-from corral.engine.seccomp.rule import ALLOW, Case, Match, Rule
+from corral.engine.seccomp.rule import ALLOW, PRETEND, Case, Match, Rule
 
 __all__ = ["POLICY", "UNKNOWN", "decide"]
 
@@ -49,7 +49,7 @@ _ALLOWED: Final = {
     ioprio_set kill pidfd_open pidfd_send_signal restart_syscall rseq sched_get_priority_max sched_get_priority_min
     sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity
     sched_setattr sched_setparam sched_setscheduler sched_yield set_robust_list set_tid_address setpgid setpriority
-    setrlimit setsid tgkill times tkill vfork wait4 waitid
+    setsid tgkill times tkill vfork wait4 waitid
     """,
     "signals": """
     pause rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait
@@ -244,14 +244,25 @@ _FCNTL: Final = Rule(
     ),
 )
 
+# Where the host gives crashes to a program (core_pattern with a pipe, as Ubuntu and Fedora have it), the kernel starts that
+# program whatever the limit is, outside of every limit of the sandbox, unless it is 1. Those who set it to 0 (ssh-agent,
+# gpg, `ulimit -c 0`) want no dump of theirs, and have that already; some give up if it can't be set.
+_RLIMIT_CORE: Final = 4
+_KEEP_CORE_LIMIT: Final = "the limit of core dumps stays 1, with which the kernel starts no program of the host"
+_SETRLIMIT: Final = Rule(ALLOW, _KEEP_CORE_LIMIT, (Case((Match(0, (_RLIMIT_CORE,)),), PRETEND),))
+
 # A filter can't know its caller's own number, so 0, which means the caller, is the only one. For priorities and
 # processors the kernel itself keeps init, which has capabilities, from those who have none; for limits it does not.
 _PRLIMIT: Final = Rule(
     EPERM,
-    "another process, such as the sandbox's init, could be crippled by new limits; 0 is the caller itself",
+    "another process, such as the sandbox's init, could be crippled by new limits; 0 is the caller itself; "
+    + _KEEP_CORE_LIMIT,
     (
-        Case((Match(0, (0,)),), ALLOW),
         Case((Match(2, (0,)), Match(2, (0,), high=True)), ALLOW),  # asks only
+        # Who wants to hear the old limit as well would be told nothing.
+        Case((Match(0, (0,)), Match(1, (_RLIMIT_CORE,)), Match(3, (0,)), Match(3, (0,), high=True)), PRETEND),
+        Case((Match(1, (_RLIMIT_CORE,)),), EPERM),
+        Case((Match(0, (0,)),), ALLOW),
     ),
 )
 
@@ -311,6 +322,7 @@ _JUDGED: Final[Mapping[str, Rule]] = {
     "personality": _PERSONALITY,
     "prctl": _PRCTL,
     "prlimit64": _PRLIMIT,
+    "setrlimit": _SETRLIMIT,
     "setsockopt": _SETSOCKOPT,
     "shmget": _no_huge_pages(2, 0o4000),
     "socket": _SOCKET,

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ALLOW", "Case", "Match", "Rule"]
+__all__ = ["ALLOW", "PRETEND", "Case", "Match", "Rule"]
 
 ALLOW: Final = 0
 """The errno of a syscall that is let through."""
+PRETEND: Final = 0x1_0000
+"""Instead of an errno: nothing is done, and the caller hears that it succeeded. The low 16 bits are what it hears."""
 
 _LOW_32: Final = 0xFFFF_FFFF
 

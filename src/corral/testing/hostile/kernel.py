@@ -360,9 +360,35 @@ try_all({"unshare": lambda: kernel("unshare", 0x10000000), "setns": lambda: kern
     user="root",
 )  # fmt: skip
 
+CRASHES = Probe(
+    "have-the-host-look-at-a-crash", "kernel", "host_dos",
+    "a limit for core dumps of 1, with which the kernel starts no program of the host, and a filter that keeps it",
+    """
+import resource
+zero = ctypes.create_string_buffer(struct.pack("=QQ", 0, 0), 16)
+old = ctypes.create_string_buffer(16)
+for attempt in (lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+                lambda: kernel("prlimit64", 0, 4, zero, 0), lambda: kernel("prlimit64", 0, 4, zero, old),
+                lambda: kernel("prlimit64", os.getpid(), 4, zero, 0),
+                lambda: MACHINE == "x86_64" and kernel(160, 4, zero)):
+    try:
+        attempt()
+    except (OSError, ValueError):
+        pass
+limits = resource.getrlimit(resource.RLIMIT_CORE)
+if limits[0] != 1:
+    breached(f"with a limit of {limits[0]}, a program of the host may be started for each crash inside")
+child = os.fork()
+if child == 0:
+    os.abort()
+status = os.waitpid(child, 0)[1]
+(breached if os.WCOREDUMP(status) else held)(f"status {status:#x}, and no dump was made")
+""",
+)  # fmt: skip
+
 PROBES = (
     USER_NAMESPACE, OTHER_NAMESPACES, ENTER_NAMESPACES, NAMESPACE_IOCTLS, PTRACE, PROCESS_MEMORY, IO_URING, BPF, PERF,
     USERFAULTFD, KEYRINGS, SECRET_MEMORY, FANOTIFY, MODULES, OPERATION, CLOCKS, NAMES, MOUNT_QUERIES, CACHE_STATE,
     SEGMENTS, PERSONALITY, TABLE_32, TABLE_X32, UNKNOWN_CALLS, CAPABILITIES,
-    SAFETY_CATCHES, PRCTL, BECOME_ROOT, HUGE_PAGES, PRIORITY, AS_ROOT,
+    SAFETY_CATCHES, PRCTL, BECOME_ROOT, HUGE_PAGES, PRIORITY, CRASHES, AS_ROOT,
 )  # fmt: skip
