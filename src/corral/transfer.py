@@ -25,7 +25,7 @@ _MAX_REMEMBERED_BYTES = 128 * 1024 * 1024
 _PART_BYTES = 64
 _MAX_PADDING_BYTES = 16 * 1024 * 1024
 _BLOCK_BYTES = 4096
-"""So many zeros at a multiple of it become a hole, as inside: larger ones would let holes between blocks become data."""
+"""So many zeros at a multiple of it become a hole. With more, the holes between single blocks would become data."""
 _ZEROS = bytes(_BLOCK_BYTES)
 
 

@@ -398,9 +398,13 @@ async def test_first_notes_are_bounded_by_the_disk_of_the_sandbox(backend: Embed
     box = await backend.create(Spec(resources=Resources(disk_bytes=8 << 20)))
     await box.detach()
     note = b"n" * (1 << 20)
-    with pytest.raises(ExecError, match="notes"):
+
+    async def start_noted() -> None:
         for number in range(8):
             await box.start_recorded(["true"], name=f"noted {number}", note=note)
+
+    with pytest.raises(ExecError, match="notes"):
+        await start_noted()
     assert record_bytes(backend, box.id) < 8 << 20
     assert len(await box.list_recorded()) < 8
     await box.kill()

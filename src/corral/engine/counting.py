@@ -116,7 +116,6 @@ class SharedWatch:
         wire.close_all(received)
         return False
 
-
     def _are_watches_short(self) -> bool:
         """The kernel gives a user as many as take a twenty-fifth of the memory, then none."""
         try:

@@ -36,7 +36,7 @@ def test_what_an_epoll_watches_is_counted() -> None:
         copies = [os.dup(reader) for _ in range(300)]
         for copy in copies:
             epoll.register(copy, select.EPOLLIN)
-        assert os.readlink(f"/proc/self/fd/{epoll.fileno()}") == "anon_inode:[eventpoll]"
+        assert str(Path(f"/proc/self/fd/{epoll.fileno()}").readlink()) == "anon_inode:[eventpoll]"
         assert count_watches(f"/proc/self/fdinfo/{epoll.fileno()}") == 300
     for descriptor in (reader, writer, *copies):
         os.close(descriptor)

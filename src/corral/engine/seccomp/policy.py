@@ -244,9 +244,9 @@ _FCNTL: Final = Rule(
     ),
 )
 
-# Where the host gives crashes to a program (core_pattern with a pipe, as Ubuntu and Fedora have it), the kernel starts that
-# program whatever the limit is, outside of every limit of the sandbox, unless it is 1. Those who set it to 0 (ssh-agent,
-# gpg, `ulimit -c 0`) want no dump of theirs, and have that already; some give up if it can't be set.
+# Where the host gives crashes to a program (core_pattern with a pipe, as Ubuntu and Fedora have it), the kernel starts
+# that program whatever the limit is, outside of every limit of the sandbox, unless it is 1. Those who set it to 0
+# (ssh-agent, gpg, `ulimit -c 0`) want no dump of theirs, and have that already; some give up if it can't be set.
 _RLIMIT_CORE: Final = 4
 _KEEP_CORE_LIMIT: Final = "the limit of core dumps stays 1, with which the kernel starts no program of the host"
 _SETRLIMIT: Final = Rule(ALLOW, _KEEP_CORE_LIMIT, (Case((Match(0, (_RLIMIT_CORE,)),), PRETEND),))

@@ -24,6 +24,7 @@ breached(f"holds {{held_bytes >> 20}} MiB of {{T['limits']['memory_bytes'] >> 20
     timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True,
 )  # fmt: skip
 
+
 def _of_many(name: str, hold: str, why: str) -> Probe:
     """A bomb that no process carries alone."""
     return Probe(
@@ -64,12 +65,11 @@ for child in children:
     )  # fmt: skip
 
 
-MEMORY_OF_MANY = _of_many(
-    "memory-bomb-of-many-processes", "keep()", "memory.max of the cgroup, or the sum by sampling"
-)
+MEMORY_OF_MANY = _of_many("memory-bomb-of-many-processes", "keep()", "memory.max of the cgroup, or the sum by sampling")
 
 MEMORY_WITHOUT_FIRST_THREADS = _of_many(
-    "memory-bomb-of-processes-without-their-first-threads", """threading.Thread(target=lambda: (time.sleep(0.3), keep())).start()
+    "memory-bomb-of-processes-without-their-first-threads",
+    """threading.Thread(target=lambda: (time.sleep(0.3), keep())).start()
         LIBC.syscall(93 if MACHINE == "aarch64" else 60, 0)""",
     "memory.max of the cgroup, or sampling that asks another thread where the first one has ended",
 )  # fmt: skip
@@ -218,6 +218,6 @@ breached(f"{made} files")
 )  # fmt: skip
 
 PROBES = (
-    MEMORY, MEMORY_OF_MANY, MEMORY_WITHOUT_FIRST_THREADS, MEMORY_FILES, SHARED_SEGMENTS, PAGE_TABLES, SOCKET_BUFFERS, PIPES, SHARED_MEMORY,
-    SHARED_MEMORY_INODES,
+    MEMORY, MEMORY_OF_MANY, MEMORY_WITHOUT_FIRST_THREADS, MEMORY_FILES, SHARED_SEGMENTS, PAGE_TABLES,
+    SOCKET_BUFFERS, PIPES, SHARED_MEMORY, SHARED_MEMORY_INODES,
 )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import tempfile
 from pathlib import Path
 
@@ -22,13 +21,10 @@ _PROGRAMS = 40
 def _measure(folder: Path, *, without: tuple[str, ...] = ()) -> int:
     """Bytes of the disk that a folder takes."""
     total = 0
-    for parent, folders, names in os.walk(folder):
-        if Path(parent) == folder:
-            folders[:] = [name for name in folders if name not in without]
-            names = [name for name in names if name not in without]
-        for name in (*folders, *names):
+    for path in folder.rglob("*"):
+        if path.relative_to(folder).parts[0] not in without:
             with contextlib.suppress(FileNotFoundError):
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+                total += path.lstat().st_blocks * 512
     return total
 
 
