@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.timeout(180),  # some mutants make the host wait for what never comes
 ]
 
+
 def switch_off(library: Path, edits: Sequence[Edit]) -> None:
     for edit in edits:
         path = library / "corral" / edit.file
