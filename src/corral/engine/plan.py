@@ -62,12 +62,16 @@ READ_ONLY_FOLDERS = ("sys",)
 # Files of /proc that count what happens on the whole machine, or tell one boot of it from another, but that programs
 # expect to be there: what they read instead. A boot id is made up for each sandbox.
 RANDOM_ID = "a random id"
+_QUOTA_COUNTERS = (
+    "allocated_dquots", "cache_hits", "drops", "free_dquots", "lookups", "reads", "syncs", "writes",
+)  # fmt: skip
 MADE_UP_FILES = {
     "sys/fs/aio-nr": "0",
     "sys/fs/dentry-state": "0\t0\t45\t0\t0\t0",
     "sys/fs/file-nr": "0\t0\t9223372036854775807",
     "sys/fs/inode-nr": "0\t0",
     "sys/fs/inode-state": "0\t0\t0\t0\t0\t0\t0",
+    **{f"sys/fs/quota/{name}": "0" for name in _QUOTA_COUNTERS},
     "sys/kernel/pty/nr": "0",
     "sys/kernel/random/boot_id": RANDOM_ID,
 }

@@ -215,6 +215,9 @@ def numbers():
             found[name] = []
     return found
 before = numbers()
+for name in os.listdir("/proc/sys/fs/quota") if os.path.isdir("/proc/sys/fs/quota") else ():
+    if name != "warnings" and int(read(f"/proc/sys/fs/quota/{name}") or 0):
+        breached(f"{name} of /proc/sys/fs/quota counts what happens on this machine")
 for name in ("cgroups", "consoles", "mdstat", "misc"):
     if before[name]:
         breached(f"/proc/{name} tells {before[name][:6]}")
