@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from corral.server.roster import Roster
     from corral.server.settings import ServerSettings
     from corral.server.shelf import Shelf
+    from corral.server.sockets import OpenSockets
     from corral.server.warden import SandboxWarden
 
 
@@ -94,6 +95,7 @@ class Services:
 
     settings: ServerSettings
     warden: Warden
+    sockets: OpenSockets
     control: Control
 
 

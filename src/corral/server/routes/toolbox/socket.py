@@ -49,9 +49,9 @@ class Socket:
             raise bad_request("this request is no websocket upgrade")
 
     async def open(self) -> None:
-        """Answer the upgrade."""
+        """Answer the upgrade. Raises: Fault, 503, the server is stopping."""
         self._frames = watch_frames(self._call.request, seconds=self._limits.frame_seconds, account=self._call.account)
-        await self.response.prepare(self._call.request)
+        await self._call.services.sockets.open(self.response, self._call.request)
 
     async def send(self, data: bytes, *, mark: bytes = b"") -> None:
         """Binary frames; each begins with the mark. Waits while the client does not take them.
