@@ -26,6 +26,7 @@ from corral.server.orphans import adopt
 from corral.server.reconcile import reconcile
 from corral.server.roster import Roster
 from corral.server.services import Control, Services
+from corral.server.sessionmemory import SessionMemory
 from corral.server.settings import ServerSettings
 from corral.server.shelf import Shelf
 from corral.server.sockets import OpenSockets
@@ -61,6 +62,7 @@ class Server:
             settings=settings,
             warden=self.warden,
             sockets=self.sockets,
+            sessions=SessionMemory(limit_bytes=settings.limits.sessions_bytes),
             control=Control(
                 warden=self.warden,
                 roster=self.roster,

@@ -50,6 +50,8 @@ class Limits:
     """Requests of one key that are being answered at the same time."""
     memory_per_key_bytes: int = 40 * MIB
     """What the requests, answers and sockets of one key may hold at the same time, by our own count."""
+    sessions_bytes: int = 16 * MIB
+    """What is remembered of the shell sessions of one organisation; of others the records are read again."""
 
     def __post_init__(self) -> None:
         if self.memory_per_key_bytes < MIB:
