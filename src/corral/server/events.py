@@ -82,7 +82,7 @@ class EventHub:
         """One connection, to its end; `base_url` is how this client reaches us."""
         if request.query.get("EIO") != "4" or request.query.get("transport") != "websocket":
             raise Fault(400, "only engine.io 4 over websockets is spoken here")
-        socket = web.WebSocketResponse(max_msg_size=_LONGEST_IN, timeout=5.0, compress=False)
+        socket = web.WebSocketResponse(max_msg_size=_LONGEST_IN, timeout=5.0, compress=False, writer_limit=0)
         watch_frames(request, seconds=FRAME_SECONDS)
         await self._sockets.open(socket, request)
         try:

@@ -30,7 +30,7 @@ class Limits:
     """The longest single header, and the longest request line."""
     headers: int = 128
     multipart_parts: int = 2000
-    frame_bytes: int = 64 * 1024
+    frame_bytes: int = 16 * 1024
     """The longest websocket frame that we send."""
     frame_in_bytes: int = 128 * 1024
     """A message that a client sends over a websocket must be shorter."""

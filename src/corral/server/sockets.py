@@ -11,8 +11,22 @@ from aiohttp import WSCloseCode, web
 from corral.server.admission import cut_off
 from corral.server.faults import Fault
 
+_BUFFER_BYTES = 32 * 1024
+"""When more waits to be sent, a socket waits until the client has taken some. With `writer_limit=0` it looks after each
+frame."""
 _GOODBYE_SECONDS = 1.0
 _REASON = "the server is stopping"
+
+
+async def close_socket(
+    socket: web.WebSocketResponse, request: web.Request, *, code: int, reason: bytes, patience: float
+) -> None:
+    """Say goodbye; a client that does not take what was sent before it for so many seconds is cut off."""
+    try:
+        async with asyncio.timeout(patience):
+            await socket.close(code=code, message=reason)
+    except TimeoutError:
+        cut_off(request.transport)
 
 
 class OpenSockets:
@@ -29,6 +43,8 @@ class OpenSockets:
         if self._stopping:
             raise Fault(503, _REASON, headers={"Retry-After": "1"})
         await socket.prepare(request)
+        if isinstance(request.transport, asyncio.Transport):
+            request.transport.set_write_buffer_limits(high=_BUFFER_BYTES)
         self._open[socket] = request.transport
         if self._stopping:  # meanwhile
             await self._dismiss(socket)

@@ -29,6 +29,7 @@ ENTRYPOINT = "entrypoint"
 _MARKS = {"stdout": b"\x01\x01\x01", "stderr": b"\x02\x02\x02"}
 _MAX_SESSIONS = 500
 _INTERRUPT_SECONDS = 20.0
+_READING_BYTES = 512 * 1024
 _FREE_SESSION_BYTES = 64 * 1024
 """What a call may hold of a session's commands without being charged."""
 
@@ -46,11 +47,22 @@ async def _find(call: Call) -> ShellSession:
 
 
 async def _attach(call: Call, name: str) -> ShellSession:
-    session = call.sandbox.sessions.get(name) or await ShellSession.attach(_box(call.sandbox), name)
+    session = call.sandbox.sessions.get(name) or await _read_again(call, name)
     call.services.sessions.keep(call.sandbox, session)
     # It may be forgotten while this call still has it, so a large one is part of what the call holds.
     _hold(call, max(0, session.memory_bytes - _FREE_SESSION_BYTES))
     return session
+
+
+async def _read_again(call: Call, name: str) -> ShellSession:
+    """A handle that reads the session's record, which may be long: so many calls of a key may do that at a time."""
+    if call.account is None:
+        return await ShellSession.attach(_box(call.sandbox), name)
+    await call.account.reserve(_READING_BYTES)
+    try:
+        return await ShellSession.attach(_box(call.sandbox), name)
+    finally:
+        call.account.give_back(_READING_BYTES)
 
 
 def _hold(call: Call, count: int) -> None:
