@@ -293,6 +293,22 @@ def check_content(content: bytes | str | AsyncIterable[bytes]) -> bytes | AsyncI
     raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
 
 
+async def spool(stream: AsyncIterable[bytes], *, limit_bytes: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    """All of a short stream; of one longer than the limit, the whole as a stream again."""
+    source, begun = aiter(stream), bytearray()
+    async for piece in source:
+        begun += piece
+        if len(begun) > limit_bytes:
+            return b"", _chain(bytes(begun), source)
+    return bytes(begun), None
+
+
+async def _chain(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield begun
+    async for piece in rest:
+        yield piece
+
+
 async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
     """The content of an open regular file, which is closed in the end.
 

@@ -35,7 +35,7 @@ from corral.protocol import AsyncSandbox, PathLike
 from corral.record import DEFAULT_RECORD_BYTES, CanRecord, Entry, Recorded
 from corral.results import OutputChunk, StreamName
 from corral.sessionshell import DRIVER, FEED, PLACE, RUN, SIGNAL
-from corral.transcript import Demux, Piece, Told, Transcript, ended_streams
+from corral.transcript import KEPT_BYTES, Demux, Piece, Told, Transcript, ended_streams
 
 prefix = "session:"
 """Sessions are recorded programs with such names."""
@@ -47,6 +47,8 @@ _TERMINATE_TENTHS = 20
 _FED_SECONDS = 1.0
 _NOTED_CHARACTERS = 64 * 1024
 """So much of a command's text is kept in the record."""
+_MAX_WAITING = 1000
+"""So many commands may wait for their turn, as long as what is known of them is no more than a session remembers."""
 
 
 class Box(AsyncSandbox, CanRecord, Protocol):
@@ -146,6 +148,11 @@ class ShellSession:
         """The shell's number inside."""
         return self._recorded.pid
 
+    @property
+    def memory_bytes(self) -> int:
+        """About how much this handle remembers of the session's commands."""
+        return self._transcript.memory_bytes
+
     # Commands.
 
     async def run(
@@ -166,6 +173,7 @@ class ShellSession:
         Raises:
             SessionEndedError: the shell has ended; also if it ends before it gets to this command.
             InvalidCommandError: empty, or with a NUL.
+            ExecError: too many commands wait for their turn already.
             TimeoutError: it still runs after `timeout`; `commands()` has it.
             SandboxGoneError: the sandbox ended meanwhile.
         """
@@ -180,7 +188,8 @@ class ShellSession:
         return await (self.wait(command_id, timeout=timeout) if wait else self.command(command_id))
 
     async def commands(self) -> tuple[SessionCommand, ...]:
-        """All commands, oldest first, as they stand now."""
+        """The commands, oldest first, as they stand now. A long session forgets the oldest of those that have ended:
+        about 4 MiB of commands and their texts are remembered."""
         await self._catch_up()
         with self._lock:
             return tuple(_describe(told) for told in self._transcript.commands.values())
@@ -353,7 +362,13 @@ class ShellSession:
             raise SessionEndedError("the session's shell has ended", op="run", hint="open another session")
         command_id = secrets.token_hex(8)
         with self._lock:
-            sealed = self._transcript.unsealed()
+            waiting, sealed = tuple(self._transcript.waiting.values()), self._transcript.unsealed()
+        if len(waiting) >= _MAX_WAITING or sum(told.memory_bytes for told in waiting) > KEPT_BYTES:
+            raise ExecError(
+                f"{len(waiting)} commands of this session wait for their turn already",
+                op="run",
+                hint="wait until some of them have ended, or open another session",
+            )
         spent = [name for ended, _ in sealed for name in (ended, f"{ended}.in")]
         kind = "fifo" if takes_input else "null"
         await self._helper(PLACE, self._folder, RUN, command_id, kind, *spent[:1000], stdin=as_bytes(command + "\n"))
@@ -387,7 +402,10 @@ class ShellSession:
         with self._lock:
             told = self._transcript.commands.get(command_id)
         if told is None:
-            raise NotRecordedError(f"there is no command {command_id!r} in this session", op="session")
+            raise NotRecordedError(
+                f"there is no command {command_id!r} in this session, or it is so old that it was forgotten",
+                op="session",
+            )
         return told
 
     def _is_over(self, command_id: str) -> bool:

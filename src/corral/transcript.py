@@ -8,7 +8,8 @@ A mark carries the session's nonce, so nothing that a program prints by chance i
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from corral.record import Entry
@@ -18,6 +19,11 @@ _FENCE = b"\x1e"
 _MAX_MARK = 96
 _UNKNOWN_CODE = -1
 """The code of a command whose end was lost with dropped output."""
+_BOTH: frozenset[StreamName] = frozenset(("stdout", "stderr"))
+_COMMAND_BYTES = 1024
+"""What is known of a command takes about so much memory, beside its text."""
+KEPT_BYTES = 4 * 1024 * 1024
+"""So much is remembered of the commands of a session. Those that ended first are forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,8 @@ class Piece:
 
 class Demux:
     """Takes the streams of the shell apart. May be copied, to go over a part again."""
+
+    __slots__ = ("_lead", "_owner", "_pending")  # there is a copy for each command
 
     def __init__(self, lead: bytes, pending: dict[StreamName, bytes], owner: dict[StreamName, str | None]) -> None:
         self._lead = lead
@@ -128,12 +136,17 @@ class Told:
     """Where in the record it was asked for."""
     start: tuple[int, Demux] | None = None
     """Where its output begins, and the state of things there."""
-    ends: set[StreamName] = field(default_factory=set)
+    ends: frozenset[StreamName] = frozenset()
     exit_code: int | None = None
     lossy: bool = False
     """Whether some of its output was dropped, and perhaps a mark with it."""
     sealed: bool = False
     """Whether its end is in a note."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes to remember it."""
+        return _COMMAND_BYTES + sys.getsizeof(self.text)
 
     @property
     def begun(self) -> bool:
@@ -153,6 +166,12 @@ class Transcript:
         self.next_offset = 0
         self.about: dict[str, Any] = {}
         self.commands: dict[str, Told] = {}
+        """Those that are remembered, oldest first."""
+        self.waiting: dict[str, Told] = {}
+        """Those of them whose end is not known."""
+        self.memory_bytes = 0
+        """About what it takes to remember them."""
+        self._unsealed: dict[str, Told] = {}
         self.end: dict[str, Any] | None = None
         """How the shell ended."""
         self._demux: Demux | None = None
@@ -175,11 +194,7 @@ class Transcript:
 
     def unsealed(self) -> list[tuple[str, int]]:
         """Ends that only the output tells, to be noted down: notes stay when output is dropped."""
-        return [
-            (told.id, told.exit_code)
-            for told in self.commands.values()
-            if told.ended and not told.sealed and told.exit_code is not None
-        ]
+        return [(told.id, told.exit_code) for told in self._unsealed.values() if told.exit_code is not None]
 
     def _hear(self, note: dict[str, Any], entry: Entry) -> None:
         if "session" in note:
@@ -187,7 +202,7 @@ class Transcript:
             self._demux = Demux.with_nonce(self.about["nonce"])
         if "command" in note:
             asked = note["command"]
-            self.commands[asked["id"]] = Told(
+            told = self.commands[asked["id"]] = self.waiting[asked["id"]] = Told(
                 id=asked["id"],
                 text=asked["text"],
                 at=entry.at,
@@ -195,14 +210,26 @@ class Transcript:
                 input_echo=bool(asked["echo"]),
                 noted=entry.offset,
             )
+            self.memory_bytes += told.memory_bytes
         for command_id, code in note.get("ended", ()):
             self._end(command_id, int(code))
             if command_id in self.commands:
                 self.commands[command_id].sealed = True
+                self._unsealed.pop(command_id, None)
+        if self.memory_bytes > KEPT_BYTES:
+            self._forget()
+
+    def _forget(self) -> None:
+        """The oldest, and several at a time: each time means to go over all of them."""
+        for told in list(self.commands.values()):
+            if not (told.ended and told.sealed) or self.memory_bytes <= KEPT_BYTES * 3 // 4:
+                return
+            del self.commands[told.id]
+            self.memory_bytes -= told.memory_bytes
 
     def _lose(self, gap: int, entry: Entry) -> None:
         assert self._demux is not None
-        told = next((told for told in self.commands.values() if not told.ended), None)
+        told = next(iter(self.waiting.values()), None)
         if told is not None:
             told.lossy = True
             if told.start is None:
@@ -218,18 +245,19 @@ class Transcript:
             told.start = told.start or (entry.offset, before)
             self._end_before(told)
         elif piece.kind == "end":
-            told.ends.update(ended_streams(piece, lossy=told.lossy))
+            told.ends |= frozenset(ended_streams(piece, lossy=told.lossy))
             if told.exit_code is None:
                 told.exit_code = piece.number
             if told.start is None:
                 told.start = told.noted, before  # its beginning was dropped: all there is begins after the note
             if told.ended:
                 self._end_before(told)
+                self._note_end(told)
 
     def _end_before(self, last: Told) -> None:
         """The shell goes from one to the next: what was asked for before and has begun is over, seen or not."""
-        for told in self.commands.values():
-            if told is last:
+        for told in list(self.waiting.values()):
+            if told.noted >= last.noted:
                 return
             if told.begun and not told.ended:
                 self._end(told.id, _UNKNOWN_CODE if told.exit_code is None else told.exit_code)
@@ -238,12 +266,18 @@ class Transcript:
         told = self.commands.get(command_id)
         if told is not None and not told.ended:
             told.exit_code = code
-            told.ends.update(("stdout", "stderr"))
+            self._note_end(told)
+
+    def _note_end(self, told: Told) -> None:
+        told.ends = _BOTH
+        self.waiting.pop(told.id, None)
+        if not told.sealed:
+            self._unsealed[told.id] = told
 
     def _finish(self, end: dict[str, Any]) -> None:
         self.end = end
-        for told in self.commands.values():
-            if told.begun and not told.ended:
+        for told in list(self.waiting.values()):
+            if told.begun:
                 self._end(told.id, end["exit_code"] if told.exit_code is None else told.exit_code)
 
 

@@ -458,7 +458,7 @@ def test_nothing_beyond_this_machine_without_tls(tmp_path: Path) -> None:
         assert not (tmp_path / "server").exists()
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/api", "/api/"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/api", "/api/", "/api/docs", "/api/docs/", "/api/redoc", "/swagger"])
 async def test_somebody_with_a_browser_is_told_what_this_is(in_process: InProcess, path: str) -> None:
     base = in_process.url.removesuffix("/api")
     async with in_process.session.get(base + path) as response:

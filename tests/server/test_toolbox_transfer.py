@@ -58,6 +58,18 @@ def test_many_files_go_at_once(sandbox: Sandbox) -> None:
     assert folder.error_details.error_code == "INVALID_FILE_PATH"
 
 
+def test_small_files_cost_no_process_each(sandbox: Sandbox) -> None:
+    """Process numbers inside count every fork, also those of the file agent."""
+
+    def number() -> int:
+        return int(sandbox.process.exec("sh -c 'echo $$'; true").result)  # a new process: ours was forked ahead
+
+    before, files = number(), 100
+    sandbox.fs.upload_files([FileUpload(source=b"x", destination=f"small/{each}") for each in range(files)])
+    assert number() - before < files
+    assert len(sandbox.fs.list_files("small")) == files
+
+
 def test_a_missing_file_is_not_found(sandbox: Sandbox) -> None:
     with pytest.raises(DaytonaFileNotFoundError):
         sandbox.fs.download_file("none")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from corral.record import Entry, EntryKind
 from corral.results import StreamName
-from corral.transcript import Demux, Transcript
+from corral.transcript import KEPT_BYTES, Demux, Transcript
 
 NONCE = "0123456789abcdef"
 
@@ -146,3 +146,29 @@ def test_copy_goes_its_own_way() -> None:
     names: tuple[StreamName, ...] = ("stdout", "stderr")
     assert [piece.data for piece in demux.feed(names[0], b"x")] == [b"\x1ex"]
     assert [piece.data for piece in other.feed(names[0], b"y")] == [b"\x1ey"]
+
+
+def test_a_long_session_forgets_the_oldest_commands_that_have_ended() -> None:
+    record = opened()
+    for number in range(3000):
+        record.note(
+            command={"id": f"{number:016x}", "text": "x" * 2000, "input": False, "echo": False},
+            ended=[(f"{number - 1:016x}", 0)] if number else [],
+        )
+        record.both(f"b {number:016x}")
+        record.both(f"e {number:016x} 0")
+    transcript = record.transcript()
+    assert transcript.memory_bytes <= KEPT_BYTES
+    kept = list(transcript.commands)
+    assert kept == [f"{number:016x}" for number in range(3000 - len(kept), 3000)]
+    assert 1000 < len(kept) < 3000
+    assert transcript.unsealed() == [(kept[-1], 0)]
+
+
+def test_what_waits_is_never_forgotten() -> None:
+    record = opened()
+    for number in range(80):
+        command_id = f"{number:016x}"
+        record.note(command={"id": command_id, "text": "x" * 64_000, "input": False, "echo": False}, ended=[])
+    transcript = record.transcript()
+    assert len(transcript.commands) == len(transcript.waiting) == 80

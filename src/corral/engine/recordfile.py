@@ -214,6 +214,8 @@ class RecordReader:
         self.offset = since
         self._file: int | None = None
         self._base = 0
+        self._notes_position = 0
+        """How far the notes were read in place of entries that are dropped."""
 
     def read(self) -> list[Frame]:
         """The next entries that are there, none if there are none yet. Raises: FileNotFoundError when it is deleted."""
@@ -230,10 +232,28 @@ class RecordReader:
                 return []
             # On to the next segment. Of what was dropped before it, the notes are left.
             self.close()
-            notes = [note for note in self.notes() if self.offset <= note.offset < later[0]] if later[0] else []
-            self.offset = max(self.offset, later[0])
+            notes = self._next_notes(later[0]) if self.offset < later[0] else []
+            self.offset = notes[-1].next_offset if notes else max(self.offset, later[0])
             if notes:
                 return notes
+
+    def _next_notes(self, before: int) -> list[Frame]:
+        """Some of the notes from our offset on and before another: all of them may be many megabytes."""
+        try:
+            file = os.open(self._folder / _NOTES, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return []
+        try:
+            while True:
+                size = _frame_size(os.pread(file, _HEADER.size, self._notes_position))
+                frames = parse(os.pread(file, max(_BATCH_BYTES, size), self._notes_position))
+                passed = [frame for frame in frames if frame.offset < before]
+                self._notes_position += sum(_HEADER.size + len(frame.data) for frame in passed)
+                found = [frame for frame in passed if frame.offset >= self.offset]
+                if found or not passed:
+                    return found
+        finally:
+            os.close(file)
 
     def notes(self) -> list[Frame]:
         """All notes there are, wherever one reads, and the end. None if the record is deleted."""

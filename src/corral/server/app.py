@@ -26,8 +26,10 @@ from corral.server.orphans import adopt
 from corral.server.reconcile import reconcile
 from corral.server.roster import Roster
 from corral.server.services import Control, Services
+from corral.server.sessionmemory import SessionMemory
 from corral.server.settings import ServerSettings
 from corral.server.shelf import Shelf
+from corral.server.sockets import OpenSockets
 from corral.server.store.database import Database
 from corral.server.store.rows import Sandbox
 from corral.server.tables import make_router
@@ -50,7 +52,8 @@ class Server:
         self.warden = SandboxWarden(backend=backend, roster=self.roster, shelf=shelf)
         door = Doorkeeper(self.keyring, bad_keys_per_minute=settings.limits.bad_keys_per_minute)
         self.admission = Admission(self.keyring, calls_per_key=settings.limits.calls_per_key)
-        self.events = EventHub(door, self.admission)
+        self.sockets = OpenSockets()
+        self.events = EventHub(door, self.admission, self.sockets)
         self.metrics = Metrics()
         self.lost = asyncio.Event()
         """Set when the data folder is not ours any more: then there is nothing left to serve."""
@@ -58,6 +61,8 @@ class Server:
         self.services = Services(
             settings=settings,
             warden=self.warden,
+            sockets=self.sockets,
+            sessions=SessionMemory(limit_bytes=settings.limits.sessions_bytes),
             control=Control(
                 warden=self.warden,
                 roster=self.roster,
@@ -139,7 +144,7 @@ async def opened(
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-            await server.events.close()
+            await server.sockets.close()
             await server.warden.close()
     finally:
         await beginning.close()

@@ -28,6 +28,7 @@ from corral.server.router import Match, Router
 from corral.server.routing import ADMITTED, NOBODY, SANDBOX, Call, Identity, Route
 from corral.server.services import Services
 from corral.server.signing import find_signer, wrong_signature
+from corral.server.sockets import close_socket
 from corral.server.translate import translate
 from corral.server.turns import Turns
 from corral.server.wire.base import timestamp
@@ -43,7 +44,8 @@ _BODY_FACTOR = 3
 """A body is held as it came and as what it says, of which each character may take up to four bytes."""
 _STREAM_BYTES = 384 * 1024
 """What a stream may hold: a piece on its way, and the buffers of its connection."""
-_SOCKET_BYTES = 32 * 1024
+_SOCKET_BYTES = 40 * 1024
+"""What a websocket costs whose client takes what it is sent; `Socket` takes more for one that does not."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -140,7 +142,13 @@ class Dispatcher:
             # The status is sent already: all that is left is an end that nobody takes for a good one.
             if isinstance(started, web.WebSocketResponse):
                 code = 1008 if fault.status in (401, 403) else 1011
-                await started.close(code=code, message=fault.message.encode()[:120])
+                await close_socket(
+                    started,
+                    request,
+                    code=code,
+                    reason=fault.message.encode()[:120],
+                    patience=self._limits.request_seconds,
+                )
             elif request.transport is not None:
                 request.transport.close()
             return started

@@ -21,6 +21,7 @@ from corral.server.auth import Doorkeeper
 from corral.server.faults import Fault
 from corral.server.framewatch import watch_frames
 from corral.server.routing import ADMITTED, Identity
+from corral.server.sockets import OpenSockets
 
 PING_SECONDS, PONG_SECONDS = 25.0, 20.0
 HELLO_SECONDS = 20.0
@@ -45,11 +46,11 @@ class _Listener:
 class EventHub:
     """Who listens, and to whose events."""
 
-    def __init__(self, door: Doorkeeper, admission: Admission) -> None:
+    def __init__(self, door: Doorkeeper, admission: Admission, sockets: OpenSockets) -> None:
         self._door = door
         self._admission = admission
         self._listeners: set[_Listener] = set()
-        self._sockets: set[web.WebSocketResponse] = set()
+        self._sockets = sockets
 
     def __len__(self) -> int:
         return len(self._listeners)
@@ -81,10 +82,9 @@ class EventHub:
         """One connection, to its end; `base_url` is how this client reaches us."""
         if request.query.get("EIO") != "4" or request.query.get("transport") != "websocket":
             raise Fault(400, "only engine.io 4 over websockets is spoken here")
-        socket = web.WebSocketResponse(max_msg_size=_LONGEST_IN, timeout=5.0, compress=False)
+        socket = web.WebSocketResponse(max_msg_size=_LONGEST_IN, timeout=5.0, compress=False, writer_limit=0)
         watch_frames(request, seconds=FRAME_SECONDS)
-        await socket.prepare(request)
-        self._sockets.add(socket)
+        await self._sockets.open(socket, request)
         try:
             hello = {
                 "sid": secrets.token_urlsafe(15),
@@ -106,7 +106,6 @@ class EventHub:
             with contextlib.suppress(ConnectionError):
                 await socket.close(code=1008, message=fault.message.encode()[:120])
         finally:
-            self._sockets.discard(socket)
             with contextlib.suppress(ConnectionError):
                 await socket.close()
         return socket
@@ -174,10 +173,3 @@ class EventHub:
             async with asyncio.timeout(PONG_SECONDS):  # sending is a part of it: whoever does not read is gone, too
                 await socket.send_str("2")
                 await heard.wait()
-
-    async def close(self) -> None:
-        """Say goodbye to all."""
-        await asyncio.gather(
-            *(socket.close(code=1001, message=b"the server stops") for socket in list(self._sockets)),
-            return_exceptions=True,
-        )

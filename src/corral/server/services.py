@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from corral.server.guard import Guard
     from corral.server.metrics import Metrics
     from corral.server.roster import Roster
+    from corral.server.sessionmemory import SessionMemory
     from corral.server.settings import ServerSettings
     from corral.server.shelf import Shelf
+    from corral.server.sockets import OpenSockets
     from corral.server.warden import SandboxWarden
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True)
 class Held:
     """A started sandbox in use by one call."""
 
@@ -44,7 +46,8 @@ class Held:
     """Where a git login may go: the scheme, host and port of every URL that callers have named for git here."""
     sessions: dict[str, ShellSession] = field(default_factory=dict)
     """Handles of shell sessions, by name. Each has read its session's record, and goes on where it stopped. A memory
-    only: without it, the record is read again. It is here because a handle holds its sandbox, and must end with it."""
+    only, and bounded by `SessionMemory`: without it, the record is read again. It is here because a handle holds its
+    sandbox, and must end with it."""
     watched_terminals: set[str] = field(default_factory=set)
     """Terminals that somebody has watched. Who comes first sees all from the beginning, later ones what comes then."""
 
@@ -94,6 +97,8 @@ class Services:
 
     settings: ServerSettings
     warden: Warden
+    sockets: OpenSockets
+    sessions: SessionMemory
     control: Control
 
 

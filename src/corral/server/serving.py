@@ -200,7 +200,7 @@ def _room_for_connections(limits: Limits) -> int:
 
 @contextlib.asynccontextmanager
 async def listening(server: Server) -> AsyncIterator[str]:
-    """Accept connections; gives the address of the API. At the end, requests have a while to finish."""
+    """Accept connections; gives the address of the API. At the end websockets close, and requests may finish."""
     settings = server.settings
     limits = settings.limits
     per_connection: dict[str, Any] = {
@@ -237,7 +237,7 @@ async def listening(server: Server) -> AsyncIterator[str]:
         server.services.control.ready = False
         if listener is not None:
             listener.close()
-        await server.events.close()  # they would hold the end up until the time is over
+        await server.sockets.close()  # they would hold the end up until the time is over
         await runner.cleanup()
         loop.set_exception_handler(others_handler)
 

@@ -30,7 +30,7 @@ class Limits:
     """The longest single header, and the longest request line."""
     headers: int = 128
     multipart_parts: int = 2000
-    frame_bytes: int = 64 * 1024
+    frame_bytes: int = 16 * 1024
     """The longest websocket frame that we send."""
     frame_in_bytes: int = 128 * 1024
     """A message that a client sends over a websocket must be shorter."""
@@ -50,6 +50,8 @@ class Limits:
     """Requests of one key that are being answered at the same time."""
     memory_per_key_bytes: int = 40 * MIB
     """What the requests, answers and sockets of one key may hold at the same time, by our own count."""
+    sessions_bytes: int = 16 * MIB
+    """What is remembered of the shell sessions of one organisation; of others the records are read again."""
 
     def __post_init__(self) -> None:
         if self.memory_per_key_bytes < MIB:

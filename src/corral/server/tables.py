@@ -16,6 +16,9 @@ SANDBOX = "/{sandboxId}"
 ALIAS = f"{API}/toolbox{SANDBOX}/toolbox"
 """Where clients before 0.115 look for the toolbox."""
 
+_DOCS_ALIASES = (f"{API}/docs", *(f"{root}/{name}" for root in ("", API) for name in ("redoc", "swagger")))
+"""Where somebody with a browser looks for a description of the API."""
+
 CONTROL_TABLES: tuple[Table, ...] = (
     config.TABLE,
     sandboxes.TABLE,
@@ -55,6 +58,8 @@ def all_places() -> Iterator[tuple[str, Route]]:
         yield path, route
         if route.area == "toolbox":
             yield ALIAS + path.removeprefix(TOOLBOX + SANDBOX), route
+        elif route.handler is ops.get_docs:
+            yield from ((alias, route) for alias in _DOCS_ALIASES)
 
 
 def make_router() -> Router:

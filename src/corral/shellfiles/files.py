@@ -22,6 +22,7 @@ from corral.files import (
     check_content,
     encode,
     replace_text,
+    spool,
 )
 from corral.interpreter.turn import Turn
 from corral.paths import SandboxPath
@@ -31,7 +32,7 @@ from corral.shellfiles import patterns, scripts, search
 from corral.shellfiles.faults import has_word, make_error
 from corral.shellfiles.infos import parse_records, parse_stat
 from corral.shellfiles.primitives import Guard, ScriptEnd, Shell
-from corral.shellfiles.running import Known, Runner, measured, spool
+from corral.shellfiles.running import SPOOL_BYTES, Known, Runner, measured
 from corral.shellfiles.tarstream import Checked
 from corral.tars.reading import BrokenArchiveError
 
@@ -106,7 +107,7 @@ class ShellFiles(FilesBase):
         how = "exclusive" if exclusive else "append" if append else "replace"
         data = check_content(content)
         if not isinstance(data, bytes):
-            data, rest = await spool(data)
+            data, rest = await spool(data, limit_bytes=SPOOL_BYTES)
             if rest is not None:
                 return await self._write_stream(target, rest, mode, "yes" if parents else "no", how)
         await self._put(target, data, mode=mode, parents=parents, how=how)

@@ -74,22 +74,6 @@ class Known:
             yield self.data[offset : offset + SPOOL_BYTES]
 
 
-async def spool(stream: AsyncIterable[bytes]) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """All of a short stream; of a long one, the whole as a stream again."""
-    source, begun = aiter(stream), bytearray()
-    async for piece in source:
-        begun += piece
-        if len(begun) > SPOOL_BYTES:
-            return b"", _chain(bytes(begun), source)
-    return bytes(begun), None
-
-
-async def _chain(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield begun
-    async for piece in rest:
-        yield piece
-
-
 class measured:  # noqa: N801 - reads like the function it stands for
     """A stream that counts, and keeps the error that it ended with for whoever gave it."""
 

@@ -24,11 +24,14 @@ from corral.files import (
     FilesBase,
     check_content,
     encode,
+    spool,
     stream_descriptor,
 )
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
+
+_SPOOL_BYTES = 64 * 1024
 
 
 class EmbeddedFiles(FilesBase):
@@ -103,7 +106,10 @@ class EmbeddedFiles(FilesBase):
             message["mode"] = mode
         data = check_content(content)
         if not isinstance(data, bytes):
-            return await self._write_stream(target, message, data)
+            # A short stream is written as bytes are: a stream costs a fork of the agent, and a thread here.
+            data, rest = await spool(data, limit_bytes=_SPOOL_BYTES)
+            if rest is not None:
+                return await self._write_stream(target, message, rest)
         carrier = wire.memory_file(data) if len(data) < CHUNK_BYTES else await asyncio.to_thread(wire.memory_file, data)
         try:
             await self._agent.ask({"op": "write", **message}, (carrier,), path=target)

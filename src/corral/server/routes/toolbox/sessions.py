@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 from aiohttp import web
 
 from corral.errors import CorralError, ExecError, InvalidCommandError, NotRecordedError, SandboxGoneError
 from corral.results import OutputChunk
-from corral.server.answers import Large, LongText, PlainText
+from corral.server.answers import Large, LongText, ManyItems, PlainText
+from corral.server.auth import too_many
 from corral.server.faults import Fault, bad_request, not_found
 from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user
 from corral.server.routes.toolbox.socket import ClientLeftError, Socket
@@ -28,6 +29,9 @@ ENTRYPOINT = "entrypoint"
 _MARKS = {"stdout": b"\x01\x01\x01", "stderr": b"\x02\x02\x02"}
 _MAX_SESSIONS = 500
 _INTERRUPT_SECONDS = 20.0
+_READING_BYTES = 512 * 1024
+_FREE_SESSION_BYTES = 64 * 1024
+"""What a call may hold of a session's commands without being charged."""
 
 
 def _box(held: Held) -> Box:
@@ -36,14 +40,34 @@ def _box(held: Held) -> Box:
 
 async def _find(call: Call) -> ShellSession:
     name = call.params["sessionId"]
-    known = call.sandbox.sessions
-    session = known.get(name)
-    if session is None:
-        try:
-            session = known[name] = await ShellSession.attach(_box(call.sandbox), name)
-        except (NotRecordedError, InvalidCommandError) as error:
-            raise not_found(f"session {name[:200]!r} not found", code="PROCESS_NOT_FOUND") from error
+    try:
+        return await _attach(call, name)
+    except (NotRecordedError, InvalidCommandError) as error:
+        raise not_found(f"session {name[:200]!r} not found", code="PROCESS_NOT_FOUND") from error
+
+
+async def _attach(call: Call, name: str) -> ShellSession:
+    session = call.sandbox.sessions.get(name) or await _read_again(call, name)
+    call.services.sessions.keep(call.sandbox, session)
+    # It may be forgotten while this call still has it, so a large one is part of what the call holds.
+    _hold(call, max(0, session.memory_bytes - _FREE_SESSION_BYTES))
     return session
+
+
+async def _read_again(call: Call, name: str) -> ShellSession:
+    """A handle that reads the session's record, which may be long: so many calls of a key may do that at a time."""
+    if call.account is None:
+        return await ShellSession.attach(_box(call.sandbox), name)
+    await call.account.reserve(_READING_BYTES)
+    try:
+        return await ShellSession.attach(_box(call.sandbox), name)
+    finally:
+        call.account.give_back(_READING_BYTES)
+
+
+def _hold(call: Call, count: int) -> None:
+    if call.account is not None and not call.account.take(count):
+        raise too_many("this key's requests hold too much memory at the same time", 1.0)
 
 
 def _forget(held: Held, name: str) -> None:
@@ -75,7 +99,7 @@ async def create_session(call: Call) -> None:
     session = await ShellSession.open(
         _box(held), name, cwd=parse_folder(held, None), env=environment(held), user=program_user(held)
     )
-    held.sessions[name] = session
+    call.services.sessions.keep(held, session)
 
 
 async def _names(held: Held) -> list[str]:
@@ -84,17 +108,24 @@ async def _names(held: Held) -> list[str]:
 
 
 @TABLE.add("GET", "/process/session", scope="run", answers={200: list[wire.Session]})
-async def list_sessions(call: Call) -> list[wire.Session]:
+async def list_sessions(call: Call) -> ManyItems:
     """All sessions."""
-    sessions = []
-    known = call.sandbox.sessions
-    for name in await _names(call.sandbox):
+    return ManyItems(_sessions(call, await _names(call.sandbox)))
+
+
+async def _sessions(call: Call, names: Sequence[str]) -> AsyncIterator[list[wire.Session]]:
+    """One after the other: what is said of a session is let go of before the next is asked."""
+    for name in names:
         try:
-            session = known.get(name) or known.setdefault(name, await ShellSession.attach(_box(call.sandbox), name))
-            sessions.append(wire.Session(session_id=name, commands=[_tell(c) for c in await session.commands()]))
+            session = await _attach(call, name)
+            size = session.memory_bytes
+            _hold(call, size)  # the same once more, as it is told
+            yield [wire.Session(session_id=name, commands=[_tell(each) for each in await session.commands()])]
         except NotRecordedError:
             _forget(call.sandbox, name)  # deleted meanwhile
-    return sessions
+            continue
+        if call.account is not None:
+            call.account.give_back(size + max(0, size - _FREE_SESSION_BYTES))
 
 
 @TABLE.add("GET", "/process/session/entrypoint", scope="run", answers={200: wire.Session})

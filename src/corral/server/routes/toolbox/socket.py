@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
+from corral.server.admission import cut_off
 from corral.server.faults import Fault, bad_request
 from corral.server.framewatch import FrameWatch, watch_frames
 from corral.server.routing import Call
+from corral.server.sockets import close_socket
 
 NORMAL, REFUSED, FAILED, OUT_OF_TIME = 1000, 1008, 1011, 4008
 _MAX_REASON_BYTES = 123
@@ -20,6 +22,8 @@ _CLOSE_SECONDS = 5.0
 _INBOX_BYTES = 256 * 1024
 _INBOX_FRAMES = 1024
 _LAST_WORDS_SECONDS = 2.0
+_BACKLOG_BYTES = 120 * 1024
+"""What is held for a client that does not take it, beside the socket itself: a piece of a record, and buffers."""
 
 Answer = TypeVar("Answer")
 Hear = Callable[[bytes], Awaitable[None]]
@@ -38,9 +42,11 @@ class Socket:
         self._limits = limits
         self._frame_bytes = limits.frame_bytes
         self._frames: FrameWatch | None = None
+        self._is_charged = False
+        """Whether what is held for a slow client is counted."""
         longest = longest_bytes or limits.frame_in_bytes
         self.response = web.WebSocketResponse(
-            timeout=_CLOSE_SECONDS, protocols=protocols, compress=False, max_msg_size=longest
+            timeout=_CLOSE_SECONDS, protocols=protocols, compress=False, max_msg_size=longest, writer_limit=0
         )
 
     def check(self) -> None:
@@ -49,9 +55,9 @@ class Socket:
             raise bad_request("this request is no websocket upgrade")
 
     async def open(self) -> None:
-        """Answer the upgrade."""
+        """Answer the upgrade. Raises: Fault, 503, the server is stopping."""
         self._frames = watch_frames(self._call.request, seconds=self._limits.frame_seconds, account=self._call.account)
-        await self.response.prepare(self._call.request)
+        await self._call.services.sockets.open(self.response, self._call.request)
 
     async def send(self, data: bytes, *, mark: bytes = b"") -> None:
         """Binary frames; each begins with the mark. Waits while the client does not take them.
@@ -67,12 +73,24 @@ class Socket:
         """A text frame. Raises: ClientLeftError."""
         await self._sending(self.response.send_str(msgspec.json.encode(value).decode()))
 
-    @staticmethod
-    async def _sending(sending: Coroutine[Any, Any, None]) -> None:
+    async def _sending(self, sending: Coroutine[Any, Any, None]) -> None:
+        self._charge_backlog()
         try:
             await sending
         except (ConnectionError, RuntimeError) as error:  # aiohttp's words for a socket that is closing or closed
             raise ClientLeftError from error
+
+    def _charge_backlog(self) -> None:
+        """Count for the key what is held for a client that takes nothing. If that is too much, the client is cut off."""
+        account, transport = self._call.account, self._call.request.transport
+        if account is None or not isinstance(transport, asyncio.Transport):
+            return
+        is_slow = transport.get_write_buffer_size() > 0
+        if is_slow and not self._is_charged and not account.take(_BACKLOG_BYTES):
+            cut_off(transport)  # no goodbye: it would wait behind all that the client does not take
+        elif self._is_charged and not is_slow:
+            account.give_back(_BACKLOG_BYTES)
+        self._is_charged = is_slow
 
     async def converse(self, telling: Coroutine[Any, Any, Answer], *, hear: Hear | None = None) -> Answer:
         """Do something, and read all the while; what comes is heard, or thrown away.
@@ -178,7 +196,13 @@ class Socket:
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Say goodbye, and wait a little for the other side's."""
         cut = reason.encode()[:_MAX_REASON_BYTES].decode("utf-8", "ignore")
-        await self.response.close(code=code, message=cut.encode())
+        await close_socket(
+            self.response,
+            self._call.request,
+            code=code,
+            reason=cut.encode(),
+            patience=self._limits.request_seconds,
+        )
 
 
 def _content(kind: WSMsgType, data: Any) -> bytes | None:

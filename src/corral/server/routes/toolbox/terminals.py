@@ -139,6 +139,7 @@ async def _open(
     if name in (".", ".."):
         raise bad_request(f"{name!r} can't be part of a URL, in which a terminal is found again")
     taken = [info for info in await box.list_recorded() if info.name.startswith(terminal_prefix)]
+    held.watched_terminals.intersection_update(info.name.removeprefix(terminal_prefix) for info in taken)
     ended = {info.name.removeprefix(terminal_prefix): info.started for info in taken if not info.running}
     if len(taken) >= _MAX_TERMINALS and not ended:
         raise bad_request(f"there are {_MAX_TERMINALS} terminals; delete some")
