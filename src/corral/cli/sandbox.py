@@ -11,7 +11,7 @@ import click
 
 from corral.cli import options
 from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table
-from corral.cli.failure import SANDBOX
+from corral.cli.failure import RunsProgram
 from corral.cli.loop import run_async
 from corral.cli.run import describe, explain, note, to_json
 from corral.cli.stdio import Outlet, read_input
@@ -112,7 +112,7 @@ def describe_sandbox(info: SandboxInfo) -> dict[str, Any]:
     return {**asdict(info), "created": timestamp(info.created), "deadline": ends, "owner": info.owner}
 
 
-@sandbox.command("exec")
+@sandbox.command("exec", cls=RunsProgram)
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
 @click.argument("command", nargs=-1, required=True, metavar="-- CMD…")
 @click.option("--detach", "-d", is_flag=True, help="Let it run on; its output goes to `corral sandbox logs`.")
@@ -144,11 +144,11 @@ def exec_(
     variables = options.read_environment(env, env_file)
     call = {"cwd": cwd, "env": variables, "user": user, "timeout": timeout}
     if detach:
-        return run_async(_start(sandbox_id, wanted, backend, call, as_json=as_json), error_code=SANDBOX)
+        return run_async(_start(sandbox_id, wanted, backend, call, as_json=as_json))
     if tty:
-        return run_async(_lend(sandbox_id, wanted, backend, call), error_code=SANDBOX)
+        return run_async(_lend(sandbox_id, wanted, backend, call))
     work = _exec(sandbox_id, wanted, backend, call, interactive=interactive, as_json=as_json)
-    return run_async(work, error_code=SANDBOX)
+    return run_async(work)
 
 
 async def _exec(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from corral.cli import options
-from corral.cli.failure import SANDBOX
+from corral.cli.failure import RunsProgram
 from corral.cli.loop import run_async
 from corral.cli.run import explain
 from corral.cli.stdio import Outlet, read_input
@@ -21,7 +21,7 @@ from corral.spec import Spec
 _PROMPT = r"\[\e[32m\]\u@\h\[\e[0m\]:\[\e[36m\]\w\[\e[0m\]\$ "
 
 
-@click.command()
+@click.command(cls=RunsProgram)
 @click.argument("sandbox_id", required=False, metavar="[ID]", shell_complete=options.complete_sandbox)
 @click.option("--command", "-c", metavar="TEXT", help="Run this text in bash instead (in sh, where there is no bash).")
 @click.option("--user", "-u", metavar="NAME", help="As this user: daytona, root, nobody or a number.")
@@ -42,7 +42,7 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
     wishes = options.read_wishes(given)
     if sandbox_id is not None:
         _refuse_wishes(click.get_current_context())
-    return run_async(_shell(sandbox_id, command, user, backend, make_spec(**wishes), wishes["env"]), error_code=SANDBOX)
+    return run_async(_shell(sandbox_id, command, user, backend, make_spec(**wishes), wishes["env"]))
 
 
 def _refuse_wishes(context: click.Context) -> None:
