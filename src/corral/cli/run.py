@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -122,7 +121,7 @@ def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, 
     try:
         return Path(name).read_bytes(), name, args
     except OSError as error:
-        if name and os.path.isdir(name):
+        if name and isinstance(error, IsADirectoryError):
             raise SpecError(f"{name!r} is a folder", hint="give a file, and the folder with --copy-in") from error
         if not name or isinstance(error, FileNotFoundError):
             hint = "use -c for a snippet, and `-` for a program from a pipe"

@@ -12,6 +12,7 @@ from corral.cli.loop import run_async
 from corral.cli.run import explain
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.terminal import is_terminal, lend
+from corral.cli.whose import explaining
 from corral.command import bash_text, with_bash
 from corral.errors import SpecError
 from corral.protocol import Backend
@@ -40,9 +41,11 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
     from corral.door import make_spec
 
     wishes = options.read_wishes(given)
-    if sandbox_id is not None:
-        _refuse_wishes(click.get_current_context())
-    return run_async(_shell(sandbox_id, command, user, backend, make_spec(**wishes), wishes["env"]))
+    if sandbox_id is None:
+        return run_async(_shell(None, command, user, backend, make_spec(**wishes), wishes["env"]))
+    _refuse_wishes(click.get_current_context())
+    with explaining(backend, sandbox_id):
+        return run_async(_shell(sandbox_id, command, user, backend, make_spec(**wishes), wishes["env"]))
 
 
 def _refuse_wishes(context: click.Context) -> None:

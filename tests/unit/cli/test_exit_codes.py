@@ -1,4 +1,4 @@
-"""Exit codes: 2 for the command line, the program's own, and what Corral itself could not do (docs/configuration.md)."""
+"""Exit codes: of the command line, of programs, and of what Corral itself could not do (docs/configuration.md)."""
 
 import sys
 from collections.abc import Callable
@@ -19,7 +19,8 @@ RUN_PROGRAMS = [("run", "-c", "1"), ("shell", "-c", "true"), ("sandbox", "exec",
 OTHERS = [
     ("sandbox", "create"), ("sandbox", "list"), ("sandbox", "rm", "gone"), ("sandbox", "rm", "--all"),
     ("sandbox", "cp", "gone:a", "."), ("sandbox", "logs", "gone"), ("sandbox", "stop", "gone"),
-    ("sandbox", "start", "gone"), ("sandbox", "snapshot", "gone"), ("sandbox", "snapshots"), ("sandbox", "fork", "gone"),
+    ("sandbox", "start", "gone"), ("sandbox", "snapshot", "gone"), ("sandbox", "snapshots"),
+    ("sandbox", "fork", "gone"),
 ]  # fmt: skip
 NAMING = [
     (("sandbox", "exec", "gone", "true"), BESIDE_A_PROGRAM),

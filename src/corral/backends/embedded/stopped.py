@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from corral.backends.embedded import exchange, keepers
 from corral.backends.embedded.datafolder import open_data
-from corral.backends.embedded.powers import as_another, check_limits, delete_snapshot, forget_snapshot, make_from
+from corral.backends.embedded.powers import check_limits, delete_snapshot, forget_snapshot, make_from
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
@@ -26,7 +26,7 @@ from corral.engine.recipe import Layer, Recipe, Tree
 from corral.engine.state import lock, note_limits, read_state
 from corral.errors import SandboxGoneError, SandboxStoppedError
 from corral.results import SnapshotInfo
-from corral.spec import Resources, Spec, check_name
+from corral.spec import Resources, Spec, as_another, check_name
 
 _LOCK_SECONDS = 5.0
 _ATTEMPTS = 200
