@@ -30,7 +30,7 @@ try {
   process.exitCode = require("child_process").spawnSync(process.execPath, ["--check", file]).status;
 } finally { fs.rmSync(folder, { recursive: true }); }
 """
-"""Ends with 0 if the source is CommonJS, or a module that this version of Node.js takes for one under the name .js. What
+"""Ends with 0 if the source is CommonJS, or a module that this version of Node.js takes for one in a .js file. What
 awaits at the top level and uses names of CommonJS is neither."""
 
 
@@ -101,7 +101,7 @@ async def _choose_name(box: SandboxBase, source: bytes, file: Path, language: st
 
 
 async def _node_runs(box: SandboxBase, source: bytes, runtime: Runtime) -> bool:
-    """Whether Node.js runs the source in a .js file as we run the snippet. Newer versions tell modules by their text."""
+    """Whether Node.js runs a .js file of this source as we run the snippet; new versions tell modules by their text."""
     if runtime.in_place and b"await" not in source:
         return True  # plain CommonJS
     return (await box.exec(["node", "-e", _CHECK], stdin=source, timeout=_CHECK_SECONDS)).ok
