@@ -29,6 +29,8 @@ class Runtime:
     """The file must lie in the working folder, because imports are looked up from there; else in a private folder."""
     in_place: tuple[str, ...] = ()
     """The same for a file that is run from where it lies, with its own name; empty: as `argv`."""
+    own: tuple[str, ...] = ()
+    """Extensions with which it runs a file without a project as it runs the snippet."""
 
     @property
     def program(self) -> str:
@@ -240,8 +242,8 @@ _BUILT_IN = (
             Runtime("node", ("node", "-e", _NODE_BOOT, FILE), "js", in_place=("node", FILE)),
             Runtime("node:beside", ("node", "-e", _NODE_BOOT, FILE), "cjs", beside=True, in_place=("node", FILE)),
             Runtime("node:module", ("node", FILE), "mjs", beside=True),
-            Runtime("bun", ("bun", "run", FILE), "js", beside=True),
-            Runtime("deno", _DENO, "mjs", beside=True),
+            Runtime("bun", ("bun", "run", FILE), "js", beside=True, own=("js", "jsx")),
+            Runtime("deno", _DENO, "mjs", beside=True, own=("js", "jsx")),
             Runtime("deno:commonjs", _DENO, "cjs", beside=True),
         ),
         probe=_JAVASCRIPT_PROBE,
@@ -252,14 +254,14 @@ _BUILT_IN = (
         name="typescript",
         aliases=("ts", "tsx", "mts", "cts", "ts-node"),
         runtimes=(
-            Runtime("bun", ("bun", "run", FILE), "ts", beside=True),
-            Runtime("deno", _DENO, "mts", beside=True),
-            Runtime("deno:commonjs", _DENO, "cts", beside=True),
-            Runtime("node", ("node", FILE), "mts", beside=True),
-            Runtime("node:commonjs", ("node", FILE), "cts", beside=True),
-            Runtime("tsx", ("tsx", FILE), "mts", beside=True),
-            Runtime("tsx:commonjs", ("tsx", FILE), "cts", beside=True),
-            Runtime("ts-node", _TS_NODE, "ts", beside=True),
+            Runtime("bun", ("bun", "run", FILE), "ts", beside=True, own=("ts", "tsx", "mts", "cts")),
+            Runtime("deno", _DENO, "mts", beside=True, own=("ts", "tsx", "mts")),
+            Runtime("deno:commonjs", _DENO, "cts", beside=True, own=("cts",)),
+            Runtime("node", ("node", FILE), "mts", beside=True, own=("ts", "mts")),
+            Runtime("node:commonjs", ("node", FILE), "cts", beside=True, own=("ts", "cts")),
+            Runtime("tsx", ("tsx", FILE), "mts", beside=True, own=("mts",)),
+            Runtime("tsx:commonjs", ("tsx", FILE), "cts", beside=True, own=("ts", "tsx", "cts")),
+            Runtime("ts-node", _TS_NODE, "ts", beside=True, own=("ts", "tsx")),
         ),
         probe=_TYPESCRIPT_PROBE,
         hint="install Bun, Deno or Node.js 22.18 or newer inside",

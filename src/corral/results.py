@@ -282,6 +282,9 @@ def timestamp(seconds: float) -> str:
 
 OWNER_LABEL = "corral.owner"
 """The label by which a program that keeps sandboxes for others says that they are its own."""
+OWNER_ID_LABEL, OWNER_NAME_LABEL = "corral.sandbox", "corral.name"
+"""The id and the name by which that program and its clients know the sandbox."""
+OWNER_LABELS = (OWNER_LABEL, OWNER_ID_LABEL, OWNER_NAME_LABEL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
                 output_limit_bytes=output_limit_bytes,
             )  # fmt: skip
             return self._checked(plotted, "run_code") if check else plotted
-        runtime = await self._runtime(found, source)
+        runtime = await self.find_runtime(found, source)
         folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
         private = f"{self.temporary}/.corral-{secrets.token_hex(8)}"
         beside = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
@@ -467,7 +467,8 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         except (SandboxFileError, SandboxGoneError, SandboxClosedError):
             log.debug("a snippet's file could not be removed in sandbox %s", self._id)
 
-    async def _runtime(self, language: Language, source: bytes) -> Runtime:
+    async def find_runtime(self, language: Language, source: bytes) -> Runtime:
+        """What runs this source here. Raises: BackendUnavailableError."""
         probed: tuple[str, ...] | None = None
         if language.probe:
             if language.name not in self._runtimes:

@@ -6,12 +6,13 @@ import math
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from corral.errors import CorralError, SpecError
 from corral.image import Image
 from corral.requirement import check_packages
+from corral.results import OWNER_LABELS
 
 HOME = "/home/daytona"
 USER = "daytona"
@@ -253,6 +254,13 @@ class Spec:
             raise SpecError(
                 f"output_limit_bytes={self.output_limit_bytes!r} is not a limit", hint="give bytes, 1 or more"
             )
+
+
+def as_another(spec: Spec) -> Spec:
+    """The same wish for a second sandbox, a fork. Name and token are those of the first; and the fork belongs to the
+    caller, even if a server owns the first."""
+    labels = {name: value for name, value in spec.labels.items() if name not in OWNER_LABELS}
+    return replace(spec, name=None, client_token=None, labels=labels)
 
 
 def check_name(name: str | None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -272,7 +273,21 @@ def test_a_file_knows_its_place_in_the_folder_that_was_copied_in(corral: Corral,
 
 
 @pytest.mark.needs_node
-def test_a_javascript_file_that_says_its_kind_has_its_own_name(corral: Corral, folder: Path) -> None:
-    lone = folder / "lone.mjs"
-    lone.write_text("console.log(await import.meta.url)")
-    assert corral("run", str(lone)).stdout == "file:///home/daytona/lone.mjs\n"
+@pytest.mark.parametrize(
+    ("name", "source", "shown"),
+    [
+        ("lone.mjs", "console.log(await import.meta.url)", r"file:///home/daytona/lone\.mjs"),
+        # Node.js before 20.19 takes only .mjs for a module.
+        ("module.js", "import fs from 'fs'; console.log(import.meta.url)", r"file:///home/daytona/module\.m?js"),
+        ("plain.js", "console.log(__filename)", r"/home/daytona/plain\.js"),
+        ("waits.js", "const w = async () => { await null; console.log(__filename) }; w()", r"/home/daytona/waits\.js"),
+        ("plain.sh", "echo $0", r"/home/daytona/plain\.sh"),
+        # No version of Node.js runs it as it is: it is run as a snippet.
+        ("both.js", "await null; console.log(require('path').basename(__dirname))", r"daytona|\.corral-\w+"),
+    ],
+)
+def test_a_lone_file_has_its_own_name(corral: Corral, folder: Path, name: str, source: str, shown: str) -> None:
+    lone = folder / name
+    lone.write_text(source)
+    ended = corral("run", str(lone))
+    assert re.fullmatch(shown, ended.stdout.strip()), ended

@@ -11,9 +11,11 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from corral.backends.embedded import exchange
 from corral.backends.embedded.backend import EmbeddedBackend
 from corral.backends.embedded.keepers import sweep_now
 from corral.backends.embedded.sandbox import EmbeddedSandbox
@@ -204,6 +206,31 @@ async def test_what_a_running_sandbox_stands_on_goes_with_it(backend: EmbeddedBa
     await box.kill()
     sweep_now(backend.data_folder)
     assert list((backend.data_folder / "base").iterdir()) == []
+
+
+async def test_a_base_that_another_version_removes_is_made_again(
+    backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier Corral that starts at the same moment sweeps what is not its own; here it does so at the worst one."""
+    ask = exchange.ask
+    swept: list[str] = []
+
+    async def sweep_before(peer: Any, message: Any, *rest: Any) -> Any:
+        if ("recipe" in message or "lowers" in message) and swept.count(message["op"]) < 2:
+            swept.append(message["op"])
+            shutil.rmtree(backend.data_folder / "base")
+        return await ask(peer, message, *rest)
+
+    monkeypatch.setattr(exchange, "ask", sweep_before)
+    box = await backend.create(Spec())
+    assert (await box.exec("cat /etc/hostname")).stdout == "corral\n"
+    await box.detach()
+    await box.aclose()
+    await backend.stop(box.id)
+    again = await backend.start(box.id)
+    assert (await again.exec("cat /etc/hostname")).stdout == "corral\n"
+    assert swept == ["create", "create", "start", "start"]
+    await again.kill()
 
 
 @pytest.mark.needs_root

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daytona import AsyncDaytona, DaytonaConfig
+from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, DaytonaConfig
 
 from corral.backends import registry
 from corral.backends.embedded import EmbeddedBackend
@@ -40,10 +40,10 @@ class Place:
         return self.server.roster.find(box.id, organisation_id=None)
 
     @contextlib.asynccontextmanager
-    async def make_mine(self) -> AsyncIterator[EmbeddedSandbox]:
+    async def make_mine(self, name: str | None = None) -> AsyncIterator[EmbeddedSandbox]:
         """One that is not the server's."""
         backend = EmbeddedBackend(self.folder)
-        box = await backend.create(Spec())
+        box = await backend.create(Spec(name=name))
         await box.detach()
         yield box
         await box.kill()
@@ -152,3 +152,34 @@ async def test_at_a_terminal_ending_all_is_asked_for(place: Place, monkeypatch: 
     finally:
         os.close(controller)
         os.close(terminal)
+
+
+async def test_a_name_of_the_servers_is_explained(place: Place, corral: Callable[..., Any], tmp_path: Path) -> None:
+    """It is not taken for one of ours: a client of the server chose it, and could choose that of ours."""
+    theirs = await place.sdk.create(CreateSandboxFromSnapshotParams(name="web"))
+    row = place.server.roster.find(theirs.id, organisation_id=None)
+    listed = (await corral("list"))[1]
+    assert "server:team/web" in listed
+    assert "corral." not in listed
+    for wanted in ("web", theirs.id):
+        for words in (
+            ("exec", wanted, "true"), ("exec", "-d", wanted, "true"), ("cp", f"{wanted}:x", str(tmp_path)),
+            ("logs", wanted), ("stop", wanted), ("start", wanted), ("snapshot", wanted), ("fork", wanted),
+            ("rm", wanted),
+        ):  # fmt: skip
+            code, _, said = await corral(*words)
+            assert code == (125 if words[0] == "exec" else 1), words
+            assert f"{wanted!r} is a sandbox of `corral serve` (server:team)" in said, words
+            assert f"use its id here, {row.engine_id}, or --url" in said, words
+        assert (await asyncio.to_thread(main, ["shell", wanted, "-c", "true"])) == 125
+    assert (await corral("rm", "--force", "web"))[0] == 1
+    assert (await corral("exec", str(row.engine_id), "true"))[0] == 0
+    fork = (await corral("fork", str(row.engine_id)))[1].strip()
+    (forked,) = [info for info in json.loads((await corral("list", "--json"))[1]) if info["sandbox_id"] == fork]
+    assert (forked["owner"], forked["labels"]) == (None, {})  # the server knows nothing of it
+    assert (await corral("rm", fork))[0] == 0
+    async with place.make_mine(name="web") as mine:
+        assert (await corral("exec", "web", "true"))[0] == 0
+        assert (await corral("rm", "web"))[0] == 0
+        assert not await mine.is_alive()
+    assert (await place.sdk.get(theirs.id)).state == "started"

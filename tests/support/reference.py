@@ -3,18 +3,62 @@
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
-ROOMS = {"corral": "The front door", "corral.tools": "Tools for models", "corral.interpreter.events": "The interpreter"}
-HEAD = """# Reference
+WRITTEN = "Written by `tools/write-reference` from the docstrings; a test compares."
 
-Every public name, with what `help()` shows of it. Written by `tools/write-reference` from the docstrings; a test
-compares. `AsyncSandbox` gives sandboxes that have the methods of `Sandbox`, awaited, and `aclose` for `close`; their
-files, processes, sessions and terminals likewise. Errors are in [errors.md](errors.md), the tour in
-[guide.md](guide.md).
-"""
+
+@dataclass(frozen=True)
+class Page:
+    """One page of the reference."""
+
+    head: str
+    rooms: dict[str, str]
+
+
+PAGES = {
+    "reference.md": Page(
+        f"""# Reference
+
+Every public name, with what `help()` shows of it. {WRITTEN}
+`AsyncSandbox` gives sandboxes that have the methods of `Sandbox`, awaited, and `aclose` for `close`; their files,
+processes, sessions and terminals likewise. Errors are in [errors.md](errors.md), the tour in [guide.md](guide.md). The
+forge is in [reference-forge.md](reference-forge.md), the adapters for agent frameworks are in
+[reference-adapters.md](reference-adapters.md).
+""",
+        {
+            "corral": "The front door",
+            "corral.tools": "Tools for models",
+            "corral.interpreter.events": "The interpreter",
+        },
+    ),
+    "reference-forge.md": Page(
+        f"""# Reference: the forge
+
+Every public name of the forge, with what `help()` shows of it. {WRITTEN}
+The tour is in [forge.md](forge.md), judges are explained in [forge-judges.md](forge-judges.md).
+""",
+        {
+            "corral.forge": "Contests",
+            "corral.forge.judge": "Judges",
+            "corral.forge.recorded": "The interface of Dream Foundry",
+        },
+    ),
+    "reference-adapters.md": Page(
+        f"""# Reference: adapters
+
+Every public name of the adapters for agent frameworks, with what `help()` shows of it, but for names that are the
+framework's own. {WRITTEN}
+The tours are in [ag2.md](ag2.md) and [pydantic-ai.md](pydantic-ai.md).
+""",
+        {"corral.adapters.ag2": "AG2", "corral.adapters.pydantic_ai": "Pydantic AI"},
+    ),
+}
+ROOMS = [room for page in PAGES.values() for room in page.rooms]
 
 
 def list_public(room: str) -> list[tuple[str, Any]]:
@@ -24,7 +68,12 @@ def list_public(room: str) -> list[tuple[str, Any]]:
         name for name, value in vars(module).items() if getattr(value, "__module__", "") == room
     ]
     found = [(name, getattr(module, name)) for name in names if not name.startswith("_")]
-    return [(name, value) for name, value in found if not (isinstance(value, type) and issubclass(value, Exception))]
+    return [
+        (name, value)
+        for name, value in found
+        if not (isinstance(value, type) and issubclass(value, Exception))
+        and getattr(value, "__module__", room).startswith("corral")
+    ]
 
 
 def list_members(value: type) -> Iterator[tuple[str, Any]]:
@@ -87,10 +136,10 @@ def _show_type(annotation: Any) -> str:
     return re.sub(r"\b(?:corral|collections|typing)\.[\w.]*\.(?=\w)|\btyping\.", "", text)
 
 
-def write() -> str:
-    """The whole page."""
-    lines = [HEAD]
-    for room, title in ROOMS.items():
+def write(page: Page) -> str:
+    """A whole page."""
+    lines = [page.head]
+    for room, title in page.rooms.items():
         lines.append(f"## {title}: `{room}`\n")
         for name, value in sorted(list_public(room), key=lambda entry: entry[0].lower()):
             lines += _write_entry(name, value)
@@ -110,7 +159,8 @@ def _write_entry(name: str, value: Any) -> list[str]:
     for each, member in list_members(value):
         is_property = isinstance(member, property)
         lines.append(f"- `{each}{'' if is_property else show_signature(member)}`\n")
-        lines.append("\n".join(f"  {line}".rstrip() for line in _indent(get_text(member)).splitlines()) + "\n")
+        if text := get_text(member):
+            lines.append("\n".join(f"  {line}".rstrip() for line in _indent(text).splitlines()) + "\n")
     return lines
 
 
@@ -120,4 +170,5 @@ def _indent(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(write(), end="")
+    for file, page in PAGES.items():
+        Path(sys.argv[1], file).write_text(write(page), encoding="utf-8")

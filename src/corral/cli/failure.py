@@ -2,11 +2,11 @@
 
 | code | meaning |
 |---|---|
-| 1 | Corral could not do what was asked |
+| 1 | Corral could not do what was asked; or, of a question such as `doctor`, the answer is no |
 | 2 | the command line is wrong: a flag, a value, or what they ask for together |
 | 70 | a bug of ours |
 | 124 | the program was out of time (`run`, `exec`) |
-| 125 | the sandbox failed, not the program in it (`run`, `exec`, `shell`) |
+| 125 | Corral could not do what was asked, in a command that else ends as its program did (`run`, `exec`, `shell`) |
 | 130 | Ctrl-C |
 | 141 | whoever read our output has left |
 | 143 | SIGTERM (`forge run`) |
@@ -14,9 +14,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -34,6 +37,32 @@ class Failed(Exception):  # noqa: N818 - it is no error, it carries one
         super().__init__(str(error))
         self.error = error
         self.exit_code = exit_code
+
+
+class RunsProgram(click.Command):
+    """A command that ends with the exit code of a program, where 1 would look like the program's."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """See click. Options are read here, which may fail as well."""
+        with _failing_beside_a_program():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See click."""
+        with _failing_beside_a_program():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _failing_beside_a_program() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (CorralError, OSError) as error:
+        raise Failed(error, exit_code=SANDBOX) from error
 
 
 def report(error: BaseException) -> int:

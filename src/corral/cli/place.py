@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from corral.errors import SandboxFileError
-from corral.languages import choose_runtime, find_language
+from corral.languages import Runtime, find_language
 from corral.sandbox import SandboxBase
 
 _BY_EXTENSION = ("javascript", "typescript")
@@ -17,6 +17,21 @@ _BY_EXTENSION = ("javascript", "typescript")
 
 _SAY_THEIR_KIND = (".mjs", ".cjs")
 """Every version of every runtime takes these as what they say."""
+
+_CHECK_SECONDS = 30.0
+_CHECK = r"""
+const fs = require("fs"), os = require("os"), path = require("path"), vm = require("vm"), Module = require("module");
+const source = fs.readFileSync(0, "utf8").replace(/^\uFEFF/, "").replace(/^#!.*/, "");
+try { new vm.Script(Module.wrap(source)); process.exit(0); } catch {}
+if (/\brequire\s*[(.]|\bmodule\.exports\b|\bexports\.|\b__(?:dir|file)name\b/.test(source)) process.exit(1);
+const folder = fs.mkdtempSync(path.join(os.tmpdir(), ".corral-")), file = path.join(folder, "module.js");
+try {
+  fs.writeFileSync(file, source);
+  process.exitCode = require("child_process").spawnSync(process.execPath, ["--check", file]).status;
+} finally { fs.rmSync(folder, { recursive: true }); }
+"""
+"""Ends with 0 if the source is CommonJS, or a module that this version of Node.js takes for one in a .js file. What
+awaits at the top level and uses names of CommonJS is neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +62,11 @@ async def find_place(
         relative = _relative(file, folder)
         if relative is not None and await _holds(box, str(relative), source):
             return Place(_absolute(box, relative))
-    if not _stands_alone(file, language, source) or await box.files.exists(file.name):
+    name = await _choose_name(box, source, file, language)
+    if name is None or await box.files.exists(name):
         return Place()  # also where something else of that name was copied in: it is not overwritten
-    await box.files.write(file.name, source, mode=0o644)
-    return Place(_absolute(box, PurePosixPath(file.name)), ours=True)
+    await box.files.write(name, source, mode=0o644)
+    return Place(_absolute(box, PurePosixPath(name)), ours=True)
 
 
 def _relative(file: Path, folder: Path) -> PurePosixPath | None:
@@ -71,12 +87,24 @@ async def _holds(box: SandboxBase, path: str, source: bytes) -> bool:
         return False
 
 
-def _stands_alone(file: Path, language: str, source: bytes) -> bool:
-    """Whether a file that comes without its project is run as well under its own name as it is as a snippet."""
+async def _choose_name(box: SandboxBase, source: bytes, file: Path, language: str) -> str | None:
+    """Under which a file that comes without its project is run as it is as a snippet: its own, else one with another
+    extension. None: only as a snippet."""
     if language not in _BY_EXTENSION or file.suffix in _SAY_THEIR_KIND:
-        return True
-    runtime = choose_runtime(find_language(language), source, None)
-    return runtime is not None and runtime.name == "node" and b"await" not in source  # plain CommonJS
+        return file.name
+    runtime = await box.find_runtime(find_language(language), source)
+    if file.suffix.removeprefix(".") in runtime.own:
+        return file.name
+    if (runtime.program, language) == ("node", "javascript") and await _node_runs(box, source, runtime):
+        return file.name
+    return None if runtime.in_place else f"{file.stem}.{runtime.extension}"
+
+
+async def _node_runs(box: SandboxBase, source: bytes, runtime: Runtime) -> bool:
+    """Whether Node.js runs a .js file of this source as we run the snippet; new versions tell modules by their text."""
+    if runtime.in_place and b"await" not in source:
+        return True  # plain CommonJS
+    return (await box.exec(["node", "-e", _CHECK], stdin=source, timeout=_CHECK_SECONDS)).ok
 
 
 def _absolute(box: SandboxBase, relative: PurePosixPath) -> str:

@@ -11,6 +11,7 @@ import click
 from corral.cli.display import plain
 from corral.cli.failure import ERROR, say
 from corral.cli.run import note
+from corral.cli.whose import explain
 from corral.errors import CorralError, SandboxGoneError
 from corral.protocol import Backend
 from corral.results import SandboxInfo
@@ -65,8 +66,11 @@ async def _end(backend: Backend, wanted: Sequence[str], *, quiet: bool) -> int:
     outcomes = await asyncio.gather(*(backend.delete(each) for each in wanted), return_exceptions=True)
     failures = 0
     for each, outcome in zip(wanted, outcomes, strict=True):
-        if isinstance(outcome, SandboxGoneError) and quiet:
-            continue
+        if isinstance(outcome, SandboxGoneError):
+            better = await explain(backend, each, outcome)
+            if quiet and better is outcome:
+                continue
+            outcome = better  # noqa: PLW2901 - the same, said better
         if isinstance(outcome, CorralError):
             say(outcome.message, hint=outcome.hint)
             failures += 1

@@ -11,7 +11,6 @@ import click
 
 import corral
 from corral.cli import config, failure
-from corral.errors import CorralError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -51,10 +50,6 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             return failure.leave_quietly()
-        except CorralError as error:
-            # Where the exit code is the program's, a failure of ours must not look like one of its own.
-            code = failure.SANDBOX if ctx.invoked_subcommand in ("run", "shell") else failure.ERROR
-            raise failure.Failed(error, exit_code=code) from error
 
 
 @click.group(cls=LazyGroup, context_settings=CONTEXT)

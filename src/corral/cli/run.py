@@ -11,7 +11,7 @@ import click
 
 from corral.cli import options
 from corral.cli.display import plain, show_seconds, show_size
-from corral.cli.failure import SANDBOX
+from corral.cli.failure import RunsProgram
 from corral.cli.language import DEFAULT, explain_unknown, guess_language, guess_language_of_text
 from corral.cli.loop import run_async
 from corral.cli.place import find_place
@@ -43,7 +43,7 @@ class Job:
     output_limit_bytes: int
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command(cls=RunsProgram)
 @click.argument("words", nargs=-1, metavar="[FILE|-] [-- ARGS…]", shell_complete=options.complete_file)
 @click.option("--code", "-c", metavar="CODE", help="Run this text instead of a file.")
 @options.language_option
@@ -102,7 +102,7 @@ def run(
     from corral.door import make_spec  # late: the door loads what a mere `--help` does not need
 
     spec = make_spec(**options.read_wishes(given), keep_on_failure=keep_on_failure)
-    return run_async(_run(job, spec, backend), error_code=SANDBOX)
+    return run_async(_run(job, spec, backend))
 
 
 def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, tuple[str, ...]]:
@@ -118,12 +118,15 @@ def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, 
     name, args = words[0], words[1:]
     if name == "-":
         return read_all_input(), "-", args
-    path = Path(name)
-    if name and path.is_dir():
-        raise SpecError(f"{name!r} is a folder", hint="give a file, and the folder with --copy-in")
-    if not name or not path.exists():
-        raise SpecError(f"file not found: {name!r}", hint="use -c for a snippet, and `-` for a program from a pipe")
-    return path.read_bytes(), name, args
+    try:
+        return Path(name).read_bytes(), name, args
+    except OSError as error:
+        if name and isinstance(error, IsADirectoryError):
+            raise SpecError(f"{name!r} is a folder", hint="give a file, and the folder with --copy-in") from error
+        if not name or isinstance(error, FileNotFoundError):
+            hint = "use -c for a snippet, and `-` for a program from a pipe"
+            raise SpecError(f"file not found: {name!r}", hint=hint) from error
+        raise SpecError(f"can't read {name!r}: {error.strerror}", hint="give a file that you may read") from error
 
 
 def _guess_language(name: str, source: bytes) -> str:

@@ -11,14 +11,15 @@ import click
 
 from corral.cli import options
 from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table
-from corral.cli.failure import SANDBOX
+from corral.cli.failure import RunsProgram
 from corral.cli.loop import run_async
 from corral.cli.run import describe, explain, note, to_json
 from corral.cli.stdio import Outlet, read_input
+from corral.cli.whose import explaining, show_labels, show_owner
 from corral.errors import CapabilityError, SpecError
 from corral.powers import KeepsSandboxes
 from corral.protocol import Backend, Command
-from corral.results import OWNER_LABEL, SandboxInfo, SnapshotInfo, timestamp
+from corral.results import SandboxInfo, SnapshotInfo, timestamp
 
 if TYPE_CHECKING:
     from corral.sandbox import SandboxBase
@@ -98,8 +99,7 @@ def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
     else:
         rows = [
             [info.sandbox_id, plain(info.name or "-"), info.state, show_seconds(max(0.0, time.time() - info.created)),
-             show_seconds(info.deadline) if info.deadline is not None else "-", plain(info.owner or "-"),
-             plain(" ".join(f"{key}={value}" for key, value in info.labels.items() if key != OWNER_LABEL))]
+             show_seconds(info.deadline) if info.deadline is not None else "-", show_owner(info), show_labels(info)]
             for info in sorted(infos, key=lambda info: info.created)
         ]  # fmt: skip
         click.echo("\n".join(table(rows, headers=["ID", "NAME", "STATE", "AGE", "LEFT", "OWNER", "LABELS"])))
@@ -112,7 +112,7 @@ def describe_sandbox(info: SandboxInfo) -> dict[str, Any]:
     return {**asdict(info), "created": timestamp(info.created), "deadline": ends, "owner": info.owner}
 
 
-@sandbox.command("exec")
+@sandbox.command("exec", cls=RunsProgram)
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
 @click.argument("command", nargs=-1, required=True, metavar="-- CMD…")
 @click.option("--detach", "-d", is_flag=True, help="Let it run on; its output goes to `corral sandbox logs`.")
@@ -143,12 +143,12 @@ def exec_(
         raise SpecError("--detach goes without --interactive and --tty", hint="a program that runs on has no input")
     variables = options.read_environment(env, env_file)
     call = {"cwd": cwd, "env": variables, "user": user, "timeout": timeout}
-    if detach:
-        return run_async(_start(sandbox_id, wanted, backend, call, as_json=as_json), error_code=SANDBOX)
-    if tty:
-        return run_async(_lend(sandbox_id, wanted, backend, call), error_code=SANDBOX)
-    work = _exec(sandbox_id, wanted, backend, call, interactive=interactive, as_json=as_json)
-    return run_async(work, error_code=SANDBOX)
+    with explaining(backend, sandbox_id):
+        if detach:
+            return run_async(_start(sandbox_id, wanted, backend, call, as_json=as_json))
+        if tty:
+            return run_async(_lend(sandbox_id, wanted, backend, call))
+        return run_async(_exec(sandbox_id, wanted, backend, call, interactive=interactive, as_json=as_json))
 
 
 async def _exec(
@@ -233,7 +233,8 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
         finally:
             await box.aclose()
 
-    run_async(work())
+    with explaining(backend, sandbox_id):
+        run_async(work())
     return 0
 
 
@@ -250,7 +251,8 @@ def logs(
     """Show what a program started with `exec --detach` has printed; without NUMBER the latest one."""
     from corral.cli import logs as show
 
-    return show.show_logs(backend, sandbox_id, number, follow=follow, as_list=as_list, as_json=as_json)
+    with explaining(backend, sandbox_id):
+        return show.show_logs(backend, sandbox_id, number, follow=follow, as_list=as_list, as_json=as_json)
 
 
 @sandbox.command()
@@ -280,7 +282,8 @@ def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, b
 @options.backend_option
 def stop(sandbox_id: str, backend: str | Backend) -> int:
     """End the processes of a sandbox and keep its files, until `start` or `rm`."""
-    run_async(_keeper_of(backend, "stop").stop(sandbox_id))
+    with explaining(backend, sandbox_id):
+        run_async(_keeper_of(backend, "stop").stop(sandbox_id))
     click.echo(sandbox_id)
     return 0
 
@@ -296,7 +299,8 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
         await cast("SandboxBase", box).aclose()
         return box.id
 
-    click.echo(run_async(work()))
+    with explaining(backend, sandbox_id):
+        click.echo(run_async(work()))
     return 0
 
 
@@ -306,7 +310,8 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
 @options.backend_option
 def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     """Keep the files of this moment, and print the snapshot's id. `snapshots` lists them."""
-    click.echo(run_async(_keeper_of(backend, "snapshot").snapshot(sandbox_id, name)))
+    with explaining(backend, sandbox_id):
+        click.echo(run_async(_keeper_of(backend, "snapshot").snapshot(sandbox_id, name)))
     return 0
 
 
@@ -358,7 +363,8 @@ def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
         finally:
             await box.aclose()
 
-    click.echo(run_async(work()))
+    with explaining(backend, sandbox_id):
+        click.echo(run_async(work()))
     return 0
 
 

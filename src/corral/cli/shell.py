@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from corral.cli import options
-from corral.cli.failure import SANDBOX
+from corral.cli.failure import RunsProgram
 from corral.cli.loop import run_async
 from corral.cli.run import explain
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.terminal import is_terminal, lend
+from corral.cli.whose import explaining
 from corral.command import bash_text, with_bash
 from corral.errors import SpecError
 from corral.protocol import Backend
@@ -21,7 +22,7 @@ from corral.spec import Spec
 _PROMPT = r"\[\e[32m\]\u@\h\[\e[0m\]:\[\e[36m\]\w\[\e[0m\]\$ "
 
 
-@click.command()
+@click.command(cls=RunsProgram)
 @click.argument("sandbox_id", required=False, metavar="[ID]", shell_complete=options.complete_sandbox)
 @click.option("--command", "-c", metavar="TEXT", help="Run this text in bash instead (in sh, where there is no bash).")
 @click.option("--user", "-u", metavar="NAME", help="As this user: daytona, root, nobody or a number.")
@@ -40,9 +41,11 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
     from corral.door import make_spec
 
     wishes = options.read_wishes(given)
-    if sandbox_id is not None:
-        _refuse_wishes(click.get_current_context())
-    return run_async(_shell(sandbox_id, command, user, backend, make_spec(**wishes), wishes["env"]), error_code=SANDBOX)
+    if sandbox_id is None:
+        return run_async(_shell(None, command, user, backend, make_spec(**wishes), wishes["env"]))
+    _refuse_wishes(click.get_current_context())
+    with explaining(backend, sandbox_id):
+        return run_async(_shell(sandbox_id, command, user, backend, make_spec(**wishes), wishes["env"]))
 
 
 def _refuse_wishes(context: click.Context) -> None:

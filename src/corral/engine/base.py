@@ -24,6 +24,7 @@ _FORMAT = 6
 """Raise it when the made-up part changes, so that an older one is not used again."""
 
 _PREFIX = f"{_FORMAT}-"
+_ATTEMPTS = 10
 
 _FOLDERS = {
     "dev": 0o755,
@@ -122,7 +123,9 @@ def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
     )
     parent = make_part(data_folder, FOLDER)
     skeleton = parent / f"{_PREFIX}{hashlib.sha256(content.encode()).hexdigest()[:16]}"
-    if not skeleton.exists():
+    for _ in range(_ATTEMPTS):
+        if skeleton.exists():
+            break
         _make(skeleton, description, links, real, alternatives)
     trees = [Tree("/", (str(skeleton),), writable=True), Tree("/usr", ("/usr",), writable=description.owned)]
     trees += [Tree(f"/{name}", (f"/{name}",), writable=description.owned) for name in real]
@@ -190,9 +193,10 @@ def _make(
             for name in OWN_FOLDERS:
                 _give_away(unfinished / name)
         unfinished.rename(skeleton)
-    except OSError:
+    except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        if not skeleton.exists():  # somebody else may have been faster
+        # Another process may have been faster; and another version of Corral may remove it at once.
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) and not skeleton.exists():
             raise
 
 

@@ -62,7 +62,7 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """Its id."""
+        """The id of the run, which its folder is named after."""
         return str(self.definition["run"])
 
     @property

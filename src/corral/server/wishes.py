@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from corral.errors import SpecError
-from corral.results import OWNER_LABEL
+from corral.results import OWNER_ID_LABEL, OWNER_LABEL, OWNER_NAME_LABEL
 from corral.server.faults import Fault, bad_request, not_here
 from corral.server.settings import GIB, Defaults
 from corral.server.store.rows import Sandbox, Snapshot, new_id
@@ -20,7 +20,6 @@ LANGUAGE_LABEL = "code-toolbox-language"
 LANGUAGES = ("python", "javascript", "typescript")
 WORKDIR_LABEL = "corral.workdir"
 """The wire has no word for a folder that shall be there from the beginning, whoever owns those above it."""
-SANDBOX_LABEL = "corral.sandbox"
 """At the backend: the id under which clients know the sandbox."""
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}|[0-9]{1,5}")
 _FROM = re.compile(r"\s*FROM\s+(?:--platform=\S+\s+)?(\S+)\s*", re.IGNORECASE)
@@ -147,7 +146,8 @@ def _or(value: int | None, default: int) -> int:
 def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> Spec:
     """What the backend is asked for; `organisation` is the name under which others see whose it is. Raises: SpecError.
 
-    Clients' labels are kept by the server alone: what stands at the backend is the server's own word.
+    Clients' labels are kept by the server alone: what stands at the backend is the server's own word. The name is there
+    for `corral sandbox list`, as a label: nothing is found by it.
     """
     told = {
         "DAYTONA_SANDBOX_ID": row.id,
@@ -160,7 +160,7 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> 
     resources = Resources(cpus=row.cpu, memory_bytes=row.memory * GIB, disk_bytes=row.disk * GIB).as_usual()
     env = {**told, **row.env}
     workdir = row.labels.get(WORKDIR_LABEL, HOME)
-    labels = {OWNER_LABEL: f"server:{organisation}", SANDBOX_LABEL: row.id}
+    labels = {OWNER_LABEL: f"server:{organisation}", OWNER_ID_LABEL: row.id, OWNER_NAME_LABEL: row.name}
     if snapshot is None or snapshot.engine_id is None:
         return Spec(resources=resources, env=env, workdir=workdir, labels=labels)
     return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=snapshot.engine_id)

@@ -71,7 +71,7 @@ class CodeEnvironmentBase(CodeRunner):
         self._closed = False
 
     async def run(self, code: str, language: str, *, context: Any = None) -> Any:
-        """See `CodeRunner`. Raises: ClosedError, a RuntimeError, after `aclose`."""
+        """Run a snippet; the result as AG2 has it. Raises: ClosedError, a RuntimeError, after `aclose`."""
         if self._closed:
             raise ClosedError(f"{type(self).__name__} has been closed.")
         return await super().run(code, language, context=context)

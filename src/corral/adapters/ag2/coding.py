@@ -40,6 +40,10 @@ class BlockResult:
         return self.result is not None and self.result.timed_out
 
 
+_BLOCK = "A piece of code and the language it is written in."
+_RESULT = "How code ended, and what it printed."
+
+
 def _find_classes() -> tuple[type[Any], type[Any]]:
     with contextlib.suppress(ImportError):
         base = importlib.import_module("autogen.coding.base")
@@ -48,18 +52,23 @@ def _find_classes() -> tuple[type[Any], type[Any]]:
         pydantic = importlib.import_module("pydantic")
         block = pydantic.create_model("CodeBlock", __module__=__name__, code=(str, ...), language=(str, ...))
         result = pydantic.create_model("CodeResult", __module__=__name__, exit_code=(int, ...), output=(str, ...))
+        block.__doc__, result.__doc__ = _BLOCK, _RESULT
         return block, result
     return _PlainBlock, _PlainResult
 
 
 @dataclass
 class _PlainBlock:
+    __doc__ = _BLOCK
+
     code: str
     language: str
 
 
 @dataclass
 class _PlainResult:
+    __doc__ = _RESULT
+
     exit_code: int
     output: str
 

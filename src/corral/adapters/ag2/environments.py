@@ -191,7 +191,7 @@ class DaytonaEnvironment(EnvironmentBase):
 
     @contextlib.asynccontextmanager
     async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
-        """See `EnvironmentBase`. Raises: RuntimeError and KeyError as AG2's for variables without a value."""
+        """The sandbox itself. Raises: RuntimeError and KeyError as AG2's for variables without a value."""
         try:
             spec = self.environment.resolve(context)
         except VariableError as error:
@@ -247,7 +247,7 @@ class DockerEnvironment(EnvironmentBase):
 
     @contextlib.asynccontextmanager
     async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
-        """See `EnvironmentBase`. Raises: RuntimeError and KeyError as AG2's for variables without a value."""
+        """The sandbox itself. Raises: RuntimeError and KeyError as AG2's for variables without a value."""
         if isinstance(self._network, Variable) and context is not None:
             context = _Translated(context, str(self._network.name), _network)
         try:

@@ -192,7 +192,7 @@ class SandboxCodeExecutor(CodeExecutorBase):
             return name
 
     def execute_code_blocks(self, code_blocks: Sequence[Any]) -> SandboxCodeResult:
-        """See `CodeExecutorBase`. Raises: SandboxGoneError."""
+        """Run blocks in order until one fails; what they printed, together. Raises: SandboxGoneError."""
         if self._check_first:
             for block in code_blocks:
                 if self._normalise(block.language) not in self.SUPPORTED_LANGUAGES:

@@ -77,7 +77,7 @@ class DaytonaSandbox(OwnedSandbox):
         super().__init__(_OfParams(client, params, timeout=timeout, workdir=workdir))
 
     async def aclose(self) -> None:
-        """See `OwnedSandbox`."""
+        """End the sandbox, and close the client if it is still open. Idempotent."""
         try:
             await super().aclose()
         finally:

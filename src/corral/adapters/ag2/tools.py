@@ -44,11 +44,11 @@ class _Wrapped(_Tool):  # type: ignore[misc]  # known at run time alone
         self.name = name
 
     async def schemas(self, context: Any) -> Any:
-        """See AG2's `Tool`."""
+        """What a model is told of the tool, as AG2's `Tool` gives it."""
         return await self._tool.schemas(context)
 
     def register(self, stack: Any, context: Any, *, middleware: Iterable[Any] = ()) -> None:
-        """See AG2's `Tool`."""
+        """Called by AG2: put the tool where calls of the model find it."""
         self._tool.register(stack, context, middleware=middleware)
 
 

@@ -36,7 +36,7 @@ class ConsoleCapability(AbstractCapability[Any]):
     ask_fallback: AskFallback = "error"
 
     def get_toolset(self) -> AbstractToolset[Any]:
-        """See `AbstractCapability`."""
+        """The tools, as a toolset for an agent."""
         return CorralToolset(
             self.sandbox,
             include_execute=self.include_execute,
@@ -60,7 +60,7 @@ class CorralWorkspaces(AbstractCapability[Any]):
     lifetime_seconds: float | None = LIFETIME_SECONDS
 
     def get_workspace(self, ctx: RunContext[Any], *, ref: WorkspaceRef | None) -> WorkspaceBackend | None:
-        """See `AbstractCapability`. A ref of somebody else's is left to somebody else."""
+        """The workspace of a run. None for a ref of another capability or backend."""
         name = self.backend if isinstance(self.backend, str) else self.backend.name
         if ref is not None:
             try:

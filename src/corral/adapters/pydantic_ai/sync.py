@@ -16,6 +16,7 @@ from corral.adapters.pydantic_ai.results import (
     WriteResult,
 )
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
+from corral.docstrings import Documented
 from corral.door import Wishes
 from corral.portal import get_portal
 from corral.protocol import Backend
@@ -25,7 +26,7 @@ from corral.sync import Sandbox
 from corral.tools.background import READ_BYTES
 
 
-class CorralSandbox:
+class CorralSandbox(Documented, promises=AsyncCorralSandbox.__mro__):
     """The protocol for plain code; see `AsyncCorralSandbox`. The sandbox exists from the call on."""
 
     kind: ClassVar[type[AsyncCorralSandbox]] = AsyncCorralSandbox
@@ -101,7 +102,7 @@ class CorralSandbox:
         get_portal().run(self._inner.stop(purge))
 
     def close(self) -> None:
-        """See `AsyncCorralSandbox.aclose`."""
+        """End it if it is this process's own; let go of it if it was asked for by an id. Idempotent."""
         get_portal().run(self._inner.aclose())
 
     def is_alive(self) -> bool:

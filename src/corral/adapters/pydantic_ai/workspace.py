@@ -93,7 +93,7 @@ class CorralWorkspace:
             return await self._open()
 
     async def working_dir(self) -> str:
-        """See `WorkspaceBackend`."""
+        """Where commands run. Raises: WorkspaceUnavailableError."""
         with _unavailable():
             box = await self._open()
             path = await self._find_working_dir()
@@ -109,7 +109,8 @@ class CorralWorkspace:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> CommandResult:
-        """See `SupportsCommands`."""
+        """Run a command to its end, in the working directory. Raises: WorkspaceTimeoutError, WorkspaceOutputLimitError,
+        WorkspaceUnavailableError."""
         argv = _check_command(command, shell=shell)
         _check_timeout(timeout)
         kept = _Kept()
@@ -144,12 +145,12 @@ class CorralWorkspace:
         return CommandResult(exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr)
 
     async def read_bytes(self, path: str) -> bytes:
-        """See `SupportsFilesystem`."""
+        """A whole file. Raises: FileNotFoundError, IsADirectoryError and the like; WorkspaceUnavailableError."""
         with _unavailable():
             return await (await self._open()).files.read(_absolute(path))
 
     async def write_bytes(self, path: str, data: bytes) -> None:
-        """See `SupportsFilesystem`. Readers see the old content or the new, never a part."""
+        """Write a whole file, with the folders above it. Readers see the old content or the new, never a part."""
         with _unavailable():
             files = (await self._open()).files
             try:
@@ -159,13 +160,13 @@ class CorralWorkspace:
                 raise SandboxNotFolderError(f"a part of {path} is not a folder", path=path, op="write") from error
 
     async def stat(self, path: str) -> FileEntry:
-        """See `SupportsFilesystem`."""
+        """Size and kind of a file or folder; links are followed. Raises: FileNotFoundError."""
         with _unavailable():
             info = await (await self._open()).files.stat(_absolute(path))
         return _entry(path, info)
 
     async def list_dir(self, path: str) -> Sequence[FileEntry]:
-        """See `SupportsFilesystem`."""
+        """What is in a folder. Raises: FileNotFoundError, NotADirectoryError."""
         with _unavailable():
             files = (await self._open()).files
             found = await files.list(_absolute(path))
@@ -175,7 +176,7 @@ class CorralWorkspace:
             ]
 
     async def make_dir(self, path: str) -> None:
-        """See `SupportsFilesystem`."""
+        """Make a folder, with those above it. Raises: FileExistsError for a file of that name, NotADirectoryError."""
         with _unavailable():
             files = (await self._open()).files
             try:
@@ -192,7 +193,8 @@ class CorralWorkspace:
                 raise SandboxNotFolderError(f"a part of {path} is not a folder", path=path, op="mkdir") from error
 
     async def remove(self, path: str) -> None:
-        """See `SupportsFilesystem`."""
+        """Remove a file, or a folder with all that is in it. Raises: FileNotFoundError, and ValueError for the working
+        directory."""
         with _unavailable():
             files = (await self._open()).files
             target = _absolute(path)
@@ -204,12 +206,12 @@ class CorralWorkspace:
             await files.remove(real, recursive=True)
 
     async def exists(self, path: str) -> bool:
-        """See `SupportsFilesystem`."""
+        """Whether a path leads to something."""
         with _unavailable():
             return await (await self._open()).files.exists(_absolute(path))
 
     async def realpath(self, path: str) -> str:
-        """See `SupportsRealpath`."""
+        """The path with every link followed."""
         with _unavailable():
             return await real_path((await self._open()).files, _absolute(path), workdir="/")
 

@@ -26,7 +26,7 @@ from corral.errors import (
     SpecError,
 )
 from corral.results import SandboxState, SnapshotInfo
-from corral.spec import Resources, Spec, check_name
+from corral.spec import Resources, Spec, as_another, check_name
 
 if TYPE_CHECKING:
     from corral.backends.daytona.sandbox import DaytonaSandbox
@@ -219,7 +219,7 @@ class BackendPowers:
             finally:
                 with contextlib.suppress(SnapshotNotFoundError):
                     await asyncio.shield(asyncio.ensure_future(self.delete_snapshot(snapshot_id)))
-        another = replace(source, name=None, client_token=None, snapshot=None)
+        another = replace(as_another(source), snapshot=None)
 
         async def fork(making: Making) -> Any:
             sdk = await self._client.sdk()

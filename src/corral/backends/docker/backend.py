@@ -38,7 +38,7 @@ from corral.backends.docker.settings import Isolation, make_settings
 from corral.backends.docker.tars import make_entry, make_tar
 from corral.errors import BackendUnavailableError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo, SnapshotInfo
-from corral.spec import Spec, check_name
+from corral.spec import Spec, as_another, check_name
 from corral.tokens import TokenBook
 
 _IDENTIFY = "id -u; id -g; id -un 2>/dev/null || id -u"
@@ -352,7 +352,7 @@ class DockerBackend:
             assert isinstance(sandbox, DockerSandbox)
             return sandbox
         known = await self._links.get().io.run(self._keeping.read_stopped(info.sandbox_id))
-        wish = spec or replace(known, name=None, client_token=None)
+        wish = spec or as_another(known)
         return await self._make(wish, image=f"{STOPPED}:{info.sandbox_id}")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:

@@ -33,7 +33,7 @@ from corral.sandbox import SandboxBase
 from corral.shellfiles.files import ShellFiles
 from corral.shellfiles.processes import ProcessShell
 from corral.shellfiles.resident import ResidentShell
-from corral.spec import Lifetime, Resources, Spec, check_name
+from corral.spec import Lifetime, Resources, Spec, as_another, check_name
 
 NAME = "docker"
 _END_SECONDS = 6.0
@@ -415,7 +415,7 @@ class DockerSandbox(SandboxBase):
     async def fork(self, spec: Spec | None = None) -> SandboxBase:
         """See `CanFork`."""
         self._check()
-        return await self._keeping.fork(self.container, spec or replace(self._spec, name=None, client_token=None))
+        return await self._keeping.fork(self.container, spec or as_another(self._spec))
 
     async def stop(self) -> None:
         """See `CanStop`."""

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import dataclasses
 import os
+import socket
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,13 +18,13 @@ from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.programs import find_programs
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
 from corral.backends.embedded.seam import mapped
-from corral.backends.embedded.stopped import BackendPowers
+from corral.backends.embedded.stopped import GROUND_ATTEMPTS, BackendPowers
 from corral.backends.embedded.typescript import setup as typescript
 from corral.engine import wire
 from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, is_there
 from corral.engine.client import LauncherClient, check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
-from corral.errors import CapabilityError, SandboxStoppedError
+from corral.errors import BackendUnavailableError, CapabilityError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import Resources, Spec
 from corral.tokens import TokenBook
@@ -65,22 +66,19 @@ class EmbeddedBackend(BackendPowers):
 
     async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> EmbeddedSandbox:
         await self.refuse_unkept(spec.resources, op="create")
-        ground = await self.prepare_ground(spec)
-        sandbox_id = str(uuid.uuid4())
-        recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
-        ours, theirs = wire.make_pair()
-        try:
-            with mapped(op="create"):
-                if not self._launcher.started:
-                    await asyncio.to_thread(self._launcher.start)
-                request = {"op": "create", "recipe": recipe.to_json()}
-                # If this is cancelled, `ours` is closed below: init sees its owner gone and the launcher clears up.
-                check(await exchange.answer(await exchange.ask(self._launcher.peer, request, (theirs.fileno(),))))
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+        for patience in reversed(range(GROUND_ATTEMPTS)):
+            ground = await self.prepare_ground(spec)
+            sandbox_id = str(uuid.uuid4())
+            recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
+            try:
+                ours = await self._launch(recipe)
+            except BackendUnavailableError:
+                if not patience or self.stands(ground.trees):
+                    raise
+                continue
+            if not patience or self.stands(ground.trees):
+                break
+            ours.close()  # init ends: what it stands on is being deleted
         sandbox = EmbeddedSandbox(
             sandbox_id=sandbox_id,
             spec=spec,
@@ -95,6 +93,29 @@ class EmbeddedBackend(BackendPowers):
         sandbox.arm_deadline()
         sandbox.tell("created")
         return sandbox
+
+    async def _launch(self, recipe: Recipe) -> socket.socket:
+        """Its control socket. Raises: as `create`."""
+        ours, theirs = wire.make_pair()
+        try:
+            with mapped(op="create"):
+                if not self._launcher.started:
+                    await asyncio.to_thread(self._launcher.start)
+                request = {"op": "create", "recipe": recipe.to_json()}
+                # If this is cancelled, `ours` is closed below: init sees its owner gone and the launcher clears up.
+                check(await exchange.answer(await exchange.ask(self._launcher.peer, request, (theirs.fileno(),))))
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
+
+    def stands(self, trees: Sequence[Tree]) -> bool:
+        """Whether all that a sandbox stands on is there. Another version of Corral that starts on the same data folder
+        takes our base for an old one, and removes it unless a sandbox that runs is on it."""
+        mine = f"{self.data_folder}/"
+        return all(is_there(lower) for tree in trees for lower in tree.lowers if lower.startswith(mine))
 
     async def connect(self, sandbox_id: str) -> EmbeddedSandbox:
         """See `Backend`."""
@@ -213,7 +234,7 @@ class EmbeddedBackend(BackendPowers):
         Which trees there are does not change, since what it wrote lies by their numbers. Raises: as `create`.
         """
         mine = f"{self.data_folder}/"
-        if all(is_there(lower) for tree in trees for lower in tree.lowers if lower.startswith(mine)):
+        if self.stands(trees):
             return {}
         tools, extra = await self._find_tools(spec)
         shown = {tool.target: tool for tool in (*tools.description.tools, *extra)}

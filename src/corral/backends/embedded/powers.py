@@ -20,7 +20,7 @@ from corral.engine.state import DataFolder, read_state
 from corral.errors import SandboxStoppedError
 from corral.powers import POWERS
 from corral.results import SandboxState
-from corral.spec import Resources, Spec, check_name
+from corral.spec import Resources, Spec, as_another, check_name
 
 if TYPE_CHECKING:
     from corral.backends.embedded.sandbox import EmbeddedSandbox
@@ -129,11 +129,6 @@ def check_limits(resources: Resources, given: Mapping[str, float | None]) -> tup
     wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     changed = dataclasses.replace(resources, **wanted)
     return changed, {name: getattr(changed, name) for name in wanted}
-
-
-def as_another(spec: Spec) -> Spec:
-    """The same wish for a second sandbox: two can't have one name."""
-    return dataclasses.replace(spec, name=None, client_token=None)
 
 
 async def make_from(

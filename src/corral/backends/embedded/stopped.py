@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from corral.backends.embedded import exchange, keepers
 from corral.backends.embedded.datafolder import open_data
-from corral.backends.embedded.powers import as_another, check_limits, delete_snapshot, forget_snapshot, make_from
+from corral.backends.embedded.powers import check_limits, delete_snapshot, forget_snapshot, make_from
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
@@ -24,12 +25,14 @@ from corral.engine.errors import GoneError, RefusedError
 from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import Layer, Recipe, Tree
 from corral.engine.state import lock, note_limits, read_state
-from corral.errors import SandboxGoneError, SandboxStoppedError
+from corral.errors import BackendUnavailableError, SandboxGoneError, SandboxStoppedError
 from corral.results import SnapshotInfo
-from corral.spec import Resources, Spec, check_name
+from corral.spec import Resources, Spec, as_another, check_name
 
 _LOCK_SECONDS = 5.0
 _ATTEMPTS = 200
+GROUND_ATTEMPTS = 5
+"""How often a sandbox is begun anew because another version of Corral has removed what it stands on."""
 
 T = TypeVar("T")
 
@@ -57,8 +60,19 @@ class BackendPowers:
         return await self.connect(found.sandbox_id)
 
     async def _start(self, found: keepers.Found) -> None:
-        recipe = Recipe.from_json(found.state["recipe"])
-        lowers = await self.renew_ground(keepers.spec_from(found.state["info"]), recipe.trees)
+        trees = Recipe.from_json(found.state["recipe"]).trees
+        for patience in reversed(range(GROUND_ATTEMPTS)):
+            lowers = await self.renew_ground(keepers.spec_from(found.state["info"]), trees)
+            try:
+                await self._launch_again(found, lowers)
+            except BackendUnavailableError:
+                used = [dataclasses.replace(tree, lowers=lowers.get(tree.target, tree.lowers)) for tree in trees]
+                if not patience or self.stands(used):
+                    raise
+            else:
+                return
+
+    async def _launch_again(self, found: keepers.Found, lowers: dict[str, tuple[str, ...]]) -> None:
         ours, theirs = wire.make_pair()
         try:
             with mapped(sandbox_id=found.sandbox_id, op="start"):
@@ -239,6 +253,7 @@ class BackendPowers:
         async def create(self, spec: Spec) -> EmbeddedSandbox: ...
         async def connect(self, sandbox_id: str) -> EmbeddedSandbox: ...
         async def refuse_unkept(self, resources: Resources, *, op: str) -> None: ...
+        def stands(self, trees: Sequence[Tree]) -> bool: ...
         async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]: ...
 
 

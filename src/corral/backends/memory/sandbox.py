@@ -178,7 +178,8 @@ class MemorySandbox(SandboxBase):
             if wanted:
                 raise CapabilityError(f"the memory backend has no {power}", sandbox_id=self._id, op="exec")
 
-    async def _runtime(self, language: Language, source: bytes) -> Runtime:
+    async def find_runtime(self, language: Language, source: bytes) -> Runtime:
+        """Always the fake one. Raises: BackendUnavailableError for a language that the backend has no reply for."""
         self._check()
         text = language.strip(source) if language.strip else source
         self._world.check_language(language.name, text, self._id)

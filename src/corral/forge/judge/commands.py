@@ -209,7 +209,7 @@ class CommandScore(RoundScore):
         return Points(0.0, {"note": failure})
 
     def describe(self) -> dict[str, Any]:
-        """See `Score`."""
+        """For `run.json`: kind and parameters."""
         return {
             "kind": "command", **self._run.describe(), "sealed": self.sealed, "on_failure": self.on_failure,
             "over": self.over,

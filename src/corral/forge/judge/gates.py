@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from corral.docstrings import Documented
 from corral.errors import JudgeError, SpecError
 from corral.forge.judge.crowd import call, check_callable
-from corral.forge.judge.model import Bench, Entry, GateVerdict
+from corral.forge.judge.model import Bench, Entry, Gate, GateVerdict
 from corral.forge.judge.work import Work, describe_function, list_work
 from corral.spec import parse_size
 
@@ -18,7 +19,7 @@ Rounds = Literal["all", "most", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateBase(ABC):
+class GateBase(Documented, ABC, promises=(Gate,)):
     """What gates have in common: they look round by round."""
 
     rounds: Rounds = "all"

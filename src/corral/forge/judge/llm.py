@@ -119,7 +119,7 @@ class LLMScore(RoundScore):
         return await self._model.answer(make, has_points, candidate=work.candidate)
 
     def describe(self) -> dict[str, Any]:
-        """See `Score`."""
+        """For `run.json`: kind and parameters."""
         return {
             "kind": "llm", **describe_function(self.ask), "criteria": self.criteria, "times": self.times,
             "max_characters": self.max_characters, "over": self.over,

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from corral.docstrings import Documented
 from corral.errors import SpecError
-from corral.forge.judge.model import Bench, Entry, Points
+from corral.forge.judge.model import Bench, Entry, Points, Score
 from corral.forge.statistics import find_median
 from corral.spec import parse_size
 
@@ -20,7 +21,7 @@ def measure(entry: Entry, what: Literal["seconds", "cpu_seconds", "peak_memory_b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Success:
+class Success(Documented, promises=(Score,)):
     """100 × the part of its rounds that ended with exit code 0 and an artifact."""
 
     weight: float = 1.0
@@ -41,7 +42,7 @@ class Success:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class Speed(Documented, promises=(Score,)):
     """Without a limit 100 × fastest ÷ own, with one 100 × (1 − own ÷ limit), and never below 0.
 
     `own` is the median over the rounds that succeeded, of the run alone: the making of the sandbox and the way of the
@@ -66,7 +67,7 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Documented, promises=(Score,)):
     """As `Speed`, of the most memory that was in use at a time, as the kernel counted it."""
 
     limit: int | str | None = None

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from corral.docstrings import Documented
 from corral.errors import JudgeError, SpecError
 from corral.forge.judge.crowd import call, check_callable, check_count, do_all
 from corral.forge.judge.llm import CRITERIA, Ask, LLMComparison
-from corral.forge.judge.model import Bench, Entry, Points
+from corral.forge.judge.model import Bench, Entry, Points, Score
 from corral.forge.judge.work import Work, describe_function, is_number, list_work
 from corral.forge.statistics import find_strengths
 
@@ -20,7 +21,7 @@ _WORDS = {"first": 1.0, "second": -1.0, "tie": 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairwise:
+class Pairwise(Documented, promises=(Score,)):
     """Everyone is compared with everyone, in both orders: with many judges, whoever is shown first has an advantage.
 
     `compare` gets two `Work` and says `"first"`, `"second"` or `"tie"`, or a number of −1 (the second is far better) to

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from corral.docstrings import Documented
 from corral.errors import JudgeError
 from corral.forge.judge.crowd import call, check_callable, check_count, do_all
-from corral.forge.judge.model import Bench, Entry, Points
+from corral.forge.judge.model import Bench, Entry, Points, Score
 from corral.forge.judge.work import Work, describe_function, is_number, list_work, make_plain
 from corral.forge.statistics import Over, check_over, join_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundScore(ABC):
+class RoundScore(Documented, ABC, promises=(Score,)):
     """What such scores have in common. A round without an artifact has no points, and nobody is asked."""
 
     weight: float = 1.0
@@ -90,7 +91,7 @@ class PythonScore(RoundScore):
         return read_answer(said, candidate=work.candidate)
 
     def describe(self) -> dict[str, Any]:
-        """See `Score`."""
+        """For `run.json`: kind and parameters."""
         return {"kind": "python", **describe_function(self.function), "over": self.over}
 
 

@@ -1,0 +1,63 @@
+"""Names that `corral serve` gave its sandboxes, where its data folder is ours too: what to say of them.
+
+They are shown, and never taken in the place of ours. The server's clients choose them, so one of them could choose the
+name of a sandbox of ours and get what was meant for that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from corral.backends.registry import get_backend
+from corral.cli.display import plain
+from corral.cli.loop import run_async
+from corral.errors import CorralError, SandboxGoneError
+from corral.protocol import Backend
+from corral.results import OWNER_ID_LABEL, OWNER_LABELS, OWNER_NAME_LABEL, SandboxInfo
+
+
+def show_owner(info: SandboxInfo) -> str:
+    """For a list: `server:default/web` is the sandbox that clients of the server know as `web`."""
+    if info.owner is None:
+        return "-"
+    name = info.labels.get(OWNER_NAME_LABEL) or info.labels.get(OWNER_ID_LABEL)
+    return plain(f"{info.owner}/{name}" if name else info.owner)
+
+
+def show_labels(info: SandboxInfo) -> str:
+    """For a list: those that users gave."""
+    return plain(" ".join(f"{key}={value}" for key, value in info.labels.items() if key not in OWNER_LABELS))
+
+
+@contextlib.contextmanager
+def explaining(backend: str | Backend, wanted: str) -> Iterator[None]:
+    """If there is no sandbox `wanted`, the error says whether the server has one of that name or id."""
+    try:
+        yield
+    except SandboxGoneError as error:
+        better = run_async(explain(get_backend(backend), wanted, error))
+        if better is error:
+            raise
+        raise better from error
+
+
+async def explain(backend: Backend, wanted: str, error: SandboxGoneError) -> SandboxGoneError:
+    """The error that says what to do; `error` itself, if the server has no such sandbox."""
+    if error.sandbox_id is not None or backend.name == "daytona":
+        return error  # one that was there; or the server itself was asked
+    try:
+        infos = await backend.list()
+    except (CorralError, OSError):
+        return error
+    found = [info for info in infos if wanted in map(info.labels.get, (OWNER_ID_LABEL, OWNER_NAME_LABEL))]
+    found = [info for info in found if info.owner is not None]
+    if not found:
+        return error
+    owners = ", ".join(sorted({plain(str(info.owner)) for info in found}))
+    ids = " or ".join(sorted(info.sandbox_id for info in found))
+    return SandboxGoneError(
+        f"{wanted!r} is a sandbox of `corral serve` ({owners})",
+        op=error.op,
+        hint=f"use its id here, {ids}, or --url with the server's address and a key",
+    )
