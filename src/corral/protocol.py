@@ -108,8 +108,8 @@ class AsyncFiles(Protocol):
     `SandboxFileError` for what no class of its own exists.
 
     A `FollowedPath` is one that rules were asked about: no link is followed on its way, and `SandboxLinkError` says
-    that one has been put there since. `move`, `remove`, `mkdir`, `symlink`, `chmod`, `replace`, `watch`, `pack` and `unpack`
-    take it as any other path."""
+    that one has been put there since. `move`, `remove`, `mkdir`, `symlink`, `chmod`, `replace`, `watch`, `pack` and
+    `unpack` take it as any other path."""
 
     async def read(self, path: PathLike, *, max_bytes: int = ...) -> bytes:
         """The whole content.

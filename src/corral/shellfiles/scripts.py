@@ -5,8 +5,8 @@ may hold anything else. A refusal of ours is one word on standard error, `corral
 own refusals are recognised by their text (`faults.py`).
 
 A path that rules were asked about must not lead elsewhere by a link that was put in it since. A shell can't open
-without following links, but it can look afterwards: what is open, and the folder that a process is in, do not change any more,
-and the kernel says in /proc where they are.
+without following links, but it can look afterwards: what is open, and the folder that a process is in, do not change
+any more, and the kernel says in /proc where they are.
 """
 
 from __future__ import annotations
