@@ -33,6 +33,7 @@ CorralError
 │   ├── SandboxIsFolderError (IsADirectoryError)
 │   ├── SandboxNotFolderError (NotADirectoryError)
 │   ├── SandboxFileKindError                  a FIFO, device or the like where a regular file is needed
+│   ├── SandboxLinkError                      a link has taken the place of a part of the path since rules were asked
 │   ├── SandboxFileTooLargeError              over the limit of the call
 │   ├── SandboxFileInterruptedError           a program inside has ended the file agent; it may or may not be done
 │   ├── SandboxNoSpaceError                   the sandbox's disk or inodes are used up
@@ -325,6 +326,12 @@ class SandboxFileKindError(SandboxFileError):
     code = "file_kind"
 
 
+class SandboxLinkError(SandboxFileError):
+    """A part of the path has become a link since rules were asked about it, so it may lead past them."""
+
+    code = "file_link"
+
+
 class SandboxFileTooLargeError(SandboxFileError):
     """More bytes than the call may return."""
 
@@ -423,6 +430,18 @@ FILE_ERRORS_BY_ERRNO: dict[int, type[SandboxFileError]] = {
     errno.EINVAL: SandboxFileKindError,
 }
 """The one table from a kernel's word to a class of ours."""
+
+
+def became_a_link(path: str, *, sandbox_id: str | None, op: str) -> SandboxLinkError:
+    """What is told of a path without links that has one by now."""
+    shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
+    return SandboxLinkError(
+        f"{shown}: a part of this path has become a link since the rules were asked about it",
+        path=path,
+        sandbox_id=sandbox_id,
+        op=op,
+        hint="look where it leads now, and ask again",
+    )
 
 
 def all_error_classes() -> list[type[CorralError]]:

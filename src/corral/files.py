@@ -114,7 +114,7 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        """Replace in all text files below a path, each atomically. Raises: as `grep`."""
+        """Replace in all text files below a path, each atomically. Raises: SandboxFileError, for `path` as well."""
 
     @abstractmethod
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:

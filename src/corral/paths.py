@@ -32,7 +32,7 @@ class SandboxPath(str):
 class FollowedPath(SandboxPath):
     """A path whose links were all followed already, before rules were asked about it.
 
-    Who works with it on the embedded engine follows none: one that was put there since does not lead past the rules.
+    Who works with it follows none: one that was put there since does not lead past the rules (`SandboxLinkError`).
     """
 
     __slots__ = ()

@@ -105,7 +105,11 @@ class Process(Protocol):
 class AsyncFiles(Protocol):
     """The files of a sandbox. Every method raises `SandboxGoneError`, `SandboxClosedError` and, beyond what is named,
     `SandboxPermissionError` where the user inside may not, `SandboxNoSpaceError` where the disk is full, and
-    `SandboxFileError` for what no class of its own exists."""
+    `SandboxFileError` for what no class of its own exists.
+
+    A `FollowedPath` is one that rules were asked about: no link is followed on its way, and `SandboxLinkError` says
+    that one has been put there since. `move`, `remove`, `mkdir`, `symlink`, `chmod`, `replace`, `watch`, `pack` and
+    `unpack` take it as any other path."""
 
     async def read(self, path: PathLike, *, max_bytes: int = ...) -> bytes:
         """The whole content.
@@ -113,6 +117,7 @@ class AsyncFiles(Protocol):
         Raises:
             SandboxFileNotFoundError, SandboxIsFolderError
             SandboxFileKindError: a FIFO, device, socket, or a file of /proc.
+            SandboxLinkError: a part of a `FollowedPath` has become a link.
             SandboxFileTooLargeError: more than `max_bytes`, also if it grows while being read.
         """
 
@@ -143,6 +148,7 @@ class AsyncFiles(Protocol):
             SandboxFileExistsError: `exclusive` and it exists.
             SandboxFileNotFoundError: `parents=False` and the folder is missing.
             SandboxNotFolderError: a file is in the place of one of its folders.
+            SandboxLinkError: a part of a `FollowedPath` has become a link.
         """
 
     async def edit(
@@ -160,19 +166,25 @@ class AsyncFiles(Protocol):
             SandboxFileNotFoundError
             EditError: `old` is empty, not there, or there more than once without `replace_all`.
             EditConflictError: the content is not `expected_sha256`, or changes all the time.
+            SandboxLinkError: a part of a `FollowedPath` has become a link.
         """
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """About one file. Raises: SandboxFileNotFoundError."""
+        """About one file. Raises: SandboxFileNotFoundError, SandboxLinkError."""
 
     async def exists(self, path: PathLike) -> bool:
         """Whether something is there; a link that leads nowhere is not."""
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        """A folder's entries, sorted by name. Raises: SandboxFileNotFoundError, SandboxNotFolderError."""
+        """A folder's entries, sorted by name.
+
+        Raises:
+            SandboxFileNotFoundError, SandboxNotFolderError
+            SandboxLinkError: a part of a `FollowedPath` has become a link.
+        """
 
     async def glob(self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = ...) -> GlobResult:
-        """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError for `path`."""
+        """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError and SandboxLinkError, for `path`."""
 
     async def grep(
         self,
@@ -192,7 +204,7 @@ class AsyncFiles(Protocol):
 
         Raises:
             SandboxFileError: not a regular expression.
-            SandboxFileNotFoundError: for `path`.
+            SandboxFileNotFoundError, SandboxLinkError: for `path`.
         """
 
     async def replace(
@@ -206,7 +218,12 @@ class AsyncFiles(Protocol):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        """Replace in all text files below a path, each atomically. Raises: as `grep`."""
+        """Replace in all text files below a path, each atomically.
+
+        Raises:
+            SandboxFileError: not a regular expression.
+            SandboxFileNotFoundError: for `path`.
+        """
 
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
         """Rename. Raises: SandboxFileNotFoundError, SandboxFileExistsError."""

@@ -15,6 +15,7 @@ from typing import IO, Self
 
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
 from corral.gitsettings import Parts, Verdict, find_git_folder, find_left_out, is_safe_index, is_sample, judge
+from corral.nolinks import open_file, open_folder
 from corral.tars.reading import BrokenArchiveError, Member, MemberReader
 from corral.tars.writing import pack_tree
 
@@ -204,11 +205,11 @@ class Landing:
         if is_folder:
             self._modes.append((parts, member.mode & 0o777))
             if verdict == "take":
-                os.close(_open_folder(self.target, parts, make=True))
+                os.close(open_folder(self.target, parts, make=True))
             else:
                 self._held[parts] = (verdict, "")
         elif verdict == "take":
-            parent = _open_folder(self.target, parts[:-1], make=True)
+            parent = open_folder(self.target, parts[:-1], make=True)
             try:
                 self._lay_down(reader, member, parts, parts[-1], parent)
             finally:
@@ -241,7 +242,7 @@ class Landing:
         if waits and self._waiting is not None:
             folder, source = os.open(self._waiting, os.O_RDONLY | os.O_DIRECTORY), waits
         else:
-            folder, source = _open_folder(self.target, parts[:-1]), parts[-1]
+            folder, source = open_folder(self.target, parts[:-1]), parts[-1]
         try:
             if stat.S_ISLNK(os.lstat(source, dir_fd=folder).st_mode):
                 _lay_link(os.readlink(source, dir_fd=folder), own, name, parent)
@@ -267,7 +268,7 @@ class Landing:
                     self._place(self._aside, path, name)
         for parts, mode in reversed(self._modes):  # last: a read-only folder must be filled first
             if parts not in left:
-                folder = _open_folder(self.target, parts)
+                folder = open_file(self.target, parts, os.O_RDONLY | os.O_DIRECTORY)
                 try:
                     os.fchmod(folder, mode)
                 finally:
@@ -283,13 +284,13 @@ class Landing:
     def _place(self, target: Path, path: Parts, name: str) -> None:
         target.mkdir(parents=True, exist_ok=True)
         if not name:
-            os.close(_open_folder(target, path, make=True))
+            os.close(open_folder(target, path, make=True))
             return
         assert self._waiting is not None
         waiting = self._waiting / name
         if not waiting.is_symlink() and not waiting.exists():
             return  # a link that led out
-        parent = _open_folder(target, path[:-1], make=True)
+        parent = open_folder(target, path[:-1], make=True)
         try:
             os.rename(waiting, path[-1], dst_dir_fd=parent)
         finally:
@@ -297,7 +298,7 @@ class Landing:
 
     def _exists(self, path: Parts) -> bool:
         try:
-            parent = _open_folder(self.target, path[:-1])
+            parent = open_folder(self.target, path[:-1])
         except OSError:
             return False
         try:
@@ -315,23 +316,6 @@ class Landing:
         if theirs.is_symlink() or not theirs.exists():
             return theirs.is_symlink()
         return mine.is_symlink() or not mine.is_file() or not filecmp.cmp(mine, theirs, shallow=False)
-
-
-def _open_folder(target: Path, parts: Sequence[str], *, make: bool = False) -> int:
-    """A folder below the target, each step taken without following links. What lies there outside is out of reach."""
-    folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for part in parts:
-            if make:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, 0o755, dir_fd=folder)
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-    except BaseException:
-        os.close(folder)
-        raise
-    return folder
 
 
 def _write_member(reader: MemberReader, member: Member, name: str, parent: int) -> None:

@@ -14,6 +14,7 @@ from corral.backends.memory import MemoryBackend
 from corral.backends.memory.files import MemoryFiles
 from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.sandbox import Box, MemorySandbox
+from corral.backends.memory.tree import Tree
 from corral.errors import EngineFaultError, SandboxFileNotFoundError
 from corral.output import Capture
 from corral.process import Ending, ProcessBase
@@ -228,6 +229,10 @@ def keep_after_success_too(patch: Patch) -> None:
     patch.setattr(SandboxBase, "__aexit__", broken)
 
 
+def follow_every_link(patch: Patch) -> None:
+    patch.setattr(Tree, "has_link", lambda self, path: False)
+
+
 BROKEN: list[tuple[str, str, Break]] = [
     ("1", "failure_is_a_result", raise_for_failures),
     ("2", "timeout_keeps_partial_output", forget_partial_output),
@@ -252,6 +257,8 @@ BROKEN: list[tuple[str, str, Break]] = [
     ("files.read", "unreadable_is_told_apart", answer_none_for_missing),
     ("files.download", "hostile_links_stay_inside", let_every_link_out),
     ("files.glob", "glob_matches", glob_across_folders),
+    ("files.read", "link_in_place_of_a_file_is_refused", follow_every_link),
+    ("files.list", "link_in_place_of_a_folder_is_refused", follow_every_link),
     ("CapabilityError", "missing_power_is_said", pretend_to_have_a_terminal),
 ]
 

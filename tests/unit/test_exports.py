@@ -64,6 +64,7 @@ PINNED = [
     "SandboxGoneError",
     "SandboxInfo",
     "SandboxIsFolderError",
+    "SandboxLinkError",
     "SandboxNoSpaceError",
     "SandboxNotFolderError",
     "SandboxPausedError",

@@ -9,7 +9,7 @@ import lzma
 import os
 import signal
 import tarfile
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -36,60 +36,9 @@ from corral.shellfiles.running import Known
 from corral.shellfiles.search import find_unreadable
 from corral.shellfiles.tarstream import Checked, read_members
 from corral.tars.reading import BrokenArchiveError
+from support.localshell import LocalShell
 
 ODD_NAMES = ("new\nline", "ends\n", "-dash", "quo'te\"", " ", "$(id)", "*", "inv\udcff", "n" * 255)
-
-
-class LocalRun:
-    """A script as a process of this machine."""
-
-    def __init__(self, process: asyncio.subprocess.Process, stdin: AsyncIterable[bytes] | None) -> None:
-        self._process = process
-        self._feeding = asyncio.ensure_future(self._feed(stdin))
-        assert process.stderr is not None
-        self._stderr = asyncio.ensure_future(process.stderr.read())
-
-    async def _feed(self, stdin: AsyncIterable[bytes] | None) -> None:
-        pipe = self._process.stdin
-        assert pipe is not None
-        try:
-            if stdin is not None:
-                async for piece in stdin:
-                    pipe.write(piece)
-                    await pipe.drain()
-        except Exception:  # noqa: BLE001 - as the protocol has it: the input ends there
-            pass
-        pipe.close()
-
-    async def stdout(self) -> AsyncIterator[bytes]:
-        assert self._process.stdout is not None
-        while piece := await self._process.stdout.read(65536):
-            yield piece
-
-    async def end(self) -> ScriptEnd:
-        return ScriptEnd(await self._process.wait(), await self._stderr)
-
-    async def stop(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
-        self._feeding.cancel()
-        await asyncio.gather(self._feeding, self._stderr, return_exceptions=True)
-
-
-class LocalShell:
-    """Runs scripts here."""
-
-    async def run(
-        self, script: str, args: Sequence[str] = (), *, stdin: AsyncIterable[bytes] | None = None
-    ) -> LocalRun:
-        pipe = asyncio.subprocess.PIPE
-        words = ["/bin/sh", "-c", script, "sh", *args]
-        process = await asyncio.create_subprocess_exec(
-            *map(os.fsencode, words), stdin=pipe, stdout=pipe, stderr=pipe, cwd="/",
-            env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
-        )  # fmt: skip
-        return LocalRun(process, stdin)
 
 
 @pytest.fixture(params=["a process for each", "a shell that stays"])

@@ -27,6 +27,7 @@ TABLE: tuple[tuple[type[errors.CorralError], int, str | None], ...] = (
     (errors.SandboxIsFolderError, 400, "INVALID_FILE_PATH"),
     (errors.SandboxNotFolderError, 400, "INVALID_FILE_PATH"),
     (errors.SandboxFileKindError, 400, "INVALID_FILE_PATH"),
+    (errors.SandboxLinkError, 409, "CONFLICT"),
     (errors.SandboxFileTooLargeError, 413, None),
     (errors.SandboxNoSpaceError, 507, None),
     (errors.SandboxFileInterruptedError, 503, "FILE_READ_FAILED"),

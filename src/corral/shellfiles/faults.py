@@ -6,7 +6,7 @@ import errno
 import os
 import re
 
-from corral.errors import FILE_ERRORS_BY_ERRNO, SandboxFileError, SandboxFileInterruptedError
+from corral.errors import FILE_ERRORS_BY_ERRNO, SandboxFileError, SandboxFileInterruptedError, became_a_link
 from corral.shellfiles.primitives import ScriptEnd
 
 _TEXTS = {
@@ -53,6 +53,8 @@ def has_word(end: ScriptEnd, word: str) -> bool:
 
 def make_error(end: ScriptEnd, *, path: str, op: str, sandbox_id: str) -> SandboxFileError:
     """The error that a failed script means."""
+    if has_word(end, "ELINK"):
+        return became_a_link(path, sandbox_id=sandbox_id, op=op)
     number = find_errno(end)
     shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
     if number is not None:

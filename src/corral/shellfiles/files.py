@@ -25,7 +25,7 @@ from corral.files import (
     spool,
 )
 from corral.interpreter.turn import Turn
-from corral.paths import SandboxPath
+from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
 from corral.shellfiles import patterns, scripts, search
@@ -51,7 +51,7 @@ class ShellFiles(FilesBase):
 
     async def _run(self, script: str, *args: str, path: str, op: str) -> bytes:
         """Run a small script to its end; what it printed."""
-        output, end = await self._runner.finish(script, args)
+        output, end = await self._runner.finish(_for(path, script), args)
         self._check(end, path=path, op=op)
         return output
 
@@ -65,7 +65,7 @@ class ShellFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self.at(path)
         head = size = b""
-        async with self._runner.open(scripts.READ, (target,)) as run:
+        async with self._runner.open(_for(target, scripts.READ), (target,)) as run:
             begun = False
             async for received in run.stdout():
                 piece = received
@@ -123,7 +123,7 @@ class ShellFiles(FilesBase):
             how, sha256, "all",
         )  # fmt: skip
         try:
-            _, end = await self._runner.finish(scripts.WRITE, args, stdin=Known(data))
+            _, end = await self._runner.finish(_for(target, scripts.WRITE), args, stdin=Known(data))
         except asyncio.CancelledError:
             await self._drop(target, name)
             raise
@@ -144,7 +144,7 @@ class ShellFiles(FilesBase):
                 raise counted.error
             self._check(end, path=target, op="write")
             args = (target, name, str(counted.total), mode_text, parents, how, "")
-            _, end = await self._runner.finish(scripts.WRITE, (*args, "commit"))
+            _, end = await self._runner.finish(_for(target, scripts.WRITE), (*args, "commit"))
             self._check(end, path=target, op="write")
         except BaseException:
             await self._drop(target, name)
@@ -153,7 +153,7 @@ class ShellFiles(FilesBase):
 
     async def _stage(self, args: Sequence[str], content: measured) -> ScriptEnd:
         """Put it aside. If its stream fails, `content.error` says so."""
-        _, end = await self._runner.finish(scripts.WRITE, (*args, "stage"), stdin=content)
+        _, end = await self._runner.finish(_for(args[0], scripts.WRITE), (*args, "stage"), stdin=content)
         return end
 
     async def _drop(self, target: str, name: str) -> None:
@@ -195,7 +195,7 @@ class ShellFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self.at(path)
         found: list[FileInfo] = []
-        async with self._runner.open(scripts.LIST, (target,)) as run:
+        async with self._runner.open(_for(target, scripts.LIST), (target,)) as run:
             async for info in parse_records(run.stdout(), root=target):
                 found.append(info)  # noqa: PERF401 - a comprehension would hide that it streams
             self._check(await run.end(), path=target, op="list")
@@ -210,7 +210,7 @@ class ShellFiles(FilesBase):
             root, pattern = SandboxPath("/"), pattern.lstrip("/")
         wanted, found, prefix = patterns.compile_glob(pattern), list[FileInfo](), len(root.rstrip("/")) + 1
         args = (root, str(patterns.find_depth(pattern)), "all" if hidden else "visible")
-        async with self._runner.open(scripts.WALK, args) as run:
+        async with self._runner.open(_for(root, scripts.WALK), args) as run:
             async for info in parse_records(run.stdout(), root=root):
                 if wanted.fullmatch(info.path[prefix:]):
                     if len(found) >= limit:
@@ -234,7 +234,7 @@ class ShellFiles(FilesBase):
     ) -> GrepResult:
         """See `AsyncFiles`."""
         root, wanted = self.at(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
-        async with self._runner.open(scripts.SEARCH, search.arguments(root, hidden=hidden)) as run:
+        async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
             matches, truncated = await search.grep(
                 run.stdout(), root, wanted, include=include, limit=limit, without=frozenset(without)
             )
@@ -257,7 +257,7 @@ class ShellFiles(FilesBase):
     ) -> ReplaceResult:
         """See `AsyncFiles`."""
         root, wanted = self.at(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
-        async with self._runner.open(scripts.SEARCH, search.arguments(root, hidden=hidden)) as run:
+        async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
             places = await search.find_files(run.stdout(), root, wanted, include=include)
             end = await run.end()
             self._check(end, path=root, op="replace")
@@ -342,6 +342,11 @@ class ShellFiles(FilesBase):
             raise counted.error
         self._check(end, path=target, op="unpack")
         return checked.count
+
+
+def _for(path: str, script: str) -> str:
+    """A script, and whether links on the way to its path are followed."""
+    return (scripts.NO_LINKS if isinstance(path, FollowedPath) else scripts.LINKS) + script
 
 
 def _new_name() -> str:

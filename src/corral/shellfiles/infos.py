@@ -54,6 +54,6 @@ async def parse_records(stream: AsyncIterator[bytes], *, root: str) -> AsyncIter
         for field in complete:
             fields.append(field)
             if len(fields) == 3:
-                name = fields[1].decode("utf-8", "surrogateescape").removeprefix(prefix)
+                name = fields[1].decode("utf-8", "surrogateescape").removeprefix(prefix).removeprefix("./")
                 yield _make(posixpath.join(root, name), fields[0], fields[2])
                 fields = []

@@ -3,11 +3,46 @@
 Paths come as arguments, always absolute, so none begins with a dash. What is told is separated by NULs, since a name
 may hold anything else. A refusal of ours is one word on standard error, `corral:` and the name of an errno; the tools'
 own refusals are recognised by their text (`faults.py`).
+
+A path that rules were asked about must not lead elsewhere by a link that was put in it since. A shell can't open
+without following links, but it can look afterwards: what is open, and the folder that a process is in, do not change
+any more, and the kernel says in /proc where they are.
 """
 
 from __future__ import annotations
 
 _FAIL = 'fail() { echo "corral:$1" >&2; exit 90; }\n'
+
+NO_LINKS = "nolinks=yes\n"
+LINKS = "nolinks=\n"
+"""Put before a script: whether its path holds no link, and must hold none."""
+
+_ENTER = """
+is_at() { [ "$(readlink "/proc/self/$1"; echo x)" = "$2
+x" ]; }
+enter() {
+  cd / || exit 91
+  here= left=${1#/}
+  while [ -n "$left" ]; do
+    part=${left%%/*}
+    case $left in */*) left=${left#*/} ;; *) left= ;; esac
+    [ -L "./$part" ] && fail ELINK
+    if [ ! -e "./$part" ]; then
+      if [ "$2" != yes ]; then stat -c %f "./$part" >/dev/null || exit 91; fi
+      is_at cwd "${here:-/}" || fail ELINK
+      mkdir "./$part" || exit 91
+    fi
+    [ -d "./$part" ] || fail ENOTDIR
+    cd -P "./$part" 2>/dev/null || fail EACCES
+    here=$here/$part
+  done
+  is_at cwd "${here:-/}" || fail ELINK
+}
+"""
+"""`enter` goes into a folder of which no part is a link; with `yes`, what is missing of it is made.
+
+`is_at` asks another program, since shells remember where they are by name.
+"""
 
 _REGULAR = """
 regular() {
@@ -23,7 +58,14 @@ regular() {
 
 STAT = (
     _FAIL
+    + _ENTER
     + """
+if [ -n "$nolinks" ]; then
+  folder=${1%/*}; enter "${folder:-/}" no
+  about=$(stat -c '%f %s %Y %u %g %d:%i' "./${1##*/}") || exit 91
+  case $about in a???" "*) fail ELINK ;; esac
+  echo "$about"; exit 0
+fi
 stat $2 -c '%f %s %Y %u %g %d:%i' "$1" || exit 91
 if [ -z "$2" ] && [ -L "$1" ]; then readlink "$1"; fi
 """
@@ -32,10 +74,12 @@ if [ -z "$2" ] && [ -L "$1" ]; then readlink "$1"; fi
 
 LIST = (
     _FAIL
+    + _ENTER
     + """
+[ -z "$nolinks" ] || enter "$1" no
 [ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
 [ -r "$1" ] && [ -x "$1" ] || fail EACCES
-case $1 in /) root=/ ;; *) root=$1/. ;; esac
+case $nolinks$1 in yes*) root=. ;; /) root=/ ;; *) root=$1/. ;; esac
 """
 )
 
@@ -58,9 +102,11 @@ LIST += "depth='-maxdepth 1'; prune=\n" + _TELL
 
 WALK = (
     _FAIL
+    + _ENTER
     + """
 [ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
-case $1 in /) root=/ ;; *) root=$1/. ;; esac
+[ -z "$nolinks" ] || enter "$1" no
+case $nolinks$1 in yes*) root=. ;; /) root=/ ;; *) root=$1/. ;; esac
 depth=; [ "$2" = 0 ] || depth="-maxdepth $2"
 prune=; set -f
 [ "$3" = all ] || prune='( -name .* ! -name . -prune ) -o'
@@ -71,26 +117,36 @@ prune=; set -f
 
 READ = (
     _FAIL
+    + _ENTER
     + _REGULAR
     + """
 regular "$1"
 where=$(readlink -f "$1"; echo x)
 case $where in /proc/*|/sys/*) fail EINVAL ;; esac
 [ -r "$1" ] || fail EACCES
-size=$(stat -L -c %s "$1") || exit 91
+exec 3<"$1" || exit 91
+[ -z "$nolinks" ] || is_at fd/3 "$1" || is_at fd/3 "$1 (deleted)" || fail ELINK
+[ -f /proc/self/fd/3 ] || fail EINVAL
+size=$(stat -L -c %s /proc/self/fd/3) || exit 91
 echo "$size"
-[ "$size" = 0 ] || exec head -c "$size" "$1"
+[ "$size" = 0 ] || exec head -c "$size" <&3
 """
 )
 """path. The size in a line, then as many bytes: no more if it grows."""
 
 WRITE = (
     _FAIL
+    + _ENTER
     + """
 path=$1 temporary=$2 size=$3 mode=$4 parents=$5 how=$6 sha=$7 phase=$8
 umask 022
-where=$path
-if [ -L "$where" ]; then
+where=$path into=
+if [ -n "$nolinks" ]; then
+  folder=${path%/*}; enter "${folder:-/}" "$parents"
+  where=./${path##*/}
+  [ -L "$where" ] && fail ELINK
+  case $(mv --help 2>&1) in *-T*) into=-T ;; esac
+elif [ -L "$where" ]; then
   where=$(readlink -f "$where" && echo x) || fail ENOENT
   where=${where%?x}
 fi
@@ -111,31 +167,42 @@ elif [ "$how" = swap ]; then
 fi
 [ "$mode" = keep ] && mode=644
 [ -w "$folder" ] && [ -x "$folder" ] || fail EACCES
+known=${path%/*}/$temporary
 temporary=$folder/$temporary
 trap 'rm -f "$temporary"' EXIT
 trap 'exit 92' HUP INT TERM
 if [ "$phase" != commit ]; then
-  : >"$temporary" || exit 91
-  chmod 600 "$temporary"
-  cat >>"$temporary" || exit 91
+  [ "$phase" = all ] || rm -f "$temporary"
+  umask 077; set -C; exec 4>"$temporary" || exit 91
+  umask 022; set +C
+  cat >&4 || exit 91
   if [ "$phase" = stage ]; then trap - EXIT; printf %s "$temporary"; exit 0; fi
+else
+  exec 4<"$temporary" || exit 91
+  [ -z "$nolinks" ] || is_at fd/4 "$known" || fail ELINK
 fi
-[ "$(stat -c %s "$temporary")" = "$size" ] || exit 92
+[ "$(stat -L -c %s /proc/self/fd/4)" = "$size" ] || exit 92
 if [ "$how" = append ] && [ -f "$where" ]; then
-  cat "$where" "$temporary" >"$temporary.2" && mv -f "$temporary.2" "$temporary" || { rm -f "$temporary.2"; exit 91; }
+  exec 3<"$where" || exit 91
+  [ -z "$nolinks" ] || is_at fd/3 "$path" || is_at fd/3 "$path (deleted)" || fail ELINK
+  umask 077; set -C; exec 5>"$temporary.2" || exit 91
+  umask 022; set +C
+  cat <&3 >&5 && cat /proc/self/fd/4 >&5 && mv -f $into "$temporary.2" "$temporary" ||
+    { rm -f "$temporary.2"; exit 91; }
+  exec 4<&5
 fi
-chmod "$mode" "$temporary" || exit 91
+chmod "$mode" /proc/self/fd/4 || exit 91
 case $how in
   exclusive)
     [ -d "$where" ] && fail EEXIST
-    ln "$temporary" "$where" || { [ -e "$where" ] || [ -L "$where" ] && fail EEXIST; exit 91; } ;;
+    ln $into "$temporary" "$where" || { [ -e "$where" ] || [ -L "$where" ] && fail EEXIST; exit 91; } ;;
   swap)
     now=$(sha256sum <"$where") || exit 91
     [ "${now%% *}" = "$sha" ] || fail ECHANGED
-    mv -f "$temporary" "$where" || exit 91 ;;
+    mv -f $into "$temporary" "$where" || exit 91 ;;
   *)
     [ -d "$where" ] && fail EISDIR
-    mv -f "$temporary" "$where" || exit 91 ;;
+    mv -f $into "$temporary" "$where" || exit 91 ;;
 esac
 """
 )
@@ -143,6 +210,8 @@ esac
 
 Where the size is known, all is done at once. Otherwise the content is put aside first (`stage`), and takes its place
 when all of it has come (`commit`). What is put aside is named in the answer, so that it may come by another way.
+It stays open until it is in its place, since a program inside sees its name and may put a link there; `-T`, where there
+is one, keeps it out of a folder that a link leads to.
 """
 
 DROP = """
@@ -260,19 +329,39 @@ exec tar -xopf -
 
 SEARCH = (
     _FAIL
+    + _ENTER
     + """
 root=$1 large=$3
 [ -e "$root" ] || { stat -L -c %f "$root" >/dev/null || exit 91; fail ENOENT; }
 set -f
 hide=; [ "$2" = all ] || hide='( -name .* ! -name . -prune ) -o'
-if [ -d "$root" ]; then case $root in /) ;; *) root=$root/. ;; esac
+if [ -n "$nolinks" ] && [ -d "$root" ] && [ ! -L "$root" ]; then enter "$root" no; root=.
+elif [ -n "$nolinks" ]; then
+  folder=${root%/*}; enter "${folder:-/}" no
+  root=././${root##*/} hide=
+  [ -L "$root" ] && fail ELINK
+elif [ -d "$root" ]; then case $root in /) ;; *) root=$root/. ;; esac
 else root=$(readlink -f "$root"; echo x); root=${root%?x}; hide=; fi
 told='for f; do printf "corral-large:%s\\n" "$f" >&2; done'
 read='for f; do [ -r "$f" ] || printf "corral-shut:%s\\n" "$f" >&2; done'
 links=; tar --hard-dereference --version >/dev/null 2>&1 && links=--hard-dereference
+if [ -n "$links" ] && [ "$root" = . ]; then
+  less=; [ -z "$hide" ] || less='--wildcards --no-wildcards-match-slash --no-anchored --exclude=.[!/]*'
+  find . $hide -type f ! -size +"$large" -exec sh -c "$read" sh {} + \\
+    -o -type f -size +"$large" -exec sh -c "$told" sh {} + -print |
+    tar $links -cf - $less --anchored --no-wildcards -X - .
+  exit 0
+fi
 find "$root" $hide -type f ! -size +"$large" -exec tar $links -cf - {} + -exec sh -c "$read" sh {} + \\
   -o -type f -size +"$large" -exec sh -c "$told" sh {} +
 exit 0
 """
 )
-"""path, `all` or `visible`, how many blocks of 512 bytes are too large. The files below, as tar after tar."""
+"""path, `all` or `visible`, how many blocks of 512 bytes are too large. The files below, as tar after tar.
+
+Without links, names are relative: `./` and the path below a folder, `././` and the name of a file that is searched
+alone.
+
+Where no link may be followed, GNU tar goes through the tree by itself: it follows none, also none that is put there
+meanwhile. Others have to name each file to it, and between the two a folder may become a link.
+"""

@@ -69,7 +69,7 @@ async def _read_texts(stream: AsyncIterator[bytes], root: str, include: str | No
     try:
         async for member in read_members(stream, several=True):
             about = member.about
-            path = _clean(about.name)
+            path = _clean(_locate(about.name, root))
             below = posixpath.relpath(path, root) if path != root else posixpath.basename(path)
             if about.kind != "file" or about.size > MAX_FILE_BYTES:
                 continue
@@ -93,13 +93,25 @@ def _sorted(matches: list[GrepMatch]) -> tuple[GrepMatch, ...]:
 def find_unreadable(said: bytes, root: str) -> tuple[str, ...]:
     """What could not be looked into, from the tools' own complaints."""
     found: dict[str, None] = {}
-    for line in said.decode("utf-8", "replace").replace("/./", "/").splitlines():
+    for line in said.decode("utf-8", "replace").splitlines():
         if line.startswith("corral-large:"):
-            found[f"{line.partition(':')[2]}: larger than {MAX_FILE_BYTES >> 20} MiB"] = None
+            path, why = line.partition(":")[2], f"larger than {MAX_FILE_BYTES >> 20} MiB"
         elif line.startswith("corral-shut:"):
-            found[f"{line.partition(':')[2]}: Permission denied"] = None
+            path, why = line.partition(":")[2], "Permission denied"
         elif complaint := _COMPLAINT.fullmatch(line):
-            found[f"{complaint[1] or complaint[2]}: {complaint[3]}"] = None
+            path, why = complaint[1] or complaint[2], complaint[3]
+        else:
+            continue
+        found[f"{_locate(path, root)}: {why}"] = None
         if len(found) >= _MAX_UNREADABLE:
             break
     return tuple(found)
+
+
+def _locate(name: str, root: str) -> str:
+    """A path from a name as `scripts.SEARCH` and `scripts.WALK` give it."""
+    if name.startswith("././"):
+        return root
+    if name.startswith("./"):
+        return f"{root.rstrip('/')}{name[1:]}"
+    return name.replace("/./", "/")

@@ -13,6 +13,7 @@ from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
 from corral.backends.daytona.shell import AgentShell
 from corral.errors import CorralError, ExecError, SandboxFileError, SandboxFileNotFoundError
+from corral.paths import FollowedPath
 from corral.shellfiles import scripts
 from corral.shellfiles.files import ShellFiles
 from corral.shellfiles.primitives import Guard, ScriptEnd
@@ -35,7 +36,7 @@ class DaytonaFiles(ShellFiles):
     # Reading.
 
     def _has_better_way(self, target: str, size: int) -> bool:
-        return size > LARGE_BYTES and _PLAIN_PATH.fullmatch(target) is not None
+        return size > LARGE_BYTES and _may_transfer(target)
 
     async def _read_large(self, target: str, size: int) -> AsyncIterator[bytes]:
         async def begin(box: Any) -> AsyncIterator[bytes]:
@@ -61,10 +62,10 @@ class DaytonaFiles(ShellFiles):
             await self._write_stream(target, Known(data), mode, "yes" if parents else "no", how)
 
     async def _stage(self, args: Sequence[str], content: measured) -> ScriptEnd:
-        if not _PLAIN_PATH.fullmatch(args[0]):
+        if not _may_transfer(args[0]):
             return await super()._stage(args, content)
         # An empty one first: that says where it lies, and whether it may lie there.
-        answer, end = await self._runner.finish(scripts.WRITE, (*args, "stage"))
+        answer, end = await self._runner.finish(scripts.LINKS + scripts.WRITE, (*args, "stage"))
         place = answer.decode("utf-8", "surrogateescape")
         if end.exit_code != 0:
             return end
@@ -100,6 +101,11 @@ class DaytonaFiles(ShellFiles):
                 raise error from refusal
             kind = SandboxFileNotFoundError if refusal.status == 404 else SandboxFileError
             raise kind(f"{path}: {refusal.message}", path=path, sandbox_id=self._sandbox_id, op=op) from refusal
+
+
+def _may_transfer(path: str) -> bool:
+    """Whether the service may be asked for it by its name: it follows links, also those that must not be followed."""
+    return _PLAIN_PATH.fullmatch(path) is not None and not isinstance(path, FollowedPath)
 
 
 async def _next(stream: AsyncIterator[bytes]) -> bytes | None:

@@ -169,7 +169,7 @@ class EmbeddedFiles(FilesBase):
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
         """See `AsyncFiles`."""
         target = self.at(path)
-        return _info((await self._agent.ask({"op": "stat", "path": target, "follow": follow}, path=target))["stat"])
+        return _info((await self._agent.ask({"op": "stat", **_name(target), "follow": follow}, path=target))["stat"])
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
         """See `AsyncFiles`."""

@@ -29,6 +29,7 @@ from corral.errors import (
     SnapshotNotFoundError,
     SpecError,
     WorkdirError,
+    became_a_link,
 )
 
 
@@ -110,6 +111,8 @@ def file_error(answer: Message, *, path: str, sandbox_id: str, op: str) -> Sandb
     if code == "not_regular":
         kind = SandboxIsFolderError if number == errno_module.EISDIR else SandboxFileKindError
         return kind(message, path=path, sandbox_id=sandbox_id, op=op)
+    if code == "link":
+        return became_a_link(path, sandbox_id=sandbox_id, op=op)
     if code == "too_big":
         return SandboxFileTooLargeError(message, path=path, sandbox_id=sandbox_id, op=op)
     if code in ("no_match", "ambiguous"):

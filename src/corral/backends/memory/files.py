@@ -15,9 +15,10 @@ from corral.errors import (
     FILE_ERRORS_BY_ERRNO,
     SandboxFileError,
     SandboxFileNotFoundError,
+    became_a_link,
 )
 from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, check_content, encode, replace_text
-from corral.paths import SandboxPath
+from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
 from corral.shellfiles.patterns import compile_pattern
@@ -38,6 +39,8 @@ class MemoryFiles(FilesBase):
         self._guard()
         try:
             with self._tree.lock:
+                if isinstance(path, FollowedPath) and self._tree.has_link(path):
+                    raise became_a_link(path, sandbox_id=self._sandbox_id, op=op)
                 yield self._tree
         except OSError as error:
             if isinstance(error, SandboxFileError):

@@ -116,6 +116,15 @@ class Tree:
         parent = nodes[-2] if len(nodes) > 1 else self.root
         return Spot("/" + "/".join(names), parent, names[-1] if names else "", nodes[-1])
 
+    def has_link(self, path: str) -> bool:
+        """Whether a part of a path is a link."""
+        here: Node | None = self.root
+        for part in filter(None, path.split("/")):
+            here = here.children.get(part) if here is not None else None
+            if here is not None and here.kind == "link":
+                return True
+        return False
+
     def existing(self, path: str, *, follow: bool = True) -> tuple[str, Node]:
         """The real path and what is there. Raises: as `find`."""
         spot = self.find(path, follow=follow)

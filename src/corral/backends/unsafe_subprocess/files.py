@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from corral.backends.unsafe_subprocess import tree
 from corral.backends.unsafe_subprocess.folders import Names
-from corral.errors import FILE_ERRORS_BY_ERRNO, CapabilityError, CorralError, SandboxFileError
+from corral.errors import FILE_ERRORS_BY_ERRNO, CapabilityError, CorralError, SandboxFileError, became_a_link
 from corral.files import (
     CHUNK_BYTES,
     DEFAULT_MATCH_LIMIT,
@@ -25,7 +25,8 @@ from corral.files import (
     replace_text,
     stream_descriptor,
 )
-from corral.paths import SandboxPath
+from corral.nolinks import LinkFoundError
+from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
 from corral.shellfiles import patterns, search
@@ -49,7 +50,8 @@ class HostFiles(FilesBase):
 
     def at(self, path: PathLike) -> SandboxPath:
         """The real path that a caller's stands for."""
-        return SandboxPath(self._names.resolve(super().at(path)))
+        kind = FollowedPath if isinstance(path, FollowedPath) else SandboxPath
+        return kind(self._names.resolve(super().at(path)))
 
     def _begin(self, path: PathLike) -> SandboxPath:
         self._guard()
@@ -58,7 +60,10 @@ class HostFiles(FilesBase):
     def _ours(self, path: str, *, follow: bool = False) -> str:
         """A path that may be changed. Raises: PermissionError."""
         folder, name = os.path.split(path)
-        real = os.path.realpath(path) if follow or name == ".." else os.path.join(os.path.realpath(folder), name)
+        if isinstance(path, FollowedPath):
+            real: str = path
+        else:
+            real = os.path.realpath(path) if follow or name == ".." else os.path.join(os.path.realpath(folder), name)
         if not self._names.is_ours(real):
             with contextlib.suppress(FileNotFoundError):
                 if follow and not stat.S_ISREG(mode := os.stat(real).st_mode) and not stat.S_ISDIR(mode):
@@ -75,6 +80,8 @@ class HostFiles(FilesBase):
         except CorralError as error:
             error.sandbox_id = error.sandbox_id or self._sandbox_id
             raise
+        except LinkFoundError as error:
+            raise became_a_link(path, sandbox_id=self._sandbox_id, op=op) from error
         except OSError as error:
             kind = FILE_ERRORS_BY_ERRNO.get(error.errno or 0, SandboxFileError)
             text = f"{shown}: {error.strerror or error}"
@@ -99,11 +106,11 @@ class HostFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "read"):
-            size = os.stat(target).st_size
+            size, links = os.stat(target).st_size, _has_links(target)
             if size < CHUNK_BYTES:
-                content = tree.read_whole(target, max_bytes)
+                content = tree.read_whole(target, max_bytes, links=links)
             else:
-                content = await self._work(lambda _: tree.read_whole(target, max_bytes))
+                content = await self._work(lambda _: tree.read_whole(target, max_bytes, links=links))
             if content is None:
                 self._refuse_size(target, max_bytes)
         return content
@@ -113,7 +120,7 @@ class HostFiles(FilesBase):
         target = self._begin(path)
         with self._told(target, "read"):
             async with contextlib.aclosing(
-                stream_descriptor(tree.open_regular(target), chunk_bytes=chunk_bytes)
+                stream_descriptor(tree.open_regular(target, links=_has_links(target)), chunk_bytes=chunk_bytes)
             ) as stream:
                 async for chunk in stream:
                     yield chunk
@@ -133,7 +140,9 @@ class HostFiles(FilesBase):
         given = check_content(content)
         with self._told(target, "write"):
             real = self._ours(target, follow=True)
-            replacing = tree.Replacing(real, mode=mode, parents=parents, exclusive=exclusive, append=append)
+            replacing = tree.Replacing(
+                real, mode=mode, parents=parents, exclusive=exclusive, append=append, links=_has_links(target)
+            )
         total = 0
         try:
             async for piece in _pieces(given):
@@ -163,7 +172,7 @@ class HostFiles(FilesBase):
 
         with self._told(path, "edit"):
             self._ours(path, follow=True)
-            tree.change(path, edit)
+            tree.change(path, edit, links=_has_links(path))
         assert result is not None, "every edit changes"
         return result
 
@@ -173,6 +182,8 @@ class HostFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "stat"):
+            if not _has_links(target):
+                return tree.describe(target, tree.look(target))
             return tree.describe(target, os.stat(target) if follow else os.lstat(target))
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
@@ -181,9 +192,11 @@ class HostFiles(FilesBase):
 
         def work(stop: tree.Stop) -> list[FileInfo]:
             found = []
-            for name in sorted(os.listdir(target)):
-                with contextlib.suppress(FileNotFoundError):
-                    found.append(tree.describe(entry := os.path.join(target, name), os.lstat(entry)))
+            for entry, info in tree.list_folder(target, links=_has_links(target)):
+                if isinstance(info, os.stat_result):
+                    found.append(tree.describe(entry, info))
+                elif not isinstance(info, FileNotFoundError):
+                    raise info
             return found
 
         with self._told(target, "list"):
@@ -202,7 +215,7 @@ class HostFiles(FilesBase):
             found: list[FileInfo] = []
             unreadable: list[str] = []
             os.stat(root)
-            for entry, info in tree.walk(root, unreadable, stop, hidden=hidden):
+            for entry, info in tree.walk(root, unreadable, stop, hidden=hidden, links=_has_links(root)):
                 if wanted.fullmatch(os.path.relpath(entry, root)):
                     if len(found) >= limit:
                         return GlobResult(tuple(found), truncated=True, unreadable=_some(unreadable))
@@ -388,6 +401,11 @@ async def _pieces(content: bytes | AsyncIterable[bytes]) -> AsyncIterator[bytes 
         yield view[offset : offset + 4 * CHUNK_BYTES]
 
 
+def _has_links(path: str) -> bool:
+    """Whether links in it are to be followed."""
+    return not isinstance(path, FollowedPath)
+
+
 def _split_pattern(pattern: str) -> tuple[SandboxPath, str]:
     """The folder that an absolute pattern begins with, and the rest: the whole host is not walked for it."""
     parts = pattern.strip("/").split("/")
@@ -401,9 +419,9 @@ def _texts(
     root: str, include: str | None, unreadable: list[str], stop: tree.Stop, *, hidden: bool
 ) -> Iterator[tuple[str, bytes]]:
     """The text files below a path, or the one that it is."""
-    asked = patterns.compile_glob(include) if include else None
+    asked, links = patterns.compile_glob(include) if include else None, _has_links(root)
     if stat.S_ISDIR(os.stat(root).st_mode):
-        every = tree.walk(root, unreadable, stop, hidden=hidden)
+        every = tree.walk(root, unreadable, stop, hidden=hidden, links=links)
     else:
         every, asked = iter([(root, os.stat(root))]), None
     for entry, info in every:
@@ -414,8 +432,10 @@ def _texts(
         if not patterns.is_included(os.path.basename(entry), os.path.relpath(entry, root), asked):
             continue
         try:
-            content = tree.read_whole(entry, search.MAX_FILE_BYTES)
+            content = tree.read_whole(entry, search.MAX_FILE_BYTES, links=links)
         except OSError as error:
+            if entry == root and isinstance(error, LinkFoundError):
+                raise
             unreadable.append(f"{entry}: {error.strerror}")
             continue
         if content is None:

@@ -1,6 +1,7 @@
 """Files of the host, touched with care: real paths in, `OSError` out. No event loop here, and no sandbox.
 
-Nothing blocks on a FIFO or reads a device; what is written appears whole; what is removed may be of any depth.
+Nothing blocks on a FIFO or reads a device; what is written appears whole; what is removed may be of any depth. Without
+`links` none is followed, at no place of a path (`nolinks.LinkFoundError`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from corral import nolinks
 from corral.errors import EditConflictError
 from corral.results import FileInfo, FileKind
 from corral.tars.unpacking import make_folders
@@ -57,13 +59,44 @@ def describe(path: str, info: os.stat_result) -> FileInfo:
     )
 
 
+def look(path: str) -> os.stat_result:
+    """About a path without links. Raises: OSError, nolinks.LinkFoundError."""
+    folder, name = os.path.split(path)
+    descriptor = nolinks.open_folder("/", nolinks.split(folder))
+    try:
+        info = os.lstat(name or ".", dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    if stat.S_ISLNK(info.st_mode):
+        raise nolinks.LinkFoundError
+    return info
+
+
+def list_folder(path: str, *, links: bool) -> list[tuple[str, os.stat_result | OSError]]:
+    """What is in a folder, by name, each with what is known of it. Raises: OSError."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    folder = os.open(path, flags) if links else nolinks.open_file("/", nolinks.split(path), flags)
+    try:
+        return [(os.path.join(path, name), _lstat(name, folder)) for name in sorted(os.listdir(folder))]
+    finally:
+        os.close(folder)
+
+
+def _lstat(name: str, folder: int) -> os.stat_result | OSError:
+    try:
+        return os.lstat(name, dir_fd=folder)
+    except OSError as error:
+        return error
+
+
 # Reading.
 
 
-def open_regular(path: str) -> int:
+def open_regular(path: str, *, links: bool = True) -> int:
     """Open a regular file, and nothing else: no FIFO that blocks, no device, nothing of /proc."""
-    _check_regular(os.stat(path))
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    _check_regular(os.stat(path) if links else look(path))
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path, flags) if links else nolinks.open_file("/", nolinks.split(path), flags)
     try:
         _check_regular(os.fstat(descriptor))
     except BaseException:
@@ -80,9 +113,9 @@ def _check_regular(info: os.stat_result) -> None:
             raise refuse(errno.EINVAL)
 
 
-def read_whole(path: str, limit: int) -> bytes | None:
+def read_whole(path: str, limit: int, *, links: bool = True) -> bytes | None:
     """The content up to the size that it has when opened; None if that is beyond the limit."""
-    descriptor = open_regular(path)
+    descriptor = open_regular(path, links=links)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         size = os.fstat(descriptor).st_size
         if size > limit:
@@ -107,39 +140,49 @@ class Replacing:
         parents: bool = False,
         exclusive: bool = False,
         append: bool = False,
+        links: bool = True,
     ) -> None:
-        self._path = path
         self._mode = mode
         self._exclusive = exclusive
-        folder = os.path.dirname(path)
-        if parents:
+        folder, self._name = os.path.split(path)
+        if parents and links:
             make_folders(folder, mode=0o755)
-        before = self._find(path)
-        if self._mode is None:
-            self._mode = 0o644 if before is None else stat.S_IMODE(before.st_mode)
-        self._temporary = f"{folder}/.corral-{secrets.token_hex(8)}.tmp"
-        self._target = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        way = () if links else nolinks.split(folder)
+        # Held: by a link that is put there later it can't be taken for another folder any more.
+        self._folder = nolinks.open_folder(folder if links else "/", way, make=parents and not links)
+        self._temporary = f".corral-{secrets.token_hex(8)}.tmp"
+        try:
+            before = self._find(links=links)
+            if self._mode is None:
+                self._mode = 0o644 if before is None else stat.S_IMODE(before.st_mode)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._target = os.open(self._temporary, flags, 0o600, dir_fd=self._folder)
+        except BaseException:
+            os.close(self._folder)
+            raise
         try:
             if append and before is not None:
-                self._copy(path)
+                self._copy(path, links=links)
         except BaseException:
             self.abandon()
             raise
 
-    def _find(self, path: str) -> os.stat_result | None:
+    def _find(self, *, links: bool) -> os.stat_result | None:
         try:
-            info = os.lstat(path)
+            info = os.lstat(self._name, dir_fd=self._folder)
         except FileNotFoundError:
             return None
+        if stat.S_ISLNK(info.st_mode) and not links:
+            raise nolinks.LinkFoundError
         if self._exclusive:
             raise refuse(errno.EEXIST)
         _check_regular(info)
-        if not os.access(path, os.W_OK):
+        if not os.access(self._name, os.W_OK, dir_fd=self._folder):
             raise refuse(errno.EACCES)
         return info
 
-    def _copy(self, path: str) -> None:
-        with os.fdopen(open_regular(path), "rb", buffering=0) as source:
+    def _copy(self, path: str, *, links: bool) -> None:
+        with os.fdopen(open_regular(path, links=links), "rb", buffering=0) as source:
             while piece := source.read(1 << 20):
                 self.write(piece)
 
@@ -153,21 +196,27 @@ class Replacing:
         """It is whole."""
         try:
             os.fchmod(self._target, self._mode if self._mode is not None else 0o644)
+            here = self._folder
             if self._exclusive:
-                os.link(self._temporary, self._path)  # fails if somebody was faster, where rename would overwrite
-                os.unlink(self._temporary)
+                # Fails if somebody was faster, where rename would overwrite.
+                os.link(self._temporary, self._name, src_dir_fd=here, dst_dir_fd=here)
+                os.unlink(self._temporary, dir_fd=here)
             else:
-                os.rename(self._temporary, self._path)
+                os.rename(self._temporary, self._name, src_dir_fd=here, dst_dir_fd=here)
         except BaseException:
             self.abandon()
             raise
-        os.close(self._target)
+        self._close()
 
     def abandon(self) -> None:
         """Nothing of it shall stay."""
         with contextlib.suppress(OSError):
-            os.unlink(self._temporary)
+            os.unlink(self._temporary, dir_fd=self._folder)
+        self._close()
+
+    def _close(self) -> None:
         os.close(self._target)
+        os.close(self._folder)
 
 
 def write_whole(path: str, content: bytes, before: os.stat_result | None = None, **how: Any) -> bool:
@@ -187,21 +236,22 @@ def write_whole(path: str, content: bytes, before: os.stat_result | None = None,
     return True
 
 
-def change(path: str, edit: Callable[[bytes], bytes | None]) -> bytes | None:
+def change(path: str, edit: Callable[[bytes], bytes | None], *, links: bool = True) -> bytes | None:
     """Compare and swap: what `edit` makes of the content takes its place if it is still that; None leaves it.
 
     Raises:
         EditConflictError: it changes all the time.
     """
     for _ in range(_EDIT_ATTEMPTS):
-        descriptor = open_regular(path)
+        descriptor = open_regular(path, links=links)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             before = os.fstat(descriptor)
             if before.st_size > MAX_EDIT_BYTES:
                 raise refuse(errno.EFBIG)
             content = file.read()
         changed = edit(content)
-        if changed is None or write_whole(os.path.realpath(path), changed, before):
+        goal = os.path.realpath(path) if links else path
+        if changed is None or write_whole(goal, changed, before, links=links):
             return changed
     raise EditConflictError("the file kept changing while it was edited", hint="read it again and retry")
 
@@ -257,30 +307,35 @@ def _unlink_files(folder: int) -> list[str]:
     return folders
 
 
-def walk(root: str, unreadable: list[str], stop: Stop, *, hidden: bool) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything below, folders before their content, names sorted, links not followed. No recursion."""
+def walk(
+    root: str, unreadable: list[str], stop: Stop, *, hidden: bool, links: bool = True
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything below, folders before their content, names sorted, links not followed. No recursion.
+
+    Raises:
+        nolinks.LinkFoundError: `root` has links, and was to have none.
+    """
     stack = [root]
     while stack:
         folder = stack.pop()
         if stop():
             raise StoppedError
         try:
-            with os.scandir(folder) as scan:
-                entries = sorted(scan, key=lambda entry: entry.name)
+            entries = list_folder(folder, links=links)
         except OSError as error:
+            if folder == root and isinstance(error, nolinks.LinkFoundError):
+                raise
             unreadable.append(f"{folder}: {error.strerror}")
             continue
         inner = []
-        for entry in entries:
-            if entry.path in ("/proc", "/sys", "/dev") or (not hidden and entry.name.startswith(".")):
+        for path, info in entries:
+            if path in ("/proc", "/sys", "/dev") or (not hidden and os.path.basename(path).startswith(".")):
                 continue
-            try:
-                info = entry.stat(follow_symlinks=False)
-            except OSError as error:
-                if error.errno != errno.ENOENT:
-                    unreadable.append(f"{entry.path}: {error.strerror}")
+            if isinstance(info, OSError):
+                if info.errno != errno.ENOENT:
+                    unreadable.append(f"{path}: {info.strerror}")
                 continue
-            yield entry.path, info
+            yield path, info
             if stat.S_ISDIR(info.st_mode):
-                inner.append(entry.path)
+                inner.append(path)
         stack.extend(reversed(inner))

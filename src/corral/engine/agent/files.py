@@ -13,6 +13,7 @@ from typing import Any
 
 from corral.engine import syscalls, wire
 from corral.engine.agent.reply import RefusedError, Reply, read_all
+from corral.nolinks import open_folder, split
 from corral.tars.unpacking import make_folders
 
 Operation = Callable[[wire.Message, list[int], Reply], None]
@@ -28,15 +29,8 @@ def open_regular(path: str, *, links: bool = True, folder: int = syscalls.AT_FDC
     Without `links` none is followed, at no place of the path.
     """
     try:
-        descriptor = syscalls.openat2(
-            folder,
-            os.fsencode(path),
-            os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY,
-            resolve=syscalls.RESOLVE_NO_MAGICLINKS | (0 if links else syscalls.RESOLVE_NO_SYMLINKS),
-        )
+        descriptor = open_path(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, links=links, folder=folder)
     except OSError as error:
-        if not links and error.errno == errno.ELOOP:
-            raise _link_refusal() from error
         if os.path.realpath(path).startswith("/proc/"):
             raise _proc_refusal() from error
         raise
@@ -55,8 +49,18 @@ def open_regular(path: str, *, links: bool = True, folder: int = syscalls.AT_FDC
     return descriptor
 
 
-def _link_refusal() -> RefusedError:
-    return RefusedError("os", errno.ELOOP, "a link was put there meanwhile")
+def open_path(path: str, flags: int, *, links: bool, magic: bool = False, folder: int = syscalls.AT_FDCWD) -> int:
+    """Open whatever is there. Without `links` none is followed; without `magic`, none of those of /proc.
+
+    Raises: OSError; RefusedError for a link.
+    """
+    resolve = (0 if magic else syscalls.RESOLVE_NO_MAGICLINKS) | (0 if links else syscalls.RESOLVE_NO_SYMLINKS)
+    try:
+        return syscalls.openat2(folder, os.fsencode(path), flags, resolve=resolve)
+    except OSError as error:
+        if not links and error.errno == errno.ELOOP:
+            raise RefusedError.for_link() from error
+        raise
 
 
 def _proc_refusal() -> RefusedError:
@@ -110,7 +114,14 @@ def open_for_reading(message: wire.Message, descriptors: list[int], reply: Reply
 def stat_one(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """Describe one path."""
     path = message["path"]
-    info = os.stat(path) if message.get("follow", True) else os.lstat(path)
+    if not message.get("links", True):
+        descriptor = open_path(path, os.O_PATH, links=False)
+        try:
+            info = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    else:
+        info = os.stat(path) if message.get("follow", True) else os.lstat(path)
     reply.send({"stat": describe(path, info)})
 
 
@@ -200,7 +211,7 @@ def replacing(message: wire.Message) -> Iterator[int]:
         return
     # From inside its folder: that can't be taken for another one by a link any more.
     folder, path = os.path.split(message["path"])
-    descriptor = _enter(folder, make=message.get("parents", True))
+    descriptor = open_folder("/", split(folder), make=message.get("parents", True))
     try:
         os.fchdir(descriptor)
         with _replacing(f"./{path}", message) as target:
@@ -210,30 +221,9 @@ def replacing(message: wire.Message) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _enter(path: str, *, make: bool) -> int:
-    """A folder, found without following a link."""
-    folder = os.open("/", os.O_PATH | os.O_DIRECTORY)
-    try:
-        for part in filter(None, path.split("/")):
-            try:
-                inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            except FileNotFoundError:
-                if not make:
-                    raise
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=folder)
-                inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-    except BaseException:
-        os.close(folder)
-        raise
-    return folder
-
-
 @contextlib.contextmanager
 def _replacing(path: str, message: wire.Message) -> Iterator[int]:
-    before = _existing(path, exclusive=message.get("exclusive", False))
+    before = _existing(path, exclusive=message.get("exclusive", False), links=message.get("links", True))
     temporary = f"{os.path.dirname(path)}/{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
     target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -266,11 +256,13 @@ def _refuse_magic(path: str) -> None:
         return  # it will be made
 
 
-def _existing(path: str, *, exclusive: bool) -> os.stat_result | None:
+def _existing(path: str, *, exclusive: bool, links: bool) -> os.stat_result | None:
     try:
         info = os.lstat(path)
     except FileNotFoundError:
         return None
+    if stat.S_ISLNK(info.st_mode) and not links:
+        raise RefusedError.for_link()
     if exclusive:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if not stat.S_ISREG(info.st_mode):

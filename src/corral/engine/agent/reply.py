@@ -9,6 +9,7 @@ import socket
 from typing import Any
 
 from corral.engine import wire
+from corral.nolinks import LinkFoundError
 
 _BATCH = 200
 
@@ -25,7 +26,14 @@ class RefusedError(Exception):
     @classmethod
     def from_os(cls, error: OSError) -> RefusedError:
         """The kernel's refusal."""
+        if isinstance(error, LinkFoundError):
+            return cls.for_link()
         return cls("os", error.errno or errno.EIO, error.strerror or str(error))
+
+    @classmethod
+    def for_link(cls) -> RefusedError:
+        """A link where a path has none."""
+        return cls("link", errno.ELOOP, "a part of the path has become a link")
 
 
 class Reply:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 
 from corral.engine import syscalls, wire
-from corral.engine.agent.files import MAX_EDIT_BYTES, describe, open_regular, replacing
+from corral.engine.agent.files import MAX_EDIT_BYTES, describe, open_path, open_regular, replacing
 from corral.engine.agent.reply import RefusedError, Reply, read_all
 
 _MAX_LINE_BYTES = 4096
@@ -48,8 +48,7 @@ class _Tree:
     def __init__(self, message: wire.Message) -> None:
         self.root: str = message["path"]
         self._links: bool = message.get("links", True)
-        resolve = 0 if self._links else syscalls.RESOLVE_NO_SYMLINKS
-        self._top = syscalls.openat2(syscalls.AT_FDCWD, os.fsencode(self.root), os.O_PATH, resolve=resolve)
+        self._top = open_path(self.root, os.O_PATH, links=self._links, magic=True)
         self.is_folder = stat.S_ISDIR(os.fstat(self._top).st_mode)
 
     def entries(self, folder: str) -> Iterator[tuple[str, os.stat_result | OSError]]:

@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from corral.nolinks import open_file
+
 MAX_BYTES = 4 * 1024 * 1024
 _WALKS = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 # O_NONBLOCK: a FIFO would keep us waiting before we could see what it is. Windows knows neither of the two.
@@ -21,7 +23,7 @@ def open_artifact(folder: Path, path: str) -> int:
     parts = path.split("/")
     if "\0" in path or (os.sep != "/" and os.sep in path) or any(part in ("", ".", "..") for part in parts):
         raise FileNotFoundError(f"{path!r} is not the name of an artifact")
-    descriptor = _walk(folder, parts) if _WALKS else _look_first(folder, parts)
+    descriptor = open_file(folder, parts, _READ) if _WALKS else _look_first(folder, parts)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileNotFoundError(f"{path!r} is not a regular file")
@@ -33,18 +35,6 @@ def read_artifact(folder: Path, path: str, *, max_bytes: int = MAX_BYTES) -> tup
     with os.fdopen(open_artifact(folder, path), "rb") as file:
         content = file.read(max_bytes + 1)
     return content[:max_bytes], len(content) <= max_bytes
-
-
-def _walk(folder: Path, parts: list[str]) -> int:
-    """Step by step, so that no name on the way can be a link, nor become one meanwhile."""
-    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in parts[:-1]:
-            above, here = here, os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
-            os.close(above)
-        return os.open(parts[-1], _READ | os.O_NOFOLLOW, dir_fd=here)
-    finally:
-        os.close(here)
 
 
 def _look_first(folder: Path, parts: list[str]) -> int:

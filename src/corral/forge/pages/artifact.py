@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from corral.forge.pages.text import clean, show_size
+from corral.nolinks import open_file
 
 Kind = Literal["text", "image", "binary"]
 
@@ -26,16 +27,8 @@ def open_confined(folder: Path, name: str) -> BinaryIO:
     parts = name.split("/")
     if "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise FileNotFoundError(f"no file below the folder: {name!r}")
-    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in parts[:-1]:
-            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
-            os.close(here)
-            here = below
-        # Not blocking: a FIFO would wait for somebody who writes.
-        found = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
-    finally:
-        os.close(here)
+    # Not blocking: a FIFO would wait for somebody who writes.
+    found = open_file(folder, parts, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(found).st_mode):
         os.close(found)
         raise FileNotFoundError(f"not a regular file: {name!r}")
