@@ -172,6 +172,7 @@ def test_resumed_run_with_a_judge_of_its_own_wants_it_again() -> None:
     [
         (["sort the numbers"], "--objective 'sort the numbers'"),
         (["missing.py", "-o", "x"], "there is no candidate 'missing.py'"),
+        (["hackathons", "--daytona"], "--objective 'hackathons'"),
         (["a.py"], "give --objective"),
         (["a.py", "contest/", "-o", "x"], "is a whole contest"),
         (["a.py", "-o", "x", "--judge", "rubrik"], "did you mean 'rubric'?"),

@@ -360,6 +360,7 @@ def test_command_line_prints_and_writes_what_the_function_does(
     for name in ("alpha", "delta"):
         text = next(Path(each["script"]).read_text() for each in CANDIDATES if each["id"] == name)
         script(f"candidates/agent_{name}.py", text)
+    script("candidates/agent_zeta.py", "print('no events were found')\nraise SystemExit(3)\n")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         if where == "refused":
@@ -378,6 +379,7 @@ def test_command_line_prints_and_writes_what_the_function_does(
     else:
         assert printed == known
         assert "(Daytona not configured, falling back to local)" in printed
+    assert "  [Error] Exit code 3: no events were found" in known
     assert found.winner_id == "alpha"
     assert kept == found.winner_artifact == Path("artifacts/alpha/discord_post.md").read_text()
     assert not Path("artifacts/delta").exists()

@@ -304,5 +304,9 @@ def _explain(result: ExecResult, seconds: float) -> str | None:
         return "Out of memory"
     if result.reason == "signalled":
         return f"Ended by signal {result.signal}"
-    said = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    said = _lines(result.stderr) or _lines(result.stdout)
     return f"Exit code {result.exit_code}" + (f": {said[-1][:_MESSAGE_CHARACTERS]}" if said else "")
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]

@@ -58,6 +58,8 @@ class Entered:
 
     path: str
     operation: Operation
+    permissions: Permissions | None
+    """The rules, for the working folder of this sandbox."""
     asked: tuple[Rule, ...] = ()
 
 
@@ -80,11 +82,16 @@ class Gate:
         workdir = box.spec.workdir
         real = await real_path(box.files, path, workdir=workdir)
         names = tuple(dict.fromkeys((normal_path(path, workdir=workdir), real)))
+        permissions = self.permissions
+        if permissions is not None:
+            root = normal_path(".", workdir=workdir)
+            real_root = await real_path(box.files, ".", workdir=workdir) if permissions.needs_workdir else root
+            permissions = permissions.within(root, real_root)
         decisions = [
-            (one, self.permissions.decide(one, name))
+            (one, permissions.decide(one, name))
             for one in (operation, *more)
             for name in names
-            if self.permissions is not None
+            if permissions is not None
         ]
         denied = [each for each in decisions if each[1].action == "deny"]
         to_ask = [each for each in decisions if each[1].action == "ask"]
@@ -94,7 +101,7 @@ class Gate:
             text = "what was asked about is a link to something else by now"
             raise PolicyError(f"{operation} of {quote(path)} is not allowed: {text}", op=operation)
         asked = [decision.rule for _, decision in to_ask if decision.rule is not None]
-        return Entered(real, operation, tuple(asked))
+        return Entered(real, operation, permissions, tuple(asked))
 
     async def _ask(self, operation: Operation, real: str, decision: Decision, *, given: str) -> None:
         """Raises: PolicyError, unless somebody was to be asked and says yes."""
@@ -128,7 +135,7 @@ class Gate:
         return all(self._leaves(entered, operation, path) for operation in (entered.operation, *more))
 
     def _leaves(self, entered: Entered, operation: Operation, name: str) -> bool:
-        decision = self.permissions.decide(operation, name) if self.permissions is not None else None
+        decision = entered.permissions.decide(operation, name) if entered.permissions is not None else None
         if decision is None or decision.action == "allow":
             return True
         if decision.action == "deny":

@@ -1,8 +1,9 @@
 """Permission rules: what a tool may do to which path or command, as data; and the real path behind a name.
 
 Rules are patterns, the first that matches decides. For paths `*` stays within a name, `**` crosses folders, `[!x]` and
-`{a,b}` are known. Commands are texts, in which `*` matches anything. Rules for commands are a courtesy to whoever reads
-what a model wants; the wall is the sandbox.
+`{a,b}` are known. A pattern that begins neither with a slash nor with `**` is a name anywhere, or, if it has a slash, a
+path from the working folder. Commands are texts, in which `*` matches anything. Rules for commands are a courtesy to
+whoever reads what a model wants; the wall is the sandbox.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxNotFolderError
@@ -77,7 +78,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The rules of every operation. `rules` hold for all of them, after an operation's own; `default` comes last."""
+    """The rules of every operation. `rules` hold for all of them, after an operation's own; `default` comes last.
+
+    `workdirs` are names of the working folder, for patterns of paths in it; tools fill them in.
+    """
 
     default: Action = "allow"
     rules: tuple[Rule, ...] = ()
@@ -88,12 +92,26 @@ class Permissions:
     glob: OperationRules | None = None
     grep: OperationRules | None = None
     ls: OperationRules | None = None
+    workdirs: tuple[str, ...] = ()
+
+    def within(self, *workdirs: str) -> Permissions:
+        """The same rules for a working folder with these names."""
+        return replace(self, workdirs=tuple(dict.fromkeys(workdirs)))
+
+    @property
+    def needs_workdir(self) -> bool:
+        """Whether a pattern is a path from the working folder, so that every name of that folder matters."""
+        own = [self.rules_of(operation) for operation in OPERATIONS if operation != "execute"]
+        rules = [rule for each in own if each is not None for rule in each.rules]
+        return any(_is_relative(part) for rule in (*rules, *self.rules) for part in expand_braces(rule.pattern))
 
     def decide(self, operation: Operation, target: str) -> Decision:
         """The first rule that matches, or the default. A path is absolute and normal."""
         own = self.rules_of(operation)
         for rule in (*(own.rules if own is not None else ()), *self.rules):
-            if compile_pattern(rule.pattern, command=operation == "execute").fullmatch(target):
+            command = operation == "execute"
+            workdirs = () if command else self.workdirs
+            if compile_pattern(rule.pattern, command=command, workdirs=workdirs).fullmatch(target):
                 return Decision(rule.action, rule)
         return Decision(own.default if own is not None else self.default)
 
@@ -161,11 +179,38 @@ STRICT = Permissions(
 
 
 @functools.lru_cache(maxsize=1024)
-def compile_pattern(pattern: str, *, command: bool = False) -> re.Pattern[str]:
-    """A pattern as a regular expression that matches a whole path, or a whole command."""
-    return re.compile(
-        "|".join(f"(?:{_translate(part, command=command)})" for part in expand_braces(pattern)), re.DOTALL
-    )
+def compile_pattern(pattern: str, *, command: bool = False, workdirs: tuple[str, ...] = ()) -> re.Pattern[str]:
+    """A pattern as a regular expression that matches a whole path, or a whole command.
+
+    With names of a working folder, it matches absolute paths, whether it is itself absolute or not.
+    """
+    found = [
+        f"(?:{start}{_translate(rest, command=command)})"
+        for part in expand_braces(pattern)
+        for start, rest in _anchor(part, workdirs)
+    ]
+    return re.compile("|".join(found), re.DOTALL)
+
+
+def _is_relative(pattern: str) -> bool:
+    """Whether a pattern is a path from the working folder."""
+    return "/" in pattern and not pattern.startswith(("/", "**"))
+
+
+def _anchor(pattern: str, workdirs: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What may stand before a pattern in an absolute path, as a regular expression; and the rest of the pattern."""
+    if not workdirs or pattern.startswith(("/", "**")):
+        return [("", pattern)]
+    if not _is_relative(pattern):
+        return [("(?:.*/)?", pattern)]
+    anchored: list[tuple[str, str]] = []
+    for folder in workdirs:
+        above, rest = folder, pattern
+        while rest.startswith(("./", "../")):
+            step, _, rest = rest.partition("/")
+            above = posixpath.dirname(above) if step == ".." else above
+        anchored.append((re.escape(above.rstrip("/") + "/"), rest))
+    return anchored
 
 
 def _translate(pattern: str, *, command: bool) -> str:

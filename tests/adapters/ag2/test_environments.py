@@ -1,6 +1,5 @@
 """Environments and tools with a real agent of AG2 and a scripted model."""
 
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -10,10 +9,8 @@ from typing import Any
 import pytest
 
 from adapters.ag2.agents import ask
-from adapters.ag2.conftest import Kind
 from corral import Environment
 from corral.adapters.ag2 import (
-    CodeRunner,
     CodeRunResult,
     CorralEnvironment,
     ExecResult,
@@ -277,18 +274,3 @@ async def test_local_output_is_cut_with_a_word_about_it() -> None:
 def test_bad_timeouts(timeout: float) -> None:
     with pytest.raises(ValueError, match="`timeout` must be > 0"):
         CorralEnvironment(timeout=timeout)
-
-
-async def test_where_nothing_runs_typescript_the_remedy_is_that_places_own(kind: Kind) -> None:
-    given = {"env" if kind.name == "corral" else "env_vars": {"PATH": "/nowhere"}}
-    async with kind.make(**given) as environment:
-        result = await CodeRunner(environment, languages=("typescript",)).run("1", "typescript")
-    assert result.exit_code == 127
-    assert "Node.js 22.18" in result.output
-    remedies = {
-        "docker": "image",  # nothing that is installed here would be in it
-        "daytona": "corral --data-dir DIR setup typescript",
-    }
-    here = f"corral --data-dir {os.environ['CORRAL_DATA_DIR']} setup typescript"
-    assert remedies.get(kind.name, here) in result.output
-    assert kind.name != "docker" or "corral setup" not in result.output

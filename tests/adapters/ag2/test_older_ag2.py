@@ -1,6 +1,7 @@
 """The same tests with ag2 0.14, the last with `autogen`: not to be installed beside 1.x, so in a place of its own."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +11,15 @@ import pytest
 from support.project import ROOT
 from support.serving import ServedProcess
 
-pytestmark = [pytest.mark.clients, pytest.mark.needs_userns, pytest.mark.needs_network]
-
 PACKAGES = ("ag2==0.14.0", "daytona==0.226.1", "pytest>=9.0,<10", "anyio>=4.12")
 FILES = ("test_executor.py", "test_environments.py", "test_state_table.py", "classic_checks.py", "compared_checks.py")
 HERE = "not (daytona or docker)"
 """Of the rows that other backends have, those of the embedded engine."""
 
 
+@pytest.mark.clients
+@pytest.mark.needs_userns
+@pytest.mark.needs_network
 @pytest.mark.timeout(1200)  # sixty packages first
 def test_ag2_0_14(tmp_path: Path, service: ServedProcess) -> None:
     python = tmp_path / "venv" / "bin" / "python"
@@ -32,6 +34,13 @@ def test_ag2_0_14(tmp_path: Path, service: ServedProcess) -> None:
     assert " skipped" not in printed
     for example in find_examples():
         assert "execution succeeded" in run([str(python), str(example)]), example.name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_these_files_need_nothing_of_conftest(name: str) -> None:
+    """It is not loaded there: it imports backends whose packages are not installed beside ag2 0.14."""
+    imported = r"^(?:from \S*conftest import|import \S*conftest)"
+    assert not re.search(imported, (Path(__file__).parent / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def find_examples() -> list[Path]:

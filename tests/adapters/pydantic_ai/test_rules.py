@@ -302,3 +302,20 @@ async def test_weak_point_14_hiding_is_refused_where_it_can_not_be_kept(box: San
         fake.files.write("my.key", "x")
         with pytest.raises(CapabilityError):
             await run(CorralToolset(fake, permissions=SECRET, hide_denied=True), ("execute", {"command": "ls"}))
+
+
+@pytest.mark.parametrize("pattern", ["hidden/**", "hidden/a.txt", "a.txt"])
+async def test_rules_without_a_slash_in_front_are_for_the_working_folder(box: Sandbox, pattern: str) -> None:
+    box.exec(PREPARE, check=True)
+    rules = PermissionRuleset(default="allow", read=OperationPermissions("allow", [PermissionRule(pattern, "deny")]))
+    shown = await run(
+        CorralToolset[Any](box, permissions=rules, hide_denied=True),
+        ("read_file", {"path": "hidden/a.txt"}),
+        ("read_file", {"path": "/home/daytona/hidden/a.txt"}),
+        ("read_file", {"path": "open/door/a.txt"}),
+        ("grep", {"pattern": "needle"}),
+        ("execute", {"command": "grep -rs needle . | sort"}),
+    )
+    assert all(str(text).startswith("Permission denied for read on ") for text in shown[:3])
+    assert "hidden" not in shown[3]
+    assert shown[4] == "./open/b.txt:needle\n./open/my.key:needle\n"

@@ -132,3 +132,35 @@ async def test_whoever_is_asked_sees_where_a_link_leads_and_that_is_what_is_writ
         assert asked == ["/home/daytona/plain.txt"]
         assert "is a link to something else by now" in told
         assert await box.files.read("other.txt") == b"other"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["closed/**", "./closed/**", "../daytona/closed/*", "b.txt", "*.txt", "{closed,shut}/b.txt", "**/b.txt"]
+)
+@pytest.mark.parametrize("path", ["closed/b.txt", "open/../closed/b.txt", "/home/daytona/closed/b.txt", "door/b.txt"])
+async def test_rules_without_a_slash_in_front_are_for_the_working_folder(pattern: str, path: str) -> None:
+    async with AsyncSandbox(backend="memory") as box:
+        await prepare(box)
+        await box.files.symlink("door", "closed")
+        tools = FileTools(box, permissions=Permissions(read=OperationRules("allow", (Rule(pattern, "deny", "no"),))))
+        assert await tools["read_file"]({"path": path}) == f"Error: read of {path} is not allowed: no"
+        assert "closed/b.txt" not in await tools["grep"]({"pattern": "needle"})
+        assert "needle" in await tools["read_file"]({"path": "open/my.key"})
+
+
+async def test_rules_for_the_working_folder_hold_under_its_real_name() -> None:
+    async with AsyncSandbox(backend="memory", workdir="/tmp/work") as box:
+        await box.files.write("/tmp/real/closed/b.txt", "needle\n")
+        await box.files.remove("/tmp/work", recursive=True)
+        await box.files.symlink("/tmp/work", "/tmp/real")
+        tools = FileTools(box, permissions=Permissions(read=OperationRules("allow", (Rule("closed/**", "deny"),))))
+        for path in ("closed/b.txt", "/tmp/work/closed/b.txt", "/tmp/real/closed/b.txt"):
+            assert "is not allowed" in await tools["read_file"]({"path": path}), path
+
+
+async def test_a_folder_that_may_be_written_is_the_one_in_the_working_folder() -> None:
+    async with AsyncSandbox(backend="memory") as box:
+        tools = FileTools(box, permissions=Permissions(write=OperationRules("deny", (Rule("open/**", "allow"),))))
+        assert (await tools["write_file"]({"path": "open/a.txt", "content": "a"})).ok
+        for path in ("closed/open/a.txt", "/tmp/open/a.txt", "a.txt"):
+            assert "is not allowed" in await tools["write_file"]({"path": path, "content": "a"})

@@ -43,6 +43,7 @@ async def make_view(sandbox: AsyncCorralSandbox, permissions: Permissions) -> Vi
     """What the next command may see. Raises: PolicyError."""
     box = await sandbox.get_box()
     root = await sandbox.real_path(".")
+    permissions = permissions.within(sandbox.normal("."), root)
     async with limit_search():
         found = await box.files.glob("**", path=root, hidden=True, limit=_LOOKED_AT)
     if found.truncated:

@@ -10,7 +10,7 @@ import functools
 import inspect
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic_ai import RunContext
@@ -58,9 +58,12 @@ class Gate:
             raise ToolFailed(f"Permission denied for {operation} on '{quote(path)}': {text}")
         if self.permissions is None:
             return Sight(self, RealPath(path, real=real))
-        decisions = self._decide(operation, named, real)
+        root = sandbox.normal(".")
+        real_root = await sandbox.real_path(".") if self.permissions.needs_workdir else root
+        here = replace(self, permissions=self.permissions.within(root, real_root))
+        decisions = here.decide(operation, named, real)
         strictest = self._strictest(decisions)
-        others = [self._strictest(self._decide(other, named, real)) for other in more]
+        others = [self._strictest(here.decide(other, named, real)) for other in more]
         # One question is enough for one call; it is that of the operation itself, if that has one.
         asked = [decision for decision in (strictest, *others) if decision.action != "allow"]
         worst = self._strictest(asked) if asked else strictest
@@ -76,7 +79,7 @@ class Gate:
             raise ToolFailed(f"Permission denied for {operation} on '{quote(path)}': {text}")
         granted = tuple(found.rule for found in decisions if found.rule is not None and found.action == "ask")
         roots = (inside(path, workdir=sandbox.work_dir), named, real)
-        return Sight(self, RealPath(path, real=real), roots, (operation, granted))
+        return Sight(here, RealPath(path, real=real), roots, (operation, granted))
 
     def _find_shown(self, ctx: RunContext[Any]) -> str | None:
         """Where the path of an approved call led when it was asked for: as we remember it, or as the caller does."""
@@ -105,7 +108,7 @@ class Gate:
         """Raises: as `check_path`."""
         if self.permissions is not None:
             words = " ".join(command.split())
-            decisions = self._decide("execute", command.strip(), words)
+            decisions = self.decide("execute", command.strip(), words)
             await self._carry_out(ctx, "execute", command, self._strictest(decisions))
 
     def hides(self, operation: Operation, *targets: str, granted: Sequence[Rule] = ()) -> bool:
@@ -117,10 +120,11 @@ class Gate:
             return False
         return any(
             found.action == "deny" or (found.action == "ask" and found.rule is not None and found.rule not in granted)
-            for found in self._decide(operation, *targets)
+            for found in self.decide(operation, *targets)
         )
 
-    def _decide(self, operation: Operation, *targets: str) -> list[Decision]:
+    def decide(self, operation: Operation, *targets: str) -> list[Decision]:
+        """What the rules say of each."""
         assert self.permissions is not None
         return [self.permissions.decide(operation, target) for target in targets]
 

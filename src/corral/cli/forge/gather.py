@@ -259,7 +259,8 @@ def _from_names(names: Sequence[str]) -> tuple[Candidate, ...]:
         if " " in name.strip():
             raise SpecError(f"{name!r} is no file", hint=f"if it is the objective: --objective {name!r}")
         raise SpecError(
-            f"there is no candidate {name!r}", hint="give scripts, folders, git+PATH@REF, or a contest.toml"
+            f"there is no candidate {name!r}",
+            hint=f"give scripts, folders, git+PATH@REF or a contest.toml; if it is the objective: --objective {name!r}",
         )
     return as_candidates(names)
 
