@@ -63,7 +63,7 @@ FIND = """
 import json, os, sys
 from pathlib import Path
 from corral.engine.private import find_private
-print(json.dumps(find_private(sys.argv[1], Path(sys.argv[2]))))
+print(json.dumps(find_private(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])))
 try:
     os.wait()
 except ChildProcessError:
@@ -71,9 +71,9 @@ except ChildProcessError:
 """
 
 
-def find(shown: Path, kept_in: Path) -> set[str]:
+def find(shown: Path, kept_in: Path, *package_lists: Path) -> set[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    argv = [sys.executable, "-c", FIND, str(shown), str(kept_in)]
+    argv = [sys.executable, "-c", FIND, str(shown), str(kept_in), *map(str, package_lists)]
     return set(json.loads(subprocess.run(argv, env=env, capture_output=True, check=True, timeout=60).stdout))
 
 
@@ -88,3 +88,17 @@ def test_what_is_private_is_found_once_and_anew_after_a_while(shown: Path, tmp_p
     assert find(shown, tmp_path) == {*expected, "open/readable"}
     kept.write_text("torn")
     assert find(shown, tmp_path) == {*expected, "open/readable"}
+
+
+def test_what_a_package_brings_is_found_before_the_next_sandbox(shown: Path, tmp_path: Path) -> None:
+    packages = tmp_path / "status"
+    packages.write_text("installed: nothing")
+    os.utime(packages, (0, 0))
+    expected = find(shown, tmp_path, packages)
+    (shown / "open" / "readable").chmod(0o600)
+    assert find(shown, tmp_path, packages, tmp_path / "missing") == expected
+    packages.write_text("installed: one")
+    assert find(shown, tmp_path, packages) == {*expected, "open/readable"}
+    os.utime(packages, (time.time() + 1000,) * 2)  # a clock that was wrong
+    (shown / "open" / "readable").chmod(0o644)
+    assert find(shown, tmp_path, packages) == {*expected, "open/readable"}

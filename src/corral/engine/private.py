@@ -4,8 +4,8 @@ As root, a sandbox shows the host's `/usr` with owners shifted: what is root's i
 host's user 1000 is the code's. Files that only their owner may read would then be readable inside.
 
 To look at all of `/usr` takes a second, so what was found is kept: in the machine's folder of locks if there is one,
-else in the data folder. It is used for an hour and then renewed in the background. What is made private in between is
-covered from then on.
+else in the data folder. It is used for an hour and then renewed in the background; once packages were installed, it is
+renewed before the next sandbox. What is made private in between in another way is covered from then on.
 """
 
 from __future__ import annotations
@@ -16,27 +16,44 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from corral.engine import syscalls
 
 FRESH_SECONDS = 3600.0
+PACKAGE_LISTS = (
+    "/var/lib/dpkg/status",
+    "/var/lib/rpm/rpmdb.sqlite",
+    "/usr/lib/sysimage/rpm/rpmdb.sqlite",
+    "/var/lib/pacman/local",
+    "/lib/apk/db/installed",
+)
+"""What package managers change whenever they have installed something."""
 
 
-def find_private(tree: str, kept_in: Path) -> list[str]:
+def find_private(tree: str, kept_in: Path, package_lists: Sequence[str] = PACKAGE_LISTS) -> list[str]:
     """Paths below `tree`, relative to it, that others may not read.
 
     Only for single-threaded processes: what is old is renewed by a child.
     """
     file = kept_in / name_of(tree)
     found = _read(file)
-    if found is None:
+    if found is None or _is_installed_since(found[0], package_lists):
         return _renew(tree, file)
     made, entries = found
     if not 0 <= time.time() - made < FRESH_SECONDS:
         _renew_in_background(tree, file)
     return entries
+
+
+def _is_installed_since(moment: float, package_lists: Sequence[str]) -> bool:
+    for path in package_lists:
+        with contextlib.suppress(OSError):
+            changed = os.stat(path).st_mtime
+            if moment <= changed <= time.time():  # one from the future would have us look at all of it each time
+                return True
+    return False
 
 
 def name_of(tree: str) -> str:
