@@ -96,7 +96,10 @@ async def test_an_upload_to_a_frozen_disk_waits_by_itself() -> None:
             taken += 1
             yield b"x" * 100_000
 
-    files = EmbeddedFiles(workdir="/", sandbox_id="s", open_agent=open_agent, ping=ping, ensure_open=lambda: None)
+    files = EmbeddedFiles(
+        workdir="/", sandbox_id="s", open_agent=open_agent, ping=ping, ensure_open=lambda: None,
+        disk_bytes=lambda: 1 << 30,
+    )  # fmt: skip
     reader, writer = os.pipe()
     with theirs:
         writing = asyncio.ensure_future(files.write("/file", content()))
