@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any, Final, NamedTuple
 
-from corral.engine.seccomp.policy import POLICY, UNKNOWN
+from corral.engine.seccomp.policy import CONTAINER_POLICY, UNKNOWN
 from corral.engine.seccomp.rule import ALLOW, Match, Rule
 
 __all__ = ["docker_profile"]
@@ -71,7 +71,7 @@ def docker_profile() -> dict[str, Any]:
 
 def _unconditional() -> Iterator[dict[str, Any]]:
     groups: dict[tuple[int, str], list[str]] = {}
-    for name, rule in POLICY.items():
+    for name, rule in CONTAINER_POLICY.items():
         if not rule.cases:
             groups.setdefault((rule.errno, rule.reason), []).append(name)
     for (errno, reason), names in groups.items():
@@ -79,7 +79,7 @@ def _unconditional() -> Iterator[dict[str, Any]]:
 
 
 def _conditional() -> Iterator[dict[str, Any]]:
-    for name, rule in POLICY.items():
+    for name, rule in CONTAINER_POLICY.items():
         for errno, region in _regions(rule) if rule.cases else ():
             yield _entry([name], errno, rule.reason) | {"args": _comparisons(region)}
 
@@ -88,7 +88,7 @@ def _entry(names: list[str], errno: int, reason: str) -> dict[str, Any]:
     if errno == ALLOW:
         action: dict[str, Any] = {"action": "SCMP_ACT_ALLOW"}
     else:
-        action = {"action": "SCMP_ACT_ERRNO", "errnoRet": errno & 0xFFFF}
+        action = {"action": "SCMP_ACT_ERRNO", "errnoRet": errno}
     return {"names": names, **action} | ({"comment": reason} if reason else {})
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from corral.engine.seccomp.rule import ALLOW, PRETEND, Case, Match, Rule
 
-__all__ = ["POLICY", "UNKNOWN", "decide"]
+__all__ = ["CONTAINER_POLICY", "POLICY", "UNKNOWN", "decide"]
 
 UNKNOWN: Final = Rule(ENOSYS, "not in the table: newer than the policy, or of another ABI")
 
@@ -253,16 +253,20 @@ _SETRLIMIT: Final = Rule(ALLOW, _KEEP_CORE_LIMIT, (Case((Match(0, (_RLIMIT_CORE,
 
 # A filter can't know its caller's own number, so 0, which means the caller, is the only one. For priorities and
 # processors the kernel itself keeps init, which has capabilities, from those who have none; for limits it does not.
+_OWN_LIMITS: Final = (
+    "another process, such as the sandbox's init, could be crippled by new limits; 0 is the caller itself"
+)
+_ASKS_ONLY: Final = Case((Match(2, (0,)), Match(2, (0,), high=True)), ALLOW)
+_ITSELF: Final = Case((Match(0, (0,)),), ALLOW)
 _PRLIMIT: Final = Rule(
     EPERM,
-    "another process, such as the sandbox's init, could be crippled by new limits; 0 is the caller itself; "
-    + _KEEP_CORE_LIMIT,
+    f"{_OWN_LIMITS}; {_KEEP_CORE_LIMIT}",
     (
-        Case((Match(2, (0,)), Match(2, (0,), high=True)), ALLOW),  # asks only
+        _ASKS_ONLY,
         # Who wants to hear the old limit as well would be told nothing.
         Case((Match(0, (0,)), Match(1, (_RLIMIT_CORE,)), Match(3, (0,)), Match(3, (0,), high=True)), PRETEND),
         Case((Match(1, (_RLIMIT_CORE,)),), EPERM),
-        Case((Match(0, (0,)),), ALLOW),
+        _ITSELF,
     ),
 )
 
@@ -349,6 +353,11 @@ def _table() -> Mapping[str, Rule]:
 
 
 POLICY: Final = _table()
+CONTAINER_POLICY: Final[Mapping[str, Rule]] = MappingProxyType(
+    {**POLICY, "prlimit64": Rule(EPERM, _OWN_LIMITS, (_ITSELF, _ASKS_ONLY)), "setrlimit": Rule(ALLOW)}
+)
+"""For containers, which set their limit of core dumps as they like: as a profile for Docker, the rule that keeps it
+would take 70,000 lines, and what the host does with the crash of a container is the daemon's to know."""
 
 
 def decide(name: str, args: Sequence[int] = (0, 0, 0, 0, 0, 0)) -> int:

@@ -81,7 +81,7 @@ class Socket:
             raise ClientLeftError from error
 
     def _charge_backlog(self) -> None:
-        """Count for the key what is held for a client that takes nothing. If that is too much, the client is cut off."""
+        """Count for the key what is held for a client that does not read. If that is too much, cut it off."""
         account, transport = self._call.account, self._call.request.transport
         if account is None or not isinstance(transport, asyncio.Transport):
             return
