@@ -173,7 +173,7 @@ class ShellSession:
         Raises:
             SessionEndedError: the shell has ended; also if it ends before it gets to this command.
             InvalidCommandError: empty, or with a NUL.
-            ExecError: too many commands wait for their turn already.
+            ExecError: too many commands wait for their turn already, or the session's record is full.
             TimeoutError: it still runs after `timeout`; `commands()` has it.
             SandboxGoneError: the sandbox ended meanwhile.
         """
@@ -359,7 +359,7 @@ class ShellSession:
     async def _submit(self, command: str, *, takes_input: bool, input_echo: bool) -> str:
         await self._catch_up()
         if self._transcript.end is not None:
-            raise SessionEndedError("the session's shell has ended", op="run", hint="open another session")
+            raise _shell_ended()
         command_id = secrets.token_hex(8)
         with self._lock:
             waiting, sealed = tuple(self._transcript.waiting.values()), self._transcript.unsealed()
@@ -375,9 +375,18 @@ class ShellSession:
         asked = {"id": command_id, "text": command[:_NOTED_CHARACTERS], "input": takes_input, "echo": input_echo}
         try:
             await self._note({"command": asked, "ended": sealed})
+        except ExecError as error:
+            await self._catch_up()
+            if self._transcript.end is None:
+                hint = "open another session"
+                raise ExecError(
+                    "the session's record is full: it has too many commands", op="run", hint=hint
+                ) from error
+            raise _shell_ended() from error
+        try:
             await self._recorded.write(f"{command_id} {kind}\n")
         except ExecError as error:
-            raise SessionEndedError("the session's shell has ended", op="run", hint="open another session") from error
+            raise _shell_ended() from error
         return command_id
 
     async def _helper(
@@ -469,6 +478,10 @@ def _read(entry: Entry, gap: int, demux: Demux, told: Told) -> list[Piece]:
     else:
         pieces += demux.feed(entry.kind, entry.data)
     return pieces
+
+
+def _shell_ended() -> SessionEndedError:
+    return SessionEndedError("the session's shell has ended", op="run", hint="open another session")
 
 
 def _shown(piece: Piece) -> bytes:

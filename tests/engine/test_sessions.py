@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from corral import Sandbox
+from corral import Sandbox, records
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.sandbox import EmbeddedSandbox
-from corral.errors import SessionEndedError
+from corral.errors import ExecError, SessionEndedError
 from corral.session import ShellSession
 from corral.spec import Spec
 from support.user import OrdinaryUser
@@ -32,6 +32,15 @@ async def count_sleepers(box: EmbeddedSandbox) -> int:
     """Programs that sleep for 4321 or 4322 seconds; those that are just becoming it are waited for."""
     text = "sleep 0.1; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -cE '^432[12]$'"
     return int((await box.exec(text)).stdout)
+
+
+async def test_a_session_whose_record_is_full_says_so(box: EmbeddedSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await box.open_session("s")
+    monkeypatch.setattr(records, "MAX_NOTES_BYTES", 10)
+    with pytest.raises(ExecError, match="record is full") as caught:
+        await session.run("true")
+    assert not isinstance(caught.value, SessionEndedError)
+    assert not await session.ended()
 
 
 async def test_plain_sh_does_it_all(box: EmbeddedSandbox) -> None:

@@ -50,7 +50,7 @@ class SandboxWarden:
         row = self.roster.find(sandbox_id, organisation_id=organisation_id)
         await self.handles.wait_for_moment(row)
         if row.state != "started" and not (row.state == "resizing" and row.desired_state == "started"):
-            raise Fault(400, f"the sandbox is not started, it is {row.state}")
+            raise Fault(400, f"the sandbox is not started: its state is {row.state!r}")
         held = await self.handles.find(row)
         if activity:
             self.roster.touch(row)
