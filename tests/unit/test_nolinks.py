@@ -22,7 +22,7 @@ def top(tmp_path: Path) -> Path:
 def test_what_is_there_is_opened_through_folders_that_may_not_be_listed(top: Path) -> None:
     (top / "real/inner").chmod(0o311)
     descriptor = open_file(top, ["real", "inner", "file"], os.O_RDONLY)
-    with open(descriptor) as file:
+    with os.fdopen(descriptor) as file:
         assert file.read() == "content"
 
 
