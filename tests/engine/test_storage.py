@@ -197,3 +197,17 @@ def test_templates_that_were_not_used_for_long_are_collected(tmp_path: Path) -> 
     assert len(kept) == 8
     assert any(name.startswith(str(8 * MIB + 16 * 256 + 2 * MIB)) for name in kept)  # used all the time
     assert left.name not in kept
+
+
+@pytest.mark.needs_root
+async def test_sandboxes_of_many_sizes_leave_few_templates(tmp_path: Path) -> None:
+    if not LoopStorage.available():
+        pytest.skip("mkfs.ext4 and loop devices are not here")
+    backend = EmbeddedBackend(tmp_path / "data")
+    try:
+        for number in range(10):
+            box = await backend.create(Spec(resources=Resources(disk_bytes=(16 + number) * MIB)))
+            await box.kill()
+    finally:
+        await backend.aclose()
+    assert 1 <= len(list((tmp_path / "data").rglob("*-*.img"))) <= 8

@@ -98,6 +98,14 @@ async def test_all_are_ended_but_for_those_of_the_server(place: Place, corral: C
         assert (await place.sdk.get(theirs.id)).state == "started"
 
 
+async def test_ending_all_ends_no_sandbox_of_the_server(place: Place, corral: Callable[..., Any]) -> None:
+    async with place.make_mine():
+        theirs = await place.make()
+        await corral("rm", "--all")
+        left = [info.sandbox_id for info in await EmbeddedBackend(place.folder).list()]
+        assert left == [theirs.engine_id]
+
+
 async def test_the_server_hears_when_one_of_its_own_is_ended_by_another(
     place: Place, corral: Callable[..., Any]
 ) -> None:

@@ -105,6 +105,11 @@ def test_completion_leaves_file_names_to_the_shell(words: str) -> None:
     ("error", "code", "said"),
     [
         (SpecError("wrong", hint="right"), 2, "corral: error: wrong\nhint: right\n"),
+        (
+            Failed(SandboxGoneError("gone", hint="packages=[…] or venv="), exit_code=125),
+            125,
+            "corral: error: gone\nhint: --package or --venv\n",
+        ),
         (Failed(SpecError("wrong"), exit_code=125), 2, "corral: error: wrong\n"),
         (Failed(UnknownBackendError("wrong"), exit_code=125), 2, "corral: error: wrong\n"),
         (Failed(SandboxGoneError("gone"), exit_code=125), 125, "corral: error: gone\n"),
