@@ -22,6 +22,11 @@ CLIENTS = {
     "pydantic-ai-backend": ("0.2.37", "0.2.16"),
     "ag2": ("1.2.1", "0.14.0"),
     "langchain-daytona": ("0.0.9",),
+    "langchain-daytona-data-analysis": ("0.2.0",),
+    "google-adk": ("2.13.0",),
+    "openai-agents": ("0.24.0",),
+    "agno": ("3.1.10",),
+    "pydantic-ai-daytona": ("0.2.0",),
 }
 
 
@@ -62,6 +67,26 @@ def test_ag2_environment(run_python: RunClient) -> None:
 
 def test_langchain_daytona(run_python: RunClient) -> None:
     assert ended(run_python("langchain.py", "langchain-daytona==0.0.9", SDK))
+
+
+def test_langchain_daytona_data_analysis(run_python: RunClient) -> None:
+    assert ended(run_python("langchain_analysis.py", "langchain-daytona-data-analysis==0.2.0"))
+
+
+def test_google_adk(run_python: RunClient) -> None:
+    assert ended(run_python("google_adk.py", "google-adk==2.13.0", SDK))
+
+
+def test_openai_agents(run_python: RunClient) -> None:
+    assert ended(run_python("openai_agents.py", "openai-agents[daytona]==0.24.0", SDK))
+
+
+def test_agno(run_python: RunClient) -> None:
+    assert ended(run_python("agno_tools.py", "agno==3.1.10", SDK))
+
+
+def test_pydantic_ai_daytona(run_python: RunClient) -> None:
+    assert ended(run_python("pydantic_session.py", "pydantic-ai-daytona==0.2.0"))
 
 
 def test_page_has_the_clients_that_are_run_here() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from support.project import ROOT, Block, read_blocks
-from support.serving import ServedProcess
+from support.serving import ServedProcess, make_client
 from support.warm import run_program
+from support.wheels import make_wheel
 
 PAGES = [ROOT / "README.md", ROOT / "docs/server.md"]
 MARK = "<!-- needs: a server -->"
@@ -30,8 +31,13 @@ def test_readme_has_an_example_of_few_lines() -> None:
 @pytest.mark.parametrize("block", choose_blocks())
 def test_block_runs_against_a_server(block: Block, server: ServedProcess, tmp_path: Path) -> None:
     environment = os.environ | {"DAYTONA_API_URL": server.url, "DAYTONA_API_KEY": server.key}
+    make_wheel(tmp_path / "wheels", "matplotlib")  # the name is what the page needs of it
     file = tmp_path / "snippet.py"
     file.write_text(block.text, encoding="utf-8")
     done = run_program(file, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("42"), done.stdout
+    snapshots = make_client(server).snapshot  # others use the same server
+    for made in snapshots.list().items:
+        if made.name == "with-matplotlib":
+            snapshots.delete(made)

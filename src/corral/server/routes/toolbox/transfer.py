@@ -86,7 +86,8 @@ async def _store(held: Held, path: str | None, part: Part) -> wire.StoredFile:
             raise  # the body itself is broken, and nothing more will come of it
         raise _RefusedUpload(f"{path[:200]}: {fault.message}") from fault
     except SandboxFileError as error:
-        raise _RefusedUpload(f"{path[:200]}: {phrase(error)}") from error
+        text = phrase(error)
+        raise _RefusedUpload(text if path in text else f"{path[:200]}: {text}") from error
     return wire.StoredFile(path=path, bytes=size)
 
 
