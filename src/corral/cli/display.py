@@ -107,6 +107,11 @@ def table(
     return lines
 
 
+def whole_in_a_pipe() -> int | None:
+    """The `limit` of a table whose last column holds what a reader of a pipe may look for."""
+    return None if sys.stdout.isatty() else sys.maxsize
+
+
 def _narrow(sizes: list[int], *, over: int) -> None:
     """Take what is too much from the widest columns between the first and the last."""
     while over > 0 and len(sizes) > 2:

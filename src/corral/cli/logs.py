@@ -9,7 +9,7 @@ import click
 
 from corral.backends.registry import get_backend
 from corral.cli import kept
-from corral.cli.display import plain, table
+from corral.cli.display import plain, table, whole_in_a_pipe
 from corral.cli.loop import run_async
 from corral.cli.run import to_json
 from corral.cli.stdio import Outlet
@@ -56,7 +56,9 @@ def _list(programs: Sequence[tuple[int, str, int | None, str]]) -> None:
     rows = [
         [str(number), state, "-" if code is None else str(code), plain(text)] for number, state, code, text in programs
     ]
-    click.echo("\n".join(table(rows, headers=["NUMBER", "STATE", "CODE", "COMMAND"], align=["right"])) or "no programs")
+    headers = ["NUMBER", "STATE", "CODE", "COMMAND"]
+    lines = table(rows, headers=headers, align=["right"], limit=whole_in_a_pipe())
+    click.echo("\n".join(lines) or "no programs")
 
 
 def _show_served(

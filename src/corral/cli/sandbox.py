@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from corral.cli import options
-from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table
+from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table, whole_in_a_pipe
 from corral.cli.failure import RunsProgram
 from corral.cli.loop import run_async
 from corral.cli.run import describe, explain, note, to_json
@@ -102,7 +102,11 @@ def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
              show_seconds(info.deadline) if info.deadline is not None else "-", show_owner(info), show_labels(info)]
             for info in sorted(infos, key=lambda info: info.created)
         ]  # fmt: skip
-        click.echo("\n".join(table(rows, headers=["ID", "NAME", "STATE", "AGE", "LEFT", "OWNER", "LABELS"])))
+        click.echo(
+            "\n".join(
+                table(rows, headers=["ID", "NAME", "STATE", "AGE", "LEFT", "OWNER", "LABELS"], limit=whole_in_a_pipe())
+            )
+        )
     return 0
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -133,9 +134,16 @@ def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
     return tuple(trees)
 
 
-def is_there(path: str) -> bool:
-    """Whether a folder of the data folder can be shown still: one of `base/` must be of this version."""
-    return os.path.isdir(path) and (os.path.basename(os.path.dirname(path)) != FOLDER or is_current(Path(path).name))
+def identify(path: str) -> tuple[int, int] | None:
+    """What tells a folder of the data folder from another that is made under the same name later. None if it can't be
+    shown any more: it is gone, or one of `base/` and not of this version."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if os.path.basename(os.path.dirname(path)) == FOLDER and not is_current(Path(path).name):
+        return None
+    return (found.st_ino, found.st_ctime_ns) if stat.S_ISDIR(found.st_mode) else None
 
 
 def is_current(name: str) -> bool:

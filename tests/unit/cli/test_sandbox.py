@@ -35,6 +35,12 @@ def test_created_sandboxes_are_listed_and_removed(corral: Corral, memory: Memory
     assert corral("sandbox", "list", *HERE).stdout == "no sandboxes\n"
 
 
+def test_a_list_in_a_pipe_is_whole(corral: Corral, memory: MemoryBackend) -> None:
+    label = f"purpose={'long ' * 20}end"
+    assert corral("sandbox", "create", *HERE, "--label", label).code == 0
+    assert label in corral("sandbox", "list", *HERE).stdout
+
+
 def test_removing_what_is_gone(corral: Corral, memory: MemoryBackend, box: str) -> None:
     ended = corral("sandbox", "rm", *HERE, box, "nobody")
     assert (ended.code, ended.stdout) == (1, f"{box}\n")

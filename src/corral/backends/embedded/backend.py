@@ -21,7 +21,7 @@ from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.stopped import GROUND_ATTEMPTS, BackendPowers
 from corral.backends.embedded.typescript import setup as typescript
 from corral.engine import wire
-from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, is_there
+from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, identify
 from corral.engine.client import LauncherClient, check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxStoppedError
@@ -70,13 +70,14 @@ class EmbeddedBackend(BackendPowers):
             ground = await self.prepare_ground(spec)
             sandbox_id = str(uuid.uuid4())
             recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
+            before = self.identify(ground.trees)
             try:
                 ours = await self._launch(recipe)
             except BackendUnavailableError:
-                if not patience or self.stands(ground.trees):
+                if not patience or self.stands(ground.trees, before):
                     raise
                 continue
-            if not patience or self.stands(ground.trees):
+            if not patience or self.stands(ground.trees, before):
                 break
             ours.close()  # init ends: what it stands on is being deleted
         sandbox = EmbeddedSandbox(
@@ -111,11 +112,15 @@ class EmbeddedBackend(BackendPowers):
             theirs.close()
         return ours
 
-    def stands(self, trees: Sequence[Tree]) -> bool:
-        """Whether all that a sandbox stands on is there. Another version of Corral that starts on the same data folder
-        takes our base for an old one, and removes it unless a sandbox that runs is on it."""
+    def identify(self, trees: Sequence[Tree]) -> list[tuple[int, int] | None]:
+        """The folders in the data folder that a sandbox stands on, by what tells one from another of the same name."""
         mine = f"{self.data_folder}/"
-        return all(is_there(lower) for tree in trees for lower in tree.lowers if lower.startswith(mine))
+        return [identify(lower) for tree in trees for lower in tree.lowers if lower.startswith(mine)]
+
+    def stands(self, trees: Sequence[Tree], before: Sequence[tuple[int, int] | None]) -> bool:
+        """Whether all of it is there, and was all the time. Another version of Corral that starts on this data folder
+        takes our base for an old one, and removes it unless a sandbox that runs is on it."""
+        return None not in before and self.identify(trees) == before
 
     async def connect(self, sandbox_id: str) -> EmbeddedSandbox:
         """See `Backend`."""
@@ -234,7 +239,7 @@ class EmbeddedBackend(BackendPowers):
         Which trees there are does not change, since what it wrote lies by their numbers. Raises: as `create`.
         """
         mine = f"{self.data_folder}/"
-        if self.stands(trees):
+        if None not in self.identify(trees):
             return {}
         tools, extra = await self._find_tools(spec)
         shown = {tool.target: tool for tool in (*tools.description.tools, *extra)}
@@ -271,7 +276,7 @@ class EmbeddedBackend(BackendPowers):
         """Looking at the host takes longer than making a sandbox: once per description is enough."""
         key = repr(description)
         trees = self._bases.get(key)
-        if trees is None or not is_there(trees[0].lowers[0]):
+        if trees is None or identify(trees[0].lowers[0]) is None:
             with mapped(op="create"):
                 trees = await asyncio.to_thread(build, self.data_folder, description)
             self._bases[key] = trees

@@ -63,11 +63,12 @@ class BackendPowers:
         trees = Recipe.from_json(found.state["recipe"]).trees
         for patience in reversed(range(GROUND_ATTEMPTS)):
             lowers = await self.renew_ground(keepers.spec_from(found.state["info"]), trees)
+            used = [dataclasses.replace(tree, lowers=lowers.get(tree.target, tree.lowers)) for tree in trees]
+            before = self.identify(used)
             try:
                 await self._launch_again(found, lowers)
             except BackendUnavailableError:
-                used = [dataclasses.replace(tree, lowers=lowers.get(tree.target, tree.lowers)) for tree in trees]
-                if not patience or self.stands(used):
+                if not patience or self.stands(used, before):
                     raise
             else:
                 return
@@ -253,7 +254,8 @@ class BackendPowers:
         async def create(self, spec: Spec) -> EmbeddedSandbox: ...
         async def connect(self, sandbox_id: str) -> EmbeddedSandbox: ...
         async def refuse_unkept(self, resources: Resources, *, op: str) -> None: ...
-        def stands(self, trees: Sequence[Tree]) -> bool: ...
+        def identify(self, trees: Sequence[Tree]) -> list[tuple[int, int] | None]: ...
+        def stands(self, trees: Sequence[Tree], before: Sequence[tuple[int, int] | None]) -> bool: ...
         async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]: ...
 
 

@@ -50,7 +50,8 @@ def bench(
     runs: int, rounds: int, quick: bool, of_server: bool, restart: int, of_forge: bool, candidates: int,
     seconds: float, jobs: int, of_tenants: bool, attacks: tuple[str, ...], as_json: bool,
 ) -> int:  # fmt: skip
-    """Measure this machine: sandboxes beside plain subprocesses, and beside bubblewrap and Docker where they are.
+    """Measure this machine: sandboxes beside plain subprocesses, and beside bubblewrap, firejail and Docker
+    where they are.
 
     All contestants take turns in one run, so that ratios hold on a busy machine too. Every defence is on.
 

@@ -1,8 +1,9 @@
-"""The peers: plain subprocess, bubblewrap and Docker, each told to do the same as a sandbox."""
+"""The peers: plain subprocess, bubblewrap, firejail and Docker, each told to do the same as a sandbox."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -50,6 +51,15 @@ def find_peers() -> tuple[list[Peer], list[str]]:
             notes.append("bwrap: namespaces and no capabilities, but no seccomp filter, no cgroups, no quota")
         except (OSError, subprocess.SubprocessError):
             notes.append("bubblewrap is installed, but can't make namespaces here")
+    firejail = shutil.which("firejail")
+    if firejail is None:
+        notes.append("firejail is not installed")
+    else:
+        try:
+            peers.append(_firejail(firejail))
+            notes.append("firejail: its seccomp list, no network, an empty home, no capabilities; no cgroups, no quota")
+        except (OSError, subprocess.SubprocessError):
+            notes.append("firejail is installed, but can't make namespaces here")
     docker = shutil.which("docker")
     if docker is None:
         notes.append("Docker is not installed")
@@ -109,6 +119,22 @@ def _bubblewrap(bwrap: str) -> Peer:
     if (node := shutil.which("node")) and os.path.realpath(node).startswith("/usr"):
         tasks["JavaScript snippet"] = lambda: _do(*prefix, node, "-e", JS_SNIPPET)
     return Peer("bwrap", tasks)
+
+
+def _firejail(firejail: str) -> Peer:
+    prefix = [
+        firejail, "--quiet", "--noprofile", "--net=none", "--private", "--private-tmp", "--private-dev",
+        "--caps.drop=all", "--nonewprivs", "--seccomp",
+    ]  # fmt: skip
+    _do(*prefix, "true")
+    tasks: dict[str, Callable[[], None]] = {"open, true, close": lambda: _do(*prefix, "true")}
+    for task, program, *words in (
+        ("Python snippet", PYTHON, "-c", SNIPPET),
+        ("JavaScript snippet", shutil.which("node") or "", "-e", JS_SNIPPET),
+    ):
+        if os.path.realpath(program).startswith("/usr"):  # a home is empty inside
+            tasks[task] = functools.partial(_do, *prefix, program, *words)
+    return Peer("firejail", tasks)
 
 
 def _docker_image(docker: str) -> str | None:
