@@ -2,8 +2,9 @@
 
 Rules are patterns, the first that matches decides. For paths `*` stays within a name, `**` crosses folders, `[!x]` and
 `{a,b}` are known. A pattern that begins neither with a slash nor with `**` is a name anywhere, or, if it has a slash, a
-path from the working folder. Commands are texts, in which `*` matches anything. Rules for commands are a courtesy to
-whoever reads what a model wants; the wall is the sandbox.
+path from the working folder. With a slash at its end it is the folder and all that is in it. Commands are texts, in
+which `*` matches anything. Rules for commands are a courtesy to whoever reads what a model wants; the wall is the
+sandbox.
 """
 
 from __future__ import annotations
@@ -194,23 +195,34 @@ def compile_pattern(pattern: str, *, command: bool = False, workdirs: tuple[str,
 
 def _is_relative(pattern: str) -> bool:
     """Whether a pattern is a path from the working folder."""
-    return "/" in pattern and not pattern.startswith(("/", "**"))
+    return pattern in (".", "..") or ("/" in pattern and not pattern.startswith(("/", "**")))
 
 
 def _anchor(pattern: str, workdirs: tuple[str, ...]) -> list[tuple[str, str]]:
     """What may stand before a pattern in an absolute path, as a regular expression; and the rest of the pattern."""
-    if not workdirs or pattern.startswith(("/", "**")):
+    if pattern.startswith(("/", "**")):
+        return [("", _tidy(pattern))]
+    if not workdirs:
         return [("", pattern)]
     if not _is_relative(pattern):
         return [("(?:.*/)?", pattern)]
-    anchored: list[tuple[str, str]] = []
-    for folder in workdirs:
-        above, rest = folder, pattern
-        while rest.startswith(("./", "../")):
-            step, _, rest = rest.partition("/")
-            above = posixpath.dirname(above) if step == ".." else above
-        anchored.append((re.escape(above.rstrip("/") + "/"), rest))
-    return anchored
+    return [_anchor_at(folder, _tidy(pattern)) for folder in workdirs]
+
+
+def _anchor_at(folder: str, pattern: str) -> tuple[str, str]:
+    """A tidy pattern of a path from this folder."""
+    parts = pattern.split("/")
+    while parts and parts[0] in (".", ".."):
+        folder = posixpath.dirname(folder) if parts.pop(0) == ".." else folder
+    return re.escape(folder.rstrip("/") if parts else folder), "".join(f"/{part}" for part in parts)
+
+
+def _tidy(pattern: str) -> str:
+    """A pattern may be written as sloppily as a path; a slash at its end means the folder and all that is in it."""
+    tidy = posixpath.normpath(pattern)
+    if tidy.startswith("//"):  # which POSIX sets apart
+        tidy = tidy[1:]
+    return f"{tidy}/**" if pattern.endswith("/") and tidy != "/" else tidy
 
 
 def _translate(pattern: str, *, command: bool) -> str:

@@ -135,10 +135,15 @@ async def test_whoever_is_asked_sees_where_a_link_leads_and_that_is_what_is_writ
 
 
 @pytest.mark.parametrize(
-    "pattern", ["closed/**", "./closed/**", "../daytona/closed/*", "b.txt", "*.txt", "{closed,shut}/b.txt", "**/b.txt"]
+    "pattern",
+    (
+        *("closed/**", "./closed/**", "../daytona/closed/*", "b.txt", "*.txt", "{closed,shut}/b.txt", "**/b.txt"),
+        *("closed/", "./closed//", "closed//b.txt", "closed/./b.txt", "open/../closed/*", "../daytona/closed/"),
+        *("/home/daytona/closed/", "//home/daytona//closed/*", "/home/../home/daytona/closed/**", "**/closed/"),
+    ),
 )
 @pytest.mark.parametrize("path", ["closed/b.txt", "open/../closed/b.txt", "/home/daytona/closed/b.txt", "door/b.txt"])
-async def test_rules_without_a_slash_in_front_are_for_the_working_folder(pattern: str, path: str) -> None:
+async def test_rules_hold_however_their_pattern_and_the_path_are_written(pattern: str, path: str) -> None:
     async with AsyncSandbox(backend="memory") as box:
         await prepare(box)
         await box.files.symlink("door", "closed")
@@ -164,3 +169,21 @@ async def test_a_folder_that_may_be_written_is_the_one_in_the_working_folder() -
         assert (await tools["write_file"]({"path": "open/a.txt", "content": "a"})).ok
         for path in ("closed/open/a.txt", "/tmp/open/a.txt", "a.txt"):
             assert "is not allowed" in await tools["write_file"]({"path": path, "content": "a"})
+
+
+@pytest.mark.parametrize("pattern", [".", "./", "./**", "../daytona", "../daytona/", "/home/daytona/"])
+async def test_a_rule_for_the_working_folder_is_for_the_folder_itself(pattern: str) -> None:
+    async with AsyncSandbox(backend="memory") as box:
+        await prepare(box)
+        tools = FileTools(box, permissions=Permissions(ls=OperationRules("allow", (Rule(pattern, "deny"),))))
+        assert "is not allowed" in await tools["ls"]({"path": "."})
+        assert "is not allowed" not in await tools["ls"]({"path": "/tmp"})
+
+
+@pytest.mark.parametrize("pattern", ["open/", "./open/", "/home/daytona/open/"])
+async def test_a_slash_at_the_end_of_a_rule_allows_that_folder_and_no_other(pattern: str) -> None:
+    async with AsyncSandbox(backend="memory") as box:
+        tools = FileTools(box, permissions=Permissions(write=OperationRules("deny", (Rule(pattern, "allow"),))))
+        assert (await tools["write_file"]({"path": "open/in/a.txt", "content": "a"})).ok
+        for path in ("opened/a.txt", "closed/open/a.txt", "/tmp/open/a.txt", "a.txt"):
+            assert "is not allowed" in await tools["write_file"]({"path": path, "content": "a"}), path
