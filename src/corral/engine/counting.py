@@ -15,7 +15,7 @@ import select
 import socket
 
 from corral.engine import wire
-from corral.engine.processes import list_pids, thread_folders
+from corral.engine.processes import list_pids, table_folders
 
 LOOK_SECONDS = 0.25
 MOST_LOCKS = 4096
@@ -149,12 +149,12 @@ def _holds_so_much(blamed: dict[str, int], name: str) -> bool:
 def count_held() -> dict[str, int]:
     """How many pipes the threads here have, how many descriptors wait in their sockets, how much their epolls watch.
 
-    All threads are asked: one can have a table of descriptors of its own.
+    Threads are asked, not processes: one can have a table of descriptors of its own.
     """
     pipes: set[str] = set()
     waiting: dict[str, int] = {}
     watches = 0
-    folders = (folder for pid in list_pids() if pid != 1 for folder in thread_folders(pid))
+    folders = (folder for pid in list_pids() if pid != 1 for folder in table_folders(pid))
     for folder in folders:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             for number in os.listdir(f"{folder}/fd"):

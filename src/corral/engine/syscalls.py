@@ -1,7 +1,7 @@
 """The system calls that Python's `os` does not offer, as thin typed functions.
 
 Nothing here decides anything: each function makes one call and raises `OSError` when the kernel refuses.
-Numbers of calls newer than 2019 are the same on every architecture; the two older ones are in a table.
+Numbers of calls newer than 2019 are the same on every architecture; the older ones are in a table.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 _libc.setfsuid.argtypes = _libc.setfsgid.argtypes = (ctypes.c_uint,)
 
 _OLD_NUMBERS: Final = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "renameat2": 316},
-    "aarch64": {"pivot_root": 41, "capset": 91, "renameat2": 276},
+    "x86_64": {"pivot_root": 155, "capset": 126, "kcmp": 312, "renameat2": 316},
+    "aarch64": {"pivot_root": 41, "capset": 91, "kcmp": 272, "renameat2": 276},
 }
 _NR_OPEN_TREE, _NR_MOVE_MOUNT, _NR_FSOPEN, _NR_FSCONFIG, _NR_FSMOUNT = 428, 429, 430, 431, 432
 _NR_CLONE3, _NR_CLOSE_RANGE, _NR_OPENAT2, _NR_MOUNT_SETATTR = 435, 436, 437, 442
@@ -55,6 +55,7 @@ PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 SECBIT_NO_SETUID_FIXUP = 1 << 2
 
+_KCMP_FILES: Final = 2
 PROC_SUPER_MAGIC = 0x9FA0
 
 
@@ -191,6 +192,11 @@ def openat2(directory_fd: int, path: bytes, flags: int, *, mode: int = 0, resolv
 
 
 _CAPABILITY_HEADER: Final = struct.pack("=II", 0x20080522, 0)
+
+
+def share_descriptors(thread: int, other: int) -> bool:
+    """Whether two threads have the same table of descriptors. Raises: OSError, also where the kernel has no kcmp."""
+    return _raw(_number("kcmp"), thread, other, _KCMP_FILES, 0, 0, what="kcmp") == 0
 
 
 def set_capabilities(mask: int) -> None:
