@@ -122,7 +122,7 @@ def test_programs_that_run_on_have_logs(corral: Corral, box: str) -> None:
     assert "sleep 100" in listed
     ended = corral("sandbox", "logs", box, "9")
     assert ended.returncode == 1
-    assert "hint: there are 1, 2" in ended.stderr
+    assert " --list` shows which there are" in ended.stderr
 
 
 def test_keep_on_failure(corral: Corral) -> None:

@@ -162,6 +162,17 @@ async def test_at_a_terminal_ending_all_is_asked_for(place: Place, monkeypatch: 
         os.close(terminal)
 
 
+async def test_an_error_about_a_sandbox_of_ours_does_not_point_to_the_servers_of_that_name(
+    place: Place, corral: Callable[..., Any]
+) -> None:
+    await place.sdk.create(CreateSandboxFromSnapshotParams(name="web"))
+    assert (await corral("create", "--name", "web"))[0] == 0
+    assert "no program was left running in 'web'" in (await corral("logs", "web"))[2]
+    assert (await corral("exec", "-d", "web", "true"))[0] == 0
+    assert "there is no program 9 in 'web'" in (await corral("logs", "web", "9"))[2]
+    assert (await corral("rm", "web"))[0] == 0
+
+
 async def test_a_name_of_the_servers_is_explained(place: Place, corral: Callable[..., Any], tmp_path: Path) -> None:
     """It is not taken for one of ours: a client of the server chose it, and could choose that of ours."""
     theirs = await place.sdk.create(CreateSandboxFromSnapshotParams(name="web"))

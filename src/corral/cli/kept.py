@@ -65,6 +65,7 @@ def find_kept(backend: EmbeddedBackend, sandbox_id: str, number: int | None) -> 
     if not programs:
         raise SandboxGoneError(
             f"no program was left running in {sandbox_id!r}",
+            sandbox_id=sandbox_id,
             hint=f"`corral sandbox exec -d {sandbox_id} -- …` starts one",
         )
     if number is None:
@@ -72,8 +73,8 @@ def find_kept(backend: EmbeddedBackend, sandbox_id: str, number: int | None) -> 
     for program in programs:
         if program.number == number:
             return program
-    known = ", ".join(str(program.number) for program in programs)
-    raise SandboxGoneError(f"there is no program {number} in {sandbox_id!r}", hint=f"there are {known}")
+    hint = f"`corral sandbox logs {sandbox_id} --list` shows which there are"
+    raise SandboxGoneError(f"there is no program {number} in {sandbox_id!r}", sandbox_id=sandbox_id, hint=hint)
 
 
 def read_log(program: KeptProgram) -> Iterator[bytes]:
