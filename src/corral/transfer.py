@@ -344,7 +344,7 @@ def _write_around_holes(file: int, offset: int, data: bytes) -> None:
     view, begin, position = memoryview(data), 0, 0
     while position < len(view):
         end = min(len(view), position + _BLOCK_BYTES - (offset + position) % _BLOCK_BYTES)
-        if view[position:end] == _ZEROS[: end - position]:
+        if data[position:end] == _ZEROS[: end - position]:  # of the bytes: a view is compared one by one
             _write_at(file, offset + begin, view[begin:position])
             begin = end
         position = end
