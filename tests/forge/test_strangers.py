@@ -94,8 +94,8 @@ def corral(*arguments: str) -> Result:
 def refusal_of(result: Result) -> str:
     """The words and the hint of the error that the command ended with."""
     assert result.exception is not None, result.output
-    error = getattr(result.exception, "error", None)
-    assert isinstance(error, CorralError), result.exception
+    error = result.exception
+    assert isinstance(error, CorralError), error
     return f"{error.message} ({error.hint})"
 
 

@@ -33,11 +33,15 @@ def public(cls: type) -> set[str]:
     ("sync", "base", "different"),
     [
         (Files, FilesBase, {"at", "list_batches", "glob_batches", "grep_batches"}),  # the server passes them on
-        (Process, ProcessBase, {"aclose", "end_rest", "end_tree", "feed", "finish", "record", "resume_reading"}),
+        (
+            Process,
+            ProcessBase,  # what a backend calls is not for users
+            {"aclose", "end_rest", "end_tree", "feed", "finish", "record", "resume_reading", "room", "stop_waiting"},
+        ),
         (Recorded, MemoryRecorded, {"describe"}),
         (ShellSession, session.ShellSession, {"attach", "open", "log_chunks"}),
         (Terminal, terminal.Terminal, {"attach", "open"}),
-        (Sandbox, SandboxBase, {"aclose", "fork"}),
+        (Sandbox, SandboxBase, {"aclose", "find_runtime", "fork"}),  # the command line asks for the runtime
     ],
 )
 def test_every_async_method_has_a_sync_one(sync: type, base: type, different: set[str]) -> None:

@@ -97,7 +97,8 @@ class MemoryBackend:
         await asyncio.sleep(0)  # a place to be cancelled at, as every real backend has
         with self._lock:
             known = self._tokens.get(spec.client_token or "")
-            if known is not None and not known.closed and known.id in self._boxes:
+            living = self._boxes.get(known.id) if known is not None and not known.closed else None
+            if known is not None and living is not None and not living.is_over:
                 return known
             box = Box(spec, self)
             self._boxes[box.sandbox_id] = box

@@ -73,9 +73,14 @@ class Box:
             self._timer.daemon = True
             self._timer.start()
 
+    @property
+    def is_over(self) -> bool:
+        """True if it has ended, or is about to."""
+        return self.gone or (self._deadline is not None and time.monotonic() >= self._deadline)
+
     def check(self) -> None:
         """Raises: SandboxGoneError."""
-        if self.gone or (self._deadline is not None and time.monotonic() >= self._deadline):
+        if self.is_over:
             self.end()
             raise SandboxGoneError("the sandbox has ended", sandbox_id=self.sandbox_id, hint="make a new one")
 
