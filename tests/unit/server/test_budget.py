@@ -106,7 +106,8 @@ async def test_cheap_calls_of_a_key_do_not_let_its_programs_wait_for_ever() -> N
 
 
 async def test_programs_wait_as_long_as_another_one_prints(monkeypatch: pytest.MonkeyPatch) -> None:
-    budget, told, looks, now = Budget(100 * OUTPUT_FACTOR, patience=10), list[str](), list[Callable[[], object]](), [0.0]
+    budget, told, now = Budget(100 * OUTPUT_FACTOR, patience=10), list[str](), [0.0]
+    looks: list[Callable[[], object]] = []
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "time", lambda: now[0])
     monkeypatch.setattr(loop, "call_later", lambda _, look, *given: looks.append(functools.partial(look, *given)))
