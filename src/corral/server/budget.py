@@ -33,6 +33,7 @@ class _Question:
     account: Account
     count: int
     answer: Callable[[bool], None]
+    asked_at: float
 
 
 @dataclass(slots=True)
@@ -47,8 +48,11 @@ class _Key:
     questions: deque[_Question] = field(default_factory=deque)
     first: Account | None = None
     """The call that may go beyond the limit."""
-    moves: int = 0
-    """How often memory was given back, or given to a program that waited."""
+    moved_at: float = 0.0
+    """When a program last got memory for what it prints. What other calls give back does not count: a client that asks
+    again and again how things are would let its programs wait for ever."""
+    is_watched: bool = False
+    """Whether a look for questions that wait in vain is to come."""
 
     def has_room(self, count: int, *, account: Account | None = None) -> bool:
         beyond = self.limit_bytes // 2 if account is not None and account is self.first else 0
@@ -58,7 +62,7 @@ class _Key:
         account.taken += count
         self.taken += count
 
-    def answer_questions(self) -> list[tuple[_Question, bool]]:
+    def answer_questions(self, now: float) -> list[tuple[_Question, bool]]:
         """Those that can be answered now, in their order."""
         if self.questions and self.first is None:
             self.first = self.questions[0].account
@@ -68,7 +72,8 @@ class _Key:
                 self.add(question.account, question.count)
                 self.questions.remove(question)
                 granted.append(question)
-        self.moves += len(granted)
+        if granted:
+            self.moved_at = now
         return [*((question, True) for question in granted), *((question, False) for question in self._refuse_first())]
 
     def _refuse_first(self) -> list[_Question]:
@@ -137,6 +142,8 @@ class Account:
             if self._closed or not self._key.has_room(count, account=self if output else None):
                 return False
             self._key.add(self, count)
+            if output:
+                self._key.moved_at = self._loop.time()
             return True
 
     def give_back(self, count: int) -> None:
@@ -191,8 +198,6 @@ class Account:
     def _wake(self) -> None:
         """Those who wait and now have room, in their order: first programs, which hold something already."""
         key = self._key
-        with key.lock:
-            key.moves += 1
         self._answer()
         with key.lock:
             while key.waiting:
@@ -215,37 +220,40 @@ class Account:
     def ask_for_output(self, count: int, answer: Callable[[bool], None]) -> None:
         """See `Allowance.ask`."""
         with self._key.lock:
-            alone, closed = not self._key.questions, self._closed
+            closed, is_watched = self._closed, self._key.is_watched
             if not closed:
-                self._key.questions.append(_Question(self, count * OUTPUT_FACTOR, answer))
-            moves = self._key.moves
+                question = _Question(self, count * OUTPUT_FACTOR, answer, asked_at=self._loop.time())
+                self._key.questions.append(question)
+                self._key.is_watched = True
         if closed:
             answer(False)
             return
         self._answer()
-        if alone:
+        if not is_watched:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and the server with it
-                self._loop.call_soon_threadsafe(self._watch, moves)
+                self._loop.call_soon_threadsafe(self._look)
 
     def _answer(self) -> None:
         """Answer the questions that can be answered: without the lock, since an answer may lead to a question."""
         with self._key.lock:
-            answers = self._key.answer_questions()
+            answers = self._key.answer_questions(self._loop.time())
         for question, granted in answers:
             question.answer(granted)
 
-    def _watch(self, moves: int) -> None:
-        self._loop.call_later(self._patience, self._look, moves)
-
-    def _look(self, moves: int) -> None:
-        """If nothing has moved since then, programs wait for one that sleeps: they need not wait any more."""
-        with self._key.lock:
-            stuck = self._key.drop_questions() if self._key.moves == moves else []
-            moves, waits = self._key.moves, bool(self._key.questions)
+    def _look(self) -> None:
+        """If nothing has moved for a while, programs wait for one that sleeps: they need not wait any more."""
+        key, now = self._key, self._loop.time()
+        with key.lock:
+            since = {id(question): max(question.asked_at, key.moved_at) for question in key.questions}
+            stuck = [question for question in key.questions if now - since[id(question)] >= self._patience]
+            for question in stuck:
+                key.questions.remove(question)
+            waits = [since[id(question)] for question in key.questions]
+            key.is_watched = bool(waits)
         for question in stuck:
             question.answer(False)
         if waits:
-            self._watch(moves)
+            self._loop.call_later(max(0.0, min(waits) + self._patience - now), self._look)
 
 
 class OutputAllowance:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+from collections.abc import Callable
 
 import pytest
 
@@ -87,6 +89,54 @@ async def test_programs_that_wait_in_vain_are_told_so() -> None:
         assert await told.get() is False, "a call that is over does not wait"
         last.ask_for_output(10, told.put_nowait)
         assert await told.get() is False
+
+
+async def test_cheap_calls_of_a_key_do_not_let_its_programs_wait_for_ever() -> None:
+    budget, told = Budget(100 * OUTPUT_FACTOR, patience=0.01), asyncio.Queue[bool]()
+    with budget.account("a") as sleeper, budget.account("a") as account:
+        assert sleeper.take_output(100)
+        sleeper.ask_for_output(50, told.put_nowait)
+        assert await told.get() is True
+        account.ask_for_output(10, told.put_nowait)
+        async with asyncio.timeout(60):
+            while told.empty():  # as a client that asks again and again how things are
+                with budget.account("a"):
+                    await asyncio.sleep(0)
+        assert await told.get() is False
+
+
+async def test_programs_wait_as_long_as_another_one_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget, told, now = Budget(100 * OUTPUT_FACTOR, patience=10), list[str](), [0.0]
+    looks: list[Callable[[], object]] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda: now[0])
+    monkeypatch.setattr(loop, "call_later", lambda _, look, *given: looks.append(functools.partial(look, *given)))
+
+    def pass_seconds(seconds: float) -> None:
+        now[0] += seconds
+        due, looks[:] = list(looks), []
+        for look in due:
+            look()
+
+    with budget.account("a") as slow, budget.account("a") as one, budget.account("a") as two:
+        assert slow.take_output(100)
+        slow.ask_for_output(1, lambda _: None)
+        one.ask_for_output(10, lambda granted: told.append(f"one {granted}"))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            pass_seconds(9)
+            assert slow.take_output(1)
+        two.ask_for_output(10, lambda granted: told.append(f"two {granted}"))
+        pass_seconds(9)
+        one.close()
+        assert told == ["one False"]
+        with budget.account("a") as three:
+            three.ask_for_output(10, lambda granted: told.append(f"three {granted}"))
+            pass_seconds(1)
+            assert told == ["one False", "two False"], "the last one has not waited as long"
+            assert len(looks) == 1
+            pass_seconds(9)
+            assert told == ["one False", "two False", "three False"]
 
 
 async def test_keys_take_turns() -> None:

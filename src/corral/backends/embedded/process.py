@@ -32,6 +32,26 @@ _REST_SECONDS = 5.0
 _TERMINAL_SECONDS = 0.25
 """How long a terminal that a background program holds open is listened to after the end."""
 _REASONS: tuple[EndReason, ...] = ("exited", "signalled", "timeout", "oom", "cancelled")
+_EARLY_REASONS: tuple[EndReason, ...] = ("timeout", "cancelled")
+"""The caller chose the moment: its output is not whole in any case, and is not worth waiting for memory."""
+
+
+class _Leftover:
+    """A pipe of a program that has ended, held open by a child in the background: read, so that the child can live on,
+    and forgotten. It does not hold the program, whose output would stay in memory for as long as the child lives."""
+
+    def __init__(self, reading: OutputReading, pump: Pump) -> None:
+        self._reading = reading
+        self._pump = pump
+
+    def ready(self, descriptor: int) -> Turn:
+        """See `Source`."""
+        data = self._reading.read(descriptor)
+        if data is None or data:
+            return self._reading.next_turn(descriptor, data)
+        self._pump.remove(descriptor)
+        os.close(descriptor)
+        return "edge"
 
 
 class EmbeddedProcess(ProcessBase):
@@ -124,7 +144,7 @@ class EmbeddedProcess(ProcessBase):
         stream = self._outputs.get(descriptor)
         if stream is None or descriptor in self._paused or self._rest is not None:
             return "edge"
-        most = self.room(stream) if not self.ended else None
+        most = self.room(stream)
         data = self._reading.read(descriptor, terminal=descriptor == self._terminal_fd, most=most)
         if data:
             self._keep(stream, data, descriptor)
@@ -134,8 +154,6 @@ class EmbeddedProcess(ProcessBase):
         return self._reading.next_turn(descriptor, data, most=most)
 
     def _keep(self, stream: StreamName, data: bytes, descriptor: int) -> None:
-        if self.ended:
-            return  # a child in the background goes on printing: read, so that it can live on, and forgotten
         if self._reading.count(len(data)):
             self._reading.loosen(list(self._outputs))
             for other in self._outputs:
@@ -184,6 +202,8 @@ class EmbeddedProcess(ProcessBase):
             return "edge"
         self._last_words = message
         self._pump.cancel(self)  # init has kept its word
+        if message.get("reason") in _EARLY_REASONS:
+            self.stop_waiting()
         return "again"
 
     def _end_after_output(self) -> None:
@@ -242,7 +262,7 @@ class EmbeddedProcess(ProcessBase):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Close what is ours. Pipes that background children still hold are read on, and dropped at their end."""
+        """Close what is ours. Pipes that children in the background still hold are read to their end, and forgotten."""
         self._pump.cancel(self)
         self._rest = None
         self._reading.close_writers()
@@ -258,8 +278,9 @@ class EmbeddedProcess(ProcessBase):
                 self._pump.remove(terminal)
                 os.close(terminal)
                 self._outputs.pop(terminal, None)
-        for descriptor in list(self._outputs):
-            self._pump.again(descriptor)
+        for descriptor in self._outputs:
+            self._pump.hand_over(descriptor, _Leftover(self._reading, self._pump))
+        self._outputs = {}
 
     def _not_in_time(self) -> None:
         """Init does not keep its word: nothing in there can be trusted to end, so all of it is ended."""

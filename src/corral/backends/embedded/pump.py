@@ -54,6 +54,12 @@ class Pump:
             self._sources[descriptor] = source
         self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
 
+    def hand_over(self, descriptor: int, source: Source) -> None:
+        """Another source takes a descriptor that is listened to, and is asked once."""
+        with self._lock:
+            self._sources[descriptor] = source
+        self.again(descriptor)
+
     def remove(self, descriptor: int) -> None:
         """Listen no more; to be called before closing."""
         with self._lock:
@@ -102,12 +108,16 @@ class Pump:
             # After everything that was ready by itself: that is what keeps the order.
             for descriptor in waiting:
                 self._serve(descriptor)
-            now = time.monotonic()
-            while self._naps and self._naps[0][0] <= now:
-                _, descriptor, source = self._naps.popleft()
-                if self._sources.get(descriptor) is source:
-                    self._serve(descriptor)
+            self._end_naps()
             self._ring()
+
+    def _end_naps(self) -> None:
+        """Not in `_run`, which would hold the last source, and all that its program printed, until the next nap."""
+        now = time.monotonic()
+        while self._naps and self._naps[0][0] <= now:
+            _, descriptor, source = self._naps.popleft()
+            if self._sources.get(descriptor) is source:
+                self._serve(descriptor)
 
     def _serve(self, descriptor: int) -> None:
         with self._lock:
