@@ -39,7 +39,17 @@ def run_node(server: ServedProcess, tmp_path: Path) -> Iterator[RunClient]:
 
     def run(script: str, *packages: str) -> str:
         folder.mkdir()
-        npm = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--ignore-scripts", "--prefix", str(folder), *packages]
+        npm = [
+            "npm",
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--no-save",
+            "--ignore-scripts",
+            "--prefix",
+            str(folder),
+            *packages,
+        ]
         _install(npm)
         copy = shutil.copy(SCRIPTS / script, folder)
         return _run(["node", str(copy)], server=server, folder=folder)
