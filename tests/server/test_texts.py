@@ -6,7 +6,7 @@ word of a directory, which some take for the answer that a folder is there), "al
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -20,7 +20,7 @@ Ask = Callable[[Sandbox], object]
 
 
 @pytest.fixture(scope="module")
-def box(daytona: Daytona) -> Sandbox:
+def box(daytona: Daytona) -> Iterator[Sandbox]:
     """One for all, with a session, a folder and a file."""
     box = daytona.create(CreateSandboxFromSnapshotParams(name=f"texts-{uuid.uuid4().hex[:8]}"))
     box.process.create_session("s")
@@ -28,7 +28,8 @@ def box(daytona: Daytona) -> Sandbox:
     for name in ("f", "closed"):
         box.fs.upload_file(b"x", name)
     box.fs.set_file_permissions("closed", mode="000")
-    return box
+    yield box
+    daytona.delete(box)
 
 
 ASKED: dict[str, tuple[Ask, str]] = {
