@@ -6,7 +6,7 @@ one waits for: it reserves once, at its beginning.
 
 What a program prints is taken as it is printed. When there is no more, the program is held back until other calls of
 the key have ended. All of them could wait for each other, so one of them, the first in the queue, may go beyond the
-limit by half of it. When nothing has moved for a while, programs run on, and their output is cut in the middle.
+limit by a quarter of it. When nothing has moved for a while, programs run on, and their output is cut in the middle.
 Other things that grow (a frame that comes in pieces) never wait: their socket is closed.
 """
 
@@ -24,6 +24,8 @@ from corral.server.auth import too_many
 PATIENCE_SECONDS = 10.0
 OUTPUT_FACTOR = 2
 """Output is held as it came, and then once more as what is told of it."""
+BEYOND_PART = 4
+"""The one call that may go beyond the limit has this part of it more: a fourth. The largest output of a stream fits."""
 
 
 @dataclass(slots=True)
@@ -55,7 +57,7 @@ class _Key:
     """Whether a look for questions that wait in vain is to come."""
 
     def has_room(self, count: int, *, account: Account | None = None) -> bool:
-        beyond = self.limit_bytes // 2 if account is not None and account is self.first else 0
+        beyond = self.limit_bytes // BEYOND_PART if account is not None and account is self.first else 0
         return self.taken + count <= self.limit_bytes + beyond
 
     def add(self, account: Account, count: int) -> None:

@@ -67,8 +67,8 @@ async def test_programs_wait_for_room_and_one_of_them_may_always_go_on() -> None
             assert not account.take_output(20)
             account.ask_for_output(20, answers.append)
         assert told == [[True], [], []], "the first goes beyond the limit, the others wait"
-        assert accounts[0].take_output(30)
-        assert not accounts[0].take_output(20), "half of the limit more, and no further"
+        assert accounts[0].take_output(15)
+        assert not accounts[0].take_output(1), "a quarter of the limit more, and no further"
         accounts[0].ask_for_output(20, told[0].append)
         assert told == [[True, False], [], []], "all the others wait for it, so that it need not wait for them"
         accounts[0].close()
@@ -80,7 +80,7 @@ async def test_programs_that_wait_in_vain_are_told_so() -> None:
     budget, told = Budget(100 * OUTPUT_FACTOR, patience=0.01), asyncio.Queue[bool]()
     with budget.account("a") as sleeper, budget.account("a") as account, budget.account("a") as last:
         assert sleeper.take_output(100)
-        sleeper.ask_for_output(50, told.put_nowait)
+        sleeper.ask_for_output(25, told.put_nowait)
         account.ask_for_output(10, told.put_nowait)
         assert await told.get() is True
         assert await told.get() is False
@@ -95,7 +95,7 @@ async def test_cheap_calls_of_a_key_do_not_let_its_programs_wait_for_ever() -> N
     budget, told = Budget(100 * OUTPUT_FACTOR, patience=0.01), asyncio.Queue[bool]()
     with budget.account("a") as sleeper, budget.account("a") as account:
         assert sleeper.take_output(100)
-        sleeper.ask_for_output(50, told.put_nowait)
+        sleeper.ask_for_output(25, told.put_nowait)
         assert await told.get() is True
         account.ask_for_output(10, told.put_nowait)
         async with asyncio.timeout(60):
