@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.tiers import further
 from support.user import OrdinaryUser
 
 pytestmark = pytest.mark.needs_userns
@@ -189,6 +190,7 @@ def test_bench_measures(corral: Corral) -> None:
     assert {figure["unit"] for figure in said["figures"]} == {"seconds", "bytes", "things", "per second"}
 
 
+@pytest.mark.check
 def test_demo_leaves_nothing_behind(corral: Corral, request: pytest.FixtureRequest) -> None:
     if "user" in request.node.callspec.params["corral"]:
         user: OrdinaryUser = request.getfixturevalue("ordinary_user")
@@ -276,14 +278,16 @@ def test_a_file_knows_its_place_in_the_folder_that_was_copied_in(corral: Corral,
 @pytest.mark.parametrize(
     ("name", "source", "shown"),
     [
-        ("lone.mjs", "console.log(await import.meta.url)", r"file:///home/daytona/lone\.mjs"),
+        further("lone.mjs", "console.log(await import.meta.url)", r"file:///home/daytona/lone\.mjs"),
         # Node.js before 20.19 takes only .mjs for a module.
         ("module.js", "import fs from 'fs'; console.log(import.meta.url)", r"file:///home/daytona/module\.m?js"),
-        ("plain.js", "console.log(__filename)", r"/home/daytona/plain\.js"),
-        ("waits.js", "const w = async () => { await null; console.log(__filename) }; w()", r"/home/daytona/waits\.js"),
+        further("plain.js", "console.log(__filename)", r"/home/daytona/plain\.js"),
+        further(
+            "waits.js", "const w = async () => { await null; console.log(__filename) }; w()", r"/home/daytona/waits\.js"
+        ),
         ("plain.sh", "echo $0", r"/home/daytona/plain\.sh"),
         # No version of Node.js runs it as it is: it is run as a snippet.
-        ("both.js", "await null; console.log(require('path').basename(__dirname))", r"daytona|\.corral-\w+"),
+        further("both.js", "await null; console.log(require('path').basename(__dirname))", r"daytona|\.corral-\w+"),
     ],
 )
 def test_a_lone_file_has_its_own_name(corral: Corral, folder: Path, name: str, source: str, shown: str) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.tiers import further
+
 pytestmark = [pytest.mark.needs_userns, pytest.mark.needs_root]
 
 SECONDS = 30
@@ -117,7 +119,7 @@ def test_ctrl_c_is_for_the_program_inside(terminals: list[Terminal]) -> None:
     assert terminal.wait() in (0, 130)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, further(signal.SIGHUP)])
 def test_the_terminal_is_restored_whatever_happens(number: int) -> None:
     # A terminal of our own that outlives the command: its settings can be looked at afterwards.
     ours, theirs = pty.openpty()

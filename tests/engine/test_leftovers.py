@@ -124,6 +124,7 @@ def test_opening_and_closing_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_root
+@pytest.mark.check
 @pytest.mark.needs_user
 @pytest.mark.needs_userns
 def test_opening_and_closing_leaves_nothing_of_an_ordinary_user(ordinary_user: OrdinaryUser) -> None:
@@ -281,6 +282,7 @@ def test_what_belongs_to_others_stays(tmp_path: Path, foreign_groups: list[Path]
         sleeper.wait()
 
 
+@pytest.mark.check
 @pytest.mark.needs_root
 async def test_sweeping_never_ends_a_neighbour_that_is_just_being_made(tmp_path: Path) -> None:
     """Two programs share a data folder, as two calls of the command line do: one starts while the other creates."""

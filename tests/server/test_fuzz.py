@@ -28,7 +28,7 @@ OPERATIONS = {
     for operation in (result.ok() for result in SCHEMA.get_all_operations())
 }
 ALLOWED = (501, 507)
-EXAMPLES = max(4, hypothesis.settings.default.max_examples // 25)
+EXAMPLES = max(2, hypothesis.settings.default.max_examples // 25)
 
 
 @pytest.fixture(scope="module")

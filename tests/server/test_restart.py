@@ -19,6 +19,7 @@ from daytona_api_client import SandboxState
 
 from corral.backends.embedded.backend import EmbeddedBackend
 from support.serving import ServedProcess, make_client, served
+from support.tiers import further
 
 
 def test_sandboxes_and_their_programs_outlive_a_killed_server(own_server: ServedProcess) -> None:
@@ -100,7 +101,7 @@ def test_beyond_loopback_tls_or_a_word_is_needed(tmp_path: Path, host: str) -> N
     assert "--insecure" in refused.stderr
 
 
-@pytest.mark.parametrize("moment", [0.05, 0.2, 0.45, 0.8])
+@pytest.mark.parametrize("moment", [further(0.05), 0.2, further(0.45), further(0.8)])
 async def test_killed_in_the_middle_of_many_creates_and_deletes(own_server: ServedProcess, moment: float) -> None:
     """Whatever was acknowledged holds, and what the server says is what there is."""
     made: set[str] = set()

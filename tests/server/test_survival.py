@@ -23,6 +23,7 @@ from daytona_api_client import SandboxState
 from corral.backends.embedded.backend import EmbeddedBackend
 from support.leftovers import adopt_orphans, reap_orphans, take_stock, watch_differences
 from support.serving import ServedProcess, make_client, served, stored_state
+from support.tiers import further
 
 _PATIENCE_SECONDS = 60.0
 
@@ -200,7 +201,7 @@ FORK_AND_DIE = textwrap.dedent(
 )
 
 
-@pytest.mark.parametrize("state", ["started", "stopped"])
+@pytest.mark.parametrize("state", ["started", further("stopped")])
 def test_a_fork_that_is_killed_half_way_leaves_no_snapshot(own_server: ServedProcess, state: str) -> None:
     box = make_client(own_server).create()
     box.process.exec("echo kept > file")

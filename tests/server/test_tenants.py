@@ -178,7 +178,7 @@ async def test_what_a_key_holds_is_bounded(tmp_path: Path) -> None:
                 return str((await answer.json())["result"])
 
         printed = await run(0, f"head -c {8 * megabyte} /dev/zero | tr '\\0' x; echo; echo the end")
-        assert 2.1 * megabyte < len(printed) < 2.7 * megabyte, "held twice, by the one call that may hold a quarter more"
+        assert 2.1 * megabyte < len(printed) < 2.7 * megabyte, "held twice, a quarter more than the limit"
         assert "bytes of stdout left out]" in printed
         assert printed.endswith("the end\n")
         # The first has given all back, and what it held was never the second's.

@@ -96,6 +96,7 @@ async def test_the_async_client_does_the_same(async_daytona: AsyncDaytona) -> No
         await async_daytona.delete(box)
 
 
+@pytest.mark.check
 def test_large_files_stream_with_flat_memory(daytona: Daytona, own_server: ServedProcess) -> None:
 
     box = make_client(own_server).create()

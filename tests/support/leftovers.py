@@ -3,6 +3,7 @@
 Standard library only: tests also run the text of this file in front of a script of their own, as an ordinary user.
 """
 
+import contextlib
 import ctypes
 import os
 import re
@@ -134,6 +135,29 @@ def take_stock(data_folder: Path, *, ancestor: int | None = None) -> dict[str, l
 def count_descriptors(pid: int | str = "self") -> int:
     """How many descriptors a process has open."""
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def list_descriptors() -> set[tuple[int, str]]:
+    """The descriptors that this process has open, with what they lead to."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # it was closed meanwhile, as that of the listing itself
+            found.add((int(descriptor.name), str(descriptor.readlink())))
+    return found
+
+
+@contextlib.contextmanager
+def nothing_left_open() -> Iterator[None]:
+    """Fails if the block leaves a descriptor open.
+
+    Threads of earlier tests may open and close some meanwhile: what they close does not count, and what they have
+    open for a moment is waited for.
+    """
+    before = list_descriptors()
+    try:
+        yield
+    finally:
+        assert wait_until(lambda: not list_descriptors() - before), list_descriptors() - before
 
 
 def resident_bytes(pid: int | str = "self") -> int:

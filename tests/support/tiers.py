@@ -6,6 +6,7 @@ they need.
 """
 
 import os
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,11 @@ def belongs_to_check(item: pytest.Item) -> bool:
     # Root's run has root's pass. What only an ordinary user does is for the run of an ordinary user, or a second pass.
     second = os.geteuid() == 0 and "needs_user" in marks and "needs_root" not in marks
     return second or bool(marks.intersection(OUTSIDE))
+
+
+def further(*values: object) -> Any:
+    """An example of a parametrized test that shows much the same as another one: for `make check`."""
+    return pytest.param(*values, marks=pytest.mark.check)
 
 
 def further_backend(item: Check) -> list[pytest.MarkDecorator]:

@@ -153,7 +153,7 @@ def assert_nothing_is_left(folder: Path) -> None:
     assert what_is_left(folder) == []
 
 
-@pytest.mark.parametrize("kind", EMBEDDED)
+@pytest.mark.parametrize("kind", ["executor", pytest.param("LocalEnvironment", marks=pytest.mark.check)])
 def test_on_this_machine(kind: str, tmp_path: Path) -> None:
     data, told = tmp_path / "data", tmp_path / "told"
     told.mkdir()

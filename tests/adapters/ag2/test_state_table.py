@@ -28,7 +28,7 @@ Make = Callable[..., EnvironmentBase]
 @pytest.fixture(
     params=[
         "embedded",
-        "daytona",
+        pytest.param("daytona", marks=pytest.mark.check),
         pytest.param("docker", marks=(pytest.mark.needs_docker, pytest.mark.timeout(240))),
     ]
 )

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import os
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from corral.backends.embedded.files import EmbeddedFiles
 from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import ExhaustedError, GoneError
+from support.leftovers import nothing_left_open
 
 
 @pytest.fixture
@@ -41,15 +41,9 @@ def take_all(sock: socket.socket) -> list[wire.Message]:
     return found
 
 
-def count_descriptors() -> int:
-    """That this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 async def test_many_may_wait_for_one_that_does_not_listen(full: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = full
-    with ours, theirs:
-        before = count_descriptors()
+    with ours, theirs, nothing_left_open():
         asking = [asyncio.ensure_future(exchange.ask(ours, {"op": str(number)})) for number in range(30)]
         for _ in range(20):
             await asyncio.sleep(0)  # with a call that waits in the kernel, this would be the end
@@ -65,7 +59,6 @@ async def test_many_may_wait_for_one_that_does_not_listen(full: tuple[socket.soc
         for task in asking:
             assert await exchange.answer(task.result()) == {"ok": True}
         await asyncio.sleep(0)
-        assert count_descriptors() == before
 
 
 async def test_who_waits_learns_that_the_other_is_gone(full: tuple[socket.socket, socket.socket]) -> None:
@@ -135,19 +128,18 @@ class Crowded(socket.socket):
 
 async def test_what_is_used_up_here_is_not_taken_for_the_end_of_the_other_side() -> None:
     plain, theirs = wire.make_pair()
-    with Crowded(fileno=plain.detach()) as ours, theirs:
-        before = count_descriptors()
-        with pytest.raises(ExhaustedError, match="too many file descriptors"):
-            await exchange.ask(ours, {"op": "ping"})
-        assert count_descriptors() == before
+    with (
+        Crowded(fileno=plain.detach()) as ours,
+        theirs,
+        nothing_left_open(),
+        pytest.raises(ExhaustedError, match="too many file descriptors"),
+    ):
+        await exchange.ask(ours, {"op": "ping"})
 
 
 def test_a_request_that_must_not_wait_says_that_the_other_side_is_busy(
     full: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = full
-    with ours, theirs:
-        before = count_descriptors()
-        with pytest.raises(BlockingIOError):
-            ask(ours, {"op": "destroy"}, (), wait=False)
-        assert count_descriptors() == before
+    with ours, theirs, nothing_left_open(), pytest.raises(BlockingIOError):
+        ask(ours, {"op": "destroy"}, (), wait=False)

@@ -13,7 +13,7 @@ from corral.engine import keptlog, wire
 from corral.engine.errors import ExhaustedError
 from corral.engine.keptlog import KeptLog, make_room
 from corral.engine.recordfile import DiskBudget
-from support.leftovers import count_descriptors
+from support.leftovers import nothing_left_open
 
 
 @dataclass(slots=True)
@@ -118,10 +118,9 @@ def test_garbage_from_inside_counts_as_gone(kept: Kept, packet: bytes) -> None:
 
 
 def test_descriptors_from_inside_are_closed(kept: Kept) -> None:
-    before = count_descriptors()
-    wire.send(kept.init, {"started": 7}, (0, 1))
-    kept.log.hear()
-    assert count_descriptors() == before
+    with nothing_left_open():
+        wire.send(kept.init, {"started": 7}, (0, 1))
+        kept.log.hear()
 
 
 def test_folder_that_vanished_does_not_stop_the_program(kept: Kept) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from corral.engine import sweep
 from corral.engine.state import DataFolder, dead_folders, lock, read_state, write_state
-from support.leftovers import count_descriptors
+from support.leftovers import nothing_left_open
 
 
 @pytest.fixture
@@ -89,10 +89,8 @@ def test_name_is_given_once(data: DataFolder) -> None:
 
 
 def test_founding_that_fails_leaves_nothing(data: DataFolder) -> None:
-    before = count_descriptors()
-    with pytest.raises(TypeError):
+    with nothing_left_open(), pytest.raises(TypeError):
         data.found("a1", {"not json": object()})
-    assert count_descriptors() == before
     assert everything_below(data.sandboxes) == []
 
 

@@ -13,7 +13,7 @@ from corral.engine import uidrange
 from corral.engine.errors import SetupError
 from corral.engine.recipe import UID_RANGE_SIZE
 from corral.engine.uidrange import FIRST_UID, SLOTS, claim_range, lock_folder
-from support.leftovers import count_descriptors
+from support.leftovers import nothing_left_open
 
 DATA = Path("/srv/some-data")
 
@@ -113,11 +113,9 @@ def test_claim_is_kept_by_a_fork_and_not_by_another_program() -> None:
 
 def test_refused_attempts_leave_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uidrange, "SLOTS", 2)
-    before = count_descriptors()
-    held = [claim_range(DATA), claim_range(DATA)]
-    with pytest.raises(SetupError):
-        claim_range(DATA)
-    assert count_descriptors() == before + sum(len(found.descriptors()) for found in held)
-    for found in held:
-        found.close()
-    assert count_descriptors() == before
+    with nothing_left_open():
+        held = [claim_range(DATA), claim_range(DATA)]
+        with nothing_left_open(), pytest.raises(SetupError):
+            claim_range(DATA)
+        for found in held:
+            found.close()

@@ -1,7 +1,6 @@
 """Messages between the engine's processes: whatever arrives is bounded, and no descriptor is lost over a bad one."""
 
 import array
-import gc
 import json
 import os
 import socket
@@ -11,7 +10,7 @@ import pytest
 
 from corral.engine import wire
 from corral.engine.errors import ProtocolError
-from support.leftovers import count_descriptors
+from support.leftovers import nothing_left_open
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -30,12 +29,9 @@ def send_raw(sock: socket.socket, data: bytes, descriptors: tuple[int, ...] = ()
 
 def refuse(pair: Pair, data: bytes, descriptors: tuple[int, ...] = (), **options: bool) -> None:
     """Send it, and see it refused with nothing left open on the receiving side."""
-    gc.collect()  # what earlier tests forgot must not be closed while we count
     send_raw(pair[0], data, descriptors)
-    before = count_descriptors()
-    with pytest.raises(ProtocolError):
+    with nothing_left_open(), pytest.raises(ProtocolError):
         wire.receive(pair[1], **options)
-    assert count_descriptors() == before
 
 
 def test_message_arrives_with_its_descriptors(pair: Pair) -> None:
@@ -57,18 +53,15 @@ def test_message_arrives_with_its_descriptors(pair: Pair) -> None:
 
 @pytest.mark.parametrize("size", [wire.MAX_INLINE_BYTES - 100, wire.MAX_INLINE_BYTES + 1, 5_000_000])
 def test_message_of_any_size_below_the_limit_arrives_whole(pair: Pair, size: int) -> None:
-    before = count_descriptors()
-    wire.send(pair[0], {"text": "x" * size})
-    assert wire.receive(pair[1]) == ({"text": "x" * size}, [])
-    assert count_descriptors() == before
+    with nothing_left_open():
+        wire.send(pair[0], {"text": "x" * size})
+        assert wire.receive(pair[1]) == ({"text": "x" * size}, [])
 
 
 def test_message_over_the_limit_is_not_sent(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_PAYLOAD_BYTES", 100_000)
-    before = count_descriptors()
-    with pytest.raises(ProtocolError, match="100000"):
+    with nothing_left_open(), pytest.raises(ProtocolError, match="100000"):
         wire.send(pair[0], {"text": "x" * 100_000})
-    assert count_descriptors() == before
 
 
 def test_closed_peer_is_an_end_and_no_error(pair: Pair) -> None:
@@ -150,12 +143,9 @@ def test_descriptors_without_a_message_are_refused_and_closed(pair: Pair) -> Non
 
 def refuse_empty(pair: Pair) -> None:
     """An empty packet is how SOCK_SEQPACKET shows an end of file, so it may count as one; never may it leak."""
-    before = count_descriptors()
-    send_raw(pair[0], b"", (0,))
-    try:
+    with nothing_left_open():
+        send_raw(pair[0], b"", (0,))
         wire.receive(pair[1])
-    finally:
-        assert count_descriptors() == before
 
 
 def test_large_message_is_refused_where_none_is_expected(pair: Pair) -> None:
