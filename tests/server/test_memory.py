@@ -2,13 +2,15 @@
 
 import asyncio
 import gc
+import platform
+import re
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from daytona import AsyncDaytona, DaytonaConfig, DaytonaError
+from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, DaytonaConfig, DaytonaError
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.sandbox import EmbeddedSandbox
@@ -20,6 +22,7 @@ from corral.server.serving import listening
 from corral.server.settings import ServerSettings
 from corral.server.store.rows import Sandbox
 from corral.session import ShellSession
+from support.serving import ServedProcess, make_client
 from support.uses import USES, use_once
 
 
@@ -103,3 +106,13 @@ async def test_nothing_is_held_of_a_sandbox_that_could_not_be_made(
         with pytest.raises(DaytonaError, match="the disk is full"):
             await sdk.create()
     assert server.warden._locks == {}
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has a heap for each thread")
+def test_all_threads_of_a_server_share_a_heap(server: ServedProcess) -> None:
+    """Each further heap of glibc reserves 64 MiB of addresses at once, and opens them bit by bit."""
+    make_client(server).create(CreateSandboxFromSnapshotParams(auto_stop_interval=1)).process.exec("seq 100000")
+    lines = Path(f"/proc/{server.pid}/maps").read_text(encoding="utf-8").splitlines()
+    found = [re.match(r"([0-9a-f]+)-([0-9a-f]+) ---p 00000000 00:00 0 *$", line) for line in lines]
+    reserved = [int(each[2], 16) - int(each[1], 16) for each in found if each]
+    assert [size for size in reserved if 48 << 20 < size < 64 << 20] == []

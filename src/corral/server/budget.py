@@ -4,9 +4,10 @@ What a call is about to hold, it reserves: a body before it is read, a stream's 
 while for other calls of the same key, and then it is a 429. A call never waits while it holds something that another
 one waits for: it reserves once, at its beginning.
 
-What a program prints is taken as it is printed. When there is no more, the program is held back until other calls of
-the key have ended. All of them could wait for each other, so one of them, the first in the queue, may go beyond the
-limit by a quarter of it. When nothing has moved for a while, programs run on, and their output is cut in the middle.
+What a program prints is taken as it is printed. When three quarters of the limit are used, the program is held back
+until other calls of the key have ended. All of them could wait for each other, so one of them, the first in the queue,
+has the last quarter and as much again beyond the limit: with the defaults that is enough for 10 MB, whatever the others
+hold. When nothing has moved for a while, programs run on, and their output is cut in the middle.
 Other things that grow (a frame that comes in pieces) never wait: their socket is closed.
 """
 
@@ -24,8 +25,6 @@ from corral.server.auth import too_many
 PATIENCE_SECONDS = 10.0
 OUTPUT_FACTOR = 2
 """Output is held as it came, and then once more as what is told of it."""
-BEYOND_PART = 4
-"""The one call that may go beyond the limit has this part of it more: a fourth. The largest output of a stream fits."""
 
 
 @dataclass(slots=True)
@@ -56,9 +55,11 @@ class _Key:
     is_watched: bool = False
     """Whether a look for questions that wait in vain is to come."""
 
-    def has_room(self, count: int, *, account: Account | None = None) -> bool:
-        beyond = self.limit_bytes // BEYOND_PART if account is not None and account is self.first else 0
-        return self.taken + count <= self.limit_bytes + beyond
+    def has_room(self, count: int, *, printed_by: Account | None = None) -> bool:
+        limit, quarter = self.limit_bytes, self.limit_bytes // 4
+        if printed_by is not None:
+            limit += quarter if printed_by is self.first else -quarter
+        return self.taken + count <= limit
 
     def add(self, account: Account, count: int) -> None:
         account.taken += count
@@ -70,7 +71,7 @@ class _Key:
             self.first = self.questions[0].account
         granted = []
         for question in list(self.questions):
-            if self.has_room(question.count, account=question.account):
+            if self.has_room(question.count, printed_by=question.account):
                 self.add(question.account, question.count)
                 self.questions.remove(question)
                 granted.append(question)
@@ -141,7 +142,7 @@ class Account:
 
     def _take(self, count: int, *, output: bool) -> bool:
         with self._key.lock:
-            if self._closed or not self._key.has_room(count, account=self if output else None):
+            if self._closed or not self._key.has_room(count, printed_by=self if output else None):
                 return False
             self._key.add(self, count)
             if output:

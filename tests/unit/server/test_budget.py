@@ -62,13 +62,13 @@ async def test_programs_wait_for_room_and_one_of_them_may_always_go_on() -> None
     with contextlib.ExitStack() as opened:
         accounts = [opened.enter_context(budget.account("a")) for _ in range(3)]
         told: list[list[bool]] = [[], [], []]
-        assert all(account.take_output(30) for account in accounts)
+        assert all(account.take_output(20) for account in accounts)
         for account, answers in zip(accounts, told, strict=True):
-            assert not account.take_output(20)
-            account.ask_for_output(20, answers.append)
-        assert told == [[True], [], []], "the first goes beyond the limit, the others wait"
-        assert accounts[0].take_output(15)
-        assert not accounts[0].take_output(1), "a quarter of the limit more, and no further"
+            assert not account.take_output(17), "the last quarter is for one of them"
+            account.ask_for_output(17, answers.append)
+        assert told == [[True], [], []], "the first goes on, the others wait"
+        assert accounts[0].take_output(125 - 77)
+        assert not accounts[0].take_output(1), "a quarter more than the limit, and no further"
         accounts[0].ask_for_output(20, told[0].append)
         assert told == [[True, False], [], []], "all the others wait for it, so that it need not wait for them"
         accounts[0].close()
@@ -79,8 +79,8 @@ async def test_programs_wait_for_room_and_one_of_them_may_always_go_on() -> None
 async def test_programs_that_wait_in_vain_are_told_so() -> None:
     budget, told = Budget(100 * OUTPUT_FACTOR, patience=0.01), asyncio.Queue[bool]()
     with budget.account("a") as sleeper, budget.account("a") as account, budget.account("a") as last:
-        assert sleeper.take_output(100)
-        sleeper.ask_for_output(25, told.put_nowait)
+        assert sleeper.take_output(75)
+        sleeper.ask_for_output(50, told.put_nowait)
         account.ask_for_output(10, told.put_nowait)
         assert await told.get() is True
         assert await told.get() is False
@@ -94,8 +94,8 @@ async def test_programs_that_wait_in_vain_are_told_so() -> None:
 async def test_cheap_calls_of_a_key_do_not_let_its_programs_wait_for_ever() -> None:
     budget, told = Budget(100 * OUTPUT_FACTOR, patience=0.01), asyncio.Queue[bool]()
     with budget.account("a") as sleeper, budget.account("a") as account:
-        assert sleeper.take_output(100)
-        sleeper.ask_for_output(25, told.put_nowait)
+        assert sleeper.take_output(75)
+        sleeper.ask_for_output(50, told.put_nowait)
         assert await told.get() is True
         account.ask_for_output(10, told.put_nowait)
         async with asyncio.timeout(60):
@@ -119,7 +119,7 @@ async def test_programs_wait_as_long_as_another_one_prints(monkeypatch: pytest.M
             look()
 
     with budget.account("a") as slow, budget.account("a") as one, budget.account("a") as two:
-        assert slow.take_output(100)
+        assert slow.take_output(75)
         slow.ask_for_output(1, lambda _: None)
         one.ask_for_output(10, lambda granted: told.append(f"one {granted}"))
         await asyncio.sleep(0)
