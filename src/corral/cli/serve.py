@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 FIRST_ORGANISATION = "default"
 KEY_FILE = "first-key"
 """In the server's own folder."""
-_M_ARENA_MAX = -8
-"""The number of this setting in glibc's malloc.h."""
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+"""The numbers of these settings in glibc's malloc.h."""
+_LARGE_BLOCK_BYTES = 1024 * 1024
 
 
 def need_server() -> None:
@@ -101,21 +102,24 @@ def serve(data_dir: Path | None, key_memory: str, keep: bool, **given: Any) -> N
     # On a terminal the counts say how it goes, and lines of JSON would only be in their way.
     quiet = sys.stdout.isatty() and sys.stderr.isatty() and not os.environ.get("CORRAL_DEBUG")
     log.set_up(level=logging.WARNING if quiet else logging.INFO, before=board.clear if sys.stdout.isatty() else None)
-    _use_one_heap()
+    _keep_heap_small()
     try:
         asyncio.run(_serve(settings, board=board, keep=keep))
     except OSError as error:
         raise Failed(_explain(error, settings), exit_code=ERROR) from error
 
 
-def _use_one_heap() -> None:
-    """Let all threads share a heap, if the C library is glibc.
+def _keep_heap_small() -> None:
+    """Let memory that was given back be used again, or leave the process, if the C library is glibc.
 
-    Output is read in one thread and freed in another. With a heap for each thread, what one frees is of no use to the
-    next, and the process grows by up to a third more than it holds.
+    Output is read in one thread and freed in another: with a heap for each thread, what one frees is of no use to the
+    next. And once a large block was freed, glibc puts blocks of that size on the heap, where they leave gaps. Both
+    together made the process grow by up to a third more than it holds.
     """
     with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
 
 
 def _explain(error: OSError, settings: ServerSettings) -> Exception:
