@@ -170,6 +170,7 @@ KNOCK_OUTS = (
                 'self._write(f"call{number}/cgroup.kill", "1")',
                 'os.kill(int(self._read(f"call{number}/cgroup.procs").split()[0]), signal.SIGKILL)',
             ),
+            Edit("engine/trees.py", "        else:\n            self._signal_all(number)\n", ""),
         ),
         ("adopt-ones-own-orphans", "leave-nohup-children-behind"),
         modes=("root",),

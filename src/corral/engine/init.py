@@ -10,11 +10,9 @@ import contextlib
 import dataclasses
 import os
 import resource
-import select
 import signal
 import socket
 import time
-from collections.abc import Callable
 from typing import NoReturn
 
 from corral.engine import syscalls, wire
@@ -25,6 +23,7 @@ from corral.engine.counting import LOOK_SECONDS, LockWatch, SharedWatch
 from corral.engine.errors import ExhaustedError, ProtocolError
 from corral.engine.pausing import Pausing
 from corral.engine.perform import Stage
+from corral.engine.ready import Ready
 from corral.engine.recipe import CODE_GID, CODE_UID, Limits
 from corral.engine.soft import MemoryWatch, count_processes
 from corral.engine.spare import Spare
@@ -66,8 +65,7 @@ class Init:
         self._unfinished: set[int] = set()
         self._controls: dict[int, socket.socket] = {}
         self._next = 0
-        self._epoll = select.epoll()
-        self._on_ready: dict[int, Callable[[], None]] = {}
+        self._ready = Ready()
         self._wakeup, wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
 
@@ -77,38 +75,22 @@ class Init:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self.watch(self._wakeup, self._reap)
-        self.watch(self._host.fileno(), self._hear_host)
+        self._ready.watch(self._wakeup, self._reap)
+        self._ready.watch(self._host.fileno(), self._hear_host)
         if self._owned_by is not None:
             self._serve(self._owned_by)
         while True:
             waiting = self._spare is not None or self._spare_refused or self._pausing.still
-            events = self._epoll.poll(self._patience() if waiting else 0)
-            for descriptor, _ in events:
-                callback = self._on_ready.get(descriptor)
-                if callback is not None:
-                    callback()
-            if not events and not waiting:
+            if not self._ready.serve(self._patience() if waiting else 0) and not waiting:
                 self._fork_ahead()
             self._look_at_clocks()
-
-    def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Call back when a descriptor has something to say."""
-        self._on_ready[descriptor] = callback
-        self._epoll.register(descriptor, select.EPOLLIN)
-
-    def unwatch(self, descriptor: int) -> None:
-        """The opposite; to be called before closing."""
-        if self._on_ready.pop(descriptor, None) is not None:
-            with contextlib.suppress(OSError):
-                self._epoll.unregister(descriptor)
 
     def _serve(self, control: socket.socket) -> None:
         control.setblocking(True)
         self._controls[control.fileno()] = control
-        self.watch(control.fileno(), lambda: self._hear(control))
+        self._ready.watch(control.fileno(), lambda: self._hear(control))
         if self._pausing.held:
-            self._epoll.unregister(control.fileno())
+            self._ready.hold(control.fileno())
 
     def _hear_host(self) -> None:
         received = wire.receive(self._host)
@@ -138,9 +120,9 @@ class Init:
         if self._pausing.held != was_held:
             for descriptor in self._controls:
                 if was_held:
-                    self._epoll.register(descriptor, select.EPOLLIN)
+                    self._ready.release(descriptor)
                 else:
-                    self._epoll.unregister(descriptor)
+                    self._ready.hold(descriptor)
         if done is False:
             return {"error": "not_still", "text": "a process waits for something and can't be stopped now"}
         return {"ok": True}
@@ -169,7 +151,7 @@ class Init:
         if received is None:
             if control is self._owned_by:
                 os._exit(0)
-            self.unwatch(control.fileno())
+            self._ready.unwatch(control.fileno())
             del self._controls[control.fileno()]
             control.close()
             return
@@ -237,14 +219,14 @@ class Init:
             raise CallRefusedError("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
         self._calls[call.number] = call
         self._last_use = time.monotonic()
-        self.watch(call.report_fd, lambda: self._hear_report(call))
-        self.watch(channel.fileno(), lambda: self._hear_channel(call))
+        self._ready.watch(call.report_fd, lambda: self._hear_report(call))
+        self._ready.watch(channel.fileno(), lambda: self._hear_channel(call))
         if call.status_fd is not None:
-            self.watch(call.status_fd, lambda: self._read_status(call))
+            self._ready.watch(call.status_fd, lambda: self._read_status(call))
 
     def _hear_report(self, call: Call) -> None:
         """Its end closed by execve, the report is empty: the program runs. Otherwise it says why it does not."""
-        self.unwatch(call.report_fd)
+        self._ready.unwatch(call.report_fd)
         call.read_report()
 
     def _hear_channel(self, call: Call) -> None:
@@ -254,7 +236,7 @@ class Init:
         except ProtocolError:
             received = None
         if received is None:
-            self.unwatch(call.channel.fileno())
+            self._ready.unwatch(call.channel.fileno())
             call.client_gone = True
             if not call.program.outlive_client and call.reason == "":
                 self._end(call, "cancelled")
@@ -312,8 +294,11 @@ class Init:
         """A subreaper says how its program ended, or has been killed from inside before it could."""
         if call.ended or call.status_fd is None:
             return
-        line = os.read(call.status_fd, 200).split()
-        self.unwatch(call.status_fd)
+        try:
+            line = os.read(call.status_fd, 200).split()
+        except BlockingIOError:
+            line = []  # it was killed while its program, which has not begun yet, held the other end as well
+        self._ready.unwatch(call.status_fd)
         if len(line) == 3:
             status, cpu, peak = int(line[0]), float(line[1]), int(line[2])
             self._finish(call, status, cpu_seconds=cpu, peak_kib=peak)
@@ -330,7 +315,7 @@ class Init:
         call.finish(status, cpu_seconds=cpu_seconds, peak_kib=peak_kib, trees=self._trees)
         for descriptor in (call.channel.fileno(), call.report_fd, call.status_fd):
             if descriptor is not None:
-                self.unwatch(descriptor)
+                self._ready.unwatch(descriptor)
         call.close()
         del self._calls[call.number]
         self._last_use = time.monotonic()

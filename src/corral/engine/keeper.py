@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 import resource
-import select
 import shutil
 import signal
 import socket
@@ -26,6 +25,7 @@ from corral.engine.errors import EngineError, ExhaustedError, ProtocolError
 from corral.engine.keptlog import KeptLog, make_room
 from corral.engine.keptrecords import KeptRecords
 from corral.engine.powers import OPERATIONS, Powers
+from corral.engine.ready import Ready
 from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 from corral.engine.sampling import WALKING_SECONDS
 from corral.engine.state import SOCKET_NAME, DataFolder, read_state, write_state
@@ -85,8 +85,8 @@ class Keeper:
         self._last_use = time.monotonic()
         self._logs: dict[int, KeptLog] = {}
         self._waiting: list[socket.socket] = []
-        self._epoll = select.epoll()
-        self._on_ready: dict[int, Callable[[], None]] = {}
+        self._ready = Ready()
+        self.watch, self.unwatch, self.loosen = self._ready.watch, self._ready.unwatch, self._ready.loosen
         self._again: list[Callable[[], None]] = []
         self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
         self._looked = 0.0
@@ -120,29 +120,12 @@ class Keeper:
         while True:
             patience = self._patience()
             waiting, self._again = self._again, []
-            for descriptor, _ in self._epoll.poll(patience):
-                callback = self._on_ready.get(descriptor)
-                if callback is not None:
-                    callback()
+            self._ready.serve(patience)
             # After everything that was ready by itself: that is what keeps the order of output.
             for callback in waiting:
                 callback()
             self._ring()
             self._look_around()
-
-    def watch(self, descriptor: int, callback: Callable[[], None], *, edge: bool = False) -> None:
-        """See `Loop`."""
-        self._on_ready[descriptor] = callback
-        self._epoll.register(descriptor, select.EPOLLIN | (select.EPOLLET if edge else 0))
-
-    def unwatch(self, descriptor: int) -> None:
-        """See `Loop`."""
-        if self._on_ready.pop(descriptor, None) is not None:
-            self._epoll.unregister(descriptor)
-
-    def loosen(self, descriptor: int) -> None:
-        """See `Loop`."""
-        self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
     def again(self, callback: Callable[[], None]) -> None:
         """See `Loop`."""

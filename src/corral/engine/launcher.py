@@ -11,7 +11,6 @@ import dataclasses
 import gc
 import os
 import resource
-import select
 import signal
 import socket
 import time
@@ -25,6 +24,7 @@ from corral.engine.errors import EngineError, ExhaustedError, GoneError, Protoco
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
 from corral.engine.powers import OPERATIONS, Powers
+from corral.engine.ready import Ready
 from corral.engine.recipe import Recipe, Tree
 from corral.engine.sampling import WALKING_SECONDS, next_in_turn
 from corral.engine.seccomp.install import Prepared
@@ -43,13 +43,12 @@ class Launcher:
         self._client = client
         self._shop = shop
         self._boxes: dict[str, Box] = {}
-        self._by_pid_fd: dict[int, Box] = {}
-        self._epoll = select.epoll()
-        self._epoll.register(client.fileno(), select.EPOLLIN)
+        self._ready = Ready()
+        self._ready.watch(client.fileno(), self._hear)
         self._wakeup, wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a helper's end is read at once
-        self._epoll.register(self._wakeup, select.EPOLLIN)
+        self._ready.watch(self._wakeup, self._wake_up)
         self._leaving: list[socket.socket] | None = None
         self._operations: dict[str, Callable[[wire.Message, list[int], socket.socket], None]] = {
             "hello": self._hello,
@@ -61,27 +60,22 @@ class Launcher:
             "shutdown": self._shutdown,
             **dict.fromkeys(OPERATIONS, self._use_power),
         }
-        self._copies: dict[int, Callable[[], None]] = {}
-        self._powers = Powers(shop.data, watch=self._watch_copy, unwatch=self._unwatch_copy, stop=self._refuse_stop)
+        watch, unwatch = self._ready.watch, self._ready.unwatch
+        self._powers = Powers(shop.data, watch=watch, unwatch=unwatch, stop=self._refuse_stop)
 
     def run(self) -> None:
         """Serve until the program is gone and nothing of its sandboxes is left."""
         while self._leaving is None or self._boxes:
-            for descriptor, _ in self._epoll.poll(self._patience()):
-                if descriptor == self._wakeup:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self._wakeup, 4096)
-                elif descriptor == self._client.fileno():
-                    self._hear()
-                elif descriptor in self._by_pid_fd:
-                    self._bury(self._by_pid_fd[descriptor])
-                elif descriptor in self._copies:
-                    self._copies[descriptor]()
+            self._ready.serve(self._patience())
             self._look_at_disks()
             self._reap_helpers()
         sweep.empty_trash_or_leave_it(self._shop.data)
         for answer in self._leaving:
             self._answer(answer, {"ok": True})
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wakeup, 4096)
 
     def _hear(self) -> None:
         try:
@@ -91,7 +85,7 @@ class Launcher:
         except ProtocolError:
             received = None
         if received is None:
-            self._epoll.unregister(self._client.fileno())
+            self._ready.unwatch(self._client.fileno())
             self._leave()
             return
         message, descriptors = received
@@ -184,8 +178,7 @@ class Launcher:
             if any(self._shop.data.trash.iterdir()):
                 sweep.delete_in_background(self._shop.data)  # what an attempt that failed has left
         self._boxes[recipe.sandbox_id] = box
-        self._by_pid_fd[box.pid_fd] = box
-        self._epoll.register(box.pid_fd, select.EPOLLIN)
+        self._ready.watch(box.pid_fd, lambda: self._bury(box))
         self._answer(reply, {"ok": True, "pid": box.pid, "cgroups": box.group.paths})
 
     def _box(self, message: wire.Message, reply: socket.socket) -> Box | None:
@@ -214,14 +207,6 @@ class Launcher:
         """What is owned goes with its owner: only what a keeper holds can be stopped, and lie there."""
         self._answer(reply, {"error": "owned", "text": "an owned sandbox can't be stopped"})
 
-    def _watch_copy(self, descriptor: int, callback: Callable[[], None]) -> None:
-        self._copies[descriptor] = callback
-        self._epoll.register(descriptor, select.EPOLLIN)
-
-    def _unwatch_copy(self, descriptor: int) -> None:
-        self._epoll.unregister(descriptor)
-        del self._copies[descriptor]
-
     def _detach(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         """Hand a sandbox to a keeper, a process of its own that outlives us."""
         box = self._box(message, reply)
@@ -242,8 +227,7 @@ class Launcher:
         self._answer(reply, {"ok": True})
 
     def _forget(self, box: Box) -> None:
-        self._epoll.unregister(box.pid_fd)
-        del self._by_pid_fd[box.pid_fd]
+        self._ready.unwatch(box.pid_fd)
         del self._boxes[box.recipe.sandbox_id]
 
     def _bury(self, box: Box) -> None:

@@ -106,14 +106,16 @@ time.sleep(60)
 NO_HANG_UP = Probe(
     "leave-nohup-children-behind", "lifetime", "host_dos", _TREE,
     """
-echo armed
-nohup python3 -c 'import time; time.sleep(60)' "$1" >/dev/null 2>&1 &
-setsid python3 -c 'import time; time.sleep(60)' "$1" >/dev/null 2>&1 &
-disown -a
 trap '' TERM INT HUP
+child='import sys, time; open(sys.argv[2], "w").close(); time.sleep(60)'
+nohup python3 -c "$child" "$1" first-child >/dev/null 2>&1 &
+setsid python3 -c "$child" "$1" second-child >/dev/null 2>&1 &
+disown -a
+until [ -e first-child ] && [ -e second-child ]; do sleep 0.02; done
+echo armed
 while :; do sleep 60; done
 """,
-    language="bash", timeout=1.0, expect=expect_gone_at_timeout, must_go=True,
+    language="bash", timeout=3.0, expect=expect_gone_at_timeout, must_go=True,
 )  # fmt: skip
 
 
