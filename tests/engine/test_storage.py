@@ -158,6 +158,9 @@ WAYS_TO_FILL = {
     "a folder nobody may list": (
         "mkdir d; chmod 300 d; for n in 1 2 3; do head -c 15M /dev/zero > d/$n; done; sleep 1000"
     ),
+    "a folder with the name of the kernel's own": (
+        "mkdir -p w/work; for n in 1 2 3; do head -c 15M /dev/zero > w/work/$n; done; chmod 0 w/work; sleep 1000"
+    ),
     "a folder deeper than a path": (
         'python3 -c \'import os\nfor n in range(40): os.mkdir("d" * 200); os.chdir("d" * 200)\n'
         'for n in range(3): open(str(n), "wb").write(bytes(15 * 2**20))\'; sleep 1000'
@@ -171,6 +174,36 @@ WAYS_TO_FILL = {
 def test_folder_is_watched_and_its_program_ended(ordinary_user: OrdinaryUser, way: str) -> None:
     done = ordinary_user.run(SOFT, args=[str(ordinary_user.home / "data"), WAYS_TO_FILL[way]], timeout=100)
     assert done.stdout == "signalled disk\nusable again\n", done.stderr
+
+
+LOCKED = """
+import asyncio, sys
+from corral.backends.embedded import EmbeddedBackend
+from corral.spec import Resources, Spec
+
+async def main():
+    backend = EmbeddedBackend(sys.argv[1])
+    async with await backend.create(Spec(resources=Resources(disk_bytes=20 * 2**20))) as box:
+        make = "mkdir $mode; head -c 1M /dev/zero > $mode/x; chmod $mode $mode"
+        wait = "while [ ! -e go ]; do sleep 0.1; done; echo alive"
+        program = asyncio.create_task(box.exec(f"for mode in 300 100 400 000; do {make}; done; {wait}", timeout=60))
+        while not program.done() and ((await box.usage()).disk_bytes or 0) < 4 * 2**20:
+            await asyncio.sleep(0.1)  # until all of it has been measured
+        if not program.done():
+            await box.files.write("go", b"")
+        result = await program
+        print(result.reason, result.limit, result.stdout.strip())
+    await backend.aclose()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.needs_user
+@pytest.mark.needs_userns
+def test_folders_that_the_code_may_not_read_are_measured_and_end_no_program(ordinary_user: OrdinaryUser) -> None:
+    done = ordinary_user.run(LOCKED, args=[str(ordinary_user.home / "data")], timeout=100)
+    assert done.stdout == "exited None alive\n", done.stderr
 
 
 @pytest.mark.needs_root

@@ -53,6 +53,8 @@ def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
             box.uids.sign(data.path)
         if box.disk_fd is not None:
             held.append(box.disk_fd)
+        if box.disk_watch is not None:
+            box.disk_watch.close()  # its descriptors go as well: the keeper begins a round of its own
         syscalls.close_all_but(tuple(held))
         syscalls.set_process_name("corral-keeper")
         keeper = Keeper(box, data, info)

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from corral.engine import syscalls, wire
 from corral.engine.box import Box
 from corral.engine.errors import EngineError, GoneError, RefusedError
+from corral.engine.forkreader import fork_reader
 from corral.engine.layers import LayerStore, ensure_not_too_deep
 from corral.engine.recipe import Limits
 from corral.engine.state import DataFolder, note_limits, read_state
@@ -85,7 +86,7 @@ class Powers:
         if held:
             box.ask_init({"op": "hold"})  # no file system of its own that could be frozen
         try:
-            reader = _fork_copier(lambda writer: _copy(box, self._data, message, writer))
+            reader = fork_reader(lambda writer: _copy(box, self._data, message, writer))
         except OSError:
             if held:
                 box.ask_init({"op": "release"})
@@ -144,42 +145,6 @@ def _resize_disk(box: Box, limits: Limits) -> None:
         hint = "stop it first: a disk that nobody uses can be enlarged"
         text = f"this kernel can't enlarge a disk that is used: {error.strerror}"
         raise RefusedError(text, code="no_such_limit", hint=hint) from error
-
-
-def _fork_copier(work: Callable[[int], NoReturn]) -> int:
-    """A child that may read everything the code has written; gives the pipe on which it answers.
-
-    An ordinary user's code can make files that its own user may not read. In a user namespace of its own, with that one
-    id in it, the child has the capability to read them nevertheless.
-    """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    try:
-        if os.geteuid() == 0:
-            if os.fork() == 0:
-                work(writer)
-            return reader
-        go_reader, go_writer = os.pipe2(os.O_CLOEXEC)
-        try:
-            pid = syscalls.clone(syscalls.CLONE_NEWUSER)
-            if pid == 0:
-                os.close(go_writer)
-                if not os.read(go_reader, 1):
-                    os._exit(1)
-                work(writer)
-            proc = Path(f"/proc/{pid}")
-            (proc / "setgroups").write_text("deny")
-            (proc / "uid_map").write_text(f"{os.geteuid()} {os.geteuid()} 1")
-            (proc / "gid_map").write_text(f"{os.getegid()} {os.getegid()} 1")
-            os.write(go_writer, b"1")
-        finally:
-            os.close(go_reader)
-            os.close(go_writer)
-    except BaseException:
-        os.close(reader)
-        raise
-    finally:
-        os.close(writer)
-    return reader
 
 
 def _copy(box: Box, data: DataFolder, wish: wire.Message, writer: int) -> NoReturn:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
+import signal
+import time
 from collections.abc import Iterable, Iterator
+from typing import NoReturn
 
 from corral.engine import syscalls
+from corral.engine.forkreader import fork_reader
 
 ENTRIES_PER_LOOK = 500
 """A look takes a few milliseconds: whoever is asked for something else meanwhile does not wait for more."""
@@ -15,10 +21,14 @@ WALKING_SECONDS = 0.01
 _REST_SECONDS = 1.0
 _PATH_BYTES = 3000
 _STACK_BYTES = 16 * 1024 * 1024
+_ANSWER_BYTES = 4096
 
 
 class DiskWatch:
-    """Walks one sandbox's uppers again and again. Soft: between two rounds more can be written."""
+    """Walks one sandbox's uppers again and again. Soft: between two rounds more can be written.
+
+    A round that meets a folder which our user may not read is made again by a child that may (`fork_reader`).
+    """
 
     def __init__(self, path: str, limit_bytes: int, limit_inodes: int) -> None:
         self._path = path
@@ -30,6 +40,8 @@ class DiskWatch:
         self._next_round = 0.0
         self._hidden = False
         self._scan: Iterator[int] | None = None
+        self._answer: int | None = None
+        """The pipe of the child that makes this round."""
         self.used_bytes = 0
         self.looked = 0.0
         """When, so that several can take turns."""
@@ -37,29 +49,40 @@ class DiskWatch:
     @property
     def walking(self) -> bool:
         """Whether a round is under way, and the next look goes on with it."""
-        return self._scan is not None or bool(self._stack)
+        return self._scan is not None or bool(self._stack) or self._answer is not None
 
     def is_due(self, now: float) -> bool:
         """Whether a look would do anything."""
         return self.walking or now >= self._next_round
 
     def close(self) -> None:
-        """Let go of the folder that is being read. Idempotent."""
+        """Let go of the folder that is being read, and of the child that reads. Idempotent."""
         self._stack, self._scan = [], None
+        if self._answer is not None:
+            os.close(self._answer)
+            self._answer = None
 
     def set_limits(self, *, limit_bytes: int, limit_inodes: int) -> None:
         """From the next look on."""
         self._limit_bytes, self._limit_inodes = limit_bytes, limit_inodes
 
     def _read(self, folder: bytes) -> Iterator[int]:
-        """Count a folder's entries, one at each step: it may hold more than one look can see."""
+        """Count a folder's entries, one at each step: it may hold more than one look can see.
+
+        Raises:
+            PermissionError: its mode keeps our user out.
+        """
         try:
             descriptor = open_deep(self._path, folder)
         except (FileNotFoundError, NotADirectoryError):
             return  # it was removed or replaced meanwhile
-        except OSError:
-            # Made unreadable: what can't be measured counts as too much.
-            self._hidden = self._hidden or not _is_overlay_work(folder)
+        except PermissionError:
+            if _is_overlay_work(folder):
+                return
+            raise
+        except OSError as error:
+            # What can't be measured counts as too much, except a folder that was replaced by a link meanwhile.
+            self._hidden = self._hidden or error.errno != errno.ELOOP
             return
         try:
             with os.scandir(descriptor) as scan:
@@ -83,9 +106,28 @@ class DiskWatch:
         if not self.is_due(now):
             return False
         self.looked = now
-        if not self.walking:
-            self._stack, self._stack_bytes = [b""], 0
-            self._bytes, self._inodes, self._hidden = 0, 0, False
+        if self._answer is not None:
+            self._hear(self._answer)
+        else:
+            if not self.walking:
+                self._begin()
+            try:
+                self._walk()
+            except PermissionError:
+                self._ask_child()
+        over = self._is_over()
+        if over or not self.walking:
+            self.used_bytes = self._bytes
+            self._next_round = now + _REST_SECONDS
+            self.close()
+        return over
+
+    def _begin(self) -> None:
+        self._stack, self._stack_bytes = [b""], 0
+        self._bytes, self._inodes, self._hidden = 0, 0, False
+
+    def _walk(self) -> None:
+        """A bounded piece of the round. Raises: PermissionError."""
         steps = ENTRIES_PER_LOOK
         while steps > 0 and self.walking:
             if self._scan is None:
@@ -97,12 +139,42 @@ class DiskWatch:
                 self._scan = None
             else:
                 self._inodes += 1
-        over = self._hidden or self._bytes > self._limit_bytes or self._inodes > self._limit_inodes
-        if over or not self.walking:
-            self.used_bytes = self._bytes
-            self._next_round = now + _REST_SECONDS
-            self.close()
-        return over
+
+    def _is_over(self) -> bool:
+        return self._hidden or self._bytes > self._limit_bytes or self._inodes > self._limit_inodes
+
+    def _ask_child(self) -> None:
+        """Have the whole round made by a child. Not the locked folder alone: its mode may change at any moment."""
+        self.close()
+        try:
+            self._answer = fork_reader(self._be_child)
+            os.set_blocking(self._answer, False)
+        except OSError:
+            self._hidden = True  # what can't be measured counts as too much
+
+    def _be_child(self, writer: int) -> NoReturn:
+        try:
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+            syscalls.close_all_but((0, 1, 2, writer))
+            self._begin()
+            while self.walking and not self._is_over():
+                self._walk()
+                time.sleep(WALKING_SECONDS)  # many sandboxes with such folders must not take the host's processors
+            os.write(writer, json.dumps([self._bytes, self._inodes, self._hidden]).encode())
+        finally:
+            os._exit(0)  # it must never return into its parent's loop
+
+    def _hear(self, answer: int) -> None:
+        """Take over what the child has measured, if it is done."""
+        try:
+            said = os.read(answer, _ANSWER_BYTES)
+        except BlockingIOError:
+            return
+        if said:
+            self._bytes, self._inodes, self._hidden = json.loads(said)
+        else:
+            self._hidden = True  # it was ended: what can't be measured counts as too much
+        self.close()
 
 
 def next_in_turn(watches: Iterable[DiskWatch], now: float) -> DiskWatch | None:
@@ -128,5 +200,5 @@ def open_deep(root: str, relative: bytes) -> int:
 
 
 def _is_overlay_work(folder: bytes) -> bool:
-    """The kernel's own folder in each overlay, which nobody may read and nothing inside can reach."""
-    return os.path.basename(folder) == b"work" and os.path.basename(os.path.dirname(folder)) == b"w"
+    """The kernel's own folder in each overlay (N/w/work), which nobody may read and nothing inside can reach."""
+    return folder.count(b"/") == 2 and folder.endswith(b"/w/work")  # by its place: the code may make others so named
