@@ -1,4 +1,4 @@
-"""A child that may read whatever the code has written, whoever of an ordinary user or root holds the sandbox."""
+"""A child process that may read all files the code has written, also those that it has locked against its own user."""
 
 from __future__ import annotations
 

@@ -200,5 +200,5 @@ def open_deep(root: str, relative: bytes) -> int:
 
 
 def _is_overlay_work(folder: bytes) -> bool:
-    """The kernel's own folder in each overlay (N/w/work), which nobody may read and nothing inside can reach."""
+    """The kernel's own folder in each overlay (N/w/work), which no user may read and nothing inside can reach."""
     return folder.count(b"/") == 2 and folder.endswith(b"/w/work")  # by its place: the code may make others so named

@@ -232,7 +232,7 @@ class ReaperTrees:
         if not said.strip().isdigit():
             os.close(reader)
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        os.set_blocking(reader, False)  # whoever else holds the other end must not stop us
+        os.set_blocking(reader, False)  # another holder of the other end must not stop us
         self._programs[number] = int(said)
         return Started(pid, int(said), reader)
 
