@@ -107,6 +107,7 @@ NO_HANG_UP = Probe(
     "leave-nohup-children-behind", "lifetime", "host_dos", _TREE,
     """
 trap '' TERM INT HUP
+rm -f first-child second-child  # of an attempt that proved nothing
 child='import sys, time; open(sys.argv[2], "w").close(); time.sleep(60)'
 nohup python3 -c "$child" "$1" first-child >/dev/null 2>&1 &
 setsid python3 -c "$child" "$1" second-child >/dev/null 2>&1 &
