@@ -18,6 +18,7 @@ from corral.errors import CorralError, ExecError
 from corral.output import Capture
 from corral.protocol import Process
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
+from corral.waiting import wait_for
 
 STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 BACKLOG_BYTES = 1024 * 1024
@@ -264,7 +265,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
         """Wait for the end; may be called again and by several. A timeout here does not end the program."""
-        ending = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._end)), timeout)
+        ending = await asyncio.wait_for(wait_for(self._end), timeout)
         return self._result(ending)
 
     async def kill(self) -> ExecResult:

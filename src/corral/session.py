@@ -36,6 +36,7 @@ from corral.record import DEFAULT_RECORD_BYTES, CanRecord, Entry, Recorded
 from corral.results import OutputChunk, StreamName
 from corral.sessionshell import DRIVER, FEED, PLACE, RUN, SIGNAL
 from corral.transcript import KEPT_BYTES, Demux, Piece, Told, Transcript, ended_streams
+from corral.waiting import wait_for
 
 prefix = "session:"
 """Sessions are recorded programs with such names."""
@@ -184,7 +185,7 @@ class ShellSession:
         # Shielded: half a request would leave a command in the record that never runs.
         takes_input = not wait if open_input is None else open_input
         submitting = asyncio.ensure_future(self._submit(command, takes_input=takes_input, input_echo=input_echo))
-        command_id = await asyncio.shield(submitting)
+        command_id = await wait_for(submitting)
         return await (self.wait(command_id, timeout=timeout) if wait else self.command(command_id))
 
     async def commands(self) -> tuple[SessionCommand, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -228,6 +229,25 @@ async def test_closing_the_backend_ends_what_is_being_made(
         await making
     await first.delete(source)
     await first.aclose()
+
+
+async def test_cancelled_creation_that_then_fails_logs_no_traceback(
+    server: ServedProcess, gate: Gate, living: Callable[[], set[str]]
+) -> None:
+    unseen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+    before = living()
+    backend = DaytonaBackend(api_key=server.key, api_url=gate.url)
+    making = asyncio.ensure_future(backend.create(Spec()))
+    assert await asyncio.to_thread(gate.answered.wait, HANG_GUARD_SECONDS)
+    making.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    await backend.aclose()  # it is deleted, and its request given up
+    await asyncio.sleep(0)
+    gc.collect()
+    assert unseen == []
+    assert living() <= before
 
 
 async def test_cancelled_snapshot_is_forgotten(server: ServedProcess, daytona: Daytona) -> None:

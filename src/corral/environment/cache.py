@@ -58,14 +58,6 @@ class Entry:
         return self.making.result() if made else None
 
 
-async def wait_for(future: concurrent.futures.Future[T]) -> T:
-    """Wait in this event loop for what happens on the portal. Being cancelled ends the waiting, never the work."""
-    inner = asyncio.wrap_future(future)
-    # A waiter that was cancelled never looks: else asyncio would log a failure that others are told.
-    inner.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return await asyncio.shield(inner)
-
-
 class Cache:
     """See the module."""
 

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 from corral.backends.registry import backend_names, get_backend, make_backend
 from corral.door import Wishes, create_on, make_spec
-from corral.environment.cache import Cache, Entry, wait_for
+from corral.environment.cache import Cache, Entry
 from corral.environment.conversation import Conversation, conversation_of
 from corral.environment.key import Same, make_key
 from corral.environment.lending import Lent
@@ -22,6 +22,7 @@ from corral.results import Capabilities, Event
 from corral.sandbox import SandboxBase
 from corral.spec import HOME, Spec, check_timeout
 from corral.sync import Sandbox
+from corral.waiting import wait_for
 
 DEFAULT_MAX_SANDBOXES = 100
 

@@ -18,6 +18,7 @@ from corral.server.services import Held
 from corral.server.store.rows import Sandbox
 from corral.server.wishes import home_of, language_of
 from corral.spec import HOME
+from corral.waiting import wait_for
 
 
 class Handles:
@@ -96,7 +97,7 @@ class Handles:
             task = self._connecting[row.id] = asyncio.create_task(self.connect_now(row))
             task.add_done_callback(lambda _: self._connecting.pop(row.id, None))
         try:
-            return await asyncio.shield(task)
+            return await wait_for(task)
         except SandboxGoneError:
             with contextlib.suppress(Fault):  # deleted meanwhile: what the caller is told is true all the same
                 await self._look_after(row, None)

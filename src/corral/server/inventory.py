@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from corral.powers import GlancesAtSandboxes
 from corral.protocol import Backend
 from corral.results import SandboxInfo
+from corral.waiting import wait_for
 
 
 class Inventory:
@@ -22,7 +23,7 @@ class Inventory:
         """All sandboxes, as they are after this call began. Raises: as `Backend.list`."""
         if self._next is None:
             self._next = asyncio.create_task(self._look())
-        return await asyncio.shield(self._next)
+        return await wait_for(self._next)
 
     async def _look(self) -> Sequence[SandboxInfo]:
         async with self._turn:

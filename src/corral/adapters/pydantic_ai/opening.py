@@ -19,6 +19,7 @@ from corral.powers import KeepsSandboxes
 from corral.protocol import Backend
 from corral.sandbox import SandboxBase
 from corral.spec import Spec
+from corral.waiting import wait_for
 
 LIFETIME_SECONDS = 24 * 60 * 60.0
 """So long what outlives its program lives at the most, if nobody says otherwise and somebody pays."""
@@ -73,7 +74,7 @@ class Opening:
                 # On the portal's loop, because the loop of whoever asks may end before this does.
                 self._making = get_portal().submit(self._make())
             making = self._making
-        return await asyncio.shield(asyncio.wrap_future(making))
+        return await wait_for(making)
 
     async def settle(self) -> SandboxBase | None:
         """Wait for a making that is under way; None if nobody asked, or if it failed."""

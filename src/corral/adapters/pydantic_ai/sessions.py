@@ -28,6 +28,7 @@ from corral.errors import EnvironmentFullError, ExitError, SandboxClosedError, S
 from corral.portal import get_portal
 from corral.protocol import Backend
 from corral.spec import Spec
+from corral.waiting import wait_for
 
 log = logging.getLogger("corral.adapters.pydantic_ai")
 
@@ -294,7 +295,7 @@ def _inner(sandbox: Any) -> Any:
 
 
 async def _on_portal(work: Coroutine[Any, Any, T]) -> T:
-    return await asyncio.shield(asyncio.wrap_future(get_portal().submit(work)))
+    return await wait_for(get_portal().submit(work))
 
 
 async def _clean_for_ever(manager: weakref.ref[SessionManager], interval: float) -> None:

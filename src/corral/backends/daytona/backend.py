@@ -26,6 +26,7 @@ from corral.image import Image
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import HOME, Resources, Spec
 from corral.tokens import TokenBook
+from corral.waiting import wait_for
 
 POWERS = frozenset({"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"})
 _SHORT_SECONDS = 10.0
@@ -99,8 +100,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         get_book().begin(making, ask)
         try:
             with mapped(op="create"):
-                # A waiter of its own: that one is cancelled must not keep it from being told.
-                box = await asyncio.shield(asyncio.wrap_future(making.answer))
+                box = await wait_for(making.answer)
             if making.undoing is not None:
                 raise closed_meanwhile()
             sandbox = self.hold(box, spec, owned=True, on_event=on_event)

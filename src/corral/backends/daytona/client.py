@@ -16,6 +16,7 @@ from corral.backends.daytona.address import Address, check_address, fill_from_en
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.seam import INSTALL, ServiceError, mapped, repeat
 from corral.errors import BackendUnavailableError
+from corral.waiting import wait_for
 
 if TYPE_CHECKING:
     from daytona import AsyncDaytona
@@ -155,7 +156,7 @@ class Client:
     async def aclose(self) -> None:
         """Close its connections, when all that must be seen through is. It is made anew if it is needed again."""
         while left := [future for process, future in list(self._unfinished) if process == os.getpid()]:
-            await asyncio.wait([asyncio.wrap_future(future) for future in left])
+            await asyncio.gather(*map(wait_for, left), return_exceptions=True)  # who began them is told
         made = self._made.pop(os.getpid(), None)
         if made is not None:
             with contextlib.suppress(Exception):

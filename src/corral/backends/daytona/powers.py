@@ -27,6 +27,7 @@ from corral.errors import (
 )
 from corral.results import SandboxState, SnapshotInfo
 from corral.spec import Resources, Spec, as_another, check_name
+from corral.waiting import wait_for
 
 if TYPE_CHECKING:
     from corral.backends.daytona.sandbox import DaytonaSandbox
@@ -140,7 +141,7 @@ async def take_snapshot(remote: Remote, name: str | None) -> str:
 
     taking = remote.client.see_through(get_loop().begin(take()))
     try:
-        return await asyncio.shield(asyncio.wrap_future(taking))
+        return await wait_for(taking)
     except SpecError as error:
         if name is None or name in str(error):
             raise

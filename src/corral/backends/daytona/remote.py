@@ -15,6 +15,7 @@ from corral.backends.daytona.client import Client
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
 from corral.errors import BackendError, CorralError, SandboxGoneError
+from corral.waiting import wait_for
 
 if TYPE_CHECKING:
     from daytona import AsyncSandbox as SdkSandbox
@@ -120,8 +121,7 @@ class Remote:
             if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
                 opening = asyncio.ensure_future(self._open())
                 self._channels = {os.getpid(): opening}
-            # Shielded: whoever waits may be cancelled, and others wait for the same.
-            channel = await asyncio.shield(opening)
+            channel = await wait_for(opening)
             if not channel.lost:
                 return channel
             if self._channels.get(os.getpid()) is opening:

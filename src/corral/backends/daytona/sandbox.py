@@ -29,6 +29,7 @@ from corral.protocol import OnOutput, Stdin
 from corral.results import Event, ExecResult, SandboxInfo, SandboxUsage
 from corral.sandbox import SandboxBase
 from corral.spec import USER, Resources, Spec, check_name, check_timeout
+from corral.waiting import wait_for
 
 NAME = "daytona"
 _START_SECONDS = 60.0
@@ -242,7 +243,7 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
         if process.begin(channel, wish):
             try:
                 async with asyncio.timeout(_START_SECONDS):
-                    await asyncio.shield(asyncio.wrap_future(process.started))
+                    await wait_for(process.started)
             except TimeoutError:
                 # What is asked may have been taken by a program that reads the agent's terminal.
                 error = await self._remote.explain("exec")

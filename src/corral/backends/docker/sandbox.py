@@ -34,6 +34,7 @@ from corral.shellfiles.files import ShellFiles
 from corral.shellfiles.processes import ProcessShell
 from corral.shellfiles.resident import ResidentShell
 from corral.spec import Lifetime, Resources, Spec, as_another, check_name
+from corral.waiting import wait_for
 
 NAME = "docker"
 _END_SECONDS = 6.0
@@ -342,7 +343,7 @@ class DockerSandbox(SandboxBase):
         """Remove the container, once, whoever asks. In the I/O thread."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._remove())
-        await asyncio.shield(self._ending)
+        await wait_for(self._ending)
 
     async def _remove(self) -> None:
         if not self._body.is_stopped:

@@ -15,6 +15,7 @@ from corral.backends.embedded.seam import file_error, mapped
 from corral.engine import wire
 from corral.engine.errors import GoneError
 from corral.errors import SandboxFileInterruptedError
+from corral.waiting import wait_for
 
 _SEARCH_SECONDS = 300
 _ANSWER_SECONDS = 300
@@ -58,7 +59,7 @@ class AgentClient:
                 if other is None:
                     self._opening = mine
             if other is not None:
-                await asyncio.shield(asyncio.wrap_future(other))
+                await wait_for(other)
                 continue
             try:
                 agent = await self._open_agent()
