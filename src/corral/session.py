@@ -308,9 +308,10 @@ class ShellSession:
     # Ending.
 
     async def interrupt(self, command_id: str) -> SessionCommand:
-        """End a running command, first with SIGINT and then with SIGKILL; the shell stays. One that waits never runs.
+        """End a running command, first with SIGINT and then with SIGKILL; the shell stays.
 
-        A command that has ended is left alone.
+        One that waits behind another command never runs: its exit code is 130 as soon as the shell gets to it. A command
+        that has ended is left alone.
 
         Raises:
             NotRecordedError: there is no such command.
@@ -322,8 +323,11 @@ class ShellSession:
             # Without its file, the driver passes over it. It may also have got to it at this very moment.
             await self._helper('rm -f -- "$1"', f"{self._folder}/{command_id}")
             await self._catch_up()
-            if not self._told(command_id).begun:
+            if self._waits_behind_another(command_id):
                 return _describe(self._told(command_id))
+            with contextlib.suppress(TimeoutError):  # a shell that does not react is found out below
+                async with asyncio.timeout(_INTERRUPT_SECONDS * _INTERRUPT_TRIES):
+                    await self._until(command_id, lambda told: told.begun or told.ended)
         for attempt in range(_INTERRUPT_TRIES):
             if self._is_over(command_id):
                 return await self.command(command_id)
@@ -417,6 +421,11 @@ class ShellSession:
                 op="session",
             )
         return told
+
+    def _waits_behind_another(self, command_id: str) -> bool:
+        with self._lock:
+            waiting = self._transcript.waiting
+            return command_id in waiting and next(iter(waiting)) != command_id
 
     def _is_over(self, command_id: str) -> bool:
         return self._told(command_id).ended or self._transcript.end is not None

@@ -1,5 +1,6 @@
 """Sessions in a sandbox without bash, through the sync door, and after odd endings."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -41,6 +42,18 @@ async def test_a_session_whose_record_is_full_says_so(box: EmbeddedSandbox, monk
         await session.run("true")
     assert not isinstance(caught.value, SessionEndedError)
     assert not await session.ended()
+
+
+async def test_command_that_is_interrupted_before_the_shell_got_to_it_has_its_exit_code(box: EmbeddedSandbox) -> None:
+    session = await box.open_session("s")
+    shell = (await output(session, "echo $$")).strip()
+    await box.exec(f"kill -STOP {shell}", check=True)
+    command = await session.run("echo never", wait=False)
+    interrupting = asyncio.ensure_future(session.interrupt(command.id))
+    await asyncio.wait([interrupting], timeout=0.3)
+    await box.exec(f"kill -CONT {shell}", check=True)
+    assert (await interrupting).exit_code == 130
+    assert (await session.logs(command.id)).output == b""
 
 
 async def test_plain_sh_does_it_all(box: EmbeddedSandbox) -> None:
