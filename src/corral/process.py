@@ -242,7 +242,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
         """
         self._clear = clear
 
-    async def clear_up(self) -> None:
+    async def _clear_up(self) -> None:
         """Do so, if the program has ended and it was not done yet."""
         with self._lock:
             if not self._end.done() or self._end.exception() is not None:
@@ -281,14 +281,14 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
             with self._lock:
                 self._subscribers.remove(subscriber)
             self._go_on()
-        await self.clear_up()
+        await self._clear_up()
         if (error := self._end.exception()) is not None:
             raise error
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
         """Wait for the end; may be called again and by several. A timeout here does not end the program."""
         ending = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._end)), timeout)
-        await self.clear_up()
+        await self._clear_up()
         return self._result(ending)
 
     async def kill(self) -> ExecResult:
@@ -305,7 +305,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
                 await self.wait()
             except CorralError:
                 return  # the sandbox is gone, and the program with it
-        await self.clear_up()
+        await self._clear_up()
 
     async def __aenter__(self) -> ProcessBase:
         return self
