@@ -66,7 +66,7 @@ def own_service() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         key = "a-key-of-this-example"
         server = subprocess.Popen(
-            [sys.executable, "-m", "corral.cli", "serve", "--port", "0", "--data-dir", folder],
+            [sys.executable, "-P", "-m", "corral", "serve", "--port", "0", "--data-dir", folder],
             stdout=subprocess.PIPE, text=True, env=os.environ | {"CORRAL_API_KEY": key},
         )  # fmt: skip
         try:

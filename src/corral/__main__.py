@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from corral.cli import main
+from corral.cli import main_as_module
 
-sys.exit(main())
+sys.exit(main_as_module())

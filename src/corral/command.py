@@ -20,6 +20,12 @@ MAX_SHELL_TEXT_BYTES = 64 * 1024
 # arguments stay as they are, and no variable is set: it might be one that the caller exported.
 _BASH = 'command -v bash >/dev/null 2>&1 && exec bash "$@"; exec /bin/sh "$@"'
 _WITH_BASH = ("/bin/sh", "-c", _BASH, "sh")
+# Runs the file $0 in the shell "$@". The text's first command removes the file's folder, unless the shell can't parse
+# it: then nothing of the text is run. So where the shell can't parse all of it, this one stays, and removes the folder
+# at the end. Any other text is run in this shell's place: its pid, `$0` and line numbers are the same as without it.
+_CHECKED = (
+    'if "$@" -n "$0" 2>/dev/null; then exec "$@" "$0"; fi; "$@" "$0"; set -- "$?"; rm -rf -- "${0%/*}"; exit "$1"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,11 @@ def script_argv(command: Command, path: str) -> list[str]:
     return ["/bin/sh", path] if isinstance(command, str) else with_bash(path)
 
 
+def checked_script_argv(command: Command, path: str) -> list[str]:
+    """The same for a file in a folder that is to be gone when the program is, whether its shell can parse it or not."""
+    return ["/bin/sh", "-c", _CHECKED, path, *script_argv(command, path)[:-1]]
+
+
 @contextlib.asynccontextmanager
 async def in_file(
     command: Command,
@@ -100,6 +111,9 @@ async def in_file(
 
     The folder goes at the end. In the background the program goes on after it, and its shell removes the folder before
     anything else: it goes on reading the file that it has open. If it never begins, the folder goes at the end, too.
+
+    Where the program is ended before its shell came so far, or may not remove the folder (as another user, or with a
+    view that is read-only), only the one who sees its end can do so: then the caller has to call `drop` again.
     """
     text = long_text(command)
     if text is None:
@@ -110,7 +124,7 @@ async def in_file(
     script, begun = f"{folder}/script.sh", False
     try:
         await write(script, text.encode("utf-8", "surrogateescape"))
-        yield script_argv(command, script)
+        yield checked_script_argv(command, script) if background else script_argv(command, script)
         begun = background
     finally:
         if not begun:
@@ -118,8 +132,10 @@ async def in_file(
 
 
 def plain_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """What `with_bash` was asked for, as one would call bash itself; any other argv as it is."""
+    """What `with_bash` or `checked_script_argv` was asked for, as one would call the shell; any other argv as it is."""
     words = tuple(argv)
+    if words[:3] == ("/bin/sh", "-c", _CHECKED):
+        words = (*words[4:], words[3])
     return ("bash", *words[len(_WITH_BASH) :]) if words[: len(_WITH_BASH)] == _WITH_BASH else words
 
 

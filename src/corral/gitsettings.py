@@ -36,7 +36,7 @@ _EXTENDED = 0x4000
 
 def is_git_folder(name: str) -> bool:
     """Whether a name is `.git` on some file system: whatever its case, or as Windows and Apple spell it as well."""
-    bare = _fold(name)
+    bare = fold(name)
     return bare == ".git" or re.fullmatch(r"git~\d", bare) is not None
 
 
@@ -51,7 +51,7 @@ def is_sample(parts: Sequence[str]) -> bool:
     return list(parts[-2:-1]) == ["hooks"] and parts[-1].endswith(".sample")
 
 
-def _fold(name: str) -> str:
+def fold(name: str) -> str:
     """A name as the least exact of file systems compares it."""
     return _UNSEEN.sub("", name).partition(":")[0].rstrip(" .").casefold()
 
@@ -61,7 +61,7 @@ def judge(parts: Sequence[str], *, is_folder: bool) -> Verdict:
 
     `hold`: it is for `find_left_out` to say, when the whole tree is there. `index`: take it if `is_safe_index`.
     """
-    low = [_fold(part) for part in parts]
+    low = [fold(part) for part in parts]
     inside = False
     for number, part in enumerate(parts):
         if is_git_folder(part):
@@ -90,7 +90,7 @@ def _is_data(rest: list[str]) -> bool:
 def _held_at(parts: Sequence[str], *, is_folder: bool) -> list[int]:
     """Places in a path at which a name stands that makes a repository, or makes one run programs."""
     last = len(parts) - 1
-    names = [_fold(part) for part in parts]
+    names = [fold(part) for part in parts]
     return [
         number
         for number, name in enumerate(names)
@@ -104,10 +104,10 @@ def find_left_out(held: Iterable[Parts], exists: Callable[[Parts], bool]) -> set
     A folder gets a HEAD, or what runs programs beside one; never both from a sandbox, in one go or in several.
     """
     paths = list(held)
-    heads = {tuple(map(_fold, path[:-1])) for path in paths if _fold(path[-1]) == _HEAD}
+    heads = {tuple(map(fold, path[:-1])) for path in paths if fold(path[-1]) == _HEAD}
     left: set[Parts] = set()
     for path in paths:
-        if _fold(path[-1]) == _HEAD:
+        if fold(path[-1]) == _HEAD:
             folder = path[:-1]
             if not exists((*folder, "HEAD")) and any(exists((*folder, name)) for name in _RUNS):
                 left.add(path)
@@ -116,7 +116,7 @@ def find_left_out(held: Iterable[Parts], exists: Callable[[Parts], bool]) -> set
         for number in _held_at(path, is_folder=False):
             folder = path[:number]
             already = any(exists((*folder, name)) for name in _RUNS)
-            if exists((*folder, "HEAD")) or (tuple(map(_fold, folder)) in heads and not already):
+            if exists((*folder, "HEAD")) or (tuple(map(fold, folder)) in heads and not already):
                 left.add(path)
     return left
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from corral.docstrings import Documented
@@ -19,6 +20,9 @@ from corral.output import Capture
 from corral.protocol import Process
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
 from corral.waiting import wait_for
+
+Clear = Callable[[], Awaitable[None]]
+"""Removes what a program needed, after its end. May be called from any event loop."""
 
 STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 BACKLOG_BYTES = 1024 * 1024
@@ -117,6 +121,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
         self._tap: Callable[[OutputChunk], None] | None = None
         self._lock = threading.Lock()
         self._end: concurrent.futures.Future[Ending] = concurrent.futures.Future()
+        self._clear: Clear | None = None
 
     # What a backend provides.
 
@@ -231,6 +236,23 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
             self._tap = tap
         self._end.add_done_callback(lambda done: end(done.exception() or done.result()))
 
+    def clear_at_end(self, clear: Clear | None) -> None:
+        """Have the first one who sees the end clear up, in its own event loop.
+
+        The end itself comes in a thread that has no loop, and the loop that started the program may be closed by then.
+        """
+        self._clear = clear
+
+    async def _clear_up(self) -> None:
+        """Do so, if the program has ended and it was not done yet."""
+        with self._lock:
+            if not self._end.done() or self._end.exception() is not None:
+                return  # if its end can't be known, the sandbox is gone
+            clear, self._clear = self._clear, None
+        if clear is not None:
+            with contextlib.suppress(CorralError):  # the sandbox is gone or paused: how the program ended is known
+                await clear()
+
     @property
     def ended(self) -> bool:
         """Whether it is over."""
@@ -260,12 +282,14 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
             with self._lock:
                 self._subscribers.remove(subscriber)
             self._go_on()
+        await self._clear_up()
         if (error := self._end.exception()) is not None:
             raise error
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
         """Wait for the end; may be called again and by several. A timeout here does not end the program."""
         ending = await asyncio.wait_for(wait_for(self._end), timeout)
+        await self._clear_up()
         return self._result(ending)
 
     async def kill(self) -> ExecResult:
@@ -282,6 +306,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
                 await self.wait()
             except CorralError:
                 return  # the sandbox is gone, and the program with it
+        await self._clear_up()
 
     async def __aenter__(self) -> ProcessBase:
         return self

@@ -281,8 +281,9 @@ class AsyncFiles(Protocol):
         """Copy a file or folder of the sandbox to the host. Links that lead out of the folder are left out.
 
         Of a folder, so is whatever makes git run programs (`.git/config`, hooks, and the like in any folder that is a
-        repository): the host keeps its own, and the result names them. `git_settings=True` copies them, too;
-        `git_settings_to` puts them into another folder. Commits, branches and files come in any case.
+        repository, and files that the host's git settings name, such as `core.hooksPath=.husky`): the host keeps its
+        own, and the result names them. `git_settings=True` copies them, too; `git_settings_to` puts them into another
+        folder. Commits, branches and other files come in any case.
 
         Raises:
             SandboxFileNotFoundError

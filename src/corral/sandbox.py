@@ -10,7 +10,6 @@ import secrets
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack, cast
@@ -32,7 +31,7 @@ from corral.files import FilesBase
 from corral.languages import Language, Runtime, choose_runtime, find_language
 from corral.paths import TEMPORARY, inside
 from corral.powers import POWERS
-from corral.process import ProcessBase, as_bytes
+from corral.process import Clear, ProcessBase, as_bytes
 from corral.protocol import AsyncSandbox, Command, OnOutput, PathLike, Stdin
 from corral.records import RecordBook
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxState, SandboxUsage
@@ -205,7 +204,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
     ) -> ExecResult:
         """Run a program to its end. `read_only` and `hidden` restrict what this one call sees."""
         check_input(stdin)
-        async with self._in_file(command) as argv:
+        async with in_file(command, self._private_folder(), write=self.files.write, drop=self._drop) as argv:
             request = self._request(
                 argv,
                 cwd=cwd,
@@ -255,7 +254,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
             return self._checked(plotted, "run_code") if check else plotted
         runtime = await self.find_runtime(found, source)
         folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
-        private = f"{self.temporary}/.corral-{secrets.token_hex(8)}"
+        private = self._private_folder()
         beside = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
         there = None if file is None else inside(file, workdir=self._spec.workdir)
         path: str | None = None
@@ -308,19 +307,23 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
             read_only=read_only,
             hidden=hidden,
             output_limit_bytes=output_limit_bytes,
-        ) as request:
-            return await self._spawn(request)
+        ) as (request, clear):
+            process = await self._spawn(request)
+            process.clear_at_end(clear)
+            return process
 
     @contextlib.asynccontextmanager
     async def _start_request(
         self, command: Command, *, rows: int = 24, columns: int = 80, **options: Unpack[RequestOptions]
-    ) -> AsyncIterator[SpawnRequest]:
-        """A request for a program in the background, which is to be started within."""
+    ) -> AsyncIterator[tuple[SpawnRequest, Clear | None]]:
+        """A request for a program in the background, which is to be started within; and what its end calls for."""
         for name, value in (("rows", rows), ("columns", columns)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
                 raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
-        async with self._in_file(command, background=True) as argv:
-            yield self._request(argv, rows=rows, columns=columns, default_timeout=False, **options)
+        folder = self._private_folder()
+        async with in_file(command, folder, write=self.files.write, drop=self._drop, background=True) as argv:
+            request = self._request(argv, rows=rows, columns=columns, default_timeout=False, **options)
+            yield request, None if argv is command else lambda: self._drop(folder)
 
     async def aclose(self) -> None:
         """End it, if it is owned; let go of it, if it is detached. Idempotent, and safe to cancel."""
@@ -443,9 +446,8 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
 
     # Snippets and long scripts: payloads never travel in argv.
 
-    def _in_file(self, command: Command, *, background: bool = False) -> AbstractAsyncContextManager[Command]:
-        folder = f"{self.temporary}/.corral-{secrets.token_hex(8)}"
-        return in_file(command, folder, write=self.files.write, drop=self._drop, background=background)
+    def _private_folder(self) -> str:
+        return f"{self.temporary}/.corral-{secrets.token_hex(8)}"
 
     async def _place(self, source: bytes, runtime: Runtime, *, private: str, beside: str) -> str:
         """Put a snippet where its runtime wants it; gives its path."""

@@ -15,7 +15,8 @@ from typing import IO, Self
 
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
 from corral.gitsettings import Parts, Verdict, find_git_folder, find_left_out, is_safe_index, is_sample, judge
-from corral.nolinks import open_file, open_folder
+from corral.hostgit import NamedByGit
+from corral.nolinks import LinkFoundError, open_file, open_folder
 from corral.tars.reading import BrokenArchiveError, Member, MemberReader
 from corral.tars.writing import pack_tree
 
@@ -143,8 +144,7 @@ def _unpack(reader: int, landing: Landing, max_bytes: int | None) -> tuple[str, 
         except OSError as error:
             if isinstance(error, SandboxFileError):
                 raise
-            text = f"can't lay the folder down: {error.strerror or error}"
-            raise SandboxFileError(text, op="download", hint="is something else in its place?") from error
+            raise landing.explain(error) from error
 
 
 def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> None:
@@ -186,10 +186,13 @@ class Landing:
         self._aside = aside
         self._within = find_git_folder(target.absolute().parts)
         """If the target itself is in a repository's folder, as in `cp box:project/.git .`: the names from there on."""
+        self._named: NamedByGit | None = None
         self._waiting: Path | None = None
         self._held: dict[Parts, tuple[Verdict, str]] = {}
         """Path → why it waits, and its name there; "" for a folder."""
         self._modes: list[tuple[Parts, int]] = []
+        self._place_of_error: Parts = ()
+        """What is being laid down: an error of the system names no path."""
 
     def __enter__(self) -> Self:
         return self
@@ -200,8 +203,9 @@ class Landing:
 
     def take(self, reader: MemberReader, member: Member, parts: Parts) -> None:
         """The next member of the tree."""
+        self._place_of_error = parts
         is_folder = member.kind == "folder"
-        verdict = "take" if self._git_settings else judge((*self._within, *parts), is_folder=is_folder)
+        verdict = self._judge(member, parts)
         if is_folder:
             self._modes.append((parts, member.mode & 0o777))
             if verdict == "take":
@@ -223,6 +227,15 @@ class Landing:
                 self._lay_down(reader, member, parts, name or "folder", waiting)
             finally:
                 os.close(waiting)
+
+    def _judge(self, member: Member, parts: Parts) -> Verdict:
+        if self._git_settings:
+            return "take"
+        if self._named is None:
+            self._named = NamedByGit(self.target)
+        if self._named.covers(parts, is_link="link" in member.kind):
+            return "leave"
+        return judge((*self._within, *parts), is_folder=member.kind == "folder")
 
     def _lay_down(self, reader: MemberReader, member: Member, parts: Parts, name: str, parent: int) -> None:
         if member.kind == "file":
@@ -260,6 +273,7 @@ class Landing:
         left |= {path for path, (verdict, name) in self._held.items() if not self._may_take(verdict, name)}
         told: list[str] = []
         for path, (_, name) in self._held.items():
+            self._place_of_error = path
             if path not in left:
                 self._place(self.target, path, name)
             elif name and not is_sample(path) and self._differs(path, name):
@@ -268,12 +282,28 @@ class Landing:
                     self._place(self._aside, path, name)
         for parts, mode in reversed(self._modes):  # last: a read-only folder must be filled first
             if parts not in left:
+                self._place_of_error = parts
                 folder = open_file(self.target, parts, os.O_RDONLY | os.O_DIRECTORY)
                 try:
                     os.fchmod(folder, mode)
                 finally:
                     os.close(folder)
         return tuple(told)
+
+    def explain(self, error: OSError) -> SandboxFileError:
+        """What could not be laid down, and why, by its path in the folder."""
+        ways = (self._place_of_error[:number] for number in range(1, len(self._place_of_error) + 1))
+        for way in ways if isinstance(error, LinkFoundError) else ():
+            if self.target.joinpath(*way).is_symlink():
+                path = "/".join(way)
+                return SandboxFileError(
+                    f"{path!r} is a folder in the sandbox and a link on the host, which is not followed",
+                    op="download",
+                    hint=f"remove the link {path!r} on the host, or choose another target",
+                )
+        what = repr("/".join(self._place_of_error)) if self._place_of_error else "the folder"
+        text = f"can't lay {what} down: {error.strerror or error}"
+        return SandboxFileError(text, op="download", hint="see what lies in its place on the host")
 
     def _may_take(self, verdict: Verdict, name: str) -> bool:
         if verdict != "index" or self._waiting is None:

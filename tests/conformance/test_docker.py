@@ -268,6 +268,9 @@ def test_busybox_alone_is_enough(daemon: Daemon) -> None:
         async with await box.start("stty size; read line; echo got $line", pty=True, rows=30, columns=99) as process:
             await process.write("typed\n")
             assert "30 99" in (await process.wait()).stdout
+        refused = await (await box.start("if then\n" + "# padding\n" * 10_000)).wait()
+        assert (refused.exit_code, "script.sh: line 1: syntax error" in refused.stderr) == (2, True)
+        assert await box.files.list("/tmp") == []
         await backend.aclose()
 
     asyncio.run(use())

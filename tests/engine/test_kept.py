@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import stat
@@ -14,6 +15,7 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.command import bash_text
 from corral.engine.state import read_state
 from corral.errors import (
     ExecError,
@@ -412,16 +414,25 @@ async def test_first_notes_are_bounded_by_the_disk_of_the_sandbox(backend: Embed
 
 async def test_text_too_long_for_an_argument_leaves_no_file_behind(backend: EmbeddedBackend) -> None:
     text = f"echo first\n# {'x' * 100_000}\necho last"
+    refused = f"if then\n# {'x' * 100_000}"
     async with await backend.create(Spec()) as box:
         async with await box.start(text) as process:
             assert (await process.wait()).stdout == "first\nlast\n"
         with pytest.raises(WorkdirError):
             await box.start(text, cwd="/missing")
+        async with await box.start(text, read_only=["/tmp"]) as process:  # its shell can't remove it
+            assert (await process.wait()).ok
         assert (await box.exec("ls -A /tmp")).stdout == ""
         await box.detach()
         recorded = await box.start_recorded(text, name="long")
         assert (await recorded.wait(timeout=HANG_GUARD_SECONDS)).ok
         with pytest.raises(WorkdirError):
             await box.start_recorded(text, name="other", cwd="/missing")
+        await (await box.start_recorded(text, name="killed")).kill()
+        assert (await box.exec("ls -A /tmp")).stdout == ""
+        recorded = await box.start_recorded(bash_text(refused), name="refused")
+        *output, end = [entry async for entry in recorded.entries()]  # nobody waits who would clear up
+        assert b"script.sh: line 1: syntax error" in b"".join(entry.data for entry in output)
+        assert (end.kind, json.loads(end.data)["exit_code"]) == ("end", 2)
         assert (await box.exec("ls -A /tmp")).stdout == ""
         await box.kill()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.command import MAX_SHELL_TEXT_BYTES, bash_text, long_text, script_argv, show_command, with_bash
+from corral.command import MAX_SHELL_TEXT_BYTES, bash_text, in_file, long_text, script_argv, show_command, with_bash
 from corral.errors import InvalidCommandError
 
 
@@ -42,6 +42,36 @@ def test_a_long_text_goes_into_a_file_for_the_same_shell() -> None:
     assert script_argv(bash_text(text), "/s") == with_bash("/s")
     assert long_text(b"echo") is long_text(7) is long_text([]) is None  # type: ignore[arg-type]  # told by `check_argv`
     assert long_text("echo") is long_text(["cat", text]) is long_text(["bash", "-c", "--", text]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "error"),
+    [
+        ("[ -e {folder} ] || echo $0 $# $LINENO; cat\nno-\nexit 7", 7, "{path}: line 2: no-: command not found\n"),
+        ("if then\n", 2, "{path}: line 1: syntax error near unexpected token `then'\n{path}: line 1: `... if then'\n"),
+    ],
+)
+async def test_a_long_text_removes_its_folder_and_runs_as_any_script(
+    tmp_path: Path, text: str, code: int, error: str
+) -> None:
+    folder = tmp_path / "folder"
+    path = folder / "script.sh"
+
+    async def write(name: str, data: bytes) -> None:
+        folder.mkdir()
+        Path(name).write_bytes(data)
+
+    async def drop(name: str) -> None:
+        raise AssertionError(name)
+
+    text = text.format(folder=folder) + "\n#" + "x" * MAX_SHELL_TEXT_BYTES
+    async with in_file(bash_text(text), str(folder), write=write, drop=drop, background=True) as argv:
+        assert show_command(argv) == f"bash {path}"
+        done = subprocess.run([*argv], input="input", capture_output=True, text=True, check=False)
+    removal = f"rm -rf -- {folder} 2>/dev/null;"
+    assert (done.returncode, done.stderr.replace(removal, "...")) == (code, error.format(path=path))
+    assert done.stdout == (f"{path} 0 1\ninput" if code == 7 else "")
+    assert not folder.exists()
 
 
 def test_commands_are_shown_as_they_were_written() -> None:

@@ -132,6 +132,57 @@ async def test_a_list_of_files_that_names_settings_is_left_out(tmp_path: Path) -
     assert await lay_down(tmp_path / "host", member(".git/index", b"DIRC")) == (".git/index",)
 
 
+@pytest.mark.needs_git
+async def test_what_settings_of_the_host_name_in_the_tree_is_left_out(tmp_path: Path) -> None:
+    mine, ran = tmp_path / "mine", tmp_path / "ran"
+    git(tmp_path, "init", "-q", str(mine))
+    git(mine, "init", "-q", "inner")
+    for name, value in {
+        "core.hooksPath": ".husky/_", "include.path": "../team.gitconfig", "core.fsmonitor": "./tools/watch.sh",
+        "filter.x.clean": "python tools/clean.py %f", "alias.t": "!cd web && python t.py", "alias.st": "status",
+    }.items():  # fmt: skip
+        git(mine, "config", name, value)
+    git(mine / "inner", "config", "core.hooksPath", "hooks.d")
+    (mine / "web").mkdir()
+    (mine / ".husky/_").mkdir(parents=True)
+    (mine / ".husky/_/same").write_text("same")
+    evil = f"#!/bin/sh\ntouch '{ran}'\n".encode()
+    bad = (
+        ".husky/_/pre-commit", "team.gitconfig", "tools/watch.sh", "tools/clean.py", "t.py", "inner/hooks.d/x",
+        "Team.gitconfig",
+    )  # fmt: skip
+    good = ("web/app.js", "status", "tools/other.py", ".husky/readme", "inner/a", ".husky/_x")
+    members = [member(name, evil, mode=0o755) for name in (*bad, *good)]
+    assert set(await lay_down(mine, *members, member(".husky/_/same", b"same"), member("web/x"))) == set(bad)
+    assert {name for name in names(mine) if not name.startswith((".git/", "inner/.git/"))} == {
+        *good, "web/x", ".husky/_/same"
+    }  # fmt: skip
+    git(mine, "status")
+    assert not ran.exists()
+    await unpack_to_host(stream(tar(member(bad[2], evil, mode=0o755))), mine, max_bytes=None, git_settings=True)
+    git(mine, "status")
+    assert ran.exists()
+
+
+@pytest.mark.needs_git
+async def test_what_settings_of_the_host_name_is_not_reached_by_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the settings are the user's own, and the folder is no repository yet."""
+    (tmp_path / ".gitconfig").write_text("[core]\n\thooksPath = dev/hooks\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / ".gitconfig"))
+    host = tmp_path / "host"
+    (host / "other").mkdir(parents=True)
+    (host / "real").mkdir()
+    (host / "dev").symlink_to("between")
+    (host / "between").symlink_to("real")
+    links = [link(name, "other") for name in ("dev", "between", "new")]
+    left = await lay_down(host, *links, member("real/hooks/pre-commit", EVIL))
+    assert left == ("dev", "between", "real/hooks/pre-commit")
+    assert [(host / name).readlink() for name in ("dev", "between")] == [Path("between"), Path("real")]
+    assert names(host) == {"dev", "between", "new"}
+
+
 def test_names_of_the_folder_on_other_file_systems() -> None:
     assert all(
         map(is_git_folder, [".git", ".GiT", ".git ", ".git. .", "GIT~1", ".git::$INDEX_ALLOCATION", ".g\u200dit"])

@@ -36,7 +36,8 @@ def public(cls: type) -> set[str]:
         (
             Process,
             ProcessBase,  # what a backend calls is not for users
-            {"aclose", "end_rest", "end_tree", "feed", "finish", "record", "resume_reading", "room", "stop_waiting"},
+            {"aclose", "end_rest", "end_tree", "feed", "finish", "record", "resume_reading", "room", "stop_waiting"}
+            | {"clear_at_end"},
         ),
         (Recorded, MemoryRecorded, {"describe"}),
         (ShellSession, session.ShellSession, {"attach", "open", "log_chunks"}),

@@ -230,3 +230,23 @@ async def test_small_holes_between_blocks_take_no_room_either(host: Path) -> Non
     for path in (host / "single", host / "out" / "f"):
         assert path.read_bytes() == content
         assert path.stat().st_blocks * 512 < 6 << 20
+
+
+@pytest.mark.parametrize("inner", [folder("docs/api"), member("docs/api/x.html")])
+async def test_a_link_of_the_host_where_the_sandbox_has_a_folder_is_named(
+    tmp_path: Path, inner: tuple[tarfile.TarInfo, bytes]
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "host/docs").mkdir(parents=True)
+    (tmp_path / "host/docs/api").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SandboxFileError, match="'docs/api' is a folder in the sandbox and a link on") as caught:
+        await unpack_to_host(stream(tar(member("a"), inner)), tmp_path / "host", max_bytes=None)
+    assert "'docs/api'" in str(caught.value.hint)
+    assert str(tmp_path) not in str(caught.value)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+async def test_what_stands_in_the_way_of_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "docs/api/x").mkdir(parents=True)
+    with pytest.raises(SandboxFileError, match="can't lay 'docs/api' down"):
+        await unpack_to_host(stream(tar(member("docs/api"))), tmp_path, max_bytes=None)

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Sequence
 
+# No other module is imported here: see `main_as_module`.
+
 PROGRAM = "corral"
+
+
+def main_as_module() -> int:
+    """`main`, for `python -m`, which puts the working folder before all other folders with modules.
+
+    That folder may hold what a sandbox wrote, a `json.py` for example, so nothing more is imported from it. What Python
+    itself and `import corral` have loaded until now can't be helped, and a folder that PYTHONPATH names stays.
+    """
+    try:
+        here = os.getcwd()  # noqa: PTH109 - pathlib would be looked for in that very folder
+    except OSError:  # it was removed: then Python has not put it there
+        return main()
+    if not sys.flags.safe_path and sys.path[:1] == [here]:
+        del sys.path[0]
+    return main()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +64,8 @@ def _open_closed_streams() -> None:
 
 
 def _set_up_log() -> None:
+    import logging
+
     debug = bool(os.environ.get("CORRAL_DEBUG"))
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING,

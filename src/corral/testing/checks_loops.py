@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
+from corral.process import ProcessBase
 from corral.results import OutputChunk
 from corral.sandbox import SandboxBase
 from corral.sync import Sandbox
@@ -37,6 +38,14 @@ async def program_outlives_an_event_loop(context: Context) -> None:
     await process.close_stdin()
     equal((await asyncio.to_thread(asyncio.run, process.wait())).stdout, "one\ntwo\n")
     equal(b"".join([chunk.data async for chunk in process.output()]), b"one\ntwo\n")
+
+    async def start_and_end() -> ProcessBase:
+        long = await box.start("sleep 1000\n" + "# padding\n" * (10 << 10))
+        long.end_tree("cancelled")
+        return long
+
+    await (await asyncio.to_thread(asyncio.run, start_and_end())).wait()
+    equal([file.name for file in await box.files.list("/tmp")], [], "the file of a long text is gone")
 
 
 @check(promise="9", title="One sandbox works from many threads at once, each with its own loop")

@@ -43,6 +43,21 @@ async def output_is_read_by_several(context: Context) -> None:
     equal((await process.wait()).output, "first\nmiddle\nlast\n")
 
 
+@check(promise="5", title="A shell text of 100 KiB leaves no file behind, if it runs, is no shell text or is killed")
+async def long_program_leaves_no_file(context: Context) -> None:
+    box = await context.open()
+    padding = "# padding\n" * (10 << 10)
+    for text, kill in (
+        (f"echo start\n{padding}echo end", False),
+        (f"if then\n{padding}", False),
+        (f"echo start\n{padding}sleep 1000", True),
+    ):
+        process = await box.start(text)
+        result = await (process.kill() if kill else process.wait())
+        true(kill or result.stdout == "start\nend\n" or not result.ok, f"{result}")
+        equal([file.name for file in await box.files.list("/tmp")], [], f"{text[:10]!r}: the file is gone")
+
+
 @check(promise="start", title="Several may wait, and again; a timeout of wait does not end the program",
        raises=("Process.wait:TimeoutError",))  # fmt: skip
 async def several_may_wait(context: Context) -> None:

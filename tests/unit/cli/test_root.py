@@ -13,6 +13,7 @@ import pytest
 
 import corral as package
 from corral.cli import failure, main
+from corral.cli.bench.peer import find_peers
 from corral.cli.failure import Failed
 from corral.cli.root import root
 from corral.errors import EngineFaultError, SandboxGoneError, SpecError, UnknownBackendError
@@ -71,6 +72,43 @@ def test_zsh_takes_the_completion_script_without_other_settings(corral: Corral, 
 def test_the_package_runs_as_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "corral", "--version"], capture_output=True, text=True, timeout=60)
     assert done.stdout == f"corral {package.__version__}\n"
+
+
+@pytest.mark.parametrize("module", ["corral", "corral.cli"])
+def test_modules_of_the_working_folder_are_not_run(module: str, tmp_path: Path) -> None:
+    """They may be what a sandbox wrote into a folder that came back."""
+    for name in ("click", "json", "logging", "shlex"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not ours')")
+    argv = [sys.executable, "-m", module, "run", "--backend", "memory", "--json", "-l", "sh", "-c", "echo here"]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"here\\n"' in done.stdout
+    # Asked for by name it is no accident, and what -P left out is not taken away from another place.
+    env["PYTHONPATH"] = str(tmp_path)
+    for flags in ([], ["-P"]):
+        argv = [sys.executable, *flags, "-m", module, "--version"]
+        done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        assert done.stderr == "not ours\n"
+
+
+def test_peers_of_the_benchmark_import_nothing_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('not ours')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without the other peers, which take seconds to find
+    (plain,), _ = find_peers()
+    plain.tasks["Python snippet"]()
+
+
+def test_the_command_runs_from_its_own_source_folder() -> None:
+    # Without site (-S), Corral is found in the working folder alone.
+    env = {**os.environ, "PYTHONPATH": str(Path(click.__file__).parents[1])}
+    argv = [sys.executable, "-S", "-m", "corral", "run", "--backend", "memory", "-l", "sh", "-c", "echo here"]
+    folder = Path(package.__file__).parents[1]
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("here\n", "")
 
 
 def ask_for_completion(words: str) -> list[str]:

@@ -18,8 +18,8 @@ from corral.backends.embedded.seam import exec_error, mapped
 from corral.engine import wire
 from corral.engine.errors import GoneError
 from corral.engine.recordfile import RecordReader
-from corral.errors import EngineFaultError, ExecError, NameTakenError, NotRecordedError, SandboxGoneError
-from corral.process import as_bytes
+from corral.errors import CorralError, EngineFaultError, ExecError, NameTakenError, NotRecordedError, SandboxGoneError
+from corral.process import Clear, as_bytes
 from corral.record import Entry, EntryKind, RecordInfo
 from corral.results import EndReason, ExecResult, Usage
 
@@ -34,8 +34,11 @@ Ask = Callable[[wire.Message], Awaitable[tuple[wire.Message, list[int]]]]
 class KeptRecorded:
     """See `corral.record.Recorded`."""
 
-    def __init__(self, ask: Ask, folder: Path, about: wire.Message, *, sandbox_id: str) -> None:
+    def __init__(
+        self, ask: Ask, folder: Path, about: wire.Message, *, sandbox_id: str, clear: Clear | None = None
+    ) -> None:
         self._ask = ask
+        self._clear = clear
         self._number = int(about["number"])
         self._name = str(about["name"])
         self._pid = int(about["pid"])
@@ -129,7 +132,12 @@ class KeptRecorded:
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
         """See `Recorded`."""
         async with asyncio.timeout(timeout):
-            return _read_end((await self._do("wait"))["end"])
+            result = _read_end((await self._do("wait"))["end"])
+        clear, self._clear = self._clear, None
+        if clear is not None:
+            with contextlib.suppress(CorralError):  # the sandbox is gone or paused: how the program ended is known
+                await clear()
+        return result
 
     async def kill(self) -> None:
         """See `Recorded`."""
@@ -180,9 +188,10 @@ class KeptRecorded:
 
 
 async def start(
-    ask: Ask, folder: Path, program: wire.Message, *, name: str, limit_bytes: int, note: bytes | None, sandbox_id: str
-) -> KeptRecorded:
-    """Start one. Raises: NameTakenError; what `exec` raises; SandboxGoneError."""
+    ask: Ask, folder: Path, program: wire.Message, *, name: str, limit_bytes: int, note: bytes | None, sandbox_id: str,
+    clear: Clear | None,
+) -> KeptRecorded:  # fmt: skip
+    """Start one; whoever waits for its end here calls `clear`. Raises: NameTakenError; as `exec`; SandboxGoneError."""
     message: wire.Message = {
         "op": "record",
         "do": "start",
@@ -202,7 +211,7 @@ async def start(
     if "error" in answer and answer["error"] not in ("name_taken", "too_many", "refused"):
         raise exec_error(answer, cwd=str(program["cwd"]), sandbox_id=sandbox_id)
     about = check_answer(answer, name=name, sandbox_id=sandbox_id, op="start_recorded")
-    return KeptRecorded(ask, folder, about, sandbox_id=sandbox_id)
+    return KeptRecorded(ask, folder, about, sandbox_id=sandbox_id, clear=clear)
 
 
 async def find(ask: Ask, folder: Path, name: str, *, sandbox_id: str) -> KeptRecorded:

@@ -393,11 +393,11 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             raise name_taken(name)
         async with self._start_request(
             command, cwd=cwd, env=env, stdin=True, user=user, timeout=timeout, pty=pty, rows=rows, columns=columns
-        ) as request:
+        ) as (request, clear):
             uid, gid = self._ids(request.user)
             return await kept.start(
                 self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes,
-                note=note, sandbox_id=self._id,
+                note=note, sandbox_id=self._id, clear=clear,
             )  # fmt: skip
 
     async def find_recorded(self, name: str) -> Recorded:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+"""Run with -P: a `json.py` in the working folder is not ours."""
 SNIPPET = "import json; print(json.dumps({'sum': sum(range(1000))}))"
 JS_SNIPPET = "console.log(JSON.stringify({sum: [...Array(1000).keys()].reduce((a, b) => a + b)}))"
 BLOB_BYTES = 8 * 1024 * 1024
@@ -74,7 +75,7 @@ def _plain() -> Peer:
     tasks: dict[str, Callable[[], None]] = {
         "open, true, close": lambda: _do("true"),
         "exec true": lambda: _do("true"),
-        "Python snippet": lambda: _do(PYTHON, "-c", SNIPPET),
+        "Python snippet": lambda: _do(PYTHON, "-P", "-c", SNIPPET),
         "8 MB there and back": _round_trip,
         "4 MB in small writes": _read_small_writes,
         "4 MB in small writes, heard": _read_small_writes,
@@ -92,7 +93,7 @@ def _round_trip() -> None:
 
 
 def _read_small_writes() -> None:
-    read = subprocess.run([PYTHON, "-c", SMALL_WRITES], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    read = subprocess.run([PYTHON, "-P", "-c", SMALL_WRITES], stdin=subprocess.DEVNULL, capture_output=True, check=True)
     assert len(read.stdout) == SMALL_WRITES_BYTES
 
 
@@ -114,7 +115,7 @@ def _bubblewrap(bwrap: str) -> Peer:
     _do(*prefix, "true")
     tasks: dict[str, Callable[[], None]] = {
         "open, true, close": lambda: _do(*prefix, "true"),
-        "Python snippet": lambda: _do(*prefix, PYTHON, "-c", SNIPPET),
+        "Python snippet": lambda: _do(*prefix, PYTHON, "-P", "-c", SNIPPET),
     }
     if (node := shutil.which("node")) and os.path.realpath(node).startswith("/usr"):
         tasks["JavaScript snippet"] = lambda: _do(*prefix, node, "-e", JS_SNIPPET)
@@ -129,7 +130,7 @@ def _firejail(firejail: str) -> Peer:
     _do(*prefix, "true")
     tasks: dict[str, Callable[[], None]] = {"open, true, close": lambda: _do(*prefix, "true")}
     for task, program, *words in (
-        ("Python snippet", PYTHON, "-c", SNIPPET),
+        ("Python snippet", PYTHON, "-P", "-c", SNIPPET),
         ("JavaScript snippet", shutil.which("node") or "", "-e", JS_SNIPPET),
     ):
         if os.path.realpath(program).startswith("/usr"):  # a home is empty inside

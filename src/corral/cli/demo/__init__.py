@@ -1,1 +1,1 @@
-"""`make demo`, or `python -m corral.cli.demo`: what Corral does, shown in seconds."""
+"""`make demo`, or `python -P -m corral.cli.demo`: what Corral does, shown in seconds."""

@@ -1,4 +1,4 @@
-"""`python -m corral.testing.hostile [NAME…]`: attack sandboxes of one's own; one JSON line for each probe.
+"""`python -P -m corral.testing.hostile [NAME…]`: attack sandboxes of one's own; one JSON line for each probe.
 
 With `-` the names come from standard input, one a line, and each is answered before the next is read.
 """
