@@ -310,8 +310,8 @@ class ShellSession:
     async def interrupt(self, command_id: str) -> SessionCommand:
         """End a running command, first with SIGINT and then with SIGKILL; the shell stays.
 
-        One that waits behind another command never runs: its exit code is 130 as soon as the shell gets to it. A command
-        that has ended is left alone.
+        One that waits behind another command never runs: its exit code is 130 as soon as the shell gets to it. A
+        command that has ended is left alone.
 
         Raises:
             NotRecordedError: there is no such command.
