@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # What the machine must have for a strict run: a test that is skipped for want of one of these fails. See tests/support/machine.py.
-REQUIRE ?= root,user,userns,git,node,npm,network,docker,browser
+REQUIRE ?= root,user,userns,git,node,npm,zsh,network,docker,browser
 # Further arguments for pytest: make test ARGS="-k timeout -x"
 ARGS ?=
 # How many processes run tests at once; JOBS=0 runs them in one, for a debugger. More than processors, since many wait.

@@ -92,6 +92,7 @@ NEEDS: dict[str, Need] = {
     "git": Need("git is installed", _find_program("git")),
     "node": Need("Node.js is installed", _find_program("node")),
     "npm": Need("npm is installed", _find_program("npm")),
+    "zsh": Need("zsh is installed", _find_program("zsh")),
     "network": Need("packages can be fetched", _probe_network),
     "docker": Need("a Docker daemon can be started", dockerd.find_lack),
     "podman": Need("a podman service can be started", podman.find_lack),

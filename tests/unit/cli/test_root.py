@@ -1,7 +1,6 @@
 """The command itself: help everywhere, versions, completion, failures without a traceback."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -61,7 +60,7 @@ def test_completion_scripts(corral: Corral, shell: str) -> None:
     assert f"_CORRAL_COMPLETE={shell}_complete" in ended.stdout
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh on this machine")
+@pytest.mark.needs_zsh
 def test_zsh_takes_the_completion_script_without_other_settings(corral: Corral, tmp_path: Path) -> None:
     script = f"{corral('completion', 'zsh').stdout}\nprint -r -- $_comps[corral]"
     env = {"HOME": str(tmp_path), "ZDOTDIR": str(tmp_path), "PATH": os.environ["PATH"]}
