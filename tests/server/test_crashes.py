@@ -3,6 +3,7 @@ and of the rest nothing stays."""
 
 import http.client
 import json
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import corral.server
-from support.leftovers import adopt_orphans, reap_orphans, take_stock, watch_differences
+from support.leftovers import adopt_orphans, list_descendants, reap_orphans, take_stock, watch_differences
 from support.serving import ServedProcess, served
 
 VARIABLE = "CORRAL_TEST_CRASH_AT"
@@ -25,6 +26,8 @@ class Place:
 
     server: ServedProcess
     witness: str
+    others: frozenset[int]
+    """Processes of this test run that were there before: what they start meanwhile, for other tests, is not ours."""
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """Raises: OSError if the server goes away before it has answered."""
@@ -70,7 +73,7 @@ class Place:
 
     def stock(self) -> dict[str, list[str]]:
         reap_orphans(spare={self.server.pid})
-        found = take_stock(self.server.data_folder)
+        found = take_stock(self.server.data_folder, without=self.others)
         found["files"] = [path for path in found["files"] if not path.startswith("server/")]
         return found
 
@@ -78,10 +81,10 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     adopt_orphans()
+    others = frozenset(list_descendants(os.getpid()))
     try:
         with served(tmp_path_factory.mktemp("crashes") / "data") as server:
-            place = Place(server, "")
-            place = Place(server, place.new())
+            place = Place(server, Place(server, "", others).new(), others)
             server.stop(signal.SIGTERM)
             server.start()  # what a restart brings with it is no leftover
             place.use(place.witness)
@@ -269,4 +272,5 @@ def test_killed_at_a_step(place: Place, name: str, moment: str) -> None:
         place.ask("DELETE", f"/snapshots/{left}")
     for left in place.sandboxes():  # last, because whoever ends one waits for its turn to empty the trash
         place.ask("DELETE", f"/sandbox/{left}")
-    assert not watch_differences(before, place.stock)
+    more = watch_differences(before, place.stock)
+    assert not more, list_descendants(os.getpid(), without=place.others)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import random
 import signal
 import sqlite3
@@ -21,7 +22,7 @@ from daytona import CreateSandboxFromSnapshotParams, Sandbox, SessionExecuteRequ
 from daytona_api_client import SandboxState
 
 from corral.backends.embedded.backend import EmbeddedBackend
-from support.leftovers import adopt_orphans, reap_orphans, take_stock, watch_differences
+from support.leftovers import adopt_orphans, list_descendants, reap_orphans, take_stock, watch_differences
 from support.serving import ServedProcess, make_client, served, stored_state
 from support.tiers import further
 
@@ -282,17 +283,18 @@ class Mischief:
 
 
 @pytest.fixture
-def orphans() -> Iterator[None]:
+def others() -> Iterator[frozenset[int]]:
+    """Processes of this test run that are not the test's own. Orphans of it become children of the test run."""
     adopt_orphans()
     try:
-        yield
+        yield frozenset(list_descendants(os.getpid()))
     finally:
         adopt_orphans(on=False)
 
 
-def stock(server: ServedProcess) -> dict[str, list[str]]:
+def stock(server: ServedProcess, others: frozenset[int]) -> dict[str, list[str]]:
     reap_orphans(spare={server.pid})
-    found = take_stock(server.data_folder)
+    found = take_stock(server.data_folder, without=others)
     found["files"] = [path for path in found["files"] if not path.startswith("server/")]
     return found
 
@@ -304,13 +306,13 @@ def stock(server: ServedProcess) -> dict[str, list[str]]:
     [pytest.param(1, marks=pytest.mark.check), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))],
 )
 async def test_after_any_kill_what_is_said_is_what_there_is(
-    orphans: None, own_server: ServedProcess, seed: int
+    others: frozenset[int], own_server: ServedProcess, seed: int
 ) -> None:
     chance, server = random.Random(seed), own_server
     make_client(server).create().delete()
     server.stop(signal.SIGTERM)
     server.start()  # what a restart brings with it is no leftover
-    before = stock(server)
+    before = stock(server, others)
     mischief = Mischief(server, seed)
     for _ in range(3):
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.key}"}) as session:
@@ -327,7 +329,7 @@ async def test_after_any_kill_what_is_said_is_what_there_is(
     for snapshot in daytona.snapshot.list().items:
         if snapshot.name != "default":
             daytona.snapshot.delete(snapshot)
-    assert not watch_differences(before, lambda: stock(server))
+    assert not watch_differences(before, lambda: stock(server, others))
 
 
 async def compare(server: ServedProcess, mischief: Mischief) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 PATIENCE_SECONDS = 60.0
@@ -25,8 +25,8 @@ def adopt_orphans(*, on: bool = True) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def list_descendants(ancestor: int) -> dict[int, str]:
-    """Living processes below a process, with their names. Zombies are dead."""
+def list_descendants(ancestor: int, *, without: Collection[int] = ()) -> dict[int, str]:
+    """Living processes below a process, with their names; not those in `without`, nor below them. Zombies are dead."""
     parents: dict[int, tuple[int, str]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -37,11 +37,11 @@ def list_descendants(ancestor: int) -> dict[int, str]:
             name, fields = stat.partition("(")[2].rpartition(")")[0], stat.rpartition(")")[2].split()
             if fields[0] not in "ZX":
                 parents[int(entry.name)] = (int(fields[1]), name)
-    return {pid: name for pid, (_, name) in parents.items() if _descends(pid, ancestor, parents)}
+    return {pid: name for pid, (_, name) in parents.items() if _descends(pid, ancestor, parents, without)}
 
 
-def _descends(pid: int, ancestor: int, parents: dict[int, tuple[int, str]]) -> bool:
-    while pid in parents:
+def _descends(pid: int, ancestor: int, parents: dict[int, tuple[int, str]], without: Collection[int]) -> bool:
+    while pid in parents and pid not in without:
         pid = parents[pid][0]
         if pid == ancestor:
             return True
@@ -117,9 +117,11 @@ def instance_mark(data_folder: Path) -> str:
         return "corral-never-used-"
 
 
-def take_stock(data_folder: Path, *, ancestor: int | None = None) -> dict[str, list[str]]:
-    """Everything countable that belongs to a data folder, or to descendants of `ancestor`."""
-    processes = list_descendants(ancestor if ancestor is not None else os.getpid())
+def take_stock(
+    data_folder: Path, *, ancestor: int | None = None, without: Collection[int] = ()
+) -> dict[str, list[str]]:
+    """Everything countable that belongs to a data folder, or to descendants of `ancestor` but those of `without`."""
+    processes = list_descendants(ancestor if ancestor is not None else os.getpid(), without=without)
     return {
         # By name and number: a helper that was replaced by its like is not one more.
         "processes": [
