@@ -34,6 +34,7 @@ from corral.results import (
 )
 
 DEFAULT_READ_LIMIT_BYTES = 256 * 1024 * 1024
+_MOST_LOOKED_AT = 1_000_000
 DEFAULT_MATCH_LIMIT = 10_000
 CHUNK_BYTES = 256 * 1024
 
@@ -166,6 +167,12 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
     async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
         """What `glob` gives, in batches, where a backend can. Raises: as `glob`."""
         yield (await self.glob(pattern, path=path, limit=limit)).files
+
+    async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
+        """The files below a folder that have more than one hard link, or may have. Raises: as `glob`."""
+        found = await self.glob("**", path=path, hidden=True, limit=_MOST_LOOKED_AT)
+        linked = tuple(info for info in found.files if info.kind == "file" and info.links != 1)
+        return GlobResult(linked[:limit], found.truncated or len(linked) > limit, found.unreadable)
 
     async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
         """What `grep` gives for a plain text, in hidden files as well; in batches, where a backend can."""

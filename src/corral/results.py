@@ -181,6 +181,8 @@ class FileInfo:
     target: str | None = None
     file_id: str | None = field(default=None, compare=False)
     """The same for every hard link to one file, where the backend tells it; for comparing only."""
+    links: int | None = field(default=None, compare=False)
+    """How many hard links there are to a file, where the backend tells it."""
 
     @property
     def name(self) -> str:

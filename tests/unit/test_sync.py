@@ -32,7 +32,8 @@ def public(cls: type) -> set[str]:
 @pytest.mark.parametrize(
     ("sync", "base", "different"),
     [
-        (Files, FilesBase, {"at", "list_batches", "glob_batches", "grep_batches"}),  # the server passes them on
+        # The server passes batches on; the rules of tools ask for hard links.
+        (Files, FilesBase, {"at", "list_batches", "glob_batches", "grep_batches", "find_linked"}),
         (
             Process,
             ProcessBase,  # what a backend calls is not for users

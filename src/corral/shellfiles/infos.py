@@ -28,18 +28,18 @@ def parse_stat(path: str, said: bytes) -> FileInfo:
 def _make(path: str, about: bytes, target: bytes) -> FileInfo:
     words = about.decode("ascii", "replace").split()
     try:
-        if len(words) == 7:  # as GNU find says it
+        if len(words) == 8:  # as GNU find says it
             kind = _LETTERS.get(words[0], "other")
             mode, numbers = int(words[1], 8), words[2:]
         else:
             raw = int(words[0], 16)
             kind, mode, numbers = _KINDS.get(stat.S_IFMT(raw), "other"), stat.S_IMODE(raw), words[1:]
         size, modified, uid, gid = int(numbers[0]), float(numbers[1]), int(numbers[2]), int(numbers[3])
-        file_id = numbers[4]
+        file_id, links = numbers[4], int(numbers[5])
     except (ValueError, IndexError) as error:
         raise SandboxFileError(f"{path}: the sandbox told nonsense about it", path=path, op="stat") from error
     aim = target.decode("utf-8", "surrogateescape") if kind == "link" else None
-    return FileInfo(path, kind, size, mode, modified, uid, gid, aim, file_id)
+    return FileInfo(path, kind, size, mode, modified, uid, gid, aim, file_id, links)
 
 
 async def parse_records(stream: AsyncIterator[bytes], *, root: str) -> AsyncIterator[FileInfo]:

@@ -62,11 +62,11 @@ STAT = (
     + """
 if [ -n "$nolinks" ]; then
   folder=${1%/*}; enter "${folder:-/}" no
-  about=$(stat -c '%f %s %Y %u %g %d:%i' "./${1##*/}") || exit 91
+  about=$(stat -c '%f %s %Y %u %g %d:%i %h' "./${1##*/}") || exit 91
   case $about in a???" "*) fail ELINK ;; esac
   echo "$about"; exit 0
 fi
-stat $2 -c '%f %s %Y %u %g %d:%i' "$1" || exit 91
+stat $2 -c '%f %s %Y %u %g %d:%i %h' "$1" || exit 91
 if [ -z "$2" ] && [ -L "$1" ]; then readlink "$1"; fi
 """
 )
@@ -85,11 +85,11 @@ case $nolinks$1 in yes*) root=. ;; /) root=/ ;; *) root=$1/. ;; esac
 
 _TELL = r"""
 if find / -maxdepth 0 -printf '' 2>/dev/null; then
-  find "$root" -mindepth 1 $depth $prune -printf '%y %m %s %T@ %U %G %D:%i\0%p\0%l\0'
+  find "$root" -mindepth 1 $depth $prune -printf '%y %m %s %T@ %U %G %D:%i %n\0%p\0%l\0'
 else
   find "$root" -mindepth 1 $depth $prune -exec sh -c '
     for f; do
-      about=$(stat -c "%f %s %Y %u %g %d:%i" "$f") || continue
+      about=$(stat -c "%f %s %Y %u %g %d:%i %h" "$f") || continue
       target=; [ -L "$f" ] && { target=$(readlink "$f"; echo x); target=${target%?x}; }
       printf "%s\0%s\0%s\0" "$about" "$f" "$target"
     done' sh {} +

@@ -2,9 +2,9 @@
 
 Rules are patterns, the first that matches decides. For paths `*` stays within a name, `**` crosses folders, `[!x]` and
 `{a,b}` are known. A pattern that begins neither with a slash nor with `**` is a name anywhere, or, if it has a slash, a
-path from the working folder. With a slash at its end it is the folder and all that is in it. Commands are texts, in
-which `*` matches anything. Rules for commands are a courtesy to whoever reads what a model wants; the wall is the
-sandbox.
+path from the working folder. With a slash at its end it is the folder and all that is in it. What denies a folder, or
+says to ask for it, holds for all that is in it; what allows one does not. Commands are texts, in which `*` matches
+anything. Rules for commands are a courtesy to whoever reads what a model wants; the wall is the sandbox.
 """
 
 from __future__ import annotations
@@ -52,6 +52,30 @@ DANGEROUS = (
 _MAX_LINKS = 40  # as the kernel
 
 
+def expand_braces(pattern: str, *, limit: int = 64) -> tuple[str, ...]:
+    """`*.{js,ts}` as `*.js` and `*.ts`; at most `limit` of them, beyond which the braces stand for themselves."""
+    done: list[str] = []
+    waiting = [pattern]
+    while waiting:
+        current = waiting.pop(0)
+        found = re.search(r"\{([^{}]*,[^{}]*)\}", current)
+        if found is None:
+            done.append(current)
+            continue
+        waiting = [
+            f"{current[: found.start()]}{word}{current[found.end() :]}" for word in found[1].split(",")
+        ] + waiting
+        if len(waiting) + len(done) > limit:
+            return (pattern,)
+    return tuple(done)
+
+
+def refuse_tilde(pattern: str, called: str) -> None:
+    """Raises ValueError for a pattern of a path that begins with `~`, which would silently mean nothing."""
+    if re.match(r"~$|~[^/*?\[]*/", pattern):
+        raise ValueError(f"{called}: ~ is not expanded; write the folder in full, or **/ for any folder")
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One pattern and what it decides; `note` says why, to whoever is refused."""
@@ -82,6 +106,9 @@ class Permissions:
     """The rules of every operation. `rules` hold for all of them, after an operation's own; `default` comes last.
 
     `workdirs` are names of the working folder, for patterns of paths in it; tools fill them in.
+
+    Raises:
+        ValueError: a pattern for paths begins with `~`.
     """
 
     default: Action = "allow"
@@ -95,26 +122,65 @@ class Permissions:
     ls: OperationRules | None = None
     workdirs: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for rule in self._path_rules():
+            for part in expand_braces(rule.pattern):
+                refuse_tilde(part, f"the rule {rule.pattern!r}")
+
+    def _path_rules(self) -> tuple[Rule, ...]:
+        own = [self.rules_of(operation) for operation in OPERATIONS if operation != "execute"]
+        return (*(rule for each in own if each is not None for rule in each.rules), *self.rules)
+
     def within(self, *workdirs: str) -> Permissions:
         """The same rules for a working folder with these names."""
         return replace(self, workdirs=tuple(dict.fromkeys(workdirs)))
 
     @property
     def needs_workdir(self) -> bool:
-        """Whether a pattern is a path from the working folder, so that every name of that folder matters."""
-        own = [self.rules_of(operation) for operation in OPERATIONS if operation != "execute"]
-        rules = [rule for each in own if each is not None for rule in each.rules]
-        return any(_is_relative(part) for rule in (*rules, *self.rules) for part in expand_braces(rule.pattern))
+        """Whether a rule needs every name of the working folder: its pattern is a path from there, or means folders."""
+        rules = self._path_rules()
+        return any(
+            rule.action != "allow" or _is_relative(part) for rule in rules for part in expand_braces(rule.pattern)
+        )
 
     def decide(self, operation: Operation, target: str) -> Decision:
-        """The first rule that matches, or the default. A path is absolute and normal."""
+        """The first rule that matches, or the default. A path is absolute and normal.
+
+        What denies a folder denies all that is in it, and so does what says to ask. But the working folder is not shut
+        by its own name, or by that of a folder above it.
+        """
         own = self.rules_of(operation)
+        to_ask: Decision | None = None
         for rule in (*(own.rules if own is not None else ()), *self.rules):
-            command = operation == "execute"
-            workdirs = () if command else self.workdirs
-            if compile_pattern(rule.pattern, command=command, workdirs=workdirs).fullmatch(target):
-                return Decision(rule.action, rule)
-        return Decision(own.default if own is not None else self.default)
+            if self._matches(rule, operation, target):
+                return self._stricter(Decision(rule.action, rule), to_ask)
+            if operation != "execute" and rule.action != "allow" and self._matches_folder(rule, target):
+                if rule.action == "deny":
+                    return Decision("deny", rule)
+                to_ask = to_ask or Decision("ask", rule)  # a later rule may still deny it
+        return self._stricter(Decision(own.default if own is not None else self.default), to_ask)
+
+    @staticmethod
+    def _stricter(found: Decision, to_ask: Decision | None) -> Decision:
+        return to_ask if to_ask is not None and found.action == "allow" else found
+
+    def _matches(self, rule: Rule, operation: Operation, target: str) -> bool:
+        command = operation == "execute"
+        pattern = compile_pattern(rule.pattern, command=command, workdirs=() if command else self.workdirs)
+        return pattern.fullmatch(target) is not None
+
+    def _matches_folder(self, rule: Rule, target: str) -> bool:
+        """Whether a folder is meant that the path is in."""
+        # Asked first, because it is one question for all of them, and the answer is no for most paths.
+        if compile_pattern(rule.pattern, workdirs=self.workdirs, below=True).fullmatch(target) is None:
+            return False
+        pattern = compile_pattern(rule.pattern, workdirs=self.workdirs)
+        folder = posixpath.dirname(target)
+        while folder not in ("", "/"):
+            if pattern.fullmatch(folder) and not any(f"{name}/".startswith(f"{folder}/") for name in self.workdirs):
+                return True
+            folder = posixpath.dirname(folder)
+        return False
 
     def rules_of(self, operation: Operation) -> OperationRules | None:
         """The operation's own rules."""
@@ -180,17 +246,21 @@ STRICT = Permissions(
 
 
 @functools.lru_cache(maxsize=1024)
-def compile_pattern(pattern: str, *, command: bool = False, workdirs: tuple[str, ...] = ()) -> re.Pattern[str]:
+def compile_pattern(
+    pattern: str, *, command: bool = False, workdirs: tuple[str, ...] = (), below: bool = False
+) -> re.Pattern[str]:
     """A pattern as a regular expression that matches a whole path, or a whole command.
 
-    With names of a working folder, it matches absolute paths, whether it is itself absolute or not.
+    With names of a working folder, it matches absolute paths, whether it is itself absolute or not. With `below` it
+    matches what lies in a folder that it means.
     """
     found = [
         f"(?:{start}{_translate(rest, command=command)})"
         for part in expand_braces(pattern)
         for start, rest in _anchor(part, workdirs)
     ]
-    return re.compile("|".join(found), re.DOTALL)
+    meant = "|".join(found)
+    return re.compile(f"(?:{meant})/.+" if below else meant, re.DOTALL)
 
 
 def _is_relative(pattern: str) -> bool:
@@ -256,24 +326,6 @@ def _translate(pattern: str, *, command: bool) -> str:
             parts.append(re.escape(rest[0]))
             position += 1
     return "".join(parts)
-
-
-def expand_braces(pattern: str, *, limit: int = 64) -> tuple[str, ...]:
-    """`*.{js,ts}` as `*.js` and `*.ts`; at most `limit` of them, beyond which the braces stand for themselves."""
-    done: list[str] = []
-    waiting = [pattern]
-    while waiting:
-        current = waiting.pop(0)
-        found = re.search(r"\{([^{}]*,[^{}]*)\}", current)
-        if found is None:
-            done.append(current)
-            continue
-        waiting = [
-            f"{current[: found.start()]}{word}{current[found.end() :]}" for word in found[1].split(",")
-        ] + waiting
-        if len(waiting) + len(done) > limit:
-            return (pattern,)
-    return tuple(done)
 
 
 class Stats(Protocol):

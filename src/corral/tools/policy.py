@@ -16,7 +16,8 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from corral.errors import PolicyError
-from corral.tools.permission import compile_pattern, expand_braces
+from corral.tools.permission import compile_pattern, expand_braces, refuse_tilde
+from corral.tools.programs import is_runner, means_program
 
 READONLY_COMMANDS = (
     "cat",
@@ -39,29 +40,6 @@ READONLY_COMMANDS = (
 )
 """What `readonly` allows where nothing else is said."""
 
-RUNNERS = frozenset(
-    {"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "busybox", "toybox", "env", "xargs", "nohup", "timeout", "nice"}
-    | {"ionice", "setsid", "stdbuf", "time", "sudo", "doas", "su", "chroot", "unshare", "nsenter", "setpriv", "watch"}
-    | {"script", "parallel", "exec", "command", "eval", "flock", "strace", "perl", "python", "python3", "ruby", "node"}
-    | {
-        "awk",
-        "gawk",
-        "mawk",
-        "nawk",
-        "php",
-        "lua",
-        "tclsh",
-        "expect",
-        "gdb",
-        "make",
-        "vi",
-        "vim",
-        "ed",
-        "ssh",
-        "run-parts",
-    }
-)
-"""Programs that run other programs: their other words are looked at, too."""
 _MOST_WORDS = 1000
 _MOST_FOLDERS = 10_000
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255
@@ -72,7 +50,8 @@ class ShellPolicy:
     """The rules of a shell tool. Any of them makes it restricted.
 
     - `allowed`: patterns of words, of which one must begin the command: `"git log"`, `"npm run *"`.
-    - `blocked`: patterns that must not; a program is meant by its path as well.
+    - `blocked`: patterns that must not; a program is meant by its path as well, and by names with its version or the
+      machine it is for: `perl` is also `perl5.36.0` and `perl5.36-x86_64-linux-gnu`.
     - `ignore`: paths that must not be named, in the way of `.gitignore` (one that begins with `/` is meant from the
       working folder and from the root); and nothing outside the working folder may be.
     - `readonly`: nothing may be written. Without `allowed`, only `READONLY_COMMANDS` are.
@@ -139,14 +118,15 @@ class ShellPolicy:
 
     def _blocks(self, argv: Sequence[str], pattern: str) -> bool:
         program = posixpath.basename(argv[0])
-        if match_words(pattern, argv) or match_words(pattern, [program, *argv[1:]]):
+        first, *others = pattern.split() or [""]
+        if match_words(pattern, argv) or (means_program(first, program) and _match_begin(others, argv[1:])):
             return True
         # A program that starts others may name the blocked one anywhere, in a text for a shell too.
-        runs_others = program in RUNNERS or any(word.startswith(("-exec", "-ok")) for word in argv)
+        runs_others = is_runner(program) or any(word.startswith(("-exec", "-ok")) for word in argv)
         if not runs_others or len(pattern.split()) != 1:
             return False
         words = {posixpath.basename(word) for text in argv[1:] for word in re.split(r"[\s;&|()<>`$'\"{}=]+", text)}
-        return any(fnmatchcase(word, pattern) for word in words if word)
+        return any(means_program(pattern, word) for word in words if word)
 
     def name_paths(self, argv: Sequence[str], *, workdir: str) -> list[str]:
         """Every path that a word may mean, absolute, where `ignore` asks for it. Raises: PolicyError for too many."""
@@ -217,7 +197,7 @@ def read_ignore(pattern: str) -> tuple[Ignored, ...]:
     """What a pattern of `ignore` means; nothing for an empty one.
 
     Raises:
-        ValueError: it means everything, or has more braces than can be kept.
+        ValueError: it means everything, begins with `~`, or has more braces than can be kept.
     """
     if not pattern.strip():
         return ()
@@ -226,6 +206,7 @@ def read_ignore(pattern: str) -> tuple[Ignored, ...]:
         raise ValueError(f"ignore={pattern!r} has too many braces; write several patterns")
     found: list[Ignored] = []
     for one in spelt:
+        refuse_tilde(one, f"ignore={pattern!r}")
         # As text: a pattern may be written as sloppily as a path.
         normal = posixpath.normpath(one)
         bare = normal.lstrip("/")
@@ -241,7 +222,11 @@ def read_ignore(pattern: str) -> tuple[Ignored, ...]:
 def match_words(pattern: str, argv: Sequence[str]) -> bool:
     """Whether a command begins with the words of a pattern; `*` stands for any part of a word."""
     words = pattern.split()
-    return bool(words) and len(words) <= len(argv) and all(map(fnmatchcase, argv, words))
+    return bool(words) and _match_begin(words, argv)
+
+
+def _match_begin(words: Sequence[str], argv: Sequence[str]) -> bool:
+    return len(words) <= len(argv) and all(map(fnmatchcase, argv, words))
 
 
 def split_command(command: str) -> list[str]:

@@ -1,8 +1,9 @@
 """The kernel's half of a shell policy: what one call may write and see.
 
-`readonly` makes the whole sandbox read-only for the call. `ignore` hides the files and folders that it means. `allowed`
-and `blocked` hide programs: an empty file that can't be executed lies in the place of each program on PATH that may not
-run. So it does not matter who starts it: a shell, `env`, `find -exec`, or a program that the model has written.
+`readonly` makes the whole sandbox read-only for the call. `ignore` hides the files and folders that it means, and other
+hard links to these files. `allowed` and `blocked` hide programs: an empty file that can't be executed lies in the place
+of each program on PATH that may not run. So it does not matter who starts it: a shell, `env`, `find -exec`, or a
+program that the model has written.
 
 Not hidden are programs outside PATH, and rules of more than one word hide nothing: which words a program gets is
 nothing that the kernel sees.
@@ -11,40 +12,32 @@ nothing that the kernel sees.
 from __future__ import annotations
 
 import posixpath
-import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from corral.errors import (
-    PolicyError,
     SandboxFileError,
     SandboxFileNotFoundError,
     SandboxNotFolderError,
     SandboxPermissionError,
     SpecError,
 )
-from corral.results import FileInfo, GlobResult
+from corral.results import FileInfo
 from corral.sandbox import SandboxBase
+from corral.tools.concealment import MAX_HIDDEN, SYSTEM, complete, find_unreadable, is_below
 from corral.tools.permission import real_path
 from corral.tools.policy import Ignored, ShellPolicy, read_ignore
+from corral.tools.programs import is_loader, means_program
 
-MAX_HIDDEN = 10_000
-_MOST_UNREADABLE = 50
-"""Backends name no more than so many folders that could not be looked into."""
 _BOX_OF_TOOLS = 20
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/corral", "/dev", "/proc", "/sys")
-"""What every program needs."""
 _PATH_SECONDS = 30.0
 _LISTED = ("/etc/alternatives",)
 """Folders outside PATH to which many programs are links: listed at once, instead of asking for each."""
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHEBANG_BYTES = 256
 _MAX_LINKS = 40
-_LOADER = re.compile(r"ld(-[^/]*)?\.so(\.\d+)*")
-"""Starts every program that is linked dynamically, and has a name on PATH in some distributions. Alone it runs nothing
-that is hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,8 @@ class Viewer:
 
         Raises:
             SpecError: `ignore` means more than can be hidden.
-            PolicyError: there is more that nobody can look into than can be hidden.
+            PolicyError: there is more that can't be looked into than can be hidden.
+            SandboxFileError: the sandbox could not be searched.
         """
         hidden = await self._hide_programs(box)
         hidden += await self._hide_ignored(box, workdir)
@@ -108,7 +102,7 @@ class Viewer:
         named: dict[str, list[str]] = {}
         reals: dict[str, dict[str, None]] = {}
         for path, real in inventory.reals.items():
-            # One file may have several names by links of either kind (`perl` and `perl5.36.0`): all are one program.
+            # One file may have several names by links of either kind (`awk` and `mawk`): all are one program.
             program = inventory.ids.get(real, real)
             named.setdefault(program, []).append(posixpath.basename(path))
             reals.setdefault(program, {})[real] = None
@@ -136,7 +130,7 @@ class Viewer:
         for folder in folders:
             for name in walk.listed[folder]:
                 real = await walk.follow(f"{folder}/{name}")
-                if real is not None and not _LOADER.fullmatch(posixpath.basename(real)):
+                if real is not None and not is_loader(posixpath.basename(real)):
                     inventory.reals[f"{folder}/{name}"] = real
                     if (file_id := walk.ids.get(real)) is not None:
                         inventory.ids[real] = file_id
@@ -196,66 +190,45 @@ class Viewer:
     # Files.
 
     async def _hide_ignored(self, box: SandboxBase, workdir: str) -> list[str]:
-        found: set[str] = set()
+        found: dict[str, FileInfo | None] = {}
         for pattern in self._policy.ignore:
             for ignored in read_ignore(pattern):
                 found |= await self._find_ignored(box, ignored, workdir)
-        # What lies in a hidden folder has no path any more by the time its turn would come.
-        return list(leave_outermost(found))
+        return list(await complete(box.files, found, workdir=workdir))
 
-    async def _find_ignored(self, box: SandboxBase, ignored: Ignored, workdir: str) -> set[str]:
-        """What a pattern means now; and what nobody can look into, where it may lie unseen."""
+    async def _find_ignored(self, box: SandboxBase, ignored: Ignored, workdir: str) -> dict[str, FileInfo | None]:
+        """What a pattern means now; and what can't be looked into, where it may lie unseen."""
         root, glob = _split_pattern(ignored, workdir)
         try:
+            root = await real_path(box.files, root, workdir=workdir)
             result = await box.files.glob(glob, path=root, hidden=True, limit=MAX_HIDDEN)
         except (SandboxFileNotFoundError, SandboxNotFolderError):
-            return set()
+            return {}
         except SandboxPermissionError:
-            return {root}
+            return {root: None}
         if result.truncated:
             raise SpecError(f"ignore={ignored.pattern!r} means too many files", hint="name the folder they are in")
-        found = find_unreadable(result)
+        found: dict[str, FileInfo | None] = dict.fromkeys(find_unreadable(result))
         for info in result.files:
-            found.add(info.path if info.kind != "link" else await self._find_target(box, info.path, workdir))
-        found.discard("")
+            meant = info if info.kind != "link" else await self._find_target(box, info.path, workdir)
+            if meant is not None:
+                found[meant.path] = meant
         return found
 
     @staticmethod
-    async def _find_target(box: SandboxBase, link: str, workdir: str) -> str:
-        """Where a link leads, if that can be hidden; else nothing.
+    async def _find_target(box: SandboxBase, link: str, workdir: str) -> FileInfo | None:
+        """Where a link leads, if that can be hidden.
 
         Anybody inside can make a link to the root, or to a library that every program needs: such must not hide
         everything.
         """
         try:
             target = await real_path(box.files, link, workdir=workdir)
-            exists = await box.files.exists(target)
+            info = await box.files.stat(target)
         except SandboxFileError:
-            return ""
-        needed = any(_is_below(target, system) or _is_below(system, target) for system in (*_SYSTEM, workdir))
-        return target if exists and (_is_below(target, workdir) or not needed) and target != workdir else ""
-
-
-def find_unreadable(result: GlobResult) -> set[str]:
-    """The folders that nobody could look into, where anything may lie unseen: `chmod 300` is enough for that.
-
-    Raises:
-        PolicyError: there are so many that not all of them were named.
-    """
-    if len(result.unreadable) >= _MOST_UNREADABLE:
-        raise PolicyError("Access denied: there are too many folders that can't be looked into")
-    return {text.rpartition(": ")[0] for text in result.unreadable} - {""}
-
-
-def leave_outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Without those that lie in another one of them: what lies in a hidden folder is hidden with it."""
-    found = set(paths)
-    return tuple(path for path in sorted(found) if not any(above in found for above in _folders_above(path)))
-
-
-def _is_below(path: str, folder: str) -> bool:
-    """Whether a path is a folder, or something in it."""
-    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+            return None
+        needed = any(is_below(target, system) or is_below(system, target) for system in (*SYSTEM, workdir))
+        return info if (is_below(target, workdir) or not needed) and target != workdir else None
 
 
 def _is_blocked(names: Sequence[str], blocked: Sequence[str], *, is_wanted: bool) -> bool:
@@ -264,7 +237,7 @@ def _is_blocked(names: Sequence[str], blocked: Sequence[str], *, is_wanted: bool
     One name suffices, as `awk` does for mawk. But where another one is allowed, or where so many programs are one file
     that it is a box of tools (busybox), all of them must be meant.
     """
-    meant = [any(fnmatchcase(name, pattern) for pattern in blocked) for name in names]
+    meant = [any(means_program(pattern, name) for pattern in blocked) for name in names]
     return all(meant) or (any(meant) and not is_wanted and len(names) < _BOX_OF_TOOLS)
 
 
@@ -281,11 +254,6 @@ def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:
     while len(parts) > 1 and not set(parts[0]) & set("*?["):
         root = posixpath.normpath(posixpath.join(root, parts.pop(0)))
     return root, "/".join(parts)
-
-
-def _folders_above(path: str) -> list[str]:
-    parts = path.split("/")[1:-1]
-    return ["/" + "/".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 class _Walk:

@@ -237,10 +237,11 @@ async def test_weak_point_14_the_kernel_hides_from_commands_what_may_not_be_read
 
 
 async def test_folders_that_can_not_be_listed_and_other_names_of_a_file_are_hidden_too(box: Sandbox) -> None:
-    box.exec(PREPARE + "ln open/my.key open/same.txt; mkdir shut; cp open/my.key shut; chmod 300 shut", check=True)
+    links = "ln open/my.key open/same.txt; ln open/my.key /tmp/same.txt; ln open/my.key hidden; "
+    box.exec(PREPARE + links + "mkdir shut; cp open/my.key shut; chmod 300 shut", check=True)
     toolset = CorralToolset[Any](box, permissions=SECRET, hide_denied=True)
     commands = (
-        "cat shut/my.key 2>&1; cat open/same.txt 2>&1; true",
+        "cat shut/my.key 2>&1; cat open/same.txt 2>&1; cat /tmp/same.txt 2>&1; true",
         "mkdir more; chmod 300 open; cat open/my.key; true",
     )
     for command in (*commands, "cat open/my.key 2>&1; chmod 700 open shut; cat open/my.key shut/my.key 2>&1; true"):

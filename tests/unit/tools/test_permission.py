@@ -74,6 +74,50 @@ def test_the_first_rule_that_matches_decides() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "denied"),
+    [
+        ("secrets", ["/w/secrets", "/w/secrets/a", "/w/deep/secrets/b/c", "/tmp/secrets/a"]),
+        ("conf/keys", ["/w/conf/keys/a"]),
+        ("/srv/keys", ["/srv/keys", "/srv/keys/a/b"]),
+        ("**/.git", ["/w/.git/config"]),
+        ("{.git,.hg}", ["/w/.hg/store/x"]),
+        ("**/*secret*", ["/w/my-secrets/a.txt"]),
+    ],
+)
+def test_what_denies_a_folder_denies_all_that_is_in_it(pattern: str, denied: list[str]) -> None:
+    rules = Permissions(rules=(Rule(pattern, "deny"),)).within("/w")
+    assert [rules.decide("read", path).action for path in denied] == ["deny"] * len(denied)
+    others = ["/w/secret/a", "/w/keys/a", "/srv/keys2/a", "/w/.gitignore", "/w/a"]
+    assert {rules.decide("read", path).action for path in others[-4:]} == {"allow"}
+
+
+def test_rules_for_a_folder_never_loosen_others() -> None:
+    def decide(path: str, *rules: Rule, default: Action = "allow") -> Action:
+        return Permissions(default=default, rules=rules).within("/w/secrets/here").decide("read", path).action
+
+    assert decide("/a/x", Rule("/a", "ask")) == "ask"
+    assert decide("/a/x", Rule("/a", "ask"), Rule("/a/**", "deny")) == "deny"
+    assert decide("/a/x", Rule("/a", "ask"), default="deny") == "deny"
+    assert decide("/a/x", Rule("/a/x", "allow"), Rule("/a", "deny")) == "allow", "the first that matches decides"
+    assert decide("/a/x", Rule("/a", "allow"), default="deny") == "deny", "to allow a folder is not to allow its files"
+    assert decide("/w/secrets/here/x", Rule("secrets", "deny")) == "allow", "the working folder is not shut by its name"
+    assert decide("/w/secrets/here/secrets/x", Rule("secrets", "deny")) == "deny"
+    assert decide("/w/secrets/other", Rule("secrets", "deny")) == "allow"
+    command = Permissions(execute=OperationRules("allow", (Rule("cat", "deny"),)))
+    assert command.decide("execute", "cat/x").action == "allow", "a command is no path"
+
+
+def test_a_path_rule_that_begins_with_a_tilde_is_refused() -> None:
+    for pattern in ("~", "~/.ssh/**", "~daytona/x", "{a,~/b}"):
+        with pytest.raises(ValueError, match="~ is not expanded"):
+            Permissions(read=OperationRules("allow", (Rule(pattern, "deny"),)))
+        with pytest.raises(ValueError, match="~ is not expanded"):
+            Permissions(rules=(Rule(pattern, "deny"),))
+    assert Permissions(execute=OperationRules("deny", (Rule("~/bin/tool *", "allow"),)))
+    assert Permissions(rules=(Rule("~lock", "deny"), Rule("*~", "deny")))
+
+
+@pytest.mark.parametrize(
     ("name", "operation", "target", "action"),
     [
         ("default", "read", "/x/.env", "deny"),

@@ -95,15 +95,21 @@ def test_allowed_is_matched_word_by_word() -> None:
         "xargs /bin/rm",
         "find . -exec rm {} +",
         "timeout 5 rm x",
+        "rm-static x",
+        "python3.11 -c 'import os; os.system(\"rm x\")'",
+        "/lib64/ld-linux-x86-64.so.2 /bin/rm x",
+        "git-2.39 push",
+        "perl5.36-x86_64-linux-gnu -e1",
+        "env /usr/bin/perl5.36.0 -e1",
     ],
 )
 def test_blocked_is_refused_however_it_is_started(command: str) -> None:
-    assert refuse(ShellPolicy.of(blocked=["rm", "git push"]), command) == f"Command not allowed: {command!r}"
+    assert refuse(ShellPolicy.of(blocked=["rm", "git push", "perl"]), command) == f"Command not allowed: {command!r}"
 
 
-@pytest.mark.parametrize("command", ["echo rm", "grep rm notes", "git pull", "find . -name rm", "rmdir x"])
+@pytest.mark.parametrize("command", ["echo rm", "grep rm notes", "git pull", "find . -name rm", "rmdir x", "perldoc x"])
 def test_blocked_word_elsewhere_is_just_a_word(command: str) -> None:
-    assert ShellPolicy.of(blocked=["rm", "git push"]).check(command, workdir=WORKDIR)
+    assert ShellPolicy.of(blocked=["rm", "git push", "perl"]).check(command, workdir=WORKDIR)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +203,13 @@ def test_ignored_pattern_may_be_written_in_many_ways(pattern: str, path: str) ->
 
 def test_pattern_from_the_root_means_no_name_deeper_down() -> None:
     assert ShellPolicy.of(ignore=["/conf"]).check("cat src/conf", workdir=WORKDIR)
+
+
+def test_pattern_that_means_a_home_folder_is_refused_at_once() -> None:
+    for pattern in ("~", "~/.ssh", "~daytona/.ssh", "{a,~/b}"):
+        with pytest.raises(ValueError, match=r"ignore=.*~ is not expanded"):
+            ShellPolicy.of(ignore=[pattern])
+    assert refuse(ShellPolicy.of(ignore=["~lock", "*~"]), "cat a/~lock") == "Access denied: /workspace/a/~lock"
 
 
 @pytest.mark.parametrize("pattern", ["/", ".", "./", "a/..", "{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}"])

@@ -11,9 +11,10 @@ from corral.adapters.pydantic_ai.results import ExecuteResponse
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.errors import InvalidCommandError, PolicyError, SandboxFileError
 from corral.results import FileInfo
+from corral.tools.concealment import complete, find_unreadable
 from corral.tools.permission import Permissions, real_path
 from corral.tools.reading import limit_search
-from corral.tools.view import MAX_HIDDEN, View, find_unreadable, leave_outermost
+from corral.tools.view import View
 
 _ATTEMPTS = 3
 _LOOKED_AT = 100_000
@@ -48,30 +49,22 @@ async def make_view(sandbox: AsyncCorralSandbox, permissions: Permissions) -> Vi
         found = await box.files.glob("**", path=root, hidden=True, limit=_LOOKED_AT)
     if found.truncated:
         raise PolicyError(f"{root} holds more than {_LOOKED_AT} files, too many to keep rules for commands")
-    hidden = find_unreadable(found)
+    hidden: dict[str, FileInfo | None] = dict.fromkeys(find_unreadable(found))
     if root in hidden:
         raise PolicyError(f"{root} can't be looked into, so no rule can be kept for commands there")
-    links: dict[str, list[str]] = {}
-    for info in found.files:
-        if info.file_id is not None and info.kind == "file":
-            links.setdefault(info.file_id, []).append(info.path)
     for info in found.files:
         if not _is_hidden(permissions, info):
             continue
-        target = info.path
+        meant = info
         if info.kind == "link":
             try:
-                target = await real_path(box.files, info.path, workdir=root)
+                meant = await box.files.stat(await real_path(box.files, info.path, workdir=root))
             except SandboxFileError:
                 continue  # it leads nowhere
-            if not target.startswith(f"{root.rstrip('/')}/") or not await box.files.exists(target):
+            if not meant.path.startswith(f"{root.rstrip('/')}/"):
                 continue  # a link to the root, which anybody can make, must not hide everything
-        hidden.add(target)
-        # Another name of the same file shows the same content.
-        hidden.update(links.get(info.file_id or "", ()))
-    kept = leave_outermost(hidden)
-    if len(kept) > MAX_HIDDEN:
-        raise PolicyError(f"the rules hide more than {MAX_HIDDEN} files, too many to keep them for commands")
+        hidden[meant.path] = meant
+    kept = await complete(box.files, hidden, workdir=root)
     return View(("/",) if permissions.never("write") and permissions.never("edit") else (), kept)
 
 

@@ -196,6 +196,13 @@ class EmbeddedFiles(FilesBase):
         items, last = await self._agent.collect(message, path=root)
         return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
+    async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
+        """See `FilesBase`. The others are not even sent."""
+        root = self.at(path)
+        message = {"op": "glob", **_name(root), "pattern": "**", "linked": True, "limit": limit}
+        items, last = await self._agent.collect(message, path=root)
+        return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
+
     async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
         """See `FilesBase`."""
         root = self.at(path)
@@ -397,6 +404,7 @@ def _info(item: dict[str, Any]) -> FileInfo:
         gid=int(item["gid"]),
         target=str(target) if target is not None else None,
         file_id=str(item["id"])[:100],
+        links=int(item["links"]),
     )
 
 

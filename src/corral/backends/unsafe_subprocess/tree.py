@@ -56,6 +56,7 @@ def describe(path: str, info: os.stat_result) -> FileInfo:
         info.st_gid,
         target,
         f"{info.st_dev}:{info.st_ino}",
+        info.st_nlink,
     )
 
 

@@ -99,6 +99,7 @@ def describe(path: str, info: os.stat_result) -> dict[str, Any]:
         "gid": info.st_gid,
         "target": target,
         "id": f"{info.st_dev}:{info.st_ino}",
+        "links": info.st_nlink,
     }
 
 

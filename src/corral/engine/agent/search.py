@@ -94,7 +94,7 @@ def _lstat(name: str, folder: int) -> os.stat_result | OSError:
 
 
 def glob(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
-    """Paths below `path` that match the pattern; `**` crosses folders."""
+    """Paths below `path` that match the pattern; `**` crosses folders. With `linked`, files with several hard links."""
     root, limit = message["path"], message["limit"]
     tree = _Tree(message)
     pattern = compile_glob(message["pattern"])
@@ -102,7 +102,12 @@ def glob(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     found = 0
     truncated = False
     tree.entries(root)  # a missing root is an error, an unreadable folder below is only reported
-    for path, info in _walk(tree, errors, hidden=message.get("hidden", True)):
+    linked = message.get("linked", False)
+    segments = message["pattern"].strip("/").split("/")
+    depth = None if "**" in segments else len(segments)  # deeper down nothing can match
+    for path, info in _walk(tree, errors, hidden=message.get("hidden", True), depth=depth):
+        if linked and (info.st_nlink == 1 or not stat.S_ISREG(info.st_mode)):
+            continue
         if pattern.fullmatch(os.path.relpath(path, root)):
             if found >= limit:
                 truncated = True
@@ -233,11 +238,13 @@ def _compile(message: wire.Message) -> re.Pattern[bytes]:
         raise RefusedError("pattern", 0, f"not a regular expression: {error}") from error
 
 
-def _walk(tree: _Tree, errors: list[str], *, hidden: bool) -> Iterator[tuple[str, os.stat_result]]:
+def _walk(
+    tree: _Tree, errors: list[str], *, hidden: bool, depth: int | None = None
+) -> Iterator[tuple[str, os.stat_result]]:
     """Everything below, folders before their content, names sorted, links not followed. No recursion."""
-    stack = [tree.root]
+    stack = [(tree.root, 1)]
     while stack:
-        folder = stack.pop()
+        folder, level = stack.pop()
         try:
             entries = tree.entries(folder)
         except OSError as error:
@@ -252,8 +259,8 @@ def _walk(tree: _Tree, errors: list[str], *, hidden: bool) -> Iterator[tuple[str
                     errors.append(f"{path}: {info.strerror}")
                 continue
             yield path, info
-            if stat.S_ISDIR(info.st_mode):
-                inner.append(path)
+            if stat.S_ISDIR(info.st_mode) and (depth is None or level < depth):
+                inner.append((path, level + 1))
         stack.extend(reversed(inner))
 
 

@@ -1,0 +1,175 @@
+"""What is to be hidden from a call, made complete: by its path alone, a file may be seen all the same.
+
+Another hard link shows the same content. A path that is longer than the kernel takes can't be named, but a program gets
+there step by step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import posixpath
+from collections.abc import Iterable, Mapping
+
+from corral.errors import PolicyError, SandboxFileError, SandboxPermissionError
+from corral.files import FilesBase
+from corral.results import FileInfo, GlobResult
+
+MAX_HIDDEN = 10_000
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/corral", "/dev", "/proc", "/sys")
+"""What every program needs."""
+_SHARED_MEMORY = "/dev/shm"
+_MOST_UNREADABLE = 50
+"""Backends name no more than so many folders that could not be looked into."""
+_MOST_LINKED = 100_000
+_ASKED_ONE_BY_ONE = 16
+"""Into so many hidden folders it is cheaper to look one by one than to look through the whole working folder."""
+_LONGEST_PATH = 4000
+"""The kernel takes 4,095 bytes, and what prepares a view puts something before them."""
+_DEEPEST = 200
+"""Every folder above a hidden path is held by a mount of its own: two thousand of them take seconds."""
+_SHOWN_CHARS = 100
+
+Found = Mapping[str, FileInfo | None]
+"""Real path → what is there; None for a folder that could not be looked into."""
+
+
+async def complete(files: FilesBase, found: Found, *, workdir: str) -> tuple[str, ...]:
+    """The paths to hide so that none of these files is seen, without those that lie in another one of them.
+
+    Raises:
+        PolicyError: there are too many.
+        SandboxFileError: the sandbox could not be searched for other names of a file.
+    """
+    reachable = {short: info if short == path else None for path, info in found.items() for short in [_cut(path)]}
+    hidden = {path: reachable[path] for path in leave_outermost(reachable)}
+    kept = leave_outermost({*hidden, *map(_cut, await _find_other_names(files, hidden, workdir))})
+    if len(kept) > MAX_HIDDEN:
+        raise PolicyError(f"the rules hide more than {MAX_HIDDEN} files, too many to keep them for commands")
+    return kept
+
+
+def find_unreadable(result: GlobResult) -> set[str]:
+    """The folders that could not be looked into, where anything may lie unseen: `chmod 300` is enough for that.
+
+    Raises:
+        PolicyError: there are so many that not all of them were named.
+    """
+    found = {text.rpartition(": ")[0] for text in result.unreadable} - {""}
+    if len(result.unreadable) >= _MOST_UNREADABLE:
+        raise PolicyError(
+            "Access denied: there are too many folders that can't be looked into, such as "
+            f"{shorten_path(min(found, default='/'))}: make them readable, or remove them"
+        )
+    return found
+
+
+def leave_outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Without those that lie in another one of them: what lies in a hidden folder is hidden with it."""
+    found = set(paths)
+    return tuple(path for path in sorted(found) if not any(above in found for above in _folders_above(path)))
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether a path is a folder, or something in it."""
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def shorten_path(path: str) -> str:
+    """A path to show: of a very long one, its beginning and its end."""
+    if len(path) <= _SHOWN_CHARS:
+        return path
+    return f"{path[: _SHOWN_CHARS // 2]}…{path[-_SHOWN_CHARS // 2 :]} ({path.count('/')} folders deep)"
+
+
+def _folders_above(path: str) -> list[str]:
+    parts = path.split("/")[1:-1]
+    return ["/" + "/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _cut(path: str) -> str:
+    """The path; or the deepest folder above it that can be hidden, if it is too long or too deep for that."""
+    path = "/".join(path.split("/")[: _DEEPEST + 1])
+    while len(os.fsencode(path)) > _LONGEST_PATH:
+        path = posixpath.dirname(path)
+    return path
+
+
+# Hard links.
+
+
+async def _find_other_names(files: FilesBase, hidden: Found, workdir: str) -> set[str]:
+    """Other hard links to the files that are hidden; in system folders none is looked for."""
+    names = _Names(files)
+    names.take(info for info in hidden.values() if info is not None)
+    folders = [path for path, info in hidden.items() if info is None or info.is_folder]
+    if len(folders) > _ASKED_ONE_BY_ONE:
+        folders = [workdir, *(path for path in folders if not is_below(path, workdir))]
+    for folder in folders:
+        await names.look_into(folder)
+    ids = {file_id for file_id, paths in names.known.items() if any(_is_hidden(path, hidden) for path in paths)}
+    if not names.lacks(ids):
+        return names.all_of(ids)
+    for folder in (workdir, *await _find_tops(files, "/"), _SHARED_MEMORY):
+        if names.lacks(ids):
+            await names.look_into(folder)
+    # The last names may be where nothing can be listed.
+    return names.all_of(ids) | (names.find_unreadable() if names.lacks(ids) else set())
+
+
+async def _find_tops(files: FilesBase, above: str) -> list[str]:
+    """The folders to look into for the whole sandbox but the system's."""
+    found: list[str] = []
+    for info in await files.list(above):
+        if not info.is_folder or info.path in SYSTEM:
+            continue
+        holds_system = any(is_below(system, info.path) for system in SYSTEM)
+        found += await _find_tops(files, info.path) if holds_system else [info.path]
+    return found
+
+
+def _is_hidden(path: str, hidden: Found) -> bool:
+    return path in hidden or any(above in hidden for above in _folders_above(path))
+
+
+class _Names:
+    """The names that files with several hard links are known by so far."""
+
+    def __init__(self, files: FilesBase) -> None:
+        self._files = files
+        self._links: dict[str, float] = {}
+        self._searched: list[GlobResult] = []
+        self._shut: set[str] = set()
+        self.known: dict[str, set[str]] = {}
+
+    def take(self, infos: Iterable[FileInfo]) -> None:
+        for info in infos:
+            if info.kind == "file" and info.file_id is not None and info.links != 1:
+                self.known.setdefault(info.file_id, set()).add(info.path)
+                self._links[info.file_id] = info.links if info.links is not None else math.inf
+
+    async def look_into(self, folder: str) -> None:
+        try:
+            found = await self._files.find_linked(folder, limit=_MOST_LINKED)
+        except SandboxPermissionError:
+            self._shut.add(folder)
+            return
+        except SandboxFileError:
+            return  # it is gone
+        if found.truncated:
+            raise PolicyError(
+                f"there are more than {_MOST_LINKED} hard links in {shorten_path(folder)}, too many to hide"
+            )
+        self._searched.append(found)
+        self.take(found.files)
+
+    def lacks(self, ids: Iterable[str]) -> bool:
+        """Whether one of these files has more names than are known."""
+        return any(len(self.known[file_id]) < self._links[file_id] for file_id in ids)
+
+    def all_of(self, ids: Iterable[str]) -> set[str]:
+        return {path for file_id in ids for path in self.known[file_id]}
+
+    def find_unreadable(self) -> set[str]:
+        """Raises: as the function."""
+        return self._shut.union(*(find_unreadable(result) for result in self._searched))
