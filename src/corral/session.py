@@ -323,7 +323,7 @@ class ShellSession:
             # Without its file, the driver passes over it. It may also have got to it at this very moment.
             await self._helper('rm -f -- "$1"', f"{self._folder}/{command_id}")
             await self._catch_up()
-            if self._waits_behind_another(command_id):
+            if list(self._transcript.waiting)[:1] != [command_id]:  # it waits behind another, or has ended meanwhile
                 return _describe(self._told(command_id))
             with contextlib.suppress(TimeoutError):  # a shell that does not react is found out below
                 async with asyncio.timeout(_INTERRUPT_SECONDS * _INTERRUPT_TRIES):
@@ -421,11 +421,6 @@ class ShellSession:
                 op="session",
             )
         return told
-
-    def _waits_behind_another(self, command_id: str) -> bool:
-        with self._lock:
-            waiting = self._transcript.waiting
-            return command_id in waiting and next(iter(waiting)) != command_id
 
     def _is_over(self, command_id: str) -> bool:
         return self._told(command_id).ended or self._transcript.end is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -20,6 +21,10 @@ _BUILT_IN = {
     "unsafe-subprocess": "corral.backends.unsafe_subprocess:open_backend",
 }
 
+_VARIABLES = {"docker": ("CORRAL_DOCKER_HOST", "DOCKER_HOST", "CORRAL_DOCKER_IMAGE")}
+"""What is read of the environment when a backend is opened. With other values another one is opened: else an error that
+says which variable to set could be followed in a new process only."""
+
 _opened: dict[str, Backend] = {}
 _lock = threading.Lock()
 
@@ -30,7 +35,7 @@ def backend_names() -> list[str]:
 
 
 def get_backend(name: str | Backend = "embedded") -> Backend:
-    """The backend of that name, one per process; or the object itself.
+    """The backend of that name, one per process and settings of the environment; or the object itself.
 
     Raises:
         UnknownBackendError: no such name.
@@ -38,10 +43,11 @@ def get_backend(name: str | Backend = "embedded") -> Backend:
     """
     if not isinstance(name, str):
         return name
+    key = "\0".join([name, *(os.environ.get(variable, "") for variable in _VARIABLES.get(name, ()))])
     with _lock:
-        if name not in _opened:
-            _opened[name] = _load(name)()
-        return _opened[name]
+        if key not in _opened:
+            _opened[key] = _load(name)()
+        return _opened[key]
 
 
 def make_backend(name: str, **options: object) -> Backend:

@@ -19,6 +19,7 @@ to end: its files stay until somebody starts or deletes it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -119,13 +120,24 @@ class DataFolder:
 
 
 def lock(folder: Path) -> int | None:
-    """Hold a sandbox's folder; None if somebody else does."""
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Hold a sandbox's folder; None if another process does.
+
+    Raises:
+        OSError: the folder is not there, or was moved away before it was locked.
+    """
+    path = folder / "lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its holder may have moved it to the trash after it was opened, and let go: then nothing of that name is ours.
+        if not os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     except BlockingIOError:
         os.close(descriptor)
         return None
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

@@ -50,6 +50,15 @@ def test_it_is_in_the_registry() -> None:
     assert get_backend("docker").name == "docker"
 
 
+def test_an_address_that_is_set_later_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = get_backend("docker")
+    assert get_backend("docker") is before
+    monkeypatch.setenv("CORRAL_DOCKER_HOST", "/run/another.sock")
+    after = get_backend("docker")
+    assert isinstance(after, DockerBackend)
+    assert after.settings.host == "unix:///run/another.sock"
+
+
 def test_the_daemon_is_found(tmp_path: Path) -> None:
     podman = tmp_path / "podman"
     podman.mkdir()

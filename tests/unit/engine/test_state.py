@@ -1,5 +1,6 @@
 """What is written down about each sandbox: always whole, locked by its holder, and found by whoever comes next."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -214,6 +215,22 @@ def test_sandbox_that_is_being_founded_right_now_is_spared(data: DataFolder) -> 
         assert (unfinished / "state.json").exists()
     finally:
         os.close(descriptor)
+
+
+def test_folder_that_is_moved_away_before_it_is_locked_is_not_held(
+    data: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, descriptor = data.found("a1", {"cgroups": []})
+    flock = fcntl.flock
+
+    def let_go_first(lock_descriptor: int, mode: int) -> None:
+        folder.rename(data.path / "elsewhere")
+        os.close(descriptor)
+        flock(lock_descriptor, mode)
+
+    monkeypatch.setattr(fcntl, "flock", let_go_first)
+    with pytest.raises(FileNotFoundError):
+        lock(folder)
 
 
 def test_sweep_survives_a_neighbour_who_founds_at_the_same_time(data: DataFolder) -> None:
