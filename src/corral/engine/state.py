@@ -29,6 +29,7 @@ from typing import Any
 from corral.engine.datafolder import secure
 
 FORMAT = 1
+LOCK_NAME = "lock"
 SOCKET_NAME = "keeper.sock"
 """Where a keeper listens, in its sandbox's folder."""
 
@@ -120,7 +121,7 @@ class DataFolder:
 
 def lock(folder: Path) -> int | None:
     """Hold a sandbox's folder; None if somebody else does."""
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -164,7 +165,7 @@ def dead_folders(data: DataFolder) -> Iterator[tuple[Path, int]]:
 
 def _remove_unfinished(folder: Path) -> None:
     """By name: whatever made founding fail may also be why a folder can't be listed (no descriptor is left)."""
-    for name in ("lock", f".state.{os.getpid()}", "state.json"):
+    for name in (LOCK_NAME, f".state.{os.getpid()}", "state.json"):
         with contextlib.suppress(OSError):
             (folder / name).unlink()
     with contextlib.suppress(OSError):
