@@ -19,6 +19,9 @@ _SEGMENT_BYTES = 64 * 1024
 _FREE_BYTES = 16 * 1024
 """So much of a stream is kept without asking: the last words of a program are never too much."""
 _BLOCK_BYTES = 64 * 1024
+_PART_BYTES, _PARTS = 160, 100
+"""What a piece costs beside its bytes, and for how many of them the allowance is asked at a time. Where it has no room,
+pieces are joined as well."""
 _LEAST_BYTES = 4096
 """A reader of a stream may always take so much: less than a packet of a pipe can't be read without losing the rest."""
 
@@ -84,6 +87,8 @@ class Capture:
         self._position = 0
         self._last: _Segment | None = None
         self._waits = waits
+        self._parts = _PARTS
+        """So many pieces may be kept by themselves before the allowance is asked again."""
         self.allowance = ALLOWANCE.get()
 
     def add(self, stream: StreamName, data: bytes) -> None:
@@ -150,12 +155,21 @@ class Capture:
 
     def _append(self, where: list[_Segment] | deque[_Segment], stream: StreamName, data: bytes) -> None:
         joins = where and where[-1] is self._last and len(where[-1].data) < _SEGMENT_BYTES
-        if joins or len(where) >= _MAX_SEGMENTS:
+        if joins or (where and (len(where) >= _MAX_SEGMENTS or not self._may_part())):
             where[-1].data += data
             return
         self._position += 1
         self._last = _Segment(self._position, stream, bytearray(data))
         where.append(self._last)
+
+    def _may_part(self) -> bool:
+        """Whether a piece may be kept by itself; its bytes alone are not what it costs."""
+        if self.allowance is None:
+            return True
+        if not self._parts and self.allowance.take(_PARTS * _PART_BYTES):
+            self._parts = _PARTS
+        may, self._parts = self._parts > 0, max(0, self._parts - 1)
+        return may
 
     @staticmethod
     def _trim(state: _Stream) -> None:

@@ -1,12 +1,28 @@
-"""Waiting for work that others wait for as well, or that must be carried out to its end."""
+"""Waiting for work that others wait for as well, or that must be carried out to its end; and letting others go on."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
+
+PACE: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("PACE", default=None)
+"""Where many share one event loop: waits until it is this caller's turn again."""
+
+
+async def breathe() -> None:
+    """Between two parts of a long piece of work: let all others of the event loop go on, in turn where there are turns.
+
+    It is not enough that each part is short: a hundred callers that do their parts in the same round are long together.
+    """
+    await asyncio.sleep(0)
+    pace = PACE.get()
+    if pace is not None:
+        await pace()
 
 
 async def wait_for(work: concurrent.futures.Future[T] | asyncio.Future[T]) -> T:

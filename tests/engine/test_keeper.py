@@ -172,6 +172,16 @@ async def test_folder_that_vanishes_ends_it(backend: EmbeddedBackend) -> None:
     await box.aclose()
 
 
+async def test_folder_of_which_only_something_is_left_ends_it(backend: EmbeddedBackend) -> None:
+    """As after `rm -rf` by an ordinary user, whom the kernel's own folder in an overlay keeps out."""
+    box = await detached(backend)
+    keeper, folder = keeper_of(backend, box.id), backend.data_folder / "sandboxes" / box.id
+    for name in ("lock", "state.json", "keeper.sock"):
+        (folder / name).unlink()
+    assert wait_until(lambda: not is_alive(keeper))
+    await box.aclose()
+
+
 async def test_data_folder_that_vanishes_ends_it(tmp_path: Path) -> None:
     backend = EmbeddedBackend(tmp_path / "data")
     box = await backend.create(Spec())

@@ -14,6 +14,7 @@ import pytest
 from daytona import AsyncDaytona, DaytonaConfig
 from daytona.internal.event_dispatcher import AsyncEventDispatcher, SyncEventDispatcher
 
+from corral.server.settings import Limits
 from server.conftest import InProcess, OpenInProcess
 from support.serving import ServedProcess, make_client
 
@@ -104,12 +105,29 @@ async def test_pings_are_sent_and_answered(in_process: InProcess, monkeypatch: p
 
 
 async def test_a_listener_that_does_not_keep_up_is_cut_off(in_process: InProcess) -> None:
-    await connect(in_process, in_process.key)
+    _socket, _ = await connect(in_process, in_process.key)
     events = in_process.server.events
+    while len(events) < 1:
+        await asyncio.sleep(0.01)
     organisation = in_process.server.keyring.organisation_named("default").id
     for _ in range(5000):  # nothing is awaited here: its queue can't be emptied meanwhile
         events.publish(organisation, "sandbox.created", lambda _: {"id": "x"})
     assert len(events) == 0
+
+
+async def test_what_waits_for_listeners_is_counted_for_their_key(open_in_process: OpenInProcess) -> None:
+    async with open_in_process(Limits(memory_per_key_bytes=2 * 1024 * 1024)) as running:
+        events = running.server.events
+        sockets = [await connect(running, key) for key in (running.key, running.new_key("others"))]
+        while len(events) < 2:
+            await asyncio.sleep(0.01)
+        organisation = running.server.keyring.organisation_named("default").id
+        told = 0
+        while len(events) == 2 and told < 100:  # nothing is awaited here: its queue can't be emptied meanwhile
+            events.publish(organisation, "sandbox.created", lambda _: {"id": "x" * 200_000})
+            told += 1
+        assert 5 < told < 15
+        assert len(events) == len(sockets) - 1, "the other key has nothing to do with it"
 
 
 async def test_a_revoked_key_hears_no_more(in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,15 @@ def test_what_is_not_allowed_is_cut_out_and_the_last_words_are_kept() -> None:
     assert silent.stream("stderr") == b"x" * 5000
 
 
+def test_pieces_cost_more_than_their_bytes_and_are_joined_when_there_is_no_room_for_them() -> None:
+    capture = allowed(Purse(32 * 1024))
+    for _ in range(5000):
+        capture.add("stdout", b"o")
+        capture.add("stderr", b"e")
+    assert (capture.stream("stdout"), capture.stream("stderr")) == (b"o" * 5000, b"e" * 5000)
+    assert 100 < len(capture.chunks()) < 400
+
+
 def test_a_capture_that_waits_is_short_and_loses_nothing() -> None:
     capture = allowed(Purse(64 * 1024), waits=True)
     printed = bytearray()

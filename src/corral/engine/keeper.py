@@ -28,7 +28,7 @@ from corral.engine.powers import OPERATIONS, Powers
 from corral.engine.ready import Ready
 from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 from corral.engine.sampling import WALKING_SECONDS
-from corral.engine.state import SOCKET_NAME, DataFolder, read_state, write_state
+from corral.engine.state import LOCK_NAME, SOCKET_NAME, DataFolder, read_state, write_state
 
 VERSION = 1
 _LOOK_SECONDS = 0.5
@@ -81,7 +81,6 @@ class Keeper:
         self._box = box
         self._data = data
         self._info = info
-        self._inode = os.stat(box.folder).st_ino
         self._deadline = _moment(info.get("lifetime_seconds"))
         self._idle_seconds = info.get("idle_seconds")
         self._last_use = time.monotonic()
@@ -181,8 +180,9 @@ class Keeper:
         return math.inf
 
     def _folder_is_there(self) -> bool:
+        """By its lock: of a folder that was deleted, something may be left, which only root may delete."""
         try:
-            return os.stat(self._box.folder).st_ino == self._inode
+            return os.path.samestat(os.stat(self._box.folder / LOCK_NAME), os.fstat(self._box.lock_fd))
         except OSError:
             return False
 

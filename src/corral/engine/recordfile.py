@@ -22,7 +22,7 @@ MAX_DATA_BYTES = 64 * 1024 * 1024
 MAX_NOTES_BYTES = 32 * 1024 * 1024
 MAX_BUDGET_BYTES = 256 * 1024 * 1024
 """All that is kept of what programs of one sandbox print; less where its disk is smaller."""
-_BATCH_BYTES = 64 * 1024
+_BATCH_BYTES = 16 * 1024
 """Read at a time, and so held for each reader: one that follows for a client that takes nothing holds it for long."""
 _MIN_SEGMENT_BYTES, _MAX_SEGMENT_BYTES = 64 * 1024, 8 * 1024 * 1024
 

@@ -30,6 +30,7 @@ from typing import Any
 from corral.engine.datafolder import secure
 
 FORMAT = 1
+LOCK_NAME = "lock"
 SOCKET_NAME = "keeper.sock"
 """Where a keeper listens, in its sandbox's folder."""
 
@@ -125,7 +126,7 @@ def lock(folder: Path) -> int | None:
     Raises:
         OSError: the folder is not there, or was moved away before it was locked.
     """
-    path = folder / "lock"
+    path = folder / LOCK_NAME
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,7 +177,7 @@ def dead_folders(data: DataFolder) -> Iterator[tuple[Path, int]]:
 
 def _remove_unfinished(folder: Path) -> None:
     """By name: whatever made founding fail may also be why a folder can't be listed (no descriptor is left)."""
-    for name in ("lock", f".state.{os.getpid()}", "state.json"):
+    for name in (LOCK_NAME, f".state.{os.getpid()}", "state.json"):
         with contextlib.suppress(OSError):
             (folder / name).unlink()
     with contextlib.suppress(OSError):

@@ -18,8 +18,8 @@ from typing import Any
 
 from corral.errors import CorralError
 from corral.server import log
-from corral.server.auth import Keyring, too_many
-from corral.server.faults import Fault
+from corral.server.auth import Keyring
+from corral.server.faults import Fault, too_many
 from corral.server.routing import Identity
 
 LOOK_SECONDS = 0.5

@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from corral.server.admission import cut_off
+from corral.waiting import breathe
 
 SLICE_BYTES = 64 * 1024
 _SLICE_ITEMS = 200
@@ -209,7 +210,7 @@ async def write(request: web.Request, response: web.StreamResponse, piece: bytes
     except TimeoutError:
         cut_off(request.transport)
         raise ConnectionError("the client does not take its answer") from None
-    await asyncio.sleep(0)  # a client that is as fast as we are must not keep all others waiting
+    await breathe()  # a client that is as fast as we are must not keep all others waiting
 
 
 async def _as_async(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:

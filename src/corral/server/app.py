@@ -16,6 +16,7 @@ from corral.server import dto, log
 from corral.server.admission import Admission
 from corral.server.auth import Doorkeeper, Keyring
 from corral.server.beginning import Beginning
+from corral.server.budget import Budget
 from corral.server.deadlines import Sweeper
 from corral.server.dispatch import STARTED, Dispatcher
 from corral.server.events import EventHub
@@ -53,7 +54,8 @@ class Server:
         door = Doorkeeper(self.keyring, bad_keys_per_minute=settings.limits.bad_keys_per_minute)
         self.admission = Admission(self.keyring, calls_per_key=settings.limits.calls_per_key)
         self.sockets = OpenSockets()
-        self.events = EventHub(door, self.admission, self.sockets)
+        budget = Budget(settings.limits.memory_per_key_bytes)
+        self.events = EventHub(door, self.admission, self.sockets, budget)
         self.metrics = Metrics()
         self.lost = asyncio.Event()
         """Set when the data folder is not ours any more: then there is nothing left to serve."""
@@ -81,6 +83,7 @@ class Server:
             admission=self.admission,
             guard=guard,
             metrics=self.metrics,
+            budget=budget,
         )
 
         # As a middleware, because a route of aiohttp's would not get what has no path (`OPTIONS *`, `CONNECT`).

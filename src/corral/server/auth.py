@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from corral.errors import SpecError
-from corral.server.faults import Fault
+from corral.server.faults import Fault, too_many
 from corral.server.rates import Rates
 from corral.server.routing import Identity, Scope
 from corral.server.store.database import Database
@@ -210,11 +210,6 @@ def _check_name(name: str) -> None:
 
 def _opens(key: Key) -> bool:
     return key.revoked_at is None and (key.expires_at is None or key.expires_at > time.time())
-
-
-def too_many(message: str, wait: float) -> Fault:
-    """429, and when to come again."""
-    return Fault(429, f"rate limit exceeded: {message}", headers={"Retry-After": str(max(1, round(wait + 0.5)))})
 
 
 def _digest(secret: str) -> bytes:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from corral.server.auth import too_many
+from corral.server.faults import too_many
 
 PATIENCE_SECONDS = 10.0
 OUTPUT_FACTOR = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import http
 import logging
 import secrets
@@ -17,9 +18,9 @@ from corral.output import ALLOWANCE
 from corral.server import log
 from corral.server.admission import Admission
 from corral.server.answers import Large, ManyItems, PlainText, is_large, send
-from corral.server.auth import Doorkeeper, too_many
+from corral.server.auth import Doorkeeper
 from corral.server.budget import Account, Budget, OutputAllowance
-from corral.server.faults import Fault
+from corral.server.faults import Fault, too_many
 from corral.server.guard import Guard
 from corral.server.metrics import Metrics
 from corral.server.parsing import parse_body, parse_query, split_path
@@ -32,6 +33,7 @@ from corral.server.sockets import close_socket
 from corral.server.translate import translate
 from corral.server.turns import Turns
 from corral.server.wire.base import timestamp
+from corral.waiting import PACE
 
 STARTED = web.RequestKey("started", web.StreamResponse)
 ROUTE = web.RequestKey("route", Route)
@@ -61,6 +63,7 @@ class Dispatcher:
         admission: Admission,
         guard: Guard,
         metrics: Metrics,
+        budget: Budget,
     ) -> None:
         limits = services.settings.limits
         self._services = services
@@ -70,8 +73,10 @@ class Dispatcher:
         self._guard = guard
         self._metrics = metrics
         self._limits = limits
-        self._budget = Budget(limits.memory_per_key_bytes)
+        self._budget = budget
         self._turns = Turns()
+        self._parts = Turns(at_once=1)
+        """Of what is long: one part of it in each round of the event loop, whoever it is for."""
         self._rates = Rates(per_second=limits.rate_per_key, burst=2 * limits.rate_per_key)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -173,10 +178,11 @@ class Dispatcher:
         request[ROUTE] = route
         identity = self._identify(request, match)
         if identity is NOBODY:
+            await self._turns.take(NOBODY.key_id)
             return await self._serve(
                 route, Call(request=request, services=self._services, identity=identity, params=match.params)
             )
-        request[ADMITTED] = True
+        request[ADMITTED] = identity.key_id
         async with self._admission.admitted(identity) as visit:
             await self._turns.take(identity.key_id)
             with self._budget.account(identity.key_id) as account:
@@ -188,11 +194,10 @@ class Dispatcher:
                     visit=visit,
                     account=account,
                 )
-                outer = ALLOWANCE.set(OutputAllowance(account))
-                try:
-                    return await self._serve(route, call)
-                finally:
-                    ALLOWANCE.reset(outer)
+                # For the task of this request, and those that it starts.
+                ALLOWANCE.set(OutputAllowance(account))
+                PACE.set(functools.partial(self._parts.take, identity.key_id))
+                return await self._serve(route, call)
 
     async def _serve(self, route: Route, call: Call) -> web.StreamResponse:
         if route.query is not None:

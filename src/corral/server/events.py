@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from aiohttp import WSMsgType, web
 
 from corral.server.admission import Admission, cut_off
 from corral.server.auth import Doorkeeper
+from corral.server.budget import Account, Budget
 from corral.server.faults import Fault
 from corral.server.framewatch import watch_frames
 from corral.server.routing import ADMITTED, Identity
@@ -27,6 +29,8 @@ PING_SECONDS, PONG_SECONDS = 25.0, 20.0
 HELLO_SECONDS = 20.0
 FRAME_SECONDS = 10.0
 _QUEUE = 1000
+_LISTENER_BYTES = 64 * 1024
+"""What a listener costs whose client takes what it is sent; what waits for another one is counted."""
 _LONGEST_IN = 64 * 1024
 _encode = msgspec.json.Encoder().encode
 
@@ -40,14 +44,42 @@ class _Listener:
     identity: Identity
     transport: asyncio.Transport | None
     base_url: str
+    account: Account
     queue: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(_QUEUE))
+    waiting_bytes: int = 0
+    charged: int = 0
+    """What is counted for the key beyond what each listener costs."""
+
+    def put(self, frame: str) -> bool:
+        """Have it sent; False if too much waits already."""
+        if self.queue.full() or not self._count(sys.getsizeof(frame)):
+            return False
+        self.queue.put_nowait(frame)
+        return True
+
+    def sent(self, frame: str) -> None:
+        """It waits no longer."""
+        self._count(-sys.getsizeof(frame))
+
+    def _count(self, more: int) -> bool:
+        self.waiting_bytes += more
+        extra = max(0, self.waiting_bytes - _LISTENER_BYTES) - self.charged
+        if extra > 0 and not self.account.take(extra):
+            return False
+        if extra < 0:
+            self.account.give_back(-extra)
+        self.charged += extra
+        return True
 
 
 class EventHub:
     """Who listens, and to whose events."""
 
-    def __init__(self, door: Doorkeeper, admission: Admission, sockets: OpenSockets) -> None:
+    def __init__(self, door: Doorkeeper, admission: Admission, sockets: OpenSockets, budget: Budget) -> None:
         self._door = door
+        self._budget = budget
+        self._anywhere = f"http://{secrets.token_hex(16)}.invalid"
+        """Stands for the address of a listener: each may name another, and what is told is encoded only once."""
         self._admission = admission
         self._listeners: set[_Listener] = set()
         self._sockets = sockets
@@ -63,6 +95,7 @@ class EventHub:
             name: Of the event.
             describe: Gives what is told, for the address at which a listener reaches us. Not called if nobody listens.
         """
+        whole: str | None = None
         frames: dict[str, str] = {}
         for listener in list(self._listeners):
             if listener.identity.organisation_id != organisation_id or not self._door.keyring.is_valid(
@@ -71,10 +104,9 @@ class EventHub:
                 continue
             frame = frames.get(listener.base_url)
             if frame is None:
-                frame = frames[listener.base_url] = "42" + _encode([name, describe(listener.base_url)]).decode()
-            try:
-                listener.queue.put_nowait(frame)
-            except asyncio.QueueFull:
+                whole = whole or "42" + _encode([name, describe(self._anywhere)]).decode()
+                frame = frames[listener.base_url] = whole.replace(self._anywhere, listener.base_url)
+            if not listener.put(frame):
                 self._listeners.discard(listener)
                 cut_off(listener.transport)  # it does not read, so there is no way to tell it
 
@@ -97,9 +129,11 @@ class EventHub:
             async with asyncio.timeout(HELLO_SECONDS):
                 identity = await self._greet(socket, request.remote)
             if identity is not None:
-                request[ADMITTED] = True
+                request[ADMITTED] = identity.key_id
                 async with self._admission.admitted(identity):
-                    await self._converse(socket, _Listener(identity, request.transport, base_url))
+                    with self._budget.account(identity.key_id) as account:
+                        await account.reserve(_LISTENER_BYTES)
+                        await self._converse(socket, _Listener(identity, request.transport, base_url, account))
         except (TimeoutError, ConnectionError):
             pass  # whoever says nothing in time, or is gone, is let go
         except Fault as fault:  # its key has ended, or has too many listeners
@@ -164,7 +198,9 @@ class EventHub:
 
     async def _tell(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
         while True:
-            await socket.send_str(await listener.queue.get())
+            frame = await listener.queue.get()
+            await socket.send_str(frame)
+            listener.sent(frame)
 
     async def _ping(self, socket: web.WebSocketResponse, heard: asyncio.Event) -> None:
         while True:

@@ -48,3 +48,8 @@ def conflict(message: str, *, code: str | None = None) -> Fault:
 def not_here(what: str) -> Fault:
     """501: a part of the wire that this server does not have."""
     return Fault(501, f"not supported by this server: {what}")
+
+
+def too_many(message: str, wait: float) -> Fault:
+    """429, and when to come again."""
+    return Fault(429, f"rate limit exceeded: {message}", headers={"Retry-After": str(max(1, round(wait + 0.5)))})

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from aiohttp import web
 
+from corral.server.faults import too_many
+
 if TYPE_CHECKING:
     from corral.server.admission import Visit
     from corral.server.budget import Account
@@ -36,8 +38,8 @@ class Identity:
 
 SANDBOX = web.RequestKey("sandbox", str)
 """On a request: the id of the sandbox it is about, for the log."""
-ADMITTED = web.RequestKey("admitted", bool)
-"""On a request: its caller has a key. Connections of those who have none make room for others."""
+ADMITTED = web.RequestKey("admitted", str)
+"""On a request: the id of its caller's key. Connections of those who have none make room for others."""
 NOBODY = Identity(key_id="", organisation_id="", scopes=frozenset())
 
 
@@ -62,6 +64,11 @@ class Call:
         """The sandbox of a toolbox route."""
         assert self.held is not None, "only toolbox routes have one"
         return self.held
+
+    def hold(self, count: int) -> None:
+        """Count so many bytes more for the key until the call ends. Raises: Fault, 429, the key has no more."""
+        if self.account is not None and not self.account.take(count):
+            raise too_many("this key's requests hold too much memory at the same time", 1.0)
 
 
 Handler = Callable[[Call], Awaitable[Any]]

@@ -22,11 +22,16 @@ from corral.server.app import SERVER, Server
 from corral.server.dispatch import error_response
 from corral.server.faults import Fault
 from corral.server.framewatch import FrameWatch
-from corral.server.routing import ADMITTED
+from corral.server.routing import ADMITTED, NOBODY
 from corral.server.settings import API, Limits, ServerSettings
+from corral.server.turns import Turns
 
 _KEEPALIVE_SECONDS = 75.0
 _SLOWEST_BYTES_PER_SECOND = 64 * 1024
+_PIECE_BYTES, _FRAMES_PIECE_BYTES = 8 * 1024, 2 * 1024
+"""What is read at a time. A frame is more work than a chunk: a ping is answered."""
+_PIECES, _ROUND_SECONDS = 1000, 0.001
+"""So many are read, in so long, before the event loop does something else."""
 _SPARE_FILES = 1024
 """Descriptors that are not for connections, if we may have that many."""
 
@@ -37,6 +42,7 @@ class Connections:
     def __init__(self, limits: Limits, *, most: int) -> None:
         self.limits = limits
         self._most = most
+        self.turns = Turns(at_once=_PIECES, seconds=_ROUND_SECONDS)
         self._open: dict[Connection, None] = {}
 
     def add(self, connection: Connection) -> None:
@@ -64,7 +70,11 @@ class Connections:
 
 class Connection(RequestHandler):
     """One connection. aiohttp ends those that idle between requests; we also end those that never finish asking, and
-    those that never take their answer."""
+    those that never take their answer.
+
+    What has come is read in small pieces, and the keys take turns: a few bytes can be a whole chunk of a body, or a
+    frame of a websocket, and the kernel hands over tens of thousands of them at once.
+    """
 
     def __init__(self, manager: Any, *, connections: Connections, **settings: Any) -> None:
         super().__init__(manager, **settings)
@@ -76,6 +86,12 @@ class Connection(RequestHandler):
         self.has_asked = False
         """Whether a whole request has come on it."""
         self.quiet_since = 0.0
+        self._unread = memoryview(b"")
+        """What has come and was not read. While there is any, we take no more of the connection."""
+        self._key_id = NOBODY.key_id
+        """Whose the last request was."""
+        self._is_waiting = False
+        """Whether there is a turn to come, to read some of it."""
 
     @property
     def tail(self) -> bytes:
@@ -105,7 +121,44 @@ class Connection(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio."""
+        """See asyncio. aiohttp calls it with no data, to go on with what it was given before."""
+        if not data:
+            super().data_received(data)
+            return
+        self._unread = memoryview(data) if not self._unread else memoryview(bytes(self._unread) + data)
+        self._wait_for_turn(at_once=True)
+
+    def _wait_for_turn(self, *, at_once: bool = False) -> None:
+        if self._is_waiting:
+            return
+        self._is_waiting = True
+        request = self._current_request
+        if request is not None:
+            self._key_id = request.get(ADMITTED, self._key_id)
+        self._connections.turns.call(self._key_id, self._read_piece, at_once=at_once)
+        if self._unread:
+            self._pause_transport_reading()
+
+    def _read_piece(self) -> None:
+        self._is_waiting = False
+        if self.transport is None or self._reading_paused or self._buffer_paused:
+            return  # it is gone, or goes on when aiohttp reads again
+        size = _PIECE_BYTES if self.frames is None else _FRAMES_PIECE_BYTES
+        piece, self._unread = bytes(self._unread[:size]), self._unread[size:]
+        self._read(piece)
+        if self._unread:
+            self._wait_for_turn()
+        elif not (self._reading_paused or self._buffer_paused):
+            super()._resume_transport_reading()
+
+    def _resume_transport_reading(self) -> None:
+        """See aiohttp. First comes what has been taken of the connection already."""
+        if self._unread:
+            self._wait_for_turn()
+        else:
+            super()._resume_transport_reading()
+
+    def _read(self, data: bytes) -> None:
         if self.frames is not None:
             self.frames.feed(data)
         super().data_received(data)

@@ -51,6 +51,8 @@ def test_it_is_in_the_registry() -> None:
 
 
 def test_an_address_that_is_set_later_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from corral.backends.docker import DockerBackend
+
     before = get_backend("docker")
     assert get_backend("docker") is before
     monkeypatch.setenv("CORRAL_DOCKER_HOST", "/run/another.sock")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import time
 from collections.abc import Callable
 
 import pytest
@@ -152,3 +153,23 @@ async def test_keys_take_turns() -> None:
     await asyncio.gather(*calls)
     assert order.index("one") <= 6
     assert len(order) == 51
+
+
+async def test_what_takes_long_leaves_room_for_others_after_each_piece() -> None:
+    turns, order, rounds = Turns(at_once=1000, seconds=0.001), list[str](), list[int]()
+
+    def work(key: str, left: int) -> None:
+        order.append(key)
+        time.sleep(0.001)
+        if left:
+            turns.call(key, lambda: work(key, left - 1))
+
+    turns.call("many", lambda: work("many", 10), at_once=True)
+    assert order == ["many"], "at once, as long as nobody waits"
+    turns.call("one", lambda: work("one", 0), at_once=True)
+    assert order == ["many"], "the time of this round is over"
+    while len(order) < 12:
+        rounds.append(len(order))
+        await asyncio.sleep(0)
+    assert order.index("one") <= 2
+    assert len(rounds) >= 10, "the event loop had its turn after each piece"

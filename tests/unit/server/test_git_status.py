@@ -1,8 +1,12 @@
 """What git prints, parsed."""
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.server.faults import Fault
 from corral.server.routes.toolbox.git_status import parse_log, parse_remotes, parse_status
 
 HASH = "0" * 40
@@ -63,3 +67,9 @@ def test_remotes_are_told_with_their_first_url() -> None:
         ("origin", "https://a/b"),
         ("a.b", "/x y"),
     ]
+
+
+@pytest.mark.parametrize("parse", [parse_status, parse_log, parse_remotes])
+def test_a_git_of_the_sandboxs_own_makes_no_millions_of_entries(parse: Callable[[str], object]) -> None:
+    with pytest.raises(Fault, match="more than 20000 entries"):
+        parse("?\0" * 20_001)

@@ -22,6 +22,7 @@ from corral.errors import CorralError, EngineFaultError, ExecError, NameTakenErr
 from corral.process import Clear, as_bytes
 from corral.record import Entry, EntryKind, RecordInfo
 from corral.results import EndReason, ExecResult, Usage
+from corral.waiting import breathe
 
 _START_SECONDS = 60.0
 _REST_SECONDS = 5.0
@@ -113,9 +114,10 @@ class KeptRecorded:
                     if kind == "end":
                         return
                 if frames:
-                    await asyncio.sleep(0)  # much to read must not keep others of this event loop from their turn
+                    await breathe()  # much to read must not keep others of this event loop from their turn
                 elif follow and running:
                     running = bool((await self._do("listen", since=reader.offset)).get("running", True))
+                    await breathe()  # all who follow hear of the same entry
                 else:
                     return  # also where `since` lies behind the end: nothing more will come
         finally:

@@ -161,7 +161,7 @@ def _send_halves(target: Target) -> Statuses:
     with contextlib.ExitStack() as stack:
         for number in range(count):
             place = "/process/pty/bench/connect" if number % 2 else "/process/interpreter/execute"
-            sock = stack.enter_context(contextlib.closing(_upgrade(target, place)))
+            sock = stack.enter_context(contextlib.closing(upgrade(target, place)))
             mask = os.urandom(4)
             sock.settimeout(2.0)
             try:
@@ -173,12 +173,13 @@ def _send_halves(target: Target) -> Statuses:
     return statuses
 
 
-def _upgrade(target: Target, path: str) -> socket.socket:
+def upgrade(target: Target, path: str) -> socket.socket:
+    """A connection that has become a websocket."""
     parts = urlsplit(target.base + path)
     sock = socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS)
     token = base64.b64encode(os.urandom(16)).decode()
     sock.sendall(
-        f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {target.key}\r\n"
+        f"GET {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {target.key}\r\n"
         f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {token}\r\n\r\n"
         .encode()
     )  # fmt: skip
@@ -207,6 +208,95 @@ def _burst(target: Target) -> Statuses:
     return statuses
 
 
+def _send_tiny_frames(target: Target) -> Statuses:
+    """Pings, each of which is a frame of its own and is answered."""
+    target.ask("POST", "/process/pty", json.dumps({"id": "tiny"}).encode())
+    pings = b"\x89\x80mask" * 24_000
+
+    def send() -> int:
+        with contextlib.closing(upgrade(target, "/process/pty/tiny/connect")) as sock:
+            return _send_all(sock, pings, status=101)
+
+    return _together(*[send] * target.count(10))
+
+
+def _send_tiny_chunks(target: Target) -> Statuses:
+    """Uploads in chunks of one byte, which are never finished."""
+    parts = urlsplit(target.base + "/files/upload?path=tiny")
+    head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+    body = b"%x\r\n%b\r\n" % (len(head), head) + b"1\r\nx\r\n" * 100_000
+
+    def send() -> int:
+        with socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS) as sock:
+            return _send_all(
+                sock,
+                f"POST {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+                f"Authorization: Bearer {target.key}\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+                "Transfer-Encoding: chunked\r\n\r\n".encode()
+                + body,
+                status=100,
+            )
+
+    return _together(*[send] * target.count(10))
+
+
+def _send_all(sock: socket.socket, data: bytes, *, status: int) -> int:
+    """Send, and read what is answered meanwhile. Gives the status, 0 if the connection broke."""
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            while sock.recv(_PIECE_BYTES):
+                pass
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        sock.sendall(data)
+        return status
+    except OSError:
+        return 0
+    finally:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        reading.join()
+
+
+_OWN_GIT = r"""
+mkdir -p bin && printf '%s\n' '#!/usr/bin/env python3' 'import sys' \
+  'sys.stdout.write("?\0" * COUNT)' > bin/git && chmod +x bin/git
+"""
+
+
+def _plant_git(target: Target) -> None:
+    target.run(_OWN_GIT.replace("COUNT", str(target.count(500_000))))
+
+
+def _ask_own_git(target: Target) -> Statuses:
+    """A program of the sandbox's own is asked for a repository's state."""
+    body = json.dumps({"set": {"PATH": "/home/daytona/bin:/usr/local/bin:/usr/bin:/bin"}}).encode()
+    target.ask("POST", "/env", body)
+    return _together(*[lambda: target.ask("GET", "/git/status?path=.")] * 20)
+
+
+def _send_paths(target: Target) -> Statuses:
+    """Uploads that name many files with long paths, and never send one."""
+    path = ("\U0001f600" + "x" * 4000).encode()  # one such character, and each takes four bytes of memory
+    count = target.count(1900)
+
+    def content() -> Iterator[bytes]:
+        for number in range(count):
+            yield f'--b\r\nContent-Disposition: form-data; name="files[{number}].path"\r\n\r\n'.encode()
+            yield path + b"\r\n"
+        time.sleep(2 * target.scale)
+
+    kind = "multipart/form-data; boundary=b"
+    return _together(*[
+        lambda: target.ask(
+            "POST", "/files/bulk-upload", content(), Content_Type=kind, Transfer_Encoding="chunked"
+        )
+    ] * 30)  # fmt: skip
+
+
 ATTACKS: dict[str, Attack] = {
     "charts": Attack("a charts file of 32 MB of `{},{},…`", _fill_charts),
     "frozen": Attack(
@@ -226,6 +316,10 @@ ATTACKS: dict[str, Attack] = {
     "escapes": Attack("a 32 MB JSON text of escapes", _send_escapes),
     "halves": Attack("150 half-sent websocket frames of 4 MiB", _send_halves),
     "burst": Attack("800 cheap requests at once, three times", _burst),
+    "frames": Attack("ten websockets that send 24,000 pings each", _send_tiny_frames),
+    "chunks": Attack("ten uploads in 100,000 chunks of one byte each", _send_tiny_chunks),
+    "git": Attack("twenty states of a repository with 500,000 files", _ask_own_git, _plant_git),
+    "paths": Attack("thirty uploads that name 1,900 long paths each, and send no file", _send_paths),
 }
 
 

@@ -9,7 +9,14 @@ from corral.errors import CorralError
 from corral.server.faults import Fault, bad_request
 from corral.server.routes.toolbox.git_login import Login, credentials, credentials_of, find_origin, name_host
 from corral.server.routes.toolbox.git_run import Git, check_revision
-from corral.server.routes.toolbox.git_status import LOG_FORMAT, parse_log, parse_remotes, parse_status
+from corral.server.routes.toolbox.git_status import (
+    ENTRY_BYTES,
+    LOG_FORMAT,
+    parse_log,
+    parse_remotes,
+    parse_status,
+    split_entries,
+)
 from corral.server.routes.toolbox.given import parse_path
 from corral.server.routing import Call, Table
 from corral.server.wire import git as wire
@@ -63,7 +70,13 @@ async def get_status(call: Call) -> wire.GitStatus:
     result = await Git(call.sandbox, call.query.path).run(
         "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"
     )
-    return parse_status(result.stdout)
+    return parse_status(_counted(call, result.stdout))
+
+
+def _counted(call: Call, text: str, separator: str = "\0") -> str:
+    """The same, and what becomes of it is counted for the key until the answer is sent. Raises: Fault, 400 and 429."""
+    call.hold(ENTRY_BYTES * len(split_entries(text, separator)))
+    return text
 
 
 @TABLE.add("POST", "/git/add", scope="run", body=wire.GitAddRequest, answers={200: None})
@@ -139,7 +152,8 @@ async def pull_changes(call: Call) -> None:
 async def list_branches(call: Call) -> wire.ListBranchResponse:
     """All local branches, and which of them is checked out."""
     git = Git(call.sandbox, call.query.path)
-    branches = (await git.run("for-each-ref", "--format=%(refname:short)", "refs/heads")).stdout.splitlines()
+    found = await git.run("for-each-ref", "--format=%(refname:short)", "refs/heads")
+    branches = [name for name in split_entries(_counted(call, found.stdout, "\n"), "\n") if name]
     current = (await git.run("symbolic-ref", "--quiet", "--short", "HEAD", accept=(0, 1))).stdout.strip()
     return wire.ListBranchResponse(branches=branches, current=current or None)
 
@@ -210,7 +224,7 @@ async def list_remotes(call: Call) -> wire.ListRemotesResponse:
     git = Git(call.sandbox, call.query.path)
     await git.run("rev-parse", "--git-dir")
     found = await git.run("config", "-z", "--get-regexp", r"^remote\..*\.url$", accept=(0, 1))
-    return wire.ListRemotesResponse(remotes=parse_remotes(found.stdout))
+    return wire.ListRemotesResponse(remotes=parse_remotes(_counted(call, found.stdout)))
 
 
 @TABLE.add("POST", "/git/remotes", scope="run", body=wire.GitAddRemoteRequest, answers={201: None})
@@ -291,4 +305,4 @@ async def get_commit_history(call: Call) -> list[wire.GitCommitInfo]:
     """The commits that lead to HEAD, newest first."""
     git = Git(call.sandbox, call.query.path)
     found = await git.run("log", "-z", f"--max-count={_MAX_COMMITS}", f"--format={LOG_FORMAT}", "--no-color")
-    return parse_log(found.stdout)
+    return parse_log(_counted(call, found.stdout))

@@ -21,6 +21,7 @@ from corral.server.routes.toolbox.git_login import (
     seal_settings,
     seal_variables,
 )
+from corral.server.routes.toolbox.git_status import split_entries
 from corral.server.routes.toolbox.given import environment, parse_path, program_user
 from corral.server.services import Held
 
@@ -186,12 +187,12 @@ class Git:
         found = await self.run("config", "-z", "--includes", "--get-regexp", pattern, env=self._sealed, accept=(0, 1))
         for url in urls:
             check_named(self._held, url)
-        check_unchanged(urls, [entry.partition("\n")[2] for entry in found.stdout.split("\0")])
+        check_unchanged(urls, [entry.partition("\n")[2] for entry in split_entries(found.stdout)])
         return Login(credentials=given, url=urls[0], remote=remote)
 
     async def _values(self, key: str) -> list[str]:
         found = await self.run("config", "-z", "--includes", "--get-all", "--", key, env=self._sealed, accept=(0, 1))
-        return [value for value in found.stdout.split("\0") if value]
+        return [value for value in split_entries(found.stdout) if value]
 
 
 _BASE_ENV = {

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from corral.server.faults import bad_request
 from corral.server.wire.git import FileStatus, GitCommitInfo, GitRemote, GitStatus, StatusWord
 
 LOG_FORMAT = "%H%x1f%an%x1f%ae%x1f%aI%x1f%B"
+
+_MOST_ENTRIES = 20_000
+"""In what git prints: all others wait while it is parsed. With names of usual length, its output is bounded sooner."""
+ENTRY_BYTES = 256
+"""What an entry takes that has been parsed, beside the output itself."""
 
 _WORDS: dict[str, StatusWord] = {
     ".": "Unmodified",
@@ -21,11 +27,22 @@ _WORDS: dict[str, StatusWord] = {
 }
 
 
+def split_entries(text: str, separator: str = "\0") -> list[str]:
+    """What git prints, entry by entry; the program may as well be another one that the sandbox calls git.
+
+    Raises:
+        Fault: 400, they are too many.
+    """
+    if text.count(separator) > _MOST_ENTRIES:
+        raise bad_request(f"git told of more than {_MOST_ENTRIES} entries, which are too many for one answer")
+    return text.split(separator)
+
+
 def parse_status(text: str) -> GitStatus:
     """The output of `git status --porcelain=v2 --branch -z`."""
     heads: dict[str, str] = {}
     files: list[FileStatus] = []
-    fields = iter(text.split("\0"))
+    fields = iter(split_entries(text))
     for line in fields:
         kind = line[:1]
         if kind == "#":
@@ -76,7 +93,7 @@ def _parse_distance(text: str) -> tuple[int, int]:
 def parse_log(text: str) -> list[GitCommitInfo]:
     """The output of `git log -z` in `LOG_FORMAT`."""
     commits = []
-    for entry in text.split("\0"):
+    for entry in split_entries(text):
         words = entry.split("\x1f", 4)
         if len(words) == 5:
             name, author, email, moment, message = words
@@ -89,7 +106,7 @@ def parse_log(text: str) -> list[GitCommitInfo]:
 def parse_remotes(text: str) -> list[GitRemote]:
     r"""The output of `git config -z --get-regexp '^remote\..*\.url$'`; of several URLs, a remote's first."""
     remotes: dict[str, str] = {}
-    for entry in text.split("\0"):
+    for entry in split_entries(text):
         key, _, value = entry.partition("\n")
         if key.startswith("remote.") and key.endswith(".url"):
             remotes.setdefault(key[len("remote.") : -len(".url")], value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 
 from corral.server.faults import bad_request
@@ -16,9 +17,11 @@ from corral.server.wire.base import timestamp
 TABLE = Table("toolbox")
 
 _MAX_ENV_BYTES = 128 * 1024
-_LISTEN = "0A"
-"""The kernel's number for a socket that listens."""
+_LISTENING = re.compile(r"^ *[0-9]+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 0A ", re.MULTILINE)
+"""A line of the kernel's table about a socket that listens, which is 0A there; with its port."""
 _LOOK_SECONDS = 10
+_TABLE_BYTES = 1024 * 1024
+"""Some thousands of sockets. It is looked through as a whole, so it is bounded by what others may have to wait for."""
 _SAMPLE_SECONDS = 0.1
 
 
@@ -90,21 +93,18 @@ async def is_port_in_use(call: Call) -> wire.IsPortInUseResponse:
 
 async def _listening(held: Held) -> set[int]:
     # A machine without IPv6 has no second table; then cat fails, having shown the first.
-    shown = await held.box.exec(["/bin/cat", "/proc/net/tcp", "/proc/net/tcp6"], cwd="/", timeout=_LOOK_SECONDS)
+    shown = await held.box.exec(
+        ["/bin/cat", "/proc/net/tcp", "/proc/net/tcp6"],
+        cwd="/",
+        timeout=_LOOK_SECONDS,
+        output_limit_bytes=_TABLE_BYTES,
+    )
     return parse_listening(shown.stdout)
 
 
 def parse_listening(table: str) -> set[int]:
-    """The ports of sockets that listen, in the kernel's own table."""
-    ports = set()
-    for line in table.splitlines():
-        words = line.split()
-        if len(words) > 3 and words[3] == _LISTEN:
-            try:
-                ports.add(int(words[1].rpartition(":")[2], 16))
-            except ValueError:
-                continue  # a line cut in two: the table is read while it changes
-    return ports
+    """The ports of sockets that listen, in the kernel's own table; a program inside may have printed anything else."""
+    return {int(port, 16) for port in set(_LISTENING.findall(table))}
 
 
 # ----------------------------------------------------------------------------------------------------------------- use

@@ -12,7 +12,6 @@ from aiohttp import web
 from corral.errors import CorralError, ExecError, InvalidCommandError, NotRecordedError, SandboxGoneError
 from corral.results import OutputChunk
 from corral.server.answers import Large, LongText, ManyItems, PlainText
-from corral.server.auth import too_many
 from corral.server.faults import Fault, bad_request, not_found
 from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user
 from corral.server.routes.toolbox.socket import ClientLeftError, Socket
@@ -50,7 +49,7 @@ async def _attach(call: Call, name: str) -> ShellSession:
     session = call.sandbox.sessions.get(name) or await _read_again(call, name)
     call.services.sessions.keep(call.sandbox, session)
     # It may be forgotten while this call still has it, so a large one is part of what the call holds.
-    _hold(call, max(0, session.memory_bytes - _FREE_SESSION_BYTES))
+    call.hold(max(0, session.memory_bytes - _FREE_SESSION_BYTES))
     return session
 
 
@@ -63,11 +62,6 @@ async def _read_again(call: Call, name: str) -> ShellSession:
         return await ShellSession.attach(_box(call.sandbox), name)
     finally:
         call.account.give_back(_READING_BYTES)
-
-
-def _hold(call: Call, count: int) -> None:
-    if call.account is not None and not call.account.take(count):
-        raise too_many("this key's requests hold too much memory at the same time", 1.0)
 
 
 def _forget(held: Held, name: str) -> None:
@@ -119,7 +113,7 @@ async def _sessions(call: Call, names: Sequence[str]) -> AsyncIterator[list[wire
         try:
             session = await _attach(call, name)
             size = session.memory_bytes
-            _hold(call, size)  # the same once more, as it is told
+            call.hold(size)  # the same once more, as it is told
             yield [wire.Session(session_id=name, commands=[_tell(each) for each in await session.commands()])]
         except NotRecordedError:
             _forget(call.sandbox, name)  # deleted meanwhile

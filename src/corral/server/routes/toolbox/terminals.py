@@ -9,7 +9,7 @@ import contextlib
 import json
 import secrets
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -17,6 +17,7 @@ from aiohttp import web
 
 from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SandboxGoneError
 from corral.record import RecordInfo
+from corral.server.answers import ManyItems
 from corral.server.faults import bad_request, conflict, not_found
 from corral.server.routes.toolbox.given import environment, parse_folder, program_user
 from corral.server.routes.toolbox.socket import FAILED, NORMAL, ClientLeftError, Socket
@@ -56,16 +57,19 @@ async def _find(call: Call) -> Terminal:
 # ---------------------------------------------------------------------------------------------------------------- REST
 
 
-@TABLE.add("GET", "/process/pty", scope="run", answers={200: wire.PtyListResponse})
-async def list_pty_sessions(call: Call) -> wire.PtyListResponse:
+@TABLE.add("GET", "/process/pty", scope="run", streams=True, answers={200: wire.PtyListResponse})
+async def list_pty_sessions(call: Call) -> ManyItems:
     """All terminals."""
-    sessions = []
-    for info in await _box(call.sandbox).list_recorded():
-        if info.name.startswith(terminal_prefix):
-            with contextlib.suppress(NotRecordedError):  # deleted meanwhile
-                terminal = await Terminal.attach(_box(call.sandbox), info.name.removeprefix(terminal_prefix))
-                sessions.append(await _tell(call.sandbox, terminal, info))
-    return wire.PtyListResponse(sessions=sessions)
+    found = [info for info in await _box(call.sandbox).list_recorded() if info.name.startswith(terminal_prefix)]
+    return ManyItems(_each(call, found), around=(b'{"sessions":[', b"]}"))
+
+
+async def _each(call: Call, found: Sequence[RecordInfo]) -> AsyncIterator[list[wire.PtySessionInfo]]:
+    """One after the other: the variables of a terminal are let go of before the next is asked."""
+    for info in found:
+        with contextlib.suppress(NotRecordedError):  # deleted meanwhile
+            terminal = await Terminal.attach(_box(call.sandbox), info.name.removeprefix(terminal_prefix))
+            yield [await _tell(call.sandbox, terminal, info)]
 
 
 @TABLE.add("POST", "/process/pty", scope="run", body=wire.PtyCreateRequest, answers={201: wire.PtyCreateResponse})

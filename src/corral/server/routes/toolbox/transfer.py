@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +26,8 @@ TABLE = Table("toolbox")
 
 _FIELD = re.compile(r"files\[(\d{1,6})\]\.(path|file)")
 _MAX_PATH_BYTES = 4096
+_PATH_FACTOR = 2
+"""A path is held until its content has come, and then as what is told of it, perhaps with why it was refused."""
 _MAX_ERRORS = 100
 _STREAM_BYTES = 128 * 1024
 
@@ -51,6 +54,7 @@ async def upload_files(call: Call) -> wire.UploadFilesResponse | web.Response:
         index, kind = field[1], field[2]
         if kind == "path":
             paths[index] = await part.read_text(max_bytes=_MAX_PATH_BYTES)
+            call.hold(_PATH_FACTOR * sys.getsizeof(paths[index]))
             continue
         try:
             stored.append(await _store(call.sandbox, paths.pop(index, None), part))
