@@ -23,6 +23,7 @@ from corral.server.routing import Call, Table
 from corral.server.services import Held
 from corral.server.translate import phrase
 from corral.server.wire import toolbox as wire
+from corral.waiting import breathe
 
 TABLE = Table("toolbox")
 
@@ -147,6 +148,7 @@ async def replace_in_files(call: Call) -> list[wire.ReplaceResult]:
     """Replace a plain text in files, each atomically; one that has it not is left alone."""
     results = []
     for file in call.body.files:
+        await breathe()  # the texts may be long, and are handed over once for each file
         error: str | None = None
         try:
             path = parse_path(call.sandbox, file)
