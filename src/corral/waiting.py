@@ -32,7 +32,8 @@ async def wait_for(work: concurrent.futures.Future[T] | asyncio.Future[T]) -> T:
     later, asyncio logs "exception was never retrieved" with a traceback, although the failure is reported elsewhere.
     """
     inner = asyncio.wrap_future(work)
-    inner.add_done_callback(_retrieve)
+    if not inner.done():  # else its event loop may be closed already
+        inner.add_done_callback(_retrieve)
     return await asyncio.shield(inner)
 
 

@@ -51,3 +51,13 @@ async def test_caller_gets_result_or_failure() -> None:
     failed.set_exception(ValueError("no"))
     with pytest.raises(ValueError, match="no"):
         await wait_for(failed)
+
+
+def test_result_outlives_the_event_loop_of_its_work() -> None:
+    async def work() -> asyncio.Future[int]:
+        task = asyncio.ensure_future(asyncio.sleep(0, result=4))
+        await task
+        return task
+
+    done = asyncio.run(work())
+    assert asyncio.run(wait_for(done)) == 4
