@@ -291,8 +291,7 @@ def _take_terminal(descriptor: int) -> None:
 def test_terminal_shows_a_table_and_then_the_leaderboard() -> None:
     code, shown = at_terminal("run", write("a.py", WRITES.format("a")), "-o", "goal")
     assert code == 0, shown
-    assert b"last line" in shown
-    assert b"waiting" in shown
+    assert b"last line" in shown  # which phases it shows is chance: it is drawn now and then
     after = shown.rpartition(b"\x1b[J")[2]
     assert b"Winner: a" in after
     assert b"last line" not in after, "the table has made room"
