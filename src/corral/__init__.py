@@ -14,8 +14,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from corral.backends.registry import backend_names, get_backend
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
+    from corral.client.registry import backend_names, get_backend
+    from corral.client.sync import Files, Process, Sandbox, ShellSession, Terminal
     from corral.environment.environment import Environment
     from corral.environment.variable import Variable
     from corral.errors import (
@@ -85,12 +86,11 @@ if TYPE_CHECKING:
         WatchEvent,
     )
     from corral.spec import Lifetime, NetworkPolicy, Resources, Spec
-    from corral.sync import Files, Process, Sandbox, ShellSession, Terminal
 
 __version__ = "0.1.0"
 
 _HOME_OF = {
-    "AsyncSandbox": "corral.door",
+    "AsyncSandbox": "corral.client.opening",
     "BackendError": "corral.errors",
     "BackendUnavailableError": "corral.errors",
     "Capabilities": "corral.results",
@@ -110,7 +110,7 @@ _HOME_OF = {
     "ExecTimeoutError": "corral.errors",
     "ExitError": "corral.errors",
     "FileInfo": "corral.results",
-    "Files": "corral.sync",
+    "Files": "corral.client.sync",
     "GlobResult": "corral.results",
     "GrepMatch": "corral.results",
     "GrepResult": "corral.results",
@@ -126,13 +126,13 @@ _HOME_OF = {
     "NotRecordedError": "corral.errors",
     "OutputChunk": "corral.results",
     "PolicyError": "corral.errors",
-    "Process": "corral.sync",
+    "Process": "corral.client.sync",
     "RateLimitedError": "corral.errors",
     "ReplaceResult": "corral.results",
     "Resources": "corral.spec",
     "RunFolderError": "corral.errors",
     "Runtime": "corral.languages",
-    "Sandbox": "corral.sync",
+    "Sandbox": "corral.client.sync",
     "SandboxClosedError": "corral.errors",
     "SandboxError": "corral.errors",
     "SandboxFileError": "corral.errors",
@@ -152,12 +152,12 @@ _HOME_OF = {
     "SandboxStoppedError": "corral.errors",
     "SandboxUsage": "corral.results",
     "SessionEndedError": "corral.errors",
-    "ShellSession": "corral.sync",
+    "ShellSession": "corral.client.sync",
     "SnapshotInfo": "corral.results",
     "SnapshotNotFoundError": "corral.errors",
     "Spec": "corral.spec",
     "SpecError": "corral.errors",
-    "Terminal": "corral.sync",
+    "Terminal": "corral.client.sync",
     "UnknownBackendError": "corral.errors",
     "UnknownLanguageError": "corral.errors",
     "Usage": "corral.results",
@@ -165,8 +165,8 @@ _HOME_OF = {
     "VariableError": "corral.errors",
     "WatchEvent": "corral.results",
     "WorkdirError": "corral.errors",
-    "backend_names": "corral.backends.registry",
-    "get_backend": "corral.backends.registry",
+    "backend_names": "corral.client.registry",
+    "get_backend": "corral.client.registry",
     "register_language": "corral.languages",
 }
 

@@ -2,7 +2,7 @@
 
 A `Backend` makes sandboxes; an `AsyncSandbox` runs programs and holds files. Everything else in Corral stands on these.
 The rules that hold for every backend are numbered here; `corral.testing` has a check for each. What not every backend
-can do is in `corral.powers`.
+can do is in `corral.base.powers`.
 
 1.  A command's failure is a result; the sandbox's failure is an error. Neither is dressed as the other.
 2.  A timeout ends the whole process tree at once, and the result carries the partial output. So does cancellation.

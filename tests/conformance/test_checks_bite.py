@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from corral import transfer
 from corral.backends.memory import MemoryBackend
 from corral.backends.memory.files import MemoryFiles
 from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.sandbox import Box, MemorySandbox
 from corral.backends.memory.tree import Tree
+from corral.base import transfer
+from corral.base.output import Capture
+from corral.base.process import Ending, ProcessBase
+from corral.client.sandbox import SandboxBase
 from corral.errors import EngineFaultError, SandboxFileNotFoundError
-from corral.output import Capture
-from corral.process import Ending, ProcessBase
 from corral.protocol import PathLike
 from corral.results import EditResult, ExecResult
-from corral.sandbox import SandboxBase
 from corral.spec import Spec
 from corral.testing import check
 from corral.testing.check import run_check
@@ -209,7 +209,7 @@ def let_every_link_out(patch: Patch) -> None:
 
 
 def glob_across_folders(patch: Patch) -> None:
-    from corral.shellfiles import patterns
+    from corral.base.shellfiles import patterns
 
     whole = patterns._translate
     patch.setattr(patterns, "_translate", lambda segment: whole(segment).replace("[^/]", "."))

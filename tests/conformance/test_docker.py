@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from corral.backends.docker import DockerBackend
-from corral.door import make_spec
+from corral.client.opening import make_spec
 from corral.errors import BackendUnavailableError
 from corral.image import Image
 from corral.protocol import Backend
@@ -60,7 +60,7 @@ test_conformance = conformance_tests(make, cannot=CANNOT, count=count, marks=fur
 OWNER = """
 import asyncio, sys
 from corral.backends.docker import DockerBackend
-from corral.door import make_spec
+from corral.client.opening import make_spec
 
 async def main():
     backend = DockerBackend(host=sys.argv[1], image=sys.argv[2])
@@ -99,7 +99,7 @@ HALF_MADE = """
 import asyncio, os, sys
 from corral.backends.docker import DockerBackend
 from corral.backends.docker.container import Standing
-from corral.door import make_spec
+from corral.client.opening import make_spec
 
 async def main():
     backend = DockerBackend(host=sys.argv[1], image=sys.argv[2])

@@ -6,9 +6,9 @@ import pytest
 
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.backends.memory.sandbox import MemorySandbox
-from corral.files import FilesBase
-from corral.process import ProcessBase
-from corral.sandbox import SandboxBase
+from corral.base.files import FilesBase
+from corral.base.process import ProcessBase
+from corral.client.sandbox import SandboxBase
 from support.project import ROOT, SOURCE
 from support.reference import PAGES, ROOMS, get_text, list_members, list_public, write
 
@@ -33,7 +33,7 @@ def test_every_public_name_has_a_docstring_that_says_something() -> None:
 
 
 def test_what_an_editor_shows_says_something_too() -> None:
-    for name in ("sandbox", "files", "process", "sessions", "sync"):
+    for name in ("client/sandbox", "base/files", "base/process", "client/sessions", "client/sync"):
         assert '"""See `' not in (SOURCE / f"{name}.py").read_text(encoding="utf-8"), name
 
 

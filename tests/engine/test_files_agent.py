@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend
+from corral.base.transfer import pack_host_tree
+from corral.client.sandbox import SandboxBase
 from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileTooLargeError
-from corral.sandbox import SandboxBase
 from corral.spec import Spec
 from corral.tools.permission import real_path
-from corral.transfer import pack_host_tree
 from support.leftovers import count_descriptors, wait_until
 
 HANG_GUARD_SECONDS = 40

@@ -12,6 +12,9 @@ from daytona.common.charts import BarChart, BoxAndWhiskerChart, CompositeChart, 
 from daytona_toolbox_api_client import Chart as ToolboxChart
 
 from corral.backends.embedded import EmbeddedBackend
+from corral.base.powers import CanInterpret
+from corral.client.sandbox import SandboxBase
+from corral.client.sync import Sandbox
 from corral.errors import (
     InvalidCommandError,
     NotRecordedError,
@@ -20,12 +23,9 @@ from corral.errors import (
     UnknownLanguageError,
     WorkdirError,
 )
-from corral.interpreter.events import RunEvent
-from corral.interpreter.oneshot import run_with_charts
-from corral.powers import CanInterpret
-from corral.sandbox import SandboxBase
+from corral.sessions.interpreter.events import RunEvent
+from corral.sessions.interpreter.oneshot import run_with_charts
 from corral.spec import Spec
-from corral.sync import Sandbox
 from support.user import OrdinaryUser
 
 HANG_GUARD_SECONDS = 100

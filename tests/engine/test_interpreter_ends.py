@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend
-from corral.powers import CanInterpret
-from corral.sandbox import SandboxBase
+from corral.base.powers import CanInterpret
+from corral.client.sandbox import SandboxBase
 from corral.spec import Spec
 
 HANG_GUARD_SECONDS = 100

@@ -15,7 +15,7 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.sandbox import EmbeddedSandbox
-from corral.command import bash_text
+from corral.base.command import bash_text
 from corral.engine.state import read_state
 from corral.errors import (
     ExecError,
@@ -25,7 +25,7 @@ from corral.errors import (
     SandboxGoneError,
     WorkdirError,
 )
-from corral.record import Entry, Recorded
+from corral.sessions.record import Entry, Recorded
 from corral.spec import Resources, Spec
 from support.leftovers import wait_until
 from support.user import OrdinaryUser

@@ -10,7 +10,7 @@ import pytest
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.process import EmbeddedProcess
 from corral.backends.embedded.sandbox import EmbeddedSandbox
-from corral.output import ALLOWANCE
+from corral.base.output import ALLOWANCE
 from corral.spec import Spec
 
 

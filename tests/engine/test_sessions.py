@@ -10,7 +10,7 @@ from corral import Sandbox, records
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.errors import ExecError, SessionEndedError
-from corral.session import ShellSession
+from corral.sessions.session import ShellSession
 from corral.spec import Spec
 from support.user import OrdinaryUser
 

@@ -15,7 +15,7 @@ import pytest
 
 from corral import Environment, SandboxGoneError
 from corral.backends.embedded import EmbeddedBackend
-from corral.sandbox import SandboxBase
+from corral.client.sandbox import SandboxBase
 from corral.tools import CodeTool, FileTools, ShellTool, ToolText
 from corral.tools.view import View, Viewer
 from support.detours import DETOURS, HOME, SECRET

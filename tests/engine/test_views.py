@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend
+from corral.base.process import ProcessBase
+from corral.client.sandbox import SandboxBase
 from corral.errors import InvalidCommandError
-from corral.process import ProcessBase
-from corral.sandbox import SandboxBase
 from corral.spec import Spec
 
 HOME = "/home/daytona"

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from corral.backends import registry
 from corral.backends.embedded import EmbeddedBackend
 from corral.cli.root import root
+from corral.client import registry
 from corral.errors import BackendUnavailableError
 from corral.forge.runfolder import read_run
 from corral.spec import Spec

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend
+from corral.client.sandbox import SandboxBase
 from corral.errors import BackendUnavailableError, CapabilityError
 from corral.forge.recorded import CandidateRun, run_all_candidates_in_daytona, run_candidate_in_daytona, run_forge
 from corral.forge.recordedrun import Limits
-from corral.sandbox import SandboxBase
 from corral.spec import Spec
 
 pytestmark = pytest.mark.needs_userns

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.base.shellfiles.patterns import compile_glob as memory_glob
 from corral.engine.agent.search import compile_glob as agent_glob
-from corral.shellfiles.patterns import compile_glob as memory_glob
 
 ALPHABET = "ab.-[]!*?\\^/ \n"
 NAMES = st.text(st.sampled_from("ab.-[]!*?\\^ \n"), min_size=1, max_size=5)

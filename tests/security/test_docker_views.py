@@ -11,11 +11,11 @@ import pytest
 from corral.backends.docker import DockerBackend
 from corral.backends.docker.container import KEY_LABEL
 from corral.backends.docker.sandbox import DockerSandbox
-from corral.door import make_spec
+from corral.base.process import ProcessBase
+from corral.client.opening import make_spec
+from corral.client.sandbox import SandboxBase
 from corral.errors import BackendUnavailableError, CapabilityError, InvalidCommandError, WorkdirError
 from corral.image import Image
-from corral.process import ProcessBase
-from corral.sandbox import SandboxBase
 from corral.tools.shell import ShellTool
 from corral.tools.view import View, Viewer
 from support.detours import DETOURS, HOME

@@ -21,7 +21,7 @@ from corral.server.services import Held
 from corral.server.serving import listening
 from corral.server.settings import ServerSettings
 from corral.server.store.rows import Sandbox
-from corral.session import ShellSession
+from corral.sessions.session import ShellSession
 from support.serving import ServedProcess, make_client
 from support.uses import USES, use_once
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, DaytonaConfig
 
-from corral.backends import registry
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.cli import main
+from corral.client import registry
 from corral.server.app import Server, opened
 from corral.server.deadlines import Sweeper
 from corral.server.serving import listening

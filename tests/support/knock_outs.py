@@ -31,8 +31,8 @@ class KnockOut:
 NO_FILTER = Edit("engine/perform.py", "    stage.seccomp.install()\n", "    pass\n")
 NO_NAMESPACE_LIMITS = Edit("engine/perform.py", "in (*limits.items(), *step.network):", "in step.network:")
 NAMES_LOOKED_UP = (
-    Edit("tars/writing.py", "import tarfile\n", "import pwd\nimport tarfile\n"),
-    Edit("tars/writing.py", "            self._add_file(path, member)\n", "            pwd.getpwall()\n"),
+    Edit("inside/tars/writing.py", "import tarfile\n", "import pwd\nimport tarfile\n"),
+    Edit("inside/tars/writing.py", "            self._add_file(path, member)\n", "            pwd.getpwall()\n"),
 )
 INIT = "engine/init.py"
 POLICY = "engine/seccomp/policy.py"
@@ -40,7 +40,7 @@ POLICY = "engine/seccomp/policy.py"
 KNOCK_OUTS = (
     KnockOut(
         "settings of git stay inside",
-        (Edit("transfer.py", "self._git_settings = git_settings\n", "self._git_settings = True\n"),),
+        (Edit("base/transfer.py", "self._git_settings = git_settings\n", "self._git_settings = True\n"),),
         ("leave-settings-of-git-in-a-folder-that-comes-back",),
     ),
     KnockOut(
@@ -152,13 +152,13 @@ KNOCK_OUTS = (
     ),
     KnockOut(
         "holes of every size on the way out",
-        (Edit("transfer.py", "_BLOCK_BYTES = 4096\n", "_BLOCK_BYTES = 65536\n"),),
+        (Edit("base/transfer.py", "_BLOCK_BYTES = 4096\n", "_BLOCK_BYTES = 65536\n"),),
         ("leave-files-with-holes-for-a-download",),
         says="MiB landed",
     ),
     KnockOut(
         "a bound for what changes while it is packed",
-        (Edit("tars/writing.py", "if self._changing > self._max_changing:", "if False:"),),
+        (Edit("inside/tars/writing.py", "if self._changing > self._max_changing:", "if False:"),),
         ("make-a-folder-endless-while-it-is-downloaded",),
         says="MiB landed",
     ),
@@ -215,7 +215,7 @@ KNOCK_OUTS = (
     ),
     KnockOut(
         "asking whether a run has ended",
-        (Edit("interpreter/process.py", "if reading.idle or not owned:", "if reading.state:"),),
+        (Edit("sessions/interpreter/process.py", "if reading.idle or not owned:", "if reading.state:"),),
         ("forge-the-end-of-a-run",),
         says="reported as completed",
     ),

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 
-from corral.shellfiles.primitives import ScriptEnd
+from corral.base.shellfiles.primitives import ScriptEnd
 
 
 class LocalRun:

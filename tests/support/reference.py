@@ -33,7 +33,7 @@ forge is in [reference-forge.md](reference-forge.md), the adapters for agent fra
         {
             "corral": "The front door",
             "corral.tools": "Tools for models",
-            "corral.interpreter.events": "The interpreter",
+            "corral.sessions.interpreter.events": "The interpreter",
         },
     ),
     "reference-forge.md": Page(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.interpreter.events import RunResult
 from corral.results import Capabilities, CodeResult, ExecResult, FileInfo, Usage
+from corral.sessions.interpreter.events import RunResult
 
 
 def result(output: bytes) -> ExecResult:

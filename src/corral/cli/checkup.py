@@ -14,9 +14,9 @@ from typing import Literal
 
 from corral.cli.display import show_seconds, show_size
 from corral.cli.words import in_cli_words
+from corral.client.sandbox import SandboxBase
 from corral.errors import CorralError
 from corral.languages import find_language, language_names
-from corral.sandbox import SandboxBase
 
 Mark = Literal["good", "soft", "bad", "note"]
 Tell = Callable[[str], None]
@@ -170,7 +170,7 @@ def _message(error: Exception) -> str:
 
 
 async def _try(tell: Tell) -> tuple[list[Finding], bool]:
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
 
     begun = asyncio.get_running_loop().time()
     try:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from corral.backends.embedded import EmbeddedBackend, keepers
 from corral.backends.embedded.keepers import KeptProgram
-from corral.backends.registry import get_backend
+from corral.client.registry import get_backend
 from corral.errors import CapabilityError, SandboxGoneError
 from corral.protocol import Backend, Command
 

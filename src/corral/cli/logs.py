@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from corral.backends.registry import get_backend
+from corral.base.command import show_command
 from corral.cli import kept
 from corral.cli.display import plain, table, whole_in_a_pipe
 from corral.cli.loop import run_async
 from corral.cli.run import to_json
 from corral.cli.stdio import Outlet
-from corral.command import show_command
+from corral.client.registry import get_backend
 from corral.protocol import Backend
 
 

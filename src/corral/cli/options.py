@@ -46,7 +46,7 @@ def setting_option(key: str, *names: str, **attributes: Any) -> Callable[[F], F]
 
 
 def _complete_backend(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from corral.backends.registry import backend_names
+    from corral.client.registry import backend_names
 
     return [CompletionItem(name) for name in backend_names() if name.startswith(incomplete)]
 
@@ -61,7 +61,7 @@ def complete_sandbox(context: click.Context, parameter: click.Parameter, incompl
     """Ids and names of the sandboxes that live."""
     import asyncio
 
-    from corral.backends.registry import get_backend
+    from corral.client.registry import get_backend
 
     try:
         backend = context.params.get("backend") or "embedded"
@@ -134,7 +134,7 @@ def open_server(url: str, key: str | None) -> Any:
     """The backend for a server that speaks Daytona's wire. Raises: SpecError."""
     from urllib.parse import urlsplit
 
-    from corral.backends.registry import make_backend
+    from corral.client.registry import make_backend
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from corral.client.sandbox import SandboxBase
 from corral.errors import SandboxFileError
 from corral.languages import Runtime, find_language
-from corral.sandbox import SandboxBase
 
 _BY_EXTENSION = ("javascript", "typescript")
 """Their runtimes go by a file's extension and project, and older ones refuse what they take as a snippet."""

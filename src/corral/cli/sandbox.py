@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from corral.base.powers import KeepsSandboxes
 from corral.cli import options
 from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table, whole_in_a_pipe
 from corral.cli.failure import RunsProgram
@@ -17,12 +18,11 @@ from corral.cli.run import describe, explain, note, to_json
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.whose import explaining, show_labels, show_owner
 from corral.errors import CapabilityError, SpecError
-from corral.powers import KeepsSandboxes
 from corral.protocol import Backend, Command
 from corral.results import SandboxInfo, SnapshotInfo, timestamp
 
 if TYPE_CHECKING:
-    from corral.sandbox import SandboxBase
+    from corral.client.sandbox import SandboxBase
 
 
 @click.group()
@@ -51,7 +51,7 @@ def create(
     backend: str | Backend, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Make a sandbox that lives on, and print its id."""
-    from corral.door import make_spec
+    from corral.client.opening import make_spec
     from corral.spec import Lifetime
 
     spec = make_spec(
@@ -63,7 +63,7 @@ def create(
     )
 
     async def work() -> SandboxInfo:
-        from corral.door import AsyncSandbox
+        from corral.client.opening import AsyncSandbox
 
         box = await AsyncSandbox.create(backend=backend, spec=spec)
         try:
@@ -86,7 +86,7 @@ def create(
 @options.json_option
 def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
     """Show the sandboxes that live on by themselves."""
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
 
     infos = run_async(AsyncSandbox.list(backend=backend))
     if as_json:
@@ -158,7 +158,7 @@ def exec_(
 async def _exec(
     sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, interactive: bool, as_json: bool
 ) -> int:
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
 
     box = await AsyncSandbox.connect(sandbox_id, backend=backend)
     try:
@@ -177,7 +177,7 @@ async def _exec(
 
 async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any]) -> int:
     from corral.cli.terminal import is_terminal, lend
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
 
     if not is_terminal():
         raise SpecError("--tty needs a terminal on both sides", hint="leave it out in a script")
@@ -193,8 +193,8 @@ async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call:
 async def _start(
     sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, as_json: bool
 ) -> int:
-    from corral.backends.registry import get_backend
     from corral.cli import kept
+    from corral.client.registry import get_backend
 
     maker = get_backend(backend)
     if isinstance(maker, kept.KeepsPrograms):
@@ -220,7 +220,7 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
     corral sandbox cp box:log.txt - | less
     """
     from corral.cli import transfer
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
 
     origin, goal = transfer.Place.parse(source), transfer.Place.parse(target)
     sandbox_id = transfer.check_ends(origin, goal)
@@ -267,8 +267,8 @@ def logs(
 @options.backend_option
 def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, backend: str | Backend) -> int:
     """End sandboxes, with all that runs and lies in them."""
-    from corral.backends.registry import get_backend
     from corral.cli import remove
+    from corral.client.registry import get_backend
 
     if not sandbox_ids and not everything:
         raise click.UsageError("nothing to remove: give an ID, or --all", click.get_current_context())
@@ -374,7 +374,7 @@ def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
 
 def _keeper_of(backend: str | Backend, power: str) -> KeepsSandboxes:
     """A backend that has stopped sandboxes and snapshots. Raises: CapabilityError."""
-    from corral.backends.registry import get_backend
+    from corral.client.registry import get_backend
 
     maker = get_backend(backend)
     if not isinstance(maker, KeepsSandboxes):

@@ -153,7 +153,7 @@ class Signals:
 
 
 async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
-    from corral.backends.registry import get_backend
+    from corral.client.registry import get_backend
     from corral.server.beginning import Beginning
 
     signals = Signals()

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from corral.base.command import bash_text, with_bash
 from corral.cli import options
 from corral.cli.failure import RunsProgram
 from corral.cli.loop import run_async
@@ -13,10 +14,9 @@ from corral.cli.run import explain
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.terminal import is_terminal, lend
 from corral.cli.whose import explaining
-from corral.command import bash_text, with_bash
+from corral.client.sandbox import SandboxBase
 from corral.errors import SpecError
 from corral.protocol import Backend
-from corral.sandbox import SandboxBase
 from corral.spec import Spec
 
 _PROMPT = r"\[\e[32m\]\u@\h\[\e[0m\]:\[\e[36m\]\w\[\e[0m\]\$ "
@@ -38,7 +38,7 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
     corral shell --memory 512MiB -p numpy
     corral shell my-box -c 'python3 -i setup.py'
     """
-    from corral.door import make_spec
+    from corral.client.opening import make_spec
 
     wishes = options.read_wishes(given)
     if sandbox_id is None:
@@ -67,7 +67,7 @@ async def _shell(
     spec: Spec,
     env: dict[str, str],
 ) -> int:
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
 
     if sandbox_id is None:
         async with AsyncSandbox(backend=backend, spec=spec) as box:

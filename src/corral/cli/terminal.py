@@ -11,13 +11,13 @@ import termios
 import tty
 from collections.abc import Iterator, Mapping
 
+from corral.base.process import ProcessBase
 from corral.cli.clean import TerminalGuard
 from corral.cli.stdio import write_all
+from corral.client.sandbox import SandboxBase
 from corral.errors import CorralError
-from corral.process import ProcessBase
 from corral.protocol import Command
 from corral.results import ExecResult
-from corral.sandbox import SandboxBase
 
 _CHUNK_BYTES = 16 * 1024
 # What a program may have left switched on: colours, a hidden cursor, mouse and focus reports, bracketed paste,

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from corral import transfer
+from corral.base import transfer
 from corral.cli.display import Progress, show_size
 from corral.cli.stdio import read_input, write_all
+from corral.client.sandbox import SandboxBase
 from corral.errors import SandboxFileError, SpecError
 from corral.results import DownloadResult
-from corral.sandbox import SandboxBase
 
 _QUIET_BYTES = 8 * 1024 * 1024
 """Below this nobody needs to be told how far it is."""
@@ -112,7 +112,7 @@ def _look_at(source: str) -> tuple[Path, os.stat_result, str]:
 async def copy_out(
     box: SandboxBase, source: str, target: str, *, git_settings: bool = False
 ) -> tuple[int, DownloadResult]:
-    """From the sandbox to us; how many bytes went over. What comes out is hostile: `corral.transfer` checks it."""
+    """From the sandbox to us; how many bytes went over. What comes out is hostile: `corral.base.transfer` checks it."""
     info = await box.files.stat(source)
     if target == "-":
         if info.is_folder:

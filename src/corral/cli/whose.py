@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from corral.backends.registry import get_backend
 from corral.cli.display import plain
 from corral.cli.loop import run_async
+from corral.client.registry import get_backend
 from corral.errors import CorralError, SandboxGoneError
 from corral.protocol import Backend
 from corral.results import OWNER_ID_LABEL, OWNER_LABELS, OWNER_NAME_LABEL, SandboxInfo

@@ -19,12 +19,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from corral.client.sandbox import SandboxBase
+from corral.concurrency.portal import Portal, get_portal
 from corral.environment import lifetime
 from corral.environment.lending import Lending, Lent
 from corral.errors import EnvironmentFullError, SandboxError, SandboxGoneError, SandboxStoppedError
-from corral.portal import Portal, get_portal
 from corral.protocol import Backend
-from corral.sandbox import SandboxBase
 
 _REMEMBERED_LOSSES = 1000
 _LONGEST_REST_SECONDS = 30.0

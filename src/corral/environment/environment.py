@@ -8,21 +8,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from types import TracebackType
 from typing import Any, Self, cast
 
-from corral.backends.registry import backend_names, get_backend, make_backend
-from corral.door import Wishes, create_on, make_spec
+from corral.client.opening import Wishes, create_on, make_spec
+from corral.client.registry import backend_names, get_backend, make_backend
+from corral.client.sandbox import SandboxBase
+from corral.client.sync import Sandbox
+from corral.concurrency.portal import get_portal
+from corral.concurrency.waiting import wait_for
 from corral.environment.cache import Cache, Entry
 from corral.environment.conversation import Conversation, conversation_of
 from corral.environment.key import Same, make_key
 from corral.environment.lending import Lent
 from corral.environment.variable import Resolver, Variable, has_variable
 from corral.errors import LeftBehindError, SandboxClosedError, SandboxGoneError, SpecError
-from corral.portal import get_portal
 from corral.protocol import Backend
 from corral.results import Capabilities, Event
-from corral.sandbox import SandboxBase
 from corral.spec import HOME, Spec, check_timeout
-from corral.sync import Sandbox
-from corral.waiting import wait_for
 
 DEFAULT_MAX_SANDBOXES = 100
 

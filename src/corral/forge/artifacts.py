@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from corral.base.gitsettings import find_left_out, judge
 from corral.errors import (
     SandboxFileError,
     SandboxFileKindError,
@@ -24,7 +25,6 @@ from corral.errors import (
 from corral.forge.judge.reading import open_artifact
 from corral.forge.outcome import ArtifactFile, Refused
 from corral.forge.settings import Take
-from corral.gitsettings import find_left_out, judge
 from corral.protocol import AsyncSandbox
 from corral.results import FileInfo
 

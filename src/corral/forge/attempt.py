@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from corral.client.sandbox import SandboxBase
 from corral.errors import CorralError, SandboxClosedError, SandboxFileError
 from corral.forge.artifacts import take_out
 from corral.forge.base import Base
@@ -27,7 +28,6 @@ from corral.forge.runs import Ran, run_source
 from corral.forge.settings import Phase, Settings
 from corral.forge.sources import FOLDER
 from corral.protocol import AsyncSandbox, Backend
-from corral.sandbox import SandboxBase
 from corral.spec import Lifetime, Spec
 
 OUT = "out"

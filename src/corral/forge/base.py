@@ -14,9 +14,9 @@ import os
 import secrets
 from pathlib import Path
 
+from corral.base.powers import CanSnapshot, KeepsSandboxes
 from corral.errors import CorralError, SpecError
 from corral.forge.settings import Settings
-from corral.powers import CanSnapshot, KeepsSandboxes
 from corral.protocol import AsyncSandbox, Backend
 from corral.spec import Spec
 

@@ -9,7 +9,7 @@ import queue
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from corral.portal import get_portal
+from corral.concurrency.portal import get_portal
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from corral.backends.registry import get_backend, need_isolation
+from corral.client.registry import get_backend, need_isolation
+from corral.concurrency.portal import get_portal
 from corral.errors import BackendUnavailableError, CapabilityError, CorralError, RunFolderError, SpecError
 from corral.forge.artifacts import are_whole
 from corral.forge.attempt import Attempts
@@ -39,7 +40,6 @@ from corral.forge.settings import Settings
 from corral.forge.slots import Slots
 from corral.forge.teller import Teller
 from corral.image import Image
-from corral.portal import get_portal
 from corral.protocol import Backend
 from corral.spec import Lifetime, NetworkPolicy, Spec
 

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from corral.backends.registry import get_backend, need_isolation
+from corral.client.registry import get_backend, need_isolation
 from corral.errors import CorralError, SpecError
 from corral.forge.callback import LogCallback, SayFor, run_with_callback
 from corral.forge.ids import check_id

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from corral.door import AsyncSandbox
+from corral.client.opening import AsyncSandbox
+from corral.client.sandbox import SandboxBase
 from corral.errors import (
     CapabilityError,
     CorralError,
@@ -28,7 +29,6 @@ from corral.forge.lines import LineSplitter
 from corral.forge.settings import MIB
 from corral.protocol import Backend
 from corral.results import ExecResult, OutputChunk
-from corral.sandbox import SandboxBase
 from corral.spec import HOME, Spec
 
 log = logging.getLogger(__name__)

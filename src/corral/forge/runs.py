@@ -10,6 +10,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
+from corral.base.process import ProcessBase
+from corral.client.sandbox import SandboxBase
+from corral.client.sync import Sandbox
 from corral.errors import (
     BackendError,
     CapabilityError,
@@ -22,10 +25,7 @@ from corral.errors import (
 from corral.forge.logkeeper import LogKeeper
 from corral.forge.seat import Seat, SyncSeat
 from corral.forge.sources import Agent, Source, fill_in
-from corral.process import ProcessBase
 from corral.results import EndReason, Usage
-from corral.sandbox import SandboxBase
-from corral.sync import Sandbox
 
 _LEAVE_SECONDS = 5.0
 """How long a function that was told to end may take to clean up."""

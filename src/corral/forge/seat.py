@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from corral.sandbox import SandboxBase
+from corral.client.sandbox import SandboxBase
 
 if TYPE_CHECKING:
-    from corral.sync import Sandbox
+    from corral.client.sync import Sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

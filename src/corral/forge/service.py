@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 
 from corral.backends.daytona.address import VARIABLES, Address, choose_address, read_address
-from corral.backends.registry import make_backend
+from corral.client.registry import make_backend
 from corral.errors import SpecError
 from corral.forge.dotenv import read_dotenv
 from corral.protocol import Backend

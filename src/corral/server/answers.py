@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
+from corral.concurrency.waiting import breathe
 from corral.server.admission import cut_off
-from corral.waiting import breathe
 
 SLICE_BYTES = 64 * 1024
 _SLICE_ITEMS = 200

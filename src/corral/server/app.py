@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from corral.backends.registry import get_backend
+from corral.client.registry import get_backend
 from corral.protocol import Backend
 from corral.server import dto, log
 from corral.server.admission import Admission

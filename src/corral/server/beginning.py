@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from corral.backends.registry import need_isolation
+from corral.client.registry import need_isolation
 from corral.protocol import Backend
 from corral.results import Capabilities
 from corral.server.log import LOGGER

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from corral.base.output import ALLOWANCE
+from corral.concurrency.waiting import PACE
 from corral.errors import CorralError
-from corral.output import ALLOWANCE
 from corral.server import log
 from corral.server.admission import Admission
 from corral.server.answers import Large, ManyItems, PlainText, is_large, send
@@ -33,7 +34,6 @@ from corral.server.sockets import close_socket
 from corral.server.translate import translate
 from corral.server.turns import Turns
 from corral.server.wire.base import timestamp
-from corral.waiting import PACE
 
 STARTED = web.RequestKey("started", web.StreamResponse)
 ROUTE = web.RequestKey("route", Route)

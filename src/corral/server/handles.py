@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from corral.base.powers import TellsEnd
+from corral.concurrency.waiting import wait_for
 from corral.errors import CorralError, SandboxGoneError
-from corral.powers import TellsEnd
 from corral.protocol import AsyncSandbox, Backend
 from corral.server import log
 from corral.server.faults import Fault
@@ -18,7 +19,6 @@ from corral.server.services import Held
 from corral.server.store.rows import Sandbox
 from corral.server.wishes import home_of, language_of
 from corral.spec import HOME
-from corral.waiting import wait_for
 
 
 class Handles:

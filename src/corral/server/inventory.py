@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from corral.powers import GlancesAtSandboxes
+from corral.base.powers import GlancesAtSandboxes
+from corral.concurrency.waiting import wait_for
 from corral.protocol import Backend
 from corral.results import SandboxInfo
-from corral.waiting import wait_for
 
 
 class Inventory:

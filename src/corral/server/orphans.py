@@ -11,10 +11,10 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from corral.errors import CorralError, NotRecordedError, SandboxGoneError
-from corral.interpreter.contexts import Interpreter
 from corral.protocol import AsyncSandbox
 from corral.server import log
 from corral.server.faults import Fault
+from corral.sessions.interpreter.contexts import Interpreter
 
 if TYPE_CHECKING:
     from corral.server.warden import SandboxWarden

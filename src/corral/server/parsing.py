@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from corral.jsonbounds import outside_texts
+from corral.inside.jsonbounds import outside_texts
 from corral.server.faults import Fault
 
 _BRACKETS = re.compile(rb"[][{}]")

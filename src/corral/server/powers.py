@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral.base.powers import CanPause, KeepsSandboxes
 from corral.errors import CapabilityError
-from corral.powers import CanPause, KeepsSandboxes
 from corral.protocol import AsyncSandbox, Backend
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from corral.errors import CorralError
 from corral.protocol import AsyncSandbox
-from corral.record import CanRecord
 from corral.server import log, steps
 from corral.server.powers import keeping
+from corral.sessions.record import CanRecord
 
 if TYPE_CHECKING:
     from corral.server.store.rows import Sandbox

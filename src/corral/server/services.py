@@ -8,9 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from corral.client.sandbox import SandboxBase
 from corral.protocol import AsyncSandbox
-from corral.sandbox import SandboxBase
-from corral.session import ShellSession
+from corral.sessions.session import ShellSession
 
 if TYPE_CHECKING:
     from corral.server.auth import Keyring

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 
 from corral.server.services import Held
-from corral.session import ShellSession
+from corral.sessions.session import ShellSession
 
 HANDLE_BYTES = 4 * 1024
 """What a handle takes that remembers nothing."""

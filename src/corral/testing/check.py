@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from corral.door import make_spec
+from corral.client.opening import make_spec
+from corral.client.sandbox import SandboxBase
 from corral.protocol import Backend
 from corral.results import Capabilities
-from corral.sandbox import SandboxBase
 
 HANG_SECONDS = 60.0
 """After so long a check is stuck. Nothing here takes a tenth of it on a slow machine."""

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import secrets
 
+from corral.client.sandbox import SandboxBase
 from corral.errors import SandboxGoneError
-from corral.sandbox import SandboxBase
 from corral.spec import Resources
 from corral.testing.check import Context, check, equal, raises, true, until
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import AsyncIterator
 from typing import Any
 
-from corral.backends.registry import get_backend
-from corral.door import make_spec
+from corral.client.opening import make_spec
+from corral.client.registry import get_backend
 from corral.errors import (
     CorralError,
     InvalidCommandError,

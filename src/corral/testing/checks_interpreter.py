@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from corral.base.powers import CanInterpret
 from corral.errors import InvalidCommandError, NotRecordedError, UnknownLanguageError, WorkdirError
-from corral.interpreter.events import RunEvent
-from corral.powers import CanInterpret
+from corral.sessions.interpreter.events import RunEvent
 from corral.testing.check import Context, check, equal, raises, true, until
 
 PYTHON = frozenset({"python", "processes"})

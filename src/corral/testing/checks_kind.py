@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral.client.sandbox import SandboxBase
 from corral.errors import SandboxFileKindError, SandboxFileTooLargeError
-from corral.sandbox import SandboxBase
 from corral.testing.check import Context, check, equal, pieces, raises, true, until
 
 REAL = frozenset({"shell", "processes"})

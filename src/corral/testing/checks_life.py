@@ -6,9 +6,9 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from corral.door import AsyncSandbox
+from corral.client.opening import AsyncSandbox
+from corral.client.sandbox import SandboxBase
 from corral.errors import CorralError, SandboxClosedError, SandboxGoneError, SpecError
-from corral.sandbox import SandboxBase
 from corral.spec import Lifetime
 from corral.testing.check import Context, check, equal, pieces, raises, true, until
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from corral.client.sandbox import SandboxBase
 from corral.errors import SandboxFileNotFoundError, SandboxLinkError
 from corral.paths import FollowedPath
-from corral.sandbox import SandboxBase
 from corral.testing.check import Context, check, equal, pieces, raises, true
 from corral.tools.files import FileTools
 from corral.tools.permission import OperationRules, Permissions, Rule, real_path

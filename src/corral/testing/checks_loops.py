@@ -11,10 +11,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
-from corral.process import ProcessBase
+from corral.base.process import ProcessBase
+from corral.client.sandbox import SandboxBase
+from corral.client.sync import Sandbox
 from corral.results import OutputChunk
-from corral.sandbox import SandboxBase
-from corral.sync import Sandbox
 from corral.testing.check import HANG_SECONDS, Context, check, equal, raises, true
 
 

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from typing import Any
 
-from corral.door import make_spec
+from corral.client.opening import make_spec
 from corral.errors import (
     SandboxGoneError,
     SandboxPausedError,

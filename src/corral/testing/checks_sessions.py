@@ -7,10 +7,10 @@ import signal
 from collections.abc import AsyncIterator
 from itertools import pairwise
 
+from corral.client.sandbox import SandboxBase
 from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SessionEndedError
-from corral.record import CanRecord, CanSession, CanTerminal, Entry
-from corral.sandbox import SandboxBase
-from corral.session import SessionCommand, SessionLogs, ShellSession
+from corral.sessions.record import CanRecord, CanSession, CanTerminal, Entry
+from corral.sessions.session import SessionCommand, SessionLogs, ShellSession
 from corral.testing.check import Context, check, equal, raises, true
 
 SHELL = frozenset({"shell", "processes"})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral.base.process import ProcessBase
 from corral.errors import ExecError, InvalidCommandError
-from corral.process import ProcessBase
 from corral.testing.check import Context, check, equal, raises, true
 
 TERMINAL = frozenset({"pty", "shell"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from corral.client.sandbox import SandboxBase
 from corral.errors import (
     SandboxFileExistsError,
     SandboxFileNotFoundError,
@@ -13,7 +14,6 @@ from corral.errors import (
     SandboxNotFolderError,
     SandboxPermissionError,
 )
-from corral.sandbox import SandboxBase
 from corral.spec import Resources
 from corral.testing.check import Context, check, equal, pieces, raises, repeat, true
 

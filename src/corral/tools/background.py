@@ -1,8 +1,8 @@
 """Commands in the background: started by one call, and read, fed and ended by later ones.
 
-Each is a recorded program of the sandbox (`corral.record`), so it needs nobody to hold it: another handle finds it
-again, and where the sandbox outlives this process, so does it. It ends with the sandbox at the latest. Reading goes on
-where the last reading of this process ended.
+Each is a recorded program of the sandbox (`corral.sessions.record`), so it needs nobody to hold it: another handle
+finds it again, and where the sandbox outlives this process, so does it. It ends with the sandbox at the latest. Reading
+goes on where the last reading of this process ended.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from corral.command import bash_text
+from corral.base.command import bash_text
+from corral.client.sandbox import SandboxBase
 from corral.errors import ExecError, NameTakenError, NotRecordedError
 from corral.protocol import PathLike
-from corral.record import Entry, Recorded, RecordInfo
-from corral.sandbox import SandboxBase
+from corral.sessions.record import Entry, Recorded, RecordInfo
 from corral.tools.unread import Mark, Reading
 
 PREFIX = "shell-"

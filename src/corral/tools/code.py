@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corral.client.sandbox import SandboxBase
 from corral.errors import BackendUnavailableError, UnknownLanguageError
 from corral.languages import find_language
-from corral.sandbox import SandboxBase
 from corral.tools.render import DEFAULT_MAX_CHARS, ToolText, quote, render_error, render_result
 from corral.tools.schema import ArgumentsError, Parameter
 from corral.tools.tool import Source, Tool, timeout_parameter

@@ -11,8 +11,8 @@ import os
 import posixpath
 from collections.abc import Iterable, Mapping
 
+from corral.base.files import FilesBase
 from corral.errors import PolicyError, SandboxFileError, SandboxPermissionError
-from corral.files import FilesBase
 from corral.results import FileInfo, GlobResult
 
 MAX_HIDDEN = 10_000

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from corral.base.files import FilesBase
+from corral.client.sandbox import SandboxBase
 from corral.errors import EditConflictError, EditError, PolicyError, SandboxFileError
-from corral.files import FilesBase
 from corral.results import FileInfo, GlobResult, GrepResult
-from corral.sandbox import SandboxBase
 from corral.tools.hashline import DEFAULT_HASH_LENGTH, edit_lines, line_hash, split_lines
 from corral.tools.permission import Decision, Operation, Permissions, Rule, normal_path, real_path
 from corral.tools.reading import (

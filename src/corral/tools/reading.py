@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from corral.base.files import FilesBase
 from corral.errors import PolicyError, SandboxFileError, SandboxNotFolderError
-from corral.files import FilesBase
 from corral.tools.render import MAX_LINE_CHARS
 
 MAX_EDIT_BYTES = 16 * 1024 * 1024

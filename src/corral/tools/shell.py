@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from corral.command import bash_text
+from corral.base.command import bash_text
+from corral.client.sandbox import SandboxBase
 from corral.errors import CapabilityError, InvalidCommandError, SandboxFileError
 from corral.paths import inside
 from corral.results import Capabilities, ExecResult
-from corral.sandbox import SandboxBase
 from corral.tools.code import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
 from corral.tools.permission import real_path
 from corral.tools.policy import ShellPolicy

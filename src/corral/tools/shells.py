@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corral.sandbox import SandboxBase
+from corral.client.sandbox import SandboxBase
 from corral.tools.background import (
     ShellInfo,
     ShellOutput,

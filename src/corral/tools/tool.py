@@ -12,7 +12,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from corral.docstrings import Documented
+from corral.base.docstrings import Documented
+from corral.client.sandbox import SandboxBase
+from corral.concurrency.portal import get_portal
 from corral.errors import (
     ExecError,
     PolicyError,
@@ -20,8 +22,6 @@ from corral.errors import (
     SandboxFileInterruptedError,
     UnknownLanguageError,
 )
-from corral.portal import get_portal
-from corral.sandbox import SandboxBase
 from corral.tools.render import DEFAULT_MAX_CHARS, LEAST_MAX_CHARS, ToolText, render_error
 from corral.tools.schema import ArgumentsError, Parameter, make_schema, parse_arguments
 

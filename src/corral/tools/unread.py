@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corral.record import Entry
+from corral.sessions.record import Entry
 
 _MOST_SEEN_BYTES = 4 * 1024 * 1024
 """One reading looks at no more: a program may print faster than we read."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from corral.client.sandbox import SandboxBase
 from corral.errors import (
     SandboxFileError,
     SandboxFileNotFoundError,
@@ -25,7 +26,6 @@ from corral.errors import (
     SpecError,
 )
 from corral.results import FileInfo
-from corral.sandbox import SandboxBase
 from corral.tools.concealment import MAX_HIDDEN, SYSTEM, complete, find_unreadable, is_below
 from corral.tools.permission import real_path
 from corral.tools.policy import Ignored, ShellPolicy, read_ignore

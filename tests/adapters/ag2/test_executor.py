@@ -17,8 +17,8 @@ from corral.adapters.ag2 import (
     SandboxCodeExecutor,
     SandboxCodeResult,
 )
+from corral.client.sync import Sandbox
 from corral.errors import SandboxNoSpaceError
-from corral.sync import Sandbox
 
 pytestmark = pytest.mark.needs_userns
 

@@ -31,7 +31,7 @@ from corral.adapters.ag2 import (
     Variable,
 )
 from corral.adapters.ag2.environments import EnvironmentBase
-from corral.sync import Sandbox
+from corral.client.sync import Sandbox
 from support.serving import ServedProcess, make_client
 
 pytestmark = pytest.mark.needs_userns

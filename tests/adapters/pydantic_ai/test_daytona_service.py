@@ -11,7 +11,7 @@ import pytest
 from corral.adapters.pydantic_ai import DaytonaSandbox
 from corral.adapters.pydantic_ai.opening import make_name
 from corral.backends.daytona import DaytonaBackend
-from corral.portal import get_portal
+from corral.concurrency.portal import get_portal
 from support.serving import ServedProcess
 
 pytestmark = [pytest.mark.needs_userns]

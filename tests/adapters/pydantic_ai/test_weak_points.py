@@ -10,7 +10,7 @@ import pytest
 
 from corral import BackendError, BackendUnavailableError, Sandbox, SandboxGoneError, get_backend
 from corral.adapters.pydantic_ai import AsyncCorralSandbox, AsyncDaytonaSandbox, CorralSandbox, DaytonaSandbox
-from corral.sandbox import SandboxBase
+from corral.client.sandbox import SandboxBase
 from corral.spec import Spec
 from support.project import ROOT
 

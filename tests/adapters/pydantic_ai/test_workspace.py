@@ -19,7 +19,7 @@ from pydantic_ai.workspaces import (
 
 from corral import AsyncSandbox, BackendUnavailableError, get_backend
 from corral.adapters.pydantic_ai import CorralWorkspace
-from corral.sandbox import SandboxBase
+from corral.client.sandbox import SandboxBase
 from corral.spec import Spec
 
 pytestmark = pytest.mark.needs_userns

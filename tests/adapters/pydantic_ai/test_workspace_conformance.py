@@ -9,7 +9,7 @@ from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
 from corral.adapters.pydantic_ai import CorralWorkspace
 from corral.backends.daytona import DaytonaBackend
 from corral.backends.docker import DockerBackend
-from corral.portal import get_portal
+from corral.concurrency.portal import get_portal
 from corral.protocol import Backend
 from support.dockerd import Daemon
 from support.serving import ServedProcess

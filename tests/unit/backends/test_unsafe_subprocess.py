@@ -21,10 +21,10 @@ import pytest
 import corral
 from corral.backends import unsafe_subprocess
 from corral.backends.memory import MemoryBackend
-from corral.backends.registry import backend_names, get_backend, need_isolation
 from corral.backends.unsafe_subprocess import UnsafeSubprocessBackend, UnsafeWarning
 from corral.backends.unsafe_subprocess.sandbox import HostSandbox
-from corral.door import make_spec
+from corral.client.opening import make_spec
+from corral.client.registry import backend_names, get_backend, need_isolation
 from corral.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -98,12 +98,12 @@ def test_only_the_registry_knows_it() -> None:
         for path in source.rglob("*.py")
         if room not in path.parents and any(word in path.read_text("utf-8") for word in (ROOM, "unsafe-subprocess"))
     ]
-    assert named == ["backends/registry.py"], "whoever else names it might fall back to it"
+    assert named == ["client/registry.py"], "whoever else names it might fall back to it"
     assert "unsafe-subprocess" in backend_names()
 
 
 def test_an_engine_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corral.backends.registry._opened", {})
+    monkeypatch.setattr("corral.client.registry._opened", {})
     monkeypatch.setattr("corral.backends.embedded.sys", SimpleNamespace(platform="darwin"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -114,7 +114,7 @@ def test_an_engine_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_windows_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corral.backends.registry._opened", {})
+    monkeypatch.setattr("corral.client.registry._opened", {})
     monkeypatch.setattr(unsafe_subprocess, "os", SimpleNamespace(name="nt"))
     with pytest.raises(BackendUnavailableError, match="WSL"):
         get_backend("unsafe-subprocess")
@@ -245,7 +245,7 @@ OWNER = """
 import asyncio, sys, warnings
 warnings.simplefilter("ignore")
 from corral.backends.unsafe_subprocess import UnsafeSubprocessBackend
-from corral.door import make_spec
+from corral.client.opening import make_spec
 
 async def main():
     backend = UnsafeSubprocessBackend(sys.argv[1])

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends import registry
 from corral.backends.memory import MemoryBackend
 from corral.cli import main
 from corral.cli.config import SETTINGS
+from corral.client import registry
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 import click
 import pytest
 
-from corral.backends import registry
 from corral.backends.memory import MemoryBackend
 from corral.cli.config import SETTINGS, read_config
 from corral.cli.root import root
+from corral.client import registry
 from corral.errors import SpecError
 from corral.spec import Resources, Spec
 from support.project import ROOT

@@ -24,8 +24,8 @@ from corral import (
     Variable,
 )
 from corral.backends.memory import MemoryBackend
+from corral.client.sandbox import SandboxBase
 from corral.environment.key import make_key
-from corral.sandbox import SandboxBase
 from support.slow import Slow, open_id, wait_until
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.record import Entry, EntryKind
+from corral.sessions.record import Entry, EntryKind
 from corral.tools.unread import Mark, Reading
 
 

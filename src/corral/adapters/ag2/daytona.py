@@ -17,11 +17,11 @@ from corral.adapters.ag2.coding import BlockResult, DaytonaCodeResult, SandboxCo
 from corral.adapters.ag2.executor import CodeExecutorBase
 from corral.adapters.ag2.sandbox import told_late
 from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
-from corral.door import Wishes
+from corral.client.opening import Wishes
+from corral.client.sync import Sandbox
+from corral.concurrency.portal import get_portal
 from corral.errors import CorralError, RateLimitedError, SpecError
-from corral.portal import get_portal
 from corral.protocol import Backend
-from corral.sync import Sandbox
 
 _NAME_SECONDS = 30.0
 """A service deletes in its own time, and so long the name of what is deleted may still be taken."""

@@ -21,11 +21,11 @@ from corral.adapters.ag2 import framework
 from corral.adapters.ag2.sandbox import SandboxView
 from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
 from corral.adapters.ag2.words import DaytonaWords, DockerWords, LocalWords, PlainWords, ServiceWords, Words
+from corral.client.sandbox import SandboxBase
+from corral.concurrency.portal import get_portal
 from corral.environment.environment import Environment
 from corral.environment.variable import Variable, has_variable, variables_of
 from corral.errors import VariableError
-from corral.portal import get_portal
-from corral.sandbox import SandboxBase
 from corral.spec import Lifetime, NetworkPolicy, Resources, parse_size
 
 log = logging.getLogger("corral.ag2")

@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Self, Unpack
 
 from corral.adapters.ag2.coding import BlockResult, MarkdownCodeExtractor, SandboxCodeResult, with_blocks
 from corral.adapters.ag2.sandbox import is_not_installed
-from corral.door import Wishes
+from corral.client.opening import Wishes
+from corral.client.sync import Sandbox
 from corral.errors import CorralError, SandboxClosedError
 from corral.languages import find_language, language_names
 from corral.protocol import Backend
 from corral.results import NOT_FOUND_EXIT_CODE
-from corral.sync import Sandbox
 from corral.tools.tool import MENDABLE
 
 log = logging.getLogger("corral.ag2")

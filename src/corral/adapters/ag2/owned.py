@@ -17,7 +17,7 @@ from corral.adapters.ag2.environments import DockerEnvironment, EnvironmentBase,
 from corral.adapters.ag2.sandbox import AdaptedSandbox
 from corral.adapters.ag2.service import ServiceBackend, fields_of
 from corral.adapters.ag2.words import DaytonaWords
-from corral.sandbox import SandboxBase
+from corral.client.sandbox import SandboxBase
 
 
 class OwnedSandbox(AdaptedSandbox):

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.words import Words
+from corral.client.sandbox import SandboxBase
 from corral.errors import BackendUnavailableError, CorralError, SandboxClosedError, SandboxError
 from corral.results import ExecResult
-from corral.sandbox import SandboxBase
 from corral.tools.tool import MENDABLE
 
 _USAGE_EXIT_CODE = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from corral.adapters.pydantic_ai.results import BackgroundHandle, BackgroundOutput, BackgroundProcessInfo
+from corral.client.sandbox import SandboxBase
 from corral.errors import CorralError, NotRecordedError
-from corral.sandbox import SandboxBase
 from corral.tools.background import READ_BYTES, kill_shell, list_shells, read_shell, start_shell, write_shell
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from corral.adapters.pydantic_ai.results import FileInfo
+from corral.client.sandbox import SandboxBase
 from corral.errors import EditError, SandboxFileError
 from corral.results import FileInfo as CoreFileInfo
-from corral.sandbox import SandboxBase
 
 
 async def follow_link(box: SandboxBase, info: CoreFileInfo) -> CoreFileInfo:

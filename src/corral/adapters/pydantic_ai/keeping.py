@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from corral.adapters.pydantic_ai.opening import make_name
-from corral.sandbox import SandboxBase
+from corral.client.sandbox import SandboxBase
 
 MAX_BYTES = 4 * 1024**3
 """More is not copied back: what is inside is hostile, and the host's disk is not."""

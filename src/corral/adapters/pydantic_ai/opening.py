@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import Any, cast
 
-from corral.backends.registry import get_backend
+from corral.base.powers import KeepsSandboxes
+from corral.client.registry import get_backend
+from corral.client.sandbox import SandboxBase
+from corral.concurrency.portal import get_portal
+from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, SandboxGoneError, SandboxStoppedError, SpecError
-from corral.portal import get_portal
-from corral.powers import KeepsSandboxes
 from corral.protocol import Backend
-from corral.sandbox import SandboxBase
 from corral.spec import Spec
-from corral.waiting import wait_for
 
 LIFETIME_SECONDS = 24 * 60 * 60.0
 """So long what outlives its program lives at the most, if nobody says otherwise and somebody pays."""

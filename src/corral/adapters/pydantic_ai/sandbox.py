@@ -30,8 +30,11 @@ from corral.adapters.pydantic_ai.results import (
     narrow_result,
 )
 from corral.adapters.pydantic_ai.search import find_files, search_lines
-from corral.command import bash_text
-from corral.door import Wishes, make_spec
+from corral.base.command import bash_text
+from corral.base.files import encode
+from corral.client.opening import Wishes, make_spec
+from corral.client.sandbox import SandboxBase
+from corral.client.sync import Sandbox
 from corral.errors import (
     BackendError,
     CorralError,
@@ -44,11 +47,8 @@ from corral.errors import (
     SandboxFileNotFoundError,
     SandboxGoneError,
 )
-from corral.files import encode
 from corral.protocol import Backend
-from corral.sandbox import SandboxBase
 from corral.spec import HOME, Spec
-from corral.sync import Sandbox
 from corral.tools.hashline import edit_lines
 from corral.tools.permission import normal_path, real_path
 from corral.tools.reading import Window, read_window

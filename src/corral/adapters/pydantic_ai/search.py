@@ -6,8 +6,8 @@ import posixpath
 from collections.abc import Callable
 
 from corral.adapters.pydantic_ai.results import Found
+from corral.base.files import DEFAULT_MATCH_LIMIT, FilesBase
 from corral.errors import PolicyError, SandboxFileError, SandboxFileNotFoundError
-from corral.files import DEFAULT_MATCH_LIMIT, FilesBase
 from corral.results import FileInfo, GrepMatch
 from corral.tools.permission import expand_braces
 from corral.tools.reading import JUDGED_FILES, find_hidden_files, limit_search

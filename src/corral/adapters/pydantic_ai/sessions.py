@@ -24,11 +24,11 @@ from corral.adapters.pydantic_ai.keeping import lay_down, take_back
 from corral.adapters.pydantic_ai.runtime import RuntimeConfig, get_runtime
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.sync import CorralSandbox
+from corral.concurrency.portal import get_portal
+from corral.concurrency.waiting import wait_for
 from corral.errors import EnvironmentFullError, ExitError, SandboxClosedError, SandboxGoneError
-from corral.portal import get_portal
 from corral.protocol import Backend
 from corral.spec import Spec
-from corral.waiting import wait_for
 
 log = logging.getLogger("corral.adapters.pydantic_ai")
 

@@ -13,8 +13,8 @@ from pydantic_ai.exceptions import UserError
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.sync import CorralSandbox
 from corral.adapters.pydantic_ai.workspace import CorralWorkspace
-from corral.sandbox import SandboxBase
-from corral.sync import Sandbox
+from corral.client.sandbox import SandboxBase
+from corral.client.sync import Sandbox
 from corral.tools.tool import Opener
 
 AnySandbox = AsyncCorralSandbox | CorralSandbox | SandboxBase | Sandbox

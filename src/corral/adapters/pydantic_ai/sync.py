@@ -16,13 +16,13 @@ from corral.adapters.pydantic_ai.results import (
     WriteResult,
 )
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
-from corral.docstrings import Documented
-from corral.door import Wishes
-from corral.portal import get_portal
+from corral.base.docstrings import Documented
+from corral.client.opening import Wishes
+from corral.client.sandbox import SandboxBase
+from corral.client.sync import Sandbox
+from corral.concurrency.portal import get_portal
 from corral.protocol import Backend
-from corral.sandbox import SandboxBase
 from corral.spec import HOME, Spec
-from corral.sync import Sandbox
 from corral.tools.background import READ_BYTES
 
 

@@ -27,9 +27,10 @@ from pydantic_ai.workspaces import (
 )
 
 from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, Opening, find_sandbox, let_go
-from corral.backends.registry import get_backend
-from corral.command import bash_text
-from corral.door import Wishes, make_spec
+from corral.base.command import bash_text
+from corral.client.opening import Wishes, make_spec
+from corral.client.registry import get_backend
+from corral.client.sandbox import SandboxBase
 from corral.errors import (
     SandboxClosedError,
     SandboxFileError,
@@ -40,7 +41,6 @@ from corral.errors import (
 )
 from corral.protocol import Backend
 from corral.results import FileInfo, OutputChunk
-from corral.sandbox import SandboxBase
 from corral.spec import Spec
 from corral.tools.permission import real_path
 

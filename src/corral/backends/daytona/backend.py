@@ -21,12 +21,12 @@ from corral.backends.daytona.powers import GIB, BackendPowers, find_snapshot, wh
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.sandbox import NAME, DaytonaSandbox
 from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
+from corral.concurrency.tokens import TokenBook
+from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
 from corral.image import Image
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import HOME, Resources, Spec
-from corral.tokens import TokenBook
-from corral.waiting import wait_for
 
 POWERS = frozenset({"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"})
 _SHORT_SECONDS = 10.0

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from corral.backends.daytona.address import Address, check_address, fill_from_environment
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.seam import INSTALL, ServiceError, mapped, repeat
+from corral.concurrency.waiting import wait_for
 from corral.errors import BackendUnavailableError
-from corral.waiting import wait_for
 
 if TYPE_CHECKING:
     from daytona import AsyncDaytona

@@ -12,12 +12,12 @@ from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
 from corral.backends.daytona.shell import AgentShell
+from corral.base.shellfiles import scripts
+from corral.base.shellfiles.files import ShellFiles
+from corral.base.shellfiles.primitives import Guard, ScriptEnd
+from corral.base.shellfiles.running import Known, measured
 from corral.errors import CorralError, ExecError, SandboxFileError, SandboxFileNotFoundError
 from corral.paths import FollowedPath
-from corral.shellfiles import scripts
-from corral.shellfiles.files import ShellFiles
-from corral.shellfiles.primitives import Guard, ScriptEnd
-from corral.shellfiles.running import Known, measured
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from corral.backends.daytona import life
 from corral.backends.daytona.client import Client
 from corral.backends.daytona.remote import Remote
-from corral.command import check_argv, show_command
+from corral.base.command import check_argv, show_command
 from corral.errors import CapabilityError, SandboxGoneError
 from corral.paths import inside
 from corral.protocol import Command

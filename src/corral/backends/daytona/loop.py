@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from corral.perprocess import PerProcess
+from corral.concurrency.perprocess import PerProcess
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from corral.backends.daytona.client import Client, close_all
 from corral.backends.daytona.loop import find_loop, get_loop
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
+from corral.concurrency.perprocess import PerProcess
 from corral.errors import BackendUnavailableError, CorralError
-from corral.perprocess import PerProcess
 
 _EXIT_SECONDS = 30.0
 """So long the end of a program waits for the service in all; what is then left ends by the service's own clock."""

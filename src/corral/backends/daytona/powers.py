@@ -17,6 +17,7 @@ from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.makings import Making
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
+from corral.concurrency.waiting import wait_for
 from corral.errors import (
     CapabilityError,
     CorralError,
@@ -27,7 +28,6 @@ from corral.errors import (
 )
 from corral.results import SandboxState, SnapshotInfo
 from corral.spec import Resources, Spec, as_another, check_name
-from corral.waiting import wait_for
 
 if TYPE_CHECKING:
     from corral.backends.daytona.sandbox import DaytonaSandbox
@@ -38,7 +38,7 @@ _CHANGE_SECONDS = 300.0
 
 
 class SandboxPowers:
-    """A sandbox's side. See `corral.powers`: CanSnapshot, CanFork, CanStop, CanPause, CanResize."""
+    """A sandbox's side. See `corral.base.powers`: CanSnapshot, CanFork, CanStop, CanPause, CanResize."""
 
     _id: str
     _spec: Spec
@@ -173,7 +173,7 @@ async def find_snapshot(client: Client, wanted: str) -> Any:
 
 
 class BackendPowers:
-    """Its maker's side. See `corral.powers.KeepsSandboxes`."""
+    """Its maker's side. See `corral.base.powers.KeepsSandboxes`."""
 
     _client: Client
 

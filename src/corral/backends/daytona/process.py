@@ -17,7 +17,8 @@ from typing import Any
 from corral.backends.daytona.channel import Channel, told
 from corral.backends.daytona.frames import PIECE_BYTES, WINDOW_BYTES, Packer, unpack
 from corral.backends.daytona.loop import get_loop
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
+from corral.base.process import Ending, ProcessBase, as_bytes
 from corral.errors import (
     CorralError,
     EngineFaultError,
@@ -26,7 +27,6 @@ from corral.errors import (
     SandboxGoneError,
     WorkdirError,
 )
-from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, StreamName, Usage
 
 _ACK_BYTES = 64 * 1024

@@ -14,8 +14,8 @@ from corral.backends.daytona.channel import Channel, lost_inside
 from corral.backends.daytona.client import Client
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
+from corral.concurrency.waiting import wait_for
 from corral.errors import BackendError, CorralError, SandboxGoneError
-from corral.waiting import wait_for
 
 if TYPE_CHECKING:
     from daytona import AsyncSandbox as SdkSandbox

@@ -21,15 +21,15 @@ from corral.backends.daytona.process import DaytonaProcess
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, mapped
 from corral.backends.daytona.shell import AgentShell
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
+from corral.base.process import ProcessBase
+from corral.client.sandbox import SandboxBase
+from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, ExecError, SandboxGoneError, SandboxPausedError, SpecError
 from corral.languages import Language
-from corral.process import ProcessBase
 from corral.protocol import OnOutput, Stdin
 from corral.results import Event, ExecResult, SandboxInfo, SandboxUsage
-from corral.sandbox import SandboxBase
 from corral.spec import USER, Resources, Spec, check_name, check_timeout
-from corral.waiting import wait_for
 
 NAME = "daytona"
 _START_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""Scripts inside, for `corral.shellfiles`."""
+"""Scripts inside, for `corral.base.shellfiles`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
 from corral.backends.daytona.loop import get_loop
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
+from corral.base.process import ProcessBase
+from corral.base.shellfiles.primitives import STDERR_LIMIT_BYTES, ScriptEnd
 from corral.errors import CorralError
-from corral.process import ProcessBase
-from corral.shellfiles.primitives import STDERR_LIMIT_BYTES, ScriptEnd
 from corral.spec import USER
 
 _END_SECONDS = 10.0

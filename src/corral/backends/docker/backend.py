@@ -36,10 +36,10 @@ from corral.backends.docker.sandbox import NAME, Body, DockerSandbox, resized
 from corral.backends.docker.seam import gone, mapped
 from corral.backends.docker.settings import Isolation, make_settings
 from corral.backends.docker.tars import make_entry, make_tar
+from corral.concurrency.tokens import TokenBook
 from corral.errors import BackendUnavailableError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo, SnapshotInfo
 from corral.spec import Spec, as_another, check_name
-from corral.tokens import TokenBook
 
 _IDENTIFY = "id -u; id -g; id -un 2>/dev/null || id -u"
 _STALE_SECONDS = 600.0
@@ -48,7 +48,7 @@ log = logging.getLogger("corral.docker")
 
 
 class DockerBackend:
-    """See `corral.protocol.Backend` and `corral.powers.KeepsSandboxes`. Usable from any thread and event loop.
+    """See `corral.protocol.Backend` and `corral.base.powers.KeepsSandboxes`. Usable from any thread and event loop.
 
     `host` is the daemon's address, else CORRAL_DOCKER_HOST, DOCKER_HOST, Docker's own socket, or podman's. `image` is
     for specs that name none (CORRAL_DOCKER_IMAGE), `memory_bytes` for those that leave memory at its default.

@@ -18,7 +18,7 @@ from typing import Any
 
 from corral.backends.docker.insidescripts import part_env
 from corral.backends.docker.tars import make_entry, make_tar
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
 from corral.errors import CapabilityError, CorralError, ExecError, InvalidCommandError, WorkdirError
 
 FOLDER = "/.corral"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
 from corral.errors import InvalidCommandError
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -6,7 +6,7 @@ from corral.backends.docker.engine_api import EngineApi
 from corral.backends.docker.iothread import IoThread
 from corral.backends.docker.settings import Settings
 from corral.backends.docker.views import Views
-from corral.perprocess import PerProcess
+from corral.concurrency.perprocess import PerProcess
 
 
 class Link:

@@ -17,7 +17,8 @@ from corral.backends.docker.engine_api import Duplex
 from corral.backends.docker.enter import ROOT, ask_who, enter, explain, parse_who
 from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, split_env
 from corral.backends.docker.seam import gone, is_gone, mapped, says_no_user
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
+from corral.base.process import Ending, ProcessBase, as_bytes
 from corral.errors import (
     BackendUnavailableError,
     CorralError,
@@ -25,7 +26,6 @@ from corral.errors import (
     InvalidCommandError,
     WorkdirError,
 )
-from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, StreamName, Usage
 
 if TYPE_CHECKING:

@@ -25,16 +25,16 @@ from corral.backends.docker.keeping import Keeping
 from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.process import DockerProcess
 from corral.backends.docker.seam import gone, is_gone, mapped
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
+from corral.base.shellfiles.files import ShellFiles
+from corral.base.shellfiles.processes import ProcessShell
+from corral.base.shellfiles.resident import ResidentShell
+from corral.client.sandbox import SandboxBase
+from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxPausedError, SandboxStoppedError, SpecError
 from corral.languages import Language
 from corral.results import Event, SandboxInfo, SandboxState, SandboxUsage
-from corral.sandbox import SandboxBase
-from corral.shellfiles.files import ShellFiles
-from corral.shellfiles.processes import ProcessShell
-from corral.shellfiles.resident import ResidentShell
 from corral.spec import Lifetime, Resources, Spec, as_another, check_name
-from corral.waiting import wait_for
 
 NAME = "docker"
 _END_SECONDS = 6.0

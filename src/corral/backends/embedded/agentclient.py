@@ -12,10 +12,10 @@ from typing import Any
 
 from corral.backends.embedded import exchange
 from corral.backends.embedded.seam import file_error, mapped
+from corral.concurrency.waiting import wait_for
 from corral.engine import wire
 from corral.engine.errors import GoneError
 from corral.errors import SandboxFileInterruptedError
-from corral.waiting import wait_for
 
 _SEARCH_SECONDS = 300
 _ANSWER_SECONDS = 300

@@ -20,6 +20,7 @@ from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
 from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.stopped import GROUND_ATTEMPTS, BackendPowers
 from corral.backends.embedded.typescript import setup as typescript
+from corral.concurrency.tokens import TokenBook
 from corral.engine import wire
 from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, identify
 from corral.engine.client import LauncherClient, check
@@ -27,7 +28,6 @@ from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxStoppedError
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import Resources, Spec
-from corral.tokens import TokenBook
 
 NAME = "embedded"
 POWERS = frozenset(

@@ -14,10 +14,7 @@ from corral.backends.embedded import exchange
 from corral.backends.embedded.agentclient import AgentClient
 from corral.backends.embedded.seam import file_error
 from corral.backends.embedded.writerthread import WriterThread
-from corral.engine import syscalls, wire
-from corral.engine.errors import GoneError
-from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileNotFoundError
-from corral.files import (
+from corral.base.files import (
     CHUNK_BYTES,
     DEFAULT_MATCH_LIMIT,
     DEFAULT_READ_LIMIT_BYTES,
@@ -27,6 +24,9 @@ from corral.files import (
     spool,
     stream_descriptor,
 )
+from corral.engine import syscalls, wire
+from corral.engine.errors import GoneError
+from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileNotFoundError
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent

@@ -15,14 +15,14 @@ from typing import cast
 
 from corral.backends.embedded import exchange
 from corral.backends.embedded.seam import exec_error, mapped
+from corral.base.process import Clear, as_bytes
+from corral.concurrency.waiting import breathe
 from corral.engine import wire
 from corral.engine.errors import GoneError
 from corral.engine.recordfile import RecordReader
 from corral.errors import CorralError, EngineFaultError, ExecError, NameTakenError, NotRecordedError, SandboxGoneError
-from corral.process import Clear, as_bytes
-from corral.record import Entry, EntryKind, RecordInfo
 from corral.results import EndReason, ExecResult, Usage
-from corral.waiting import breathe
+from corral.sessions.record import Entry, EntryKind, RecordInfo
 
 _START_SECONDS = 60.0
 _REST_SECONDS = 5.0
@@ -33,7 +33,7 @@ Ask = Callable[[wire.Message], Awaitable[tuple[wire.Message, list[int]]]]
 
 
 class KeptRecorded:
-    """See `corral.record.Recorded`."""
+    """See `corral.sessions.record.Recorded`."""
 
     def __init__(
         self, ask: Ask, folder: Path, about: wire.Message, *, sandbox_id: str, clear: Clear | None = None

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from corral.backends.embedded import exchange
 from corral.backends.embedded.seam import mapped
-from corral.docstrings import Documented
+from corral.base.docstrings import Documented
+from corral.base.powers import POWERS
 from corral.engine import sweep, wire
 from corral.engine.client import check
 from corral.engine.errors import EngineError, GoneError, RefusedError
 from corral.engine.layers import LayerStore, process_mark
 from corral.engine.state import DataFolder, read_state
 from corral.errors import SandboxStoppedError
-from corral.powers import POWERS
 from corral.results import SandboxState
 from corral.spec import Resources, Spec, as_another, check_name
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SandboxPowers(Documented, promises=POWERS):
-    """A sandbox's side. See `corral.powers`: CanSnapshot, CanFork, CanStop, CanPause, CanResize."""
+    """A sandbox's side. See `corral.base.powers`: CanSnapshot, CanFork, CanStop, CanPause, CanResize."""
 
     _id: str
     _spec: Spec

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from corral.backends.embedded import exchange
 from corral.backends.embedded.pump import Pump, get_pump
 from corral.backends.embedded.seam import exec_error
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
+from corral.base.process import Ending, ProcessBase, as_bytes
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
 from corral.engine.pipes import READ_BYTES, OutputReading, Turn, waiting_bytes
 from corral.errors import EngineFaultError, ExecError, SandboxGoneError
-from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, StreamName, Usage
 
 _GRACE_SECONDS = 5.0

@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from corral.concurrency.perprocess import PerProcess
 from corral.engine.pipes import NAP_SECONDS, Turn
-from corral.perprocess import PerProcess
 
 log = logging.getLogger("corral.embedded")
 

@@ -20,7 +20,8 @@ from corral.backends.embedded.powers import SandboxPowers
 from corral.backends.embedded.process import EmbeddedProcess, describe, spawn
 from corral.backends.embedded.pump import get_pump
 from corral.backends.embedded.seam import mapped
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
+from corral.client.sandbox import SandboxBase
 from corral.engine import wire
 from corral.engine.client import LauncherClient, check
 from corral.engine.errors import EngineError, GoneError
@@ -29,10 +30,9 @@ from corral.engine.state import DataFolder
 from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError
 from corral.languages import Language
 from corral.protocol import Command, PathLike
-from corral.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
-from corral.records import check_limit, check_name, name_taken
 from corral.results import Event, SandboxInfo, SandboxState, SandboxUsage
-from corral.sandbox import SandboxBase
+from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
+from corral.sessions.records import check_limit, check_name, name_taken
 from corral.spec import HOME, Spec
 
 _AGENT_SECONDS = 10.0

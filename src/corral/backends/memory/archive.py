@@ -8,8 +8,8 @@ import tarfile
 
 from corral.backends.memory.tree import READ, Node, Spot, Tree
 from corral.errors import SandboxFileError
-from corral.tars.inflating import Inflated
-from corral.tars.reading import BrokenArchiveError, Member, MemberReader
+from corral.inside.tars.inflating import Inflated
+from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
 
 _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
 

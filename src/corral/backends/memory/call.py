@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from corral.files import encode
+from corral.base.files import encode
 from corral.results import StreamName
 
 if TYPE_CHECKING:

@@ -11,17 +11,17 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, 
 from corral.backends.memory import archive as archives
 from corral.backends.memory import search
 from corral.backends.memory.tree import WRITE, Node, Spot, Tree, refuse
+from corral.base.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, check_content, encode, replace_text
+from corral.base.shellfiles.patterns import compile_pattern
 from corral.errors import (
     FILE_ERRORS_BY_ERRNO,
     SandboxFileError,
     SandboxFileNotFoundError,
     became_a_link,
 )
-from corral.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, check_content, encode, replace_text
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
-from corral.shellfiles.patterns import compile_pattern
 
 
 class MemoryFiles(FilesBase):

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 from corral.backends.memory.call import Call, Input
 from corral.backends.memory.shell import KilledError
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
+from corral.base.process import Ending, ProcessBase, as_bytes
 from corral.errors import CapabilityError, CorralError, ExecError
-from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, Usage
 
 _NOTES = ("nothing was executed: CPU and memory were not counted",)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from corral.backends.memory.call import Call, Program
 from corral.backends.memory.shell import run_text
 from corral.backends.memory.tree import Node
-from corral.command import plain_argv
+from corral.base.command import plain_argv
 from corral.errors import CorralError
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127

@@ -17,11 +17,11 @@ from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.program import run_program
 from corral.backends.memory.script import Recorded, Script
 from corral.backends.memory.tree import Tree
-from corral.command import SpawnRequest, show_command
+from corral.base.command import SpawnRequest, show_command
+from corral.client.sandbox import SandboxBase
 from corral.errors import CapabilityError, SandboxGoneError, WorkdirError
 from corral.languages import Language, Runtime
 from corral.results import Event, SandboxInfo, SandboxUsage
-from corral.sandbox import SandboxBase
 from corral.spec import HOME, USER, Lifetime, Spec
 
 CODE_PROGRAM = "corral-code"

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from corral.backends.memory.call import Call, Input
-from corral.command import show_command
-from corral.files import encode
+from corral.base.command import show_command
+from corral.base.files import encode
 
 Wanted = str | re.Pattern[str]
 """A text that must be the whole command or snippet, or a pattern to be found in it."""

@@ -6,9 +6,9 @@ import posixpath
 import re
 
 from corral.backends.memory.tree import READ, WRITE, Node, Tree
+from corral.base.shellfiles.patterns import compile_glob
 from corral.errors import SandboxFileError
 from corral.results import FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult
-from corral.shellfiles.patterns import compile_glob
 
 _SNIFF_BYTES = 8192
 MAX_LINE_BYTES = 4096

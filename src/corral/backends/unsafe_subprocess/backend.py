@@ -16,10 +16,10 @@ from corral.backends.unsafe_subprocess import UnsafeWarning
 from corral.backends.unsafe_subprocess.folders import find_base, make_place, remove, sweep
 from corral.backends.unsafe_subprocess.grip import Grip
 from corral.backends.unsafe_subprocess.sandbox import NAME, HostSandbox
+from corral.concurrency.tokens import TokenBook
 from corral.errors import CapabilityError
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import Spec
-from corral.tokens import TokenBook
 
 WARNING = (
     "the unsafe-subprocess backend has NO ISOLATION: programs run as you, on this machine, "

@@ -14,8 +14,7 @@ from typing import TypeVar
 
 from corral.backends.unsafe_subprocess import tree
 from corral.backends.unsafe_subprocess.folders import Names
-from corral.errors import FILE_ERRORS_BY_ERRNO, CapabilityError, CorralError, SandboxFileError, became_a_link
-from corral.files import (
+from corral.base.files import (
     CHUNK_BYTES,
     DEFAULT_MATCH_LIMIT,
     DEFAULT_READ_LIMIT_BYTES,
@@ -25,14 +24,15 @@ from corral.files import (
     replace_text,
     stream_descriptor,
 )
-from corral.nolinks import LinkFoundError
+from corral.base.shellfiles import patterns, search
+from corral.errors import FILE_ERRORS_BY_ERRNO, CapabilityError, CorralError, SandboxFileError, became_a_link
+from corral.inside.nolinks import LinkFoundError
+from corral.inside.tars.reading import BrokenArchiveError
+from corral.inside.tars.unpacking import LeadsOutError, make_folders, unpack_tree
+from corral.inside.tars.writing import pack_tree
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
-from corral.shellfiles import patterns, search
-from corral.tars.reading import BrokenArchiveError
-from corral.tars.unpacking import LeadsOutError, make_folders, unpack_tree
-from corral.tars.writing import pack_tree
 
 T = TypeVar("T")
 

@@ -28,9 +28,9 @@ from corral.backends.unsafe_subprocess.streams import (
     read_some,
     write_pipe,
 )
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
+from corral.base.process import Ending, ProcessBase, as_bytes
 from corral.errors import CorralError, ExecError, InvalidCommandError, WorkdirError
-from corral.process import Ending, ProcessBase, as_bytes
 from corral.results import EndReason, StreamName, Usage
 
 _START_SECONDS = 60.0

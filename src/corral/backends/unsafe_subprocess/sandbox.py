@@ -12,10 +12,10 @@ from corral.backends.unsafe_subprocess.files import HostFiles
 from corral.backends.unsafe_subprocess.folders import Names, Place
 from corral.backends.unsafe_subprocess.grip import Grip
 from corral.backends.unsafe_subprocess.process import HostProcess
-from corral.command import SpawnRequest
+from corral.base.command import SpawnRequest
+from corral.client.sandbox import SandboxBase
 from corral.errors import CapabilityError, WorkdirError
 from corral.results import Event, SandboxInfo, SandboxUsage
-from corral.sandbox import SandboxBase
 from corral.spec import USER, Spec
 
 NAME = "unsafe-subprocess"

@@ -14,10 +14,10 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from corral import nolinks
 from corral.errors import EditConflictError
+from corral.inside import nolinks
+from corral.inside.tars.unpacking import make_folders
 from corral.results import FileInfo, FileKind
-from corral.tars.unpacking import make_folders
 
 MAX_EDIT_BYTES = 64 * 1024 * 1024
 _EDIT_ATTEMPTS = 5

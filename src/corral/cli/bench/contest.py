@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from corral.cli.bench.peer import BLOB_BYTES, JS_SNIPPET, SMALL_WRITES, SMALL_WRITES_BYTES, SNIPPET, Peer, closing
+from corral.client.sandbox import SandboxBase
 from corral.errors import CorralError
-from corral.sandbox import SandboxBase
 
 Tell = Callable[[str], None]
 Work = Callable[[], Awaitable[object]]
@@ -39,7 +39,7 @@ class Row:
 
 async def hold_contest(peers: list[Peer], *, runs: int, tell: Tell) -> list[Row]:
     """Raises: as opening a sandbox does."""
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
 
     async with AsyncSandbox() as box:
         ours = await _our_tasks(box)
@@ -70,7 +70,7 @@ def _in_thread(work: Callable[[], None]) -> Work:
 
 
 async def _our_tasks(box: SandboxBase) -> dict[str, Work]:
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
 
     async def open_and_close() -> None:
         async with AsyncSandbox():

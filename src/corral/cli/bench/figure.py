@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from corral.cli.display import show_seconds, show_size
+from corral.client.sandbox import SandboxBase
 from corral.errors import CorralError
-from corral.sandbox import SandboxBase
 from corral.spec import Resources
 
 Tell = Callable[[str], None]
@@ -66,7 +66,7 @@ async def measure_figures(*, rounds: int, tell: Tell) -> list[Figure]:
 
 
 async def _measure_stubborn(name: str, program: str) -> Figure:
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
 
     late, left = [], 0
     async with AsyncSandbox(resources=Resources(processes=64)) as box:
@@ -122,7 +122,7 @@ def environment() -> dict[str, str]:
 
 async def _measure_rounds(rounds: int, tell: Tell) -> list[Figure]:
     from corral.backends.embedded import EmbeddedBackend, report
-    from corral.door import AsyncSandbox
+    from corral.client.opening import AsyncSandbox
 
     backend = EmbeddedBackend()
     try:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from corral.backends.registry import get_backend
+from corral.base.powers import KeepsSandboxes
 from corral.cli.display import show_seconds, show_size
+from corral.client.registry import get_backend
 from corral.forge.candidate import Candidate
 from corral.forge.contest import Contest
 from corral.forge.events import ForgeEvent
 from corral.forge.outcome import Attempt
-from corral.powers import KeepsSandboxes
 
 _SCRIPT = """\
 import sys, time

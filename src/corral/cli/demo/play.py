@@ -19,10 +19,10 @@ from corral.cli.demo import snippet
 from corral.cli.demo.contest import hold_contest
 from corral.cli.demo.snippet import Snippet
 from corral.cli.display import Progress, columns, cut, paint, plain, show_seconds, show_size, table, unicode_wanted
-from corral.door import AsyncSandbox
+from corral.client.opening import AsyncSandbox
+from corral.client.sandbox import SandboxBase
 from corral.errors import BackendUnavailableError, CorralError
 from corral.results import ExecResult
-from corral.sandbox import SandboxBase
 from corral.spec import Resources
 
 _LIMITS = Resources(memory_bytes=256 << 20, processes=64, disk_bytes=256 << 20)

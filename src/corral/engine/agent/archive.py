@@ -7,9 +7,9 @@ import os
 
 from corral.engine import wire
 from corral.engine.agent.reply import RefusedError, Reply
-from corral.tars.reading import PIECE_BYTES, BrokenArchiveError
-from corral.tars.unpacking import LeadsOutError, unpack_tree
-from corral.tars.writing import RestlessTreeError, pack_tree
+from corral.inside.tars.reading import PIECE_BYTES, BrokenArchiveError
+from corral.inside.tars.unpacking import LeadsOutError, unpack_tree
+from corral.inside.tars.writing import RestlessTreeError, pack_tree
 
 
 def pack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from corral.engine import syscalls, wire
 from corral.engine.agent.reply import RefusedError, Reply, read_all
-from corral.nolinks import open_folder, split
-from corral.tars.unpacking import make_folders
+from corral.inside.nolinks import open_folder, split
+from corral.inside.tars.unpacking import make_folders
 
 Operation = Callable[[wire.Message, list[int], Reply], None]
 

@@ -9,7 +9,7 @@ import socket
 from typing import Any
 
 from corral.engine import wire
-from corral.nolinks import LinkFoundError
+from corral.inside.nolinks import LinkFoundError
 
 _BATCH = 200
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from corral.docstrings import Documented
+from corral.base.docstrings import Documented
 from corral.errors import JudgeError, SpecError
 from corral.forge.judge.crowd import call, check_callable
 from corral.forge.judge.model import Bench, Entry, Gate, GateVerdict

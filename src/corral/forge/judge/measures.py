@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from corral.docstrings import Documented
+from corral.base.docstrings import Documented
 from corral.errors import SpecError
 from corral.forge.judge.model import Bench, Entry, Points, Score
 from corral.forge.statistics import find_median

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from corral.docstrings import Documented
+from corral.base.docstrings import Documented
 from corral.errors import JudgeError, SpecError
 from corral.forge.judge.crowd import call, check_callable, check_count, do_all
 from corral.forge.judge.llm import CRITERIA, Ask, LLMComparison

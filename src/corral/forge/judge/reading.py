@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from corral.nolinks import open_file
+from corral.inside.nolinks import open_file
 
 MAX_BYTES = 4 * 1024 * 1024
 _WALKS = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")

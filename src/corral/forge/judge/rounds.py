@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from corral.docstrings import Documented
+from corral.base.docstrings import Documented
 from corral.errors import JudgeError
 from corral.forge.judge.crowd import call, check_callable, check_count, do_all
 from corral.forge.judge.model import Bench, Entry, Points, Score

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from corral.forge.pages.text import clean, show_size
-from corral.nolinks import open_file
+from corral.inside.nolinks import open_file
 
 Kind = Literal["text", "image", "binary"]
 

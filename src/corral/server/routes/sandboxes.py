@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 
-from corral.powers import KeepsSandboxes
+from corral.base.powers import KeepsSandboxes
 from corral.protocol import AsyncSandbox
 from corral.server import dto, steps
 from corral.server.faults import bad_request, not_here

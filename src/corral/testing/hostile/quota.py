@@ -10,7 +10,7 @@ from pathlib import Path
 
 from corral.errors import CorralError
 from corral.protocol import AsyncSandbox
-from corral.record import CanRecord
+from corral.sessions.record import CanRecord
 from corral.testing.hostile.probe import Finding, Probe, Scene, breached, held
 
 _OWN_STORAGE = ("disk", "disk.img")

@@ -12,8 +12,8 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from corral.base.powers import CanInterpret
 from corral.errors import CorralError
-from corral.powers import CanInterpret
 from corral.testing.hostile.probe import Finding, Probe, Scene, breached, held, unproven
 
 _PATIENCE_SECONDS = 8.0

@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
 
+from corral.base.files import FilesBase
+from corral.concurrency.waiting import breathe
 from corral.errors import (
     CapabilityError,
     EditError,
     InvalidCommandError,
     SandboxFileError,
 )
-from corral.files import FilesBase
 from corral.paths import SandboxPath
 from corral.results import FileInfo, GrepMatch
 from corral.server.answers import ManyItems
@@ -23,7 +24,6 @@ from corral.server.routing import Call, Table
 from corral.server.services import Held
 from corral.server.translate import phrase
 from corral.server.wire import toolbox as wire
-from corral.waiting import breathe
 
 TABLE = Table("toolbox")
 

@@ -15,8 +15,6 @@ from corral.errors import (
     UnknownLanguageError,
     WorkdirError,
 )
-from corral.interpreter.contexts import DEFAULT_CONTEXT, Interpreter
-from corral.interpreter.events import ContextInfo, RunEvent
 from corral.server.faults import Fault, bad_request, not_found
 from corral.server.routes.toolbox.given import environment, parse_folder, seconds
 from corral.server.routes.toolbox.socket import NORMAL, OUT_OF_TIME, REFUSED, ClientLeftError, Socket
@@ -24,6 +22,8 @@ from corral.server.routing import Call, Table
 from corral.server.services import Held
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
+from corral.sessions.interpreter.contexts import DEFAULT_CONTEXT, Interpreter
+from corral.sessions.interpreter.events import ContextInfo, RunEvent
 
 TABLE = Table("toolbox")
 

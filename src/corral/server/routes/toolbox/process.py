@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corral.command import with_bash
+from corral.base.command import with_bash
 from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirError
-from corral.interpreter.oneshot import run_with_charts
 from corral.results import ExecResult
 from corral.server.answers import SLICE_BYTES, Large, LongText
 from corral.server.faults import Fault, bad_request
@@ -15,6 +14,7 @@ from corral.server.log import text_of
 from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user, seconds
 from corral.server.routing import Call, Table
 from corral.server.wire.toolbox import Artifacts, CodeRunRequest, CodeRunResponse, ExecuteRequest, ExecuteResponse
+from corral.sessions.interpreter.oneshot import run_with_charts
 
 TABLE = Table("toolbox")
 

@@ -18,8 +18,8 @@ from corral.server.routes.toolbox.socket import ClientLeftError, Socket
 from corral.server.routing import Call, Table
 from corral.server.services import Held
 from corral.server.wire import toolbox as wire
-from corral.session import Box, SessionCommand, ShellSession
-from corral.session import prefix as session_prefix
+from corral.sessions.session import Box, SessionCommand, ShellSession
+from corral.sessions.session import prefix as session_prefix
 
 TABLE = Table("toolbox")
 

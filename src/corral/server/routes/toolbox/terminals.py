@@ -16,7 +16,6 @@ import msgspec
 from aiohttp import web
 
 from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SandboxGoneError
-from corral.record import RecordInfo
 from corral.server.answers import ManyItems
 from corral.server.faults import bad_request, conflict, not_found
 from corral.server.routes.toolbox.given import environment, parse_folder, program_user
@@ -25,9 +24,10 @@ from corral.server.routing import Call, Table
 from corral.server.services import Held
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
-from corral.session import Box
-from corral.terminal import Terminal
-from corral.terminal import prefix as terminal_prefix
+from corral.sessions.record import RecordInfo
+from corral.sessions.session import Box
+from corral.sessions.terminal import Terminal
+from corral.sessions.terminal import prefix as terminal_prefix
 
 TABLE = Table("toolbox")
 

@@ -1,0 +1,389 @@
+"""FilesBase: what can be derived for files, whichever backend holds them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Sequence
+from typing import NoReturn
+
+from corral.base import transfer
+from corral.base.docstrings import Documented
+from corral.errors import (
+    EditConflictError,
+    EditError,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+    SandboxFileTooLargeError,
+)
+from corral.paths import HostPath, SandboxPath, inside
+from corral.protocol import AsyncFiles, PathLike
+from corral.results import (
+    DownloadResult,
+    EditResult,
+    FileInfo,
+    GlobResult,
+    GrepMatch,
+    GrepResult,
+    ReplaceResult,
+    WatchEvent,
+)
+
+DEFAULT_READ_LIMIT_BYTES = 256 * 1024 * 1024
+_MOST_LOOKED_AT = 1_000_000
+DEFAULT_MATCH_LIMIT = 10_000
+CHUNK_BYTES = 256 * 1024
+
+
+class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
+    """The files of a sandbox. `corral.protocol.AsyncFiles` has the promises; a backend implements what is abstract."""
+
+    def __init__(self, *, workdir: str) -> None:
+        self._workdir = workdir
+
+    def at(self, path: PathLike) -> SandboxPath:
+        """An absolute path inside."""
+        return inside(path, workdir=self._workdir)
+
+    # The primitives.
+
+    @abstractmethod
+    def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+        """The content piece by piece; it ends at the size the file had when opened. Raises: as `read`, but no limit."""
+
+    @abstractmethod
+    async def write(
+        self,
+        path: PathLike,
+        content: bytes | str | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        exclusive: bool = False,
+        append: bool = False,
+    ) -> int:
+        """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces."""
+
+    @abstractmethod
+    async def _edit(
+        self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
+    ) -> EditResult:
+        """`edit` with checked arguments."""
+
+    @abstractmethod
+    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
+        """About one file. Raises: SandboxFileNotFoundError."""
+
+    @abstractmethod
+    async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
+        """A folder's entries, sorted by name. Raises: SandboxFileNotFoundError, SandboxNotFolderError."""
+
+    @abstractmethod
+    async def glob(
+        self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
+    ) -> GlobResult:
+        """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError for `path`."""
+
+    @abstractmethod
+    async def grep(
+        self,
+        pattern: str,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = False,
+        hidden: bool = False,
+        limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
+    ) -> GrepResult:
+        """Lines that match a regular expression (or a fixed text), in text files."""
+
+    @abstractmethod
+    async def replace(
+        self,
+        pattern: str,
+        new: str | bytes,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = True,
+        hidden: bool = False,
+    ) -> ReplaceResult:
+        """Replace in all text files below a path, each atomically. Raises: SandboxFileError, for `path` as well."""
+
+    @abstractmethod
+    async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
+        """Rename. Raises: SandboxFileNotFoundError, SandboxFileExistsError."""
+
+    @abstractmethod
+    async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
+        """Delete. Raises: SandboxFileNotFoundError; SandboxFileExistsError for a folder that is not empty."""
+
+    @abstractmethod
+    async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
+        """Make a folder; with `parents`, one that is there already is fine."""
+
+    @abstractmethod
+    async def symlink(self, path: PathLike, target: str) -> None:
+        """Make a link. Raises: SandboxFileExistsError."""
+
+    @abstractmethod
+    async def chmod(self, path: PathLike, mode: int) -> None:
+        """Set permission bits. Raises: SandboxFileNotFoundError."""
+
+    @abstractmethod
+    def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
+        """Changes below a folder, from now on, until the iterator is closed."""
+
+    @abstractmethod
+    def pack(self, path: PathLike) -> AsyncIterator[bytes]:
+        """A tree as a tar stream: modes, links and empty folders kept, names relative."""
+
+    @abstractmethod
+    async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
+        """Lay a tar stream (plain or compressed) down below a folder; the number of members."""
+
+    # What is derived.
+
+    async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
+        """What `list` gives, each folder followed by what is in it, down to a depth; in batches, where a backend can.
+
+        For whoever passes it on as it comes. Raises: as `list`, for `path` itself; folders below that are gone or can't
+        be read are left out.
+        """
+        for info in await self.list(path):
+            yield [info]
+            if depth > 1 and info.is_folder:
+                with contextlib.suppress(SandboxFileError):
+                    async for batch in self.list_batches(info.path, depth=depth - 1):
+                        yield batch
+
+    async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
+        """What `glob` gives, in batches, where a backend can. Raises: as `glob`."""
+        yield (await self.glob(pattern, path=path, limit=limit)).files
+
+    async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
+        """The files below a folder that have more than one hard link, or may have. Raises: as `glob`."""
+        found = await self.glob("**", path=path, hidden=True, limit=_MOST_LOOKED_AT)
+        linked = tuple(info for info in found.files if info.kind == "file" and info.links != 1)
+        return GlobResult(linked[:limit], found.truncated or len(linked) > limit, found.unreadable)
+
+    async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
+        """What `grep` gives for a plain text, in hidden files as well; in batches, where a backend can."""
+        yield (await self.grep(text, path=path, fixed=True, hidden=True, limit=limit)).matches
+
+    async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
+        """The whole content."""
+        content = bytearray()
+        stream = self.read_stream(path)
+        try:
+            async for chunk in stream:
+                content += chunk
+                if len(content) > max_bytes:
+                    self._refuse_size(self.at(path), max_bytes)
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()  # what runs inside for it is ended now, not when it is collected
+        return bytes(content)
+
+    async def read_text(
+        self,
+        path: PathLike,
+        *,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        max_bytes: int = DEFAULT_READ_LIMIT_BYTES,
+    ) -> str:
+        """The content as text. Raises: as `read`, and UnicodeDecodeError."""
+        return (await self.read(path, max_bytes=max_bytes)).decode(encoding, errors)
+
+    async def edit(
+        self,
+        path: PathLike,
+        old: str | bytes,
+        new: str | bytes,
+        *,
+        replace_all: bool = False,
+        expected_sha256: str | None = None,
+    ) -> EditResult:
+        """Replace text inside, byte for byte around it, by compare-and-swap."""
+        target = self.at(path)
+        before, after = encode(old), encode(new)
+        if not before:
+            raise EditError("the text to replace is empty", path=target, op="edit", hint="say what shall be replaced")
+        return await self._edit(target, before, after, replace_all=replace_all, expected_sha256=expected_sha256)
+
+    async def exists(self, path: PathLike) -> bool:
+        """Whether something is there; a link that leads nowhere is not."""
+        try:
+            await self.stat(path)
+        except (SandboxFileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    async def upload(self, source: HostPath | str, target: PathLike) -> None:
+        """Copy a file or folder of the host into the sandbox. Raises: FileNotFoundError for `source`."""
+        origin = HostPath(source)
+        if not await asyncio.to_thread(origin.exists):
+            raise FileNotFoundError(f"nothing to upload: {str(source)!r} does not exist")
+        if await asyncio.to_thread(origin.is_dir):
+            # Closed by us, not when it is collected: a cancelled upload must not leave its pipe to chance.
+            async with contextlib.aclosing(transfer.pack_host_tree(origin)) as archive:
+                await self.unpack(target, archive)
+            return
+        if not await asyncio.to_thread(origin.is_file):
+            raise SandboxFileError(f"{origin.name!r} is neither a file nor a folder", op="upload")
+        mode = (await asyncio.to_thread(os.stat, origin)).st_mode & 0o777
+        if str(target).endswith("/") or await self._is_folder(target):
+            target = f"{str(target).rstrip('/')}/{origin.name}"
+        async with contextlib.aclosing(transfer.read_host_file(origin)) as content:
+            await self.write(target, content, mode=mode)
+
+    async def download(
+        self,
+        source: PathLike,
+        target: HostPath | str,
+        *,
+        max_bytes: int | None = None,
+        git_settings: bool = False,
+        git_settings_to: HostPath | str | None = None,
+    ) -> DownloadResult:
+        """Copy a file or folder of the sandbox to the host. Links that lead out of the folder are left out."""
+        goal = HostPath(target)
+        info = await self.stat(source)
+        if info.is_folder:
+            aside = HostPath(git_settings_to) if git_settings_to is not None else None
+            left_out = await transfer.unpack_to_host(
+                self.pack(source), goal, max_bytes=max_bytes, git_settings=git_settings, aside=aside
+            )
+            return DownloadResult(left_out)
+        if await asyncio.to_thread(goal.is_dir):
+            goal = goal / info.name
+        await transfer.write_host_file(self.read_stream(source), goal, mode=info.mode & 0o777, max_bytes=max_bytes)
+        return DownloadResult()
+
+    def _refuse_size(self, path: str, max_bytes: int) -> NoReturn:
+        raise SandboxFileTooLargeError(
+            f"{path} has more than {max_bytes} bytes",
+            path=path,
+            op="read",
+            hint="raise max_bytes, or take it piece by piece with read_stream or download",
+        )
+
+    async def _is_folder(self, path: PathLike) -> bool:
+        try:
+            return (await self.stat(path)).is_folder
+        except SandboxFileError:
+            return False
+
+
+def encode(text: str | bytes) -> bytes:
+    """Bytes as they are, text as UTF-8 (surrogates stand for bytes that are not)."""
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
+
+
+def check_content(content: bytes | str | AsyncIterable[bytes]) -> bytes | AsyncIterable[bytes]:
+    """What a caller wants written: bytes, or a stream of them. Raises: TypeError."""
+    if isinstance(content, AsyncIterable):
+        return content
+    if isinstance(content, str):
+        return encode(content)
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
+
+
+async def spool(stream: AsyncIterable[bytes], *, limit_bytes: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    """All of a short stream; of one longer than the limit, the whole as a stream again."""
+    source, begun = aiter(stream), bytearray()
+    async for piece in source:
+        begun += piece
+        if len(begun) > limit_bytes:
+            return b"", _chain(bytes(begun), source)
+    return bytes(begun), None
+
+
+async def _chain(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield begun
+    async for piece in rest:
+        yield piece
+
+
+async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
+    """The content of an open regular file, which is closed in the end.
+
+    Up to the size it had when opened: a file that grows for ever must end here all the same.
+    """
+    try:
+        size, place = os.fstat(descriptor).st_size, 0
+        while place < size:
+            chunk = await _read_at(descriptor, min(chunk_bytes, size - place), place)
+            if not chunk:
+                return
+            place += len(chunk)
+            yield chunk
+            await asyncio.sleep(0)
+    finally:
+        os.close(descriptor)
+
+
+async def _read_at(descriptor: int, count: int, place: int) -> bytes:
+    """What is in memory is read at once; what must come from a disk, in a thread: nobody else waits for the disk."""
+    if hasattr(os, "preadv"):
+        buffer = bytearray(count)
+        try:
+            return bytes(buffer[: os.preadv(descriptor, [buffer], place, getattr(os, "RWF_NOWAIT", 0))])
+        except BlockingIOError:
+            return await asyncio.to_thread(_read_own, os.dup(descriptor), count, place)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+    return os.pread(descriptor, count, place)
+
+
+def _read_own(descriptor: int, count: int, place: int) -> bytes:
+    """With a descriptor of its own: whoever was cancelled closes the other one while the thread still reads."""
+    try:
+        return os.pread(descriptor, count, place)
+    finally:
+        os.close(descriptor)
+
+
+def replace_text(
+    path: str,
+    content: bytes,
+    old: bytes,
+    new: bytes,
+    *,
+    replace_all: bool,
+    expected_sha256: str | None,
+    sandbox_id: str | None,
+) -> tuple[bytes, EditResult]:
+    """An edit of what is in a file: the changed content, and what is told of it.
+
+    Raises:
+        EditError: `old` is not there, or there more than once without `replace_all`.
+        EditConflictError: the content is not `expected_sha256`.
+    """
+    if expected_sha256 is not None and hashlib.sha256(content).hexdigest() != expected_sha256:
+        raise changed_meanwhile(path, sandbox_id=sandbox_id)
+    count = content.count(old)
+    if count != 1 and not (count and replace_all):
+        text = f"the text to replace occurs {count} times" if count else "the text to replace is not in the file"
+        hint = "give more of the text around it, or replace_all=True" if count else "read the file again"
+        raise EditError(f"{path}: {text}", path=path, sandbox_id=sandbox_id, op="edit", hint=hint, count=count)
+    changed = content.replace(old, new)
+    return changed, EditResult(path, count, hashlib.sha256(changed).hexdigest(), len(changed))
+
+
+def changed_meanwhile(path: str, *, sandbox_id: str | None) -> EditConflictError:
+    """What an edit is told that comes too late."""
+    text = f"{path}: the file has changed since it was read"
+    return EditConflictError(text, path=path, sandbox_id=sandbox_id, op="edit", hint="read it again and retry")

@@ -1,0 +1,347 @@
+"""ProcessBase: what every running program has in common, whichever backend runs it.
+
+A backend feeds it from whatever thread it reads in; callers may wait on it from any event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+from corral.base.docstrings import Documented
+from corral.base.output import Capture
+from corral.concurrency.waiting import wait_for
+from corral.errors import CorralError, ExecError
+from corral.protocol import Process
+from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
+
+Clear = Callable[[], Awaitable[None]]
+"""Removes what a program needed, after its end. May be called from any event loop."""
+
+STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
+BACKLOG_BYTES = 1024 * 1024
+"""How far a reader may lag behind before the program has to wait for it."""
+_JOINED_BYTES = 256 * 1024
+"""Pieces that a reader finds waiting are handed on as one, until it is so large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a program ended, as the backend saw it."""
+
+    exit_code: int
+    reason: EndReason
+    usage: Usage
+    signal: int | None = None
+    limit: str | None = None
+
+
+class _Subscriber:
+    """One reader of the output, in its own event loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, backlog: list[OutputChunk], drained: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._chunks: deque[OutputChunk] = deque(backlog)
+        self._bytes = 0
+        self._ended = False
+        self._waits = False
+        self._lagged = False
+        self._wakeup = asyncio.Event()
+        self._drained = drained
+        self._lock = threading.Lock()
+
+    def push(self, chunk: OutputChunk | None) -> bool:
+        """From any thread; None is the end. True if this reader lags too far behind."""
+        if self._loop.is_closed():
+            return False  # nobody reads here any more
+        with self._lock:
+            if chunk is None:
+                self._ended = True
+            else:
+                self._chunks.append(chunk)
+                self._bytes += len(chunk.data)
+            full = self._bytes > BACKLOG_BYTES
+            self._lagged = self._lagged or full
+            # One that does not wait will look by itself; waking it for each piece would cost more than the piece.
+            asleep, self._waits = self._waits, False
+        if asleep:
+            try:
+                self._loop.call_soon_threadsafe(self._wakeup.set)
+            except RuntimeError:  # its loop was closed at this moment
+                return False
+        return full
+
+    async def next(self) -> OutputChunk | None:
+        """What came since the last call, of one stream; None at the end."""
+        while True:
+            with self._lock:
+                if self._chunks:
+                    chunk = self._pop()
+                    caught_up = self._lagged and not self._chunks
+                    self._lagged = self._lagged and not caught_up
+                    break
+                if self._ended:
+                    return None
+                self._wakeup.clear()
+                self._waits = True
+            await self._wakeup.wait()
+        if caught_up:
+            self._drained()
+        return chunk
+
+    def _pop(self) -> OutputChunk:
+        """The oldest piece, joined with those of its stream that follow it."""
+        first = self._chunks.popleft()
+        size = len(first.data)
+        pieces = [first.data]
+        while self._chunks and self._chunks[0].stream == first.stream and size < _JOINED_BYTES:
+            pieces.append(self._chunks.popleft().data)
+            size += len(pieces[-1])
+        self._bytes -= size
+        return first if len(pieces) == 1 else OutputChunk(first.stream, b"".join(pieces))
+
+
+class ProcessBase(Documented, ABC, promises=(Process,)):
+    """A running program. See `corral.protocol.Process` for the promises."""
+
+    def __init__(self, *, output_limit_bytes: int, listened: bool = False) -> None:
+        self._capture = Capture(output_limit_bytes, waits=True)
+        self._asks = False
+        # A reader's place is kept from the beginning, else a fast program would print beyond the limit before it comes.
+        self._reserved: _Subscriber | None = self._subscribe([]) if listened else None
+        self._subscribers = [self._reserved] if self._reserved is not None else []
+        self._tap: Callable[[OutputChunk], None] | None = None
+        self._lock = threading.Lock()
+        self._end: concurrent.futures.Future[Ending] = concurrent.futures.Future()
+        self._clear: Clear | None = None
+
+    # What a backend provides.
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """Its number inside."""
+
+    @abstractmethod
+    async def write(self, data: bytes | str) -> None:
+        """Feed its standard input (or its terminal)."""
+
+    @abstractmethod
+    async def close_stdin(self) -> None:
+        """End of input. On a terminal: the end-of-file character."""
+
+    @abstractmethod
+    async def signal(self, number: int) -> None:
+        """Signal the program's process group. A program that has ended is left alone."""
+
+    @abstractmethod
+    async def resize(self, *, rows: int, columns: int) -> None:
+        """Set the terminal's size."""
+
+    @abstractmethod
+    def end_tree(self, reason: EndReason) -> None:
+        """Ask for the end of the program and all that it started. Must not block; may be called again."""
+
+    async def end_rest(self) -> None:
+        """End what a program that has ended left running."""
+
+    def resume_reading(self) -> None:
+        """A reader that lagged behind has caught up. Only of use to backends that can make a program wait."""
+
+    # What a backend calls.
+
+    def feed(self, stream: StreamName, data: bytes) -> bool:
+        """Take output. True if the backend should pause: a reader lags behind, or there is no memory to keep more."""
+        chunk = OutputChunk(stream, data)
+        with self._lock:
+            if self._tap is None:
+                self._capture.add(stream, data)
+            else:
+                self._tap(chunk)
+            subscribers = list(self._subscribers)
+        lagging = [subscriber.push(chunk) for subscriber in subscribers]
+        return self._ask_for_room() or any(lagging)
+
+    def room(self, stream: StreamName) -> int | None:
+        """How much of a stream is best read at once; None if it does not matter."""
+        with self._lock:
+            return self._capture.room(stream) if self._tap is None else None
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether its output waits until there is memory to keep more of it."""
+        return self._asks
+
+    def stop_waiting(self) -> None:
+        """Its output is of no more interest: what there is no memory for is cut out, and the program goes on."""
+        with self._lock:
+            self._asks = False
+            self._capture.stop_waiting()
+        self.resume_reading()
+
+    def _ask_for_room(self) -> bool:
+        """Ask for memory to keep what was fed, if there is too little. True while that is not answered."""
+        with self._lock:
+            short, allowance = self._capture.short, self._capture.allowance
+            if self._asks or not short or allowance is None:
+                return self._asks
+            self._asks = True
+
+        def answer(granted: bool) -> None:  # noqa: FBT001 - the signature of an allowance
+            with self._lock:
+                self._asks = False
+                if granted:
+                    self._capture.grant(short)
+                else:
+                    self._capture.stop_waiting()
+            if not self._ask_for_room():  # the other stream may have been fed meanwhile
+                self.resume_reading()
+
+        allowance.ask(short, answer)
+        return self._asks
+
+    def finish(self, ending: Ending | CorralError) -> None:
+        """The program has ended, or it can't be known any more how. Only the first call counts."""
+        with self._lock:
+            if self._end.done():
+                return
+            if isinstance(ending, Ending):
+                self._end.set_result(ending)
+            else:
+                self._end.set_exception(ending)
+            subscribers = list(self._subscribers)
+        for subscriber in subscribers:
+            subscriber.push(None)
+
+    # What is the same for all.
+
+    def record(self, tap: Callable[[OutputChunk], None], end: Callable[[Ending | BaseException], None]) -> None:
+        """Tell one recorder of all output, also of what came before, and then of the end.
+
+        It is told in whatever thread the output comes in, and must be quick, since the program's reader waits for it.
+        What it was told is no longer kept here.
+        """
+        with self._lock:
+            for chunk in self._capture.chunks():
+                tap(chunk)
+            self._capture = Capture(1)
+            self._tap = tap
+        self._end.add_done_callback(lambda done: end(done.exception() or done.result()))
+
+    def clear_at_end(self, clear: Clear | None) -> None:
+        """Have the first one who sees the end clear up, in its own event loop.
+
+        The end itself comes in a thread that has no loop, and the loop that started the program may be closed by then.
+        """
+        self._clear = clear
+
+    async def _clear_up(self) -> None:
+        """Do so, if the program has ended and it was not done yet."""
+        with self._lock:
+            if not self._end.done() or self._end.exception() is not None:
+                return  # if its end can't be known, the sandbox is gone
+            clear, self._clear = self._clear, None
+        if clear is not None:
+            with contextlib.suppress(CorralError):  # the sandbox is gone or paused: how the program ended is known
+                await clear()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self._end.done()
+
+    def _subscribe(self, backlog: list[OutputChunk]) -> _Subscriber:
+        return _Subscriber(asyncio.get_running_loop(), backlog, self._go_on)
+
+    def _go_on(self) -> None:
+        """A reader has caught up, or has left."""
+        if not self._asks:
+            self.resume_reading()
+
+    async def output(self) -> AsyncIterator[OutputChunk]:
+        """Output as it comes, until the program ends. What nobody reads is kept up to the limit, then dropped."""
+        with self._lock:
+            subscriber, self._reserved = self._reserved, None
+            if subscriber is None:
+                subscriber = self._subscribe(self._capture.chunks())
+                self._subscribers.append(subscriber)
+                if self._end.done():
+                    subscriber.push(None)
+        try:
+            while (chunk := await subscriber.next()) is not None:
+                yield chunk
+        finally:
+            with self._lock:
+                self._subscribers.remove(subscriber)
+            self._go_on()
+        await self._clear_up()
+        if (error := self._end.exception()) is not None:
+            raise error
+
+    async def wait(self, *, timeout: float | None = None) -> ExecResult:
+        """Wait for the end; may be called again and by several. A timeout here does not end the program."""
+        ending = await asyncio.wait_for(wait_for(self._end), timeout)
+        await self._clear_up()
+        return self._result(ending)
+
+    async def kill(self) -> ExecResult:
+        """End it with all that it started."""
+        self.end_tree("cancelled")
+        return await self.wait()
+
+    async def aclose(self) -> None:
+        """End it if it still runs, and let go. Idempotent."""
+        if not self._end.done():
+            self.end_tree("cancelled")
+            self.stop_waiting()
+            try:
+                await self.wait()
+            except CorralError:
+                return  # the sandbox is gone, and the program with it
+        await self._clear_up()
+
+    async def __aenter__(self) -> ProcessBase:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _result(self, ending: Ending) -> ExecResult:
+        with self._lock:
+            capture = self._capture
+            streams = {name: capture.stream(name) for name in STREAMS}
+            only = capture.only_stream
+            return ExecResult(
+                exit_code=TIMEOUT_EXIT_CODE if ending.reason == "timeout" else ending.exit_code,
+                reason=ending.reason,
+                usage=ending.usage,
+                stdout_bytes=streams["stdout"],
+                stderr_bytes=streams["stderr"],
+                output_bytes=streams[only] if only is not None else capture.combined(),  # not two copies of one text
+                signal=ending.signal,
+                truncated=capture.truncated,
+                stdout_total_bytes=capture.total("stdout"),
+                stderr_total_bytes=capture.total("stderr"),
+                limit=ending.limit,
+            )
+
+
+def as_bytes(data: bytes | str) -> bytes:
+    """Input for a program.
+
+    Raises:
+        ExecError: neither bytes nor text.
+    """
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogateescape")
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise ExecError(f"input must be bytes or text, not {type(data).__name__}")

@@ -1,0 +1,72 @@
+"""From what a script said to the error that it means."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+from corral.base.shellfiles.primitives import ScriptEnd
+from corral.errors import FILE_ERRORS_BY_ERRNO, SandboxFileError, SandboxFileInterruptedError, became_a_link
+
+_TEXTS = {
+    "no such file or directory": errno.ENOENT,
+    "not a directory": errno.ENOTDIR,
+    "is a directory": errno.EISDIR,
+    "permission denied": errno.EACCES,
+    "operation not permitted": errno.EPERM,
+    "read-only file system": errno.EROFS,
+    "file exists": errno.EEXIST,
+    "directory not empty": errno.ENOTEMPTY,
+    "no space left on device": errno.ENOSPC,
+    "disk quota exceeded": errno.EDQUOT,
+    "quota exceeded": errno.EDQUOT,
+    "file too large": errno.EFBIG,
+    "too many levels of symbolic links": errno.ELOOP,
+    "symbolic link loop": errno.ELOOP,
+    "file name too long": errno.ENAMETOOLONG,
+    "filename too long": errno.ENAMETOOLONG,
+    "invalid argument": errno.EINVAL,
+}
+"""What glibc and musl say, in LC_ALL=C."""
+
+_OURS = re.compile(rb"^corral:([A-Z]+)$", re.MULTILINE)
+_SAID = re.compile(r": ([A-Za-z][A-Za-z -]+)$")
+KILLED = 128 + 9
+
+
+def find_errno(end: ScriptEnd) -> int | None:
+    """The errno behind a failure; our own word counts more than a tool's text, the last line more than the first."""
+    if ours := _OURS.findall(end.stderr):
+        return getattr(errno, ours[-1].decode(), None)
+    for line in reversed(end.stderr.decode("utf-8", "replace").splitlines()):
+        found = _SAID.search(line.strip())
+        if found and (number := _TEXTS.get(found[1].lower())) is not None:
+            return number
+    return None
+
+
+def has_word(end: ScriptEnd, word: str) -> bool:
+    """Whether a script said that word of ours."""
+    return word.encode() in _OURS.findall(end.stderr)
+
+
+def make_error(end: ScriptEnd, *, path: str, op: str, sandbox_id: str) -> SandboxFileError:
+    """The error that a failed script means."""
+    if has_word(end, "ELINK"):
+        return became_a_link(path, sandbox_id=sandbox_id, op=op)
+    number = find_errno(end)
+    shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
+    if number is not None:
+        kind = FILE_ERRORS_BY_ERRNO.get(number, SandboxFileError)
+        return kind(f"{shown}: {_describe(number)}", path=path, sandbox_id=sandbox_id, op=op)
+    if end.exit_code == KILLED:
+        text = f"{shown}: something inside has ended the operation"
+        return SandboxFileInterruptedError(text, path=path, sandbox_id=sandbox_id, op=op, hint="look before you retry")
+    said = end.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {end.exit_code}"]
+    hint = "the image needs a POSIX sh with coreutils, find and tar" if "not found" in said[0] else ""
+    return SandboxFileError(f"{shown}: {said[0][:200]}", path=path, sandbox_id=sandbox_id, op=op, hint=hint)
+
+
+def _describe(number: int) -> str:
+    return os.strerror(number)

@@ -1,0 +1,357 @@
+"""ShellFiles: the files of a sandbox, by scripts that are run inside."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+
+from corral.base.files import (
+    CHUNK_BYTES,
+    DEFAULT_MATCH_LIMIT,
+    FilesBase,
+    changed_meanwhile,
+    check_content,
+    encode,
+    replace_text,
+    spool,
+)
+from corral.base.shellfiles import patterns, scripts, search
+from corral.base.shellfiles.faults import has_word, make_error
+from corral.base.shellfiles.infos import parse_records, parse_stat
+from corral.base.shellfiles.primitives import Guard, ScriptEnd, Shell
+from corral.base.shellfiles.running import SPOOL_BYTES, Known, Runner, measured
+from corral.base.shellfiles.tarstream import Checked
+from corral.concurrency.turn import Turn
+from corral.errors import (
+    CapabilityError,
+    EditConflictError,
+    SandboxFileError,
+    SandboxFileNotFoundError,
+    SandboxNotFolderError,
+)
+from corral.inside.tars.reading import BrokenArchiveError
+from corral.paths import FollowedPath, SandboxPath
+from corral.protocol import PathLike
+from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
+
+_EDIT_ATTEMPTS = 8
+
+
+class ShellFiles(FilesBase):
+    """See `corral.protocol.AsyncFiles`. `guard` is asked before everything else."""
+
+    def __init__(self, shell: Shell, *, workdir: str, sandbox_id: str, guard: Guard) -> None:
+        super().__init__(workdir=workdir)
+        self._sandbox_id = sandbox_id
+        self._runner = Runner(shell, guard)
+        self._guard = guard
+        self._turn = Turn()
+
+    async def _run(self, script: str, *args: str, path: str, op: str) -> bytes:
+        """Run a small script to its end; what it printed."""
+        output, end = await self._runner.finish(_for(path, script), args)
+        self._check(end, path=path, op=op)
+        return output
+
+    def _check(self, end: ScriptEnd, *, path: str, op: str) -> None:
+        if end.exit_code != 0:
+            raise make_error(end, path=path, op=op, sandbox_id=self._sandbox_id)
+
+    # Reading and writing.
+
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        head = size = b""
+        async with self._runner.open(_for(target, scripts.READ), (target,)) as run:
+            begun = False
+            async for received in run.stdout():
+                piece = received
+                if not begun:  # the first line is the size
+                    head += received
+                    size, newline, piece = head.partition(b"\n")
+                    begun = bool(newline)
+                    if begun and self._has_better_way(target, int(size)):
+                        break
+                for offset in range(0, len(piece), chunk_bytes):
+                    yield piece[offset : offset + chunk_bytes]
+            else:
+                self._check(await run.end(), path=target, op="read")
+                return
+        async for piece in self._read_large(target, int(size)):
+            for offset in range(0, len(piece), chunk_bytes):
+                yield piece[offset : offset + chunk_bytes]
+
+    def _has_better_way(self, target: str, size: int) -> bool:
+        """Whether a backend has another way for so much, which is `_read_large`."""
+        return False
+
+    def _read_large(self, target: str, size: int) -> AsyncIterator[bytes]:
+        raise NotImplementedError(f"no other way to read {size} bytes of {target}")
+
+    async def write(
+        self,
+        path: PathLike,
+        content: bytes | str | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        exclusive: bool = False,
+        append: bool = False,
+    ) -> int:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        self._guard()
+        how = "exclusive" if exclusive else "append" if append else "replace"
+        data = check_content(content)
+        if not isinstance(data, bytes):
+            data, rest = await spool(data, limit_bytes=SPOOL_BYTES)
+            if rest is not None:
+                return await self._write_stream(target, rest, mode, "yes" if parents else "no", how)
+        await self._put(target, data, mode=mode, parents=parents, how=how)
+        return len(data)
+
+    async def _put(
+        self, target: str, data: bytes, *, mode: int | None = None, parents: bool = False, how: str, sha256: str = ""
+    ) -> None:
+        """Content of a known size: one script does it all, and gives up by itself if its input is cut short."""
+        name = _new_name()
+        args = (
+            target, name, str(len(data)), "keep" if mode is None else f"{mode:o}", "yes" if parents else "no",
+            how, sha256, "all",
+        )  # fmt: skip
+        try:
+            _, end = await self._runner.finish(_for(target, scripts.WRITE), args, stdin=Known(data))
+        except asyncio.CancelledError:
+            await self._drop(target, name)
+            raise
+        if has_word(end, "ECHANGED"):
+            raise changed_meanwhile(target, sandbox_id=self._sandbox_id)
+        self._check(end, path=target, op="edit" if how == "swap" else "write")
+
+    async def _write_stream(
+        self, target: str, content: AsyncIterable[bytes], mode: int | None, parents: str, how: str
+    ) -> int:
+        """Content of an unknown size: put aside first, and made the file only when all of it has come."""
+        name, mode_text = _new_name(), "keep" if mode is None else f"{mode:o}"
+        counted = measured(content)
+        try:
+            args = (target, name, "any", mode_text, parents, how, "")
+            end = await self._stage(args, counted)
+            if counted.error is not None:
+                raise counted.error
+            self._check(end, path=target, op="write")
+            args = (target, name, str(counted.total), mode_text, parents, how, "")
+            _, end = await self._runner.finish(_for(target, scripts.WRITE), (*args, "commit"))
+            self._check(end, path=target, op="write")
+        except BaseException:
+            await self._drop(target, name)
+            raise
+        return counted.total
+
+    async def _stage(self, args: Sequence[str], content: measured) -> ScriptEnd:
+        """Put it aside. If its stream fails, `content.error` says so."""
+        _, end = await self._runner.finish(_for(args[0], scripts.WRITE), (*args, "stage"), stdin=content)
+        return end
+
+    async def _drop(self, target: str, name: str) -> None:
+        """A script that was ended in the middle can't clean up after itself."""
+        await asyncio.shield(asyncio.ensure_future(self._runner.forget(scripts.DROP, (target, name))))
+
+    async def _edit(
+        self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
+    ) -> EditResult:
+        for attempt in range(_EDIT_ATTEMPTS):
+            await self._turn.take()
+            try:
+                return await self._edit_once(path, old, new, replace_all=replace_all, expected=expected_sha256)
+            except EditConflictError:
+                if expected_sha256 is not None or attempt == _EDIT_ATTEMPTS - 1:
+                    raise
+            finally:
+                self._turn.release()
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _edit_once(
+        self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected: str | None
+    ) -> EditResult:
+        content = await self.read(path)
+        changed, result = replace_text(
+            path, content, old, new, replace_all=replace_all, expected_sha256=expected, sandbox_id=self._sandbox_id
+        )
+        await self._put(path, changed, how="swap", sha256=hashlib.sha256(content).hexdigest())
+        return result
+
+    # About files.
+
+    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        return parse_stat(target, await self._run(scripts.STAT, target, "-L" if follow else "", path=target, op="stat"))
+
+    async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        found: list[FileInfo] = []
+        async with self._runner.open(_for(target, scripts.LIST), (target,)) as run:
+            async for info in parse_records(run.stdout(), root=target):
+                found.append(info)  # noqa: PERF401 - a comprehension would hide that it streams
+            self._check(await run.end(), path=target, op="list")
+        return sorted(found, key=lambda info: info.name)
+
+    async def glob(
+        self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
+    ) -> GlobResult:
+        """See `AsyncFiles`."""
+        root = self.at(path)
+        if pattern.startswith("/"):
+            root, pattern = SandboxPath("/"), pattern.lstrip("/")
+        wanted, found, prefix = patterns.compile_glob(pattern), list[FileInfo](), len(root.rstrip("/")) + 1
+        args = (root, str(patterns.find_depth(pattern)), "all" if hidden else "visible")
+        async with self._runner.open(_for(root, scripts.WALK), args) as run:
+            async for info in parse_records(run.stdout(), root=root):
+                if wanted.fullmatch(info.path[prefix:]):
+                    if len(found) >= limit:
+                        return GlobResult(_sorted(found), truncated=True)
+                    found.append(info)
+            end = await run.end()
+            self._check(end, path=root, op="glob")
+        return GlobResult(_sorted(found), unreadable=search.find_unreadable(end.stderr, root))
+
+    async def grep(
+        self,
+        pattern: str,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = False,
+        hidden: bool = False,
+        limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
+    ) -> GrepResult:
+        """See `AsyncFiles`."""
+        root, wanted = self.at(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
+        async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
+            matches, truncated = await search.grep(
+                run.stdout(), root, wanted, include=include, limit=limit, without=frozenset(without)
+            )
+            if truncated:
+                return GrepResult(matches, truncated=True)
+            end = await run.end()
+            self._check(end, path=root, op="grep")
+        return GrepResult(matches, unreadable=search.find_unreadable(end.stderr, root))
+
+    async def replace(
+        self,
+        pattern: str,
+        new: str | bytes,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = True,
+        hidden: bool = False,
+    ) -> ReplaceResult:
+        """See `AsyncFiles`."""
+        root, wanted = self.at(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
+        async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
+            places = await search.find_files(run.stdout(), root, wanted, include=include)
+            end = await run.end()
+            self._check(end, path=root, op="replace")
+        unreadable, counts = list(search.find_unreadable(end.stderr, root)), dict[str, int]()
+        for place in places:
+            try:
+                content = await self.read(place)
+                changed, count = search.substitute(content, wanted, encode(new), fixed=fixed)
+                if count:
+                    await self._put(place, changed, how="swap", sha256=hashlib.sha256(content).hexdigest())
+                    counts[place] = count
+            except search.BadReplacementError as error:
+                raise SandboxFileError(
+                    f"{new!r} is not a replacement: {error}", sandbox_id=self._sandbox_id, op="replace"
+                ) from error
+            except SandboxFileError as error:
+                unreadable.append(error.message)
+        return ReplaceResult(counts, tuple(unreadable))
+
+    # Changing the tree.
+
+    async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
+        """See `AsyncFiles`."""
+        origin, goal = self.at(source), self.at(target)
+        await self._run(scripts.MOVE, origin, goal, "overwrite" if overwrite else "", path=origin, op="move")
+
+    async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        try:
+            await self._run(scripts.REMOVE, target, "recursive" if recursive else "", path=target, op="remove")
+        except (SandboxFileNotFoundError, SandboxNotFolderError):
+            if not missing_ok:
+                raise
+
+    async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        mode_text = "" if mode is None else f"{mode:o}"
+        await self._run(scripts.MKDIR, target, "parents" if parents else "", mode_text, path=target, op="mkdir")
+
+    async def symlink(self, path: PathLike, target: str) -> None:
+        """See `AsyncFiles`."""
+        link = self.at(path)
+        await self._run(scripts.SYMLINK, link, target, path=link, op="symlink")
+
+    async def chmod(self, path: PathLike, mode: int) -> None:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        await self._run(scripts.CHMOD, target, f"{mode & 0o7777:o}", path=target, op="chmod")
+
+    # Streams.
+
+    async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
+        """See `AsyncFiles`."""
+        self._guard()
+        raise CapabilityError(
+            "there is no watch here: nothing of ours runs inside that could be told of changes",
+            sandbox_id=self._sandbox_id, op="watch", hint="list or glob again, and compare `modified`",
+        )  # fmt: skip
+        yield  # an async generator, as the contract has it
+
+    async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        async with self._runner.open(scripts.PACK, (target,)) as run:
+            async for piece in run.stdout():
+                yield piece
+            self._check(await run.end(), path=target, op="pack")
+
+    async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
+        """See `AsyncFiles`."""
+        target = self.at(path)
+        self._guard()
+        checked = Checked(archive, path=target)
+        counted = measured(checked)
+        _, end = await self._runner.finish(scripts.UNPACK, (target,), stdin=counted)
+        if isinstance(counted.error, BrokenArchiveError):
+            text = f"{target}: a bad archive: {counted.error}"
+            raise SandboxFileError(text, path=target, sandbox_id=self._sandbox_id, op="unpack") from counted.error
+        if counted.error is not None:
+            raise counted.error
+        self._check(end, path=target, op="unpack")
+        return checked.count
+
+
+def _for(path: str, script: str) -> str:
+    """A script, and whether links on the way to its path are followed."""
+    return (scripts.NO_LINKS if isinstance(path, FollowedPath) else scripts.LINKS) + script
+
+
+def _new_name() -> str:
+    return f".corral-{secrets.token_hex(8)}.tmp"
+
+
+def _sorted(infos: list[FileInfo]) -> tuple[FileInfo, ...]:
+    return tuple(sorted(infos, key=lambda info: info.path.split("/")))

@@ -1,0 +1,117 @@
+"""Searching what a script sends of a tree: its files as tars, one after the other, read piece by piece."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import AsyncIterator
+
+from corral.base.shellfiles import patterns
+from corral.base.shellfiles.tarstream import read_members
+from corral.errors import SandboxFileError
+from corral.inside.tars.reading import BrokenArchiveError
+from corral.results import GrepMatch
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""A larger file is not searched, and named among the unreadable."""
+_MAX_UNREADABLE = 1000
+_COMPLAINT = re.compile(r"find: (?:[‘'](.*)[’']|(.*)): ([^:]*)")
+"""What find says of a path: GNU's in quotes, busybox's without."""
+
+
+class BadReplacementError(ValueError):
+    """A replacement that the pattern has no groups for."""
+
+
+def arguments(root: str, *, hidden: bool) -> tuple[str, str, str]:
+    """For `scripts.SEARCH`."""
+    return root, "all" if hidden else "visible", str(MAX_FILE_BYTES // 512)
+
+
+async def grep(
+    stream: AsyncIterator[bytes],
+    root: str,
+    wanted: re.Pattern[bytes],
+    *,
+    include: str | None,
+    limit: int,
+    without: frozenset[str] = frozenset(),
+) -> tuple[tuple[GrepMatch, ...], bool]:
+    """The lines that match, by path and number, and whether there are more."""
+    found: list[GrepMatch] = []
+    async for path, content in _read_texts(stream, root, include):
+        if path in without:
+            continue
+        for number, text in patterns.find_lines(content, wanted):
+            if len(found) >= limit:
+                return _sorted(found), True
+            found.append(GrepMatch(path, number, text))
+    return _sorted(found), False
+
+
+async def find_files(
+    stream: AsyncIterator[bytes], root: str, wanted: re.Pattern[bytes], *, include: str | None
+) -> list[str]:
+    """The files in which there is a match."""
+    return sorted([path async for path, content in _read_texts(stream, root, include) if wanted.search(content)])
+
+
+def substitute(content: bytes, wanted: re.Pattern[bytes], new: bytes, *, fixed: bool) -> tuple[bytes, int]:
+    """Raises: BadReplacementError."""
+    try:
+        return wanted.subn((lambda _: new) if fixed else new, content)
+    except (re.error, IndexError) as error:
+        raise BadReplacementError(str(error)) from error
+
+
+async def _read_texts(stream: AsyncIterator[bytes], root: str, include: str | None) -> AsyncIterator[tuple[str, bytes]]:
+    asked = patterns.compile_glob(include) if include else None
+    try:
+        async for member in read_members(stream, several=True):
+            about = member.about
+            path = _clean(_locate(about.name, root))
+            below = posixpath.relpath(path, root) if path != root else posixpath.basename(path)
+            if about.kind != "file" or about.size > MAX_FILE_BYTES:
+                continue
+            if path != root and not patterns.is_included(posixpath.basename(path), below, asked):
+                continue
+            content = await member.read()
+            if patterns.is_text(content):
+                yield path, content
+    except BrokenArchiveError as error:
+        raise SandboxFileError(f"{root}: could not be searched: {error}", path=root, op="grep") from error
+
+
+def _clean(name: str) -> str:
+    return "/" + "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+def _sorted(matches: list[GrepMatch]) -> tuple[GrepMatch, ...]:
+    return tuple(sorted(matches, key=lambda match: (match.path, match.line)))
+
+
+def find_unreadable(said: bytes, root: str) -> tuple[str, ...]:
+    """What could not be looked into, from the tools' own complaints."""
+    found: dict[str, None] = {}
+    for line in said.decode("utf-8", "replace").splitlines():
+        if line.startswith("corral-large:"):
+            path, why = line.partition(":")[2], f"larger than {MAX_FILE_BYTES >> 20} MiB"
+        elif line.startswith("corral-shut:"):
+            path, why = line.partition(":")[2], "Permission denied"
+        elif complaint := _COMPLAINT.fullmatch(line):
+            path, why = complaint[1] or complaint[2], complaint[3]
+        else:
+            continue
+        found[f"{_locate(path, root)}: {why}"] = None
+        if len(found) >= _MAX_UNREADABLE:
+            break
+    return tuple(found)
+
+
+def _locate(name: str, root: str) -> str:
+    """A path from a name as `scripts.SEARCH` and `scripts.WALK` give it."""
+    if name.startswith("././"):
+        return root
+    if name.startswith("./"):
+        return f"{root.rstrip('/')}{name[1:]}"
+    return name.replace("/./", "/")

@@ -1,0 +1,396 @@
+"""Files between a sandbox and the host. What comes out is hostile: names, links and sizes are checked here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import filecmp
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from pathlib import Path
+from typing import IO, Self
+
+from corral.base.gitsettings import Parts, Verdict, find_git_folder, find_left_out, is_safe_index, is_sample, judge
+from corral.base.hostgit import NamedByGit
+from corral.errors import SandboxFileError, SandboxFileTooLargeError
+from corral.inside.nolinks import LinkFoundError, open_file, open_folder
+from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
+from corral.inside.tars.writing import pack_tree
+
+_CHUNK_BYTES = 256 * 1024
+_MAX_MEMBERS = 1_000_000
+_MAX_REMEMBERED_BYTES = 128 * 1024 * 1024
+"""What names of folders may cost, which are remembered since their modes are set last."""
+_PART_BYTES = 64
+_MAX_PADDING_BYTES = 16 * 1024 * 1024
+_BLOCK_BYTES = 4096
+"""So many zeros at a multiple of it become a hole. With more, the holes between single blocks would become data."""
+_ZEROS = bytes(_BLOCK_BYTES)
+
+
+async def read_host_file(path: Path) -> AsyncGenerator[bytes, None]:
+    """A file of ours, piece by piece."""
+    with _open(path) as file:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+            yield chunk
+
+
+async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: int, max_bytes: int | None) -> None:
+    """Write beside the target, then take its place: a broken transfer leaves nothing."""
+    await asyncio.to_thread(_refuse_odd_target, target)
+    await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
+    # Not in a thread: what a cancelled thread has made would be nobody's.
+    descriptor, unfinished = _begin_file(target.parent)
+    try:
+        total = 0
+        with os.fdopen(descriptor, "wb") as file:
+            async for chunk in chunks:
+                total += len(chunk)
+                if max_bytes is not None and total > max_bytes:
+                    raise SandboxFileTooLargeError(
+                        f"more than {max_bytes} bytes", op="download", hint="raise max_bytes"
+                    )
+                await asyncio.to_thread(_write_around_holes, file.fileno(), total - len(chunk), chunk)
+            os.ftruncate(file.fileno(), total)
+            os.fchmod(file.fileno(), mode)
+        unfinished.replace(target)
+    except BaseException:
+        _discard(unfinished)
+        raise
+
+
+def _open(path: Path) -> IO[bytes]:
+    # Not in a thread: what a cancelled thread has opened would be nobody's.
+    return path.open("rb")
+
+
+def _begin_file(folder: Path) -> tuple[int, Path]:
+    descriptor, name = tempfile.mkstemp(dir=folder, prefix=".corral-")
+    return descriptor, Path(name)
+
+
+def _discard(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+
+
+def _refuse_odd_target(target: Path) -> None:
+    if target.exists() and not target.is_file():
+        raise FileExistsError(f"{target.name!r} is there already, and is not a file that could be replaced")
+
+
+async def pack_host_tree(root: Path) -> AsyncGenerator[bytes, None]:
+    """A folder of ours as a tar stream, made by a thread and handed over through a pipe."""
+    reader, writer = os.pipe()
+    task = asyncio.ensure_future(asyncio.to_thread(_pack, root, writer))
+    try:
+        with os.fdopen(reader, "rb") as source:
+            while chunk := await asyncio.to_thread(source.read, _CHUNK_BYTES):
+                yield chunk
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            await task
+
+
+def _pack(root: Path, writer: int) -> None:
+    with os.fdopen(writer, "wb", buffering=_CHUNK_BYTES) as sink:
+        pack_tree(os.path.realpath(root), sink.write, anonymous=True, whole=True)
+
+
+async def unpack_to_host(
+    archive: AsyncIterable[bytes],
+    target: Path,
+    *,
+    max_bytes: int | None,
+    git_settings: bool = False,
+    aside: Path | None = None,
+) -> tuple[str, ...]:
+    """Lay a hostile tar stream down below `target`, and nowhere else.
+
+    Gives the names of what was left out of it because git would run it (`corral.base.gitsettings`), unless it
+    is what is there already. With `git_settings` nothing is; with `aside` it is laid down below that folder instead.
+    """
+    reader, writer = os.pipe()
+    landing = Landing(target, git_settings=git_settings, aside=aside)
+    unpacking = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, landing, max_bytes))
+    try:
+        with os.fdopen(writer, "wb") as sink:
+            async for chunk in archive:
+                await asyncio.to_thread(sink.write, chunk)
+    except BrokenPipeError:
+        await unpacking  # it has stopped; its own error says why
+    except BaseException:
+        # The source's own failure is what the caller must see, not that the archive was cut short by it.
+        await asyncio.gather(unpacking, return_exceptions=True)
+        raise
+    return await unpacking
+
+
+def _unpack(reader: int, landing: Landing, max_bytes: int | None) -> tuple[str, ...]:
+    target = landing.target
+    with os.fdopen(reader, "rb") as source:
+        if target.exists() and not target.is_dir():
+            raise FileExistsError(f"{target.name!r} is there already, and is not a folder")
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            with landing:
+                _unpack_from(source, landing, max_bytes)
+                return landing.finish()
+        except BrokenArchiveError as error:
+            raise SandboxFileError(f"a broken archive: {error}", op="download") from error
+        except OSError as error:
+            if isinstance(error, SandboxFileError):
+                raise
+            raise landing.explain(error) from error
+
+
+def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> None:
+    total = remembered = 0
+    reader = MemberReader(source.read)
+    for number, member in enumerate(reader):
+        total += member.size  # with its holes: what the host's other programs will find there
+        if number > _MAX_MEMBERS or remembered > _MAX_REMEMBERED_BYTES or (max_bytes is not None and total > max_bytes):
+            text = "the folder is larger than allowed"
+            raise SandboxFileTooLargeError(text, op="download", hint="raise max_bytes")
+        parts = tuple(part for part in member.name.split("/") if part not in ("", "."))
+        if ".." in parts:
+            raise SandboxFileError(f"{member.name!r} leads out of the folder", op="download")
+        if parts and member.kind != "other":
+            landing.take(reader, member, parts)
+        else:
+            reader.skip(member)
+        if member.kind == "folder":
+            remembered += len(member.name) + _PART_BYTES * len(parts)
+    _drain(source)
+
+
+def _drain(source: IO[bytes]) -> None:
+    """The padding, so that its writer does not fail. Whoever sends more than that is not listened to."""
+    for _ in range(_MAX_PADDING_BYTES // _CHUNK_BYTES):
+        if not source.read(_CHUNK_BYTES):
+            return
+
+
+class Landing:
+    """A tree on its way to a folder of the host.
+
+    Most of it is laid down as it comes. What may have to be left out waits in a folder of its own until all is there.
+    """
+
+    def __init__(self, target: Path, *, git_settings: bool = False, aside: Path | None = None) -> None:
+        self.target = target
+        self._git_settings = git_settings
+        self._aside = aside
+        self._within = find_git_folder(target.absolute().parts)
+        """If the target itself is in a repository's folder, as in `cp box:project/.git .`: the names from there on."""
+        self._named: NamedByGit | None = None
+        self._waiting: Path | None = None
+        self._held: dict[Parts, tuple[Verdict, str]] = {}
+        """Path → why it waits, and its name there; "" for a folder."""
+        self._modes: list[tuple[Parts, int]] = []
+        self._place_of_error: Parts = ()
+        """What is being laid down: an error of the system names no path."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._waiting is not None:
+            shutil.rmtree(self._waiting, ignore_errors=True)
+
+    def take(self, reader: MemberReader, member: Member, parts: Parts) -> None:
+        """The next member of the tree."""
+        self._place_of_error = parts
+        is_folder = member.kind == "folder"
+        verdict = self._judge(member, parts)
+        if is_folder:
+            self._modes.append((parts, member.mode & 0o777))
+            if verdict == "take":
+                os.close(open_folder(self.target, parts, make=True))
+            else:
+                self._held[parts] = (verdict, "")
+        elif verdict == "take":
+            parent = open_folder(self.target, parts[:-1], make=True)
+            try:
+                self._lay_down(reader, member, parts, parts[-1], parent)
+            finally:
+                os.close(parent)
+        else:
+            if self._waiting is None:
+                self._waiting = Path(tempfile.mkdtemp(dir=self.target, prefix=".corral-"))
+            name = self._held.setdefault(parts, (verdict, str(len(self._held))))[1]
+            waiting = os.open(self._waiting, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                self._lay_down(reader, member, parts, name or "folder", waiting)
+            finally:
+                os.close(waiting)
+
+    def _judge(self, member: Member, parts: Parts) -> Verdict:
+        if self._git_settings:
+            return "take"
+        if self._named is None:
+            self._named = NamedByGit(self.target)
+        if self._named.covers(parts, is_link="link" in member.kind):
+            return "leave"
+        return judge((*self._within, *parts), is_folder=member.kind == "folder")
+
+    def _lay_down(self, reader: MemberReader, member: Member, parts: Parts, name: str, parent: int) -> None:
+        if member.kind == "file":
+            _write_member(reader, member, name, parent)
+        elif member.kind == "link":
+            _lay_link(member.target, parts, name, parent)
+        elif member.kind == "hard link":
+            self._link(member, parts, name, parent)
+
+    def _link(self, member: Member, own: Parts, name: str, parent: int) -> None:
+        """A hard link to what is below the target, reached without links. If that is a link itself it is judged anew:
+        where it stays inside from its own place, it may lead out from here."""
+        parts = tuple(part for part in member.target.split("/") if part not in ("", "."))
+        if not parts or ".." in parts or parts == own:
+            return
+        waits = self._held.get(parts, ("take", ""))[1]
+        if waits and self._waiting is not None:
+            folder, source = os.open(self._waiting, os.O_RDONLY | os.O_DIRECTORY), waits
+        else:
+            folder, source = open_folder(self.target, parts[:-1]), parts[-1]
+        try:
+            if stat.S_ISLNK(os.lstat(source, dir_fd=folder).st_mode):
+                _lay_link(os.readlink(source, dir_fd=folder), own, name, parent)
+                return
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
+            os.link(source, name, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
+        finally:
+            os.close(folder)
+
+    def finish(self) -> tuple[str, ...]:
+        """All is there: decide what has waited. Gives the names of what was left out."""
+        held = [path for path, (verdict, _) in self._held.items() if verdict == "hold"]
+        left = find_left_out(held, self._exists)
+        left |= {path for path, (verdict, name) in self._held.items() if not self._may_take(verdict, name)}
+        told: list[str] = []
+        for path, (_, name) in self._held.items():
+            self._place_of_error = path
+            if path not in left:
+                self._place(self.target, path, name)
+            elif name and not is_sample(path) and self._differs(path, name):
+                told.append("/".join(path))
+                if self._aside is not None:
+                    self._place(self._aside, path, name)
+        for parts, mode in reversed(self._modes):  # last: a read-only folder must be filled first
+            if parts not in left:
+                self._place_of_error = parts
+                folder = open_file(self.target, parts, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fchmod(folder, mode)
+                finally:
+                    os.close(folder)
+        return tuple(told)
+
+    def explain(self, error: OSError) -> SandboxFileError:
+        """What could not be laid down, and why, by its path in the folder."""
+        ways = (self._place_of_error[:number] for number in range(1, len(self._place_of_error) + 1))
+        for way in ways if isinstance(error, LinkFoundError) else ():
+            if self.target.joinpath(*way).is_symlink():
+                path = "/".join(way)
+                return SandboxFileError(
+                    f"{path!r} is a folder in the sandbox and a link on the host, which is not followed",
+                    op="download",
+                    hint=f"remove the link {path!r} on the host, or choose another target",
+                )
+        what = repr("/".join(self._place_of_error)) if self._place_of_error else "the folder"
+        text = f"can't lay {what} down: {error.strerror or error}"
+        return SandboxFileError(text, op="download", hint="see what lies in its place on the host")
+
+    def _may_take(self, verdict: Verdict, name: str) -> bool:
+        if verdict != "index" or self._waiting is None:
+            return verdict != "leave"
+        path = self._waiting / name
+        return path.is_file() and not path.is_symlink() and is_safe_index(path.read_bytes())
+
+    def _place(self, target: Path, path: Parts, name: str) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        if not name:
+            os.close(open_folder(target, path, make=True))
+            return
+        assert self._waiting is not None
+        waiting = self._waiting / name
+        if not waiting.is_symlink() and not waiting.exists():
+            return  # a link that led out
+        parent = open_folder(target, path[:-1], make=True)
+        try:
+            os.rename(waiting, path[-1], dst_dir_fd=parent)
+        finally:
+            os.close(parent)
+
+    def _exists(self, path: Parts) -> bool:
+        try:
+            parent = open_folder(self.target, path[:-1])
+        except OSError:
+            return False
+        try:
+            os.lstat(path[-1], dir_fd=parent)
+        except OSError:
+            return False
+        finally:
+            os.close(parent)
+        return True
+
+    def _differs(self, path: Parts, name: str) -> bool:
+        """Whether something was left out that is not here already, as it is when a folder went in and comes back."""
+        assert self._waiting is not None
+        mine, theirs = self.target.joinpath(*path), self._waiting / name
+        if theirs.is_symlink() or not theirs.exists():
+            return theirs.is_symlink()
+        return mine.is_symlink() or not mine.is_file() or not filecmp.cmp(mine, theirs, shallow=False)
+
+
+def _write_member(reader: MemberReader, member: Member, name: str, parent: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)
+    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=parent)
+    try:
+        for offset, piece in reader.content(member):
+            _write_around_holes(file, offset, piece)
+        os.ftruncate(file, member.size)
+        os.fchmod(file, member.mode & 0o777)  # never setuid on the host
+    finally:
+        os.close(file)
+
+
+def _lay_link(goal: str, parts: Parts, name: str, parent: int) -> None:
+    """A symbolic link, unless it leads out from its place."""
+    if _stays_inside(parts, goal):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=parent)
+        os.symlink(goal, name, dir_fd=parent)
+
+
+def _write_around_holes(file: int, offset: int, data: bytes) -> None:
+    """Blocks of zeros are not written: a file that took no room in the sandbox takes none here."""
+    view, begin, position = memoryview(data), 0, 0
+    while position < len(view):
+        end = min(len(view), position + _BLOCK_BYTES - (offset + position) % _BLOCK_BYTES)
+        if data[position:end] == _ZEROS[: end - position]:  # of the bytes: a view is compared one by one
+            _write_at(file, offset + begin, view[begin:position])
+            begin = end
+        position = end
+    _write_at(file, offset + begin, view[begin:])
+
+
+def _write_at(file: int, offset: int, view: memoryview) -> None:
+    while view:
+        written = os.pwrite(file, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _stays_inside(parts: Sequence[str], goal: str) -> bool:
+    """A link may climb first, from a real folder, at most to the top; climbing later could pass through other links."""
+    words = [word for word in goal.split("/") if word not in ("", ".")]
+    climbs = 0
+    while climbs < len(words) and words[climbs] == "..":
+        climbs += 1
+    return not goal.startswith("/") and climbs <= len(parts) - 1 and ".." not in words[climbs:]

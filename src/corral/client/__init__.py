@@ -1,0 +1,1 @@
+"""What users hold: the sandbox, async and sync, and how one is opened."""

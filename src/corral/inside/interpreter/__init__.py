@@ -1,0 +1,1 @@
+"""The interpreter's driver: runs inside, and is sent as text."""

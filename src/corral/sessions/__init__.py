@@ -1,0 +1,1 @@
+"""Recorded programs, and what stands on them: shell sessions, terminals, interpreters."""

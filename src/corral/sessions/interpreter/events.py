@@ -1,0 +1,98 @@
+"""What the interpreter tells: events of a run, its result as a whole, and contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from corral.results import Pictures
+from corral.sessions.interpreter.chartdata import check_chart
+
+RunEventKind = Literal["stdout", "stderr", "result", "display", "error", "lost", "restart", "end"]
+RunStatus = Literal["completed", "failed", "interrupted", "timeout", "died"]
+
+CHART_TYPE = "application/vnd.corral.chart.v1+json"
+"""The MIME type under which a figure's data stands beside its picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """Something that happened in a run. Which fields mean anything depends on `kind`; `end` is always the last."""
+
+    kind: RunEventKind
+    run: str = ""
+    """The run's id."""
+    text: str = ""
+    """Of `stdout` and `stderr`: what was printed; bytes that are not UTF-8 show as U+FFFD. Of `end`: why, if not
+    `completed`. Of `restart`, which comes first: what became of the process that held the state."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Of `result` (the last expression's value) and `display`: by MIME type. Binary types are base64."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    """Of `error`: the exception's class."""
+    value: str = ""
+    """Of `error`: the exception as text."""
+    traceback: str = ""
+    lost_bytes: int = 0
+    """Of `lost`: so much was printed faster than we read it, and is no longer kept."""
+    status: RunStatus | None = None
+    """Of `end`: how. `failed` and `interrupted` are told by an `error` before."""
+    fresh: bool = False
+    """Of `end`: the process had to go, and its state with it. The next run begins in a fresh one."""
+
+    @property
+    def chart(self) -> dict[str, Any] | None:
+        """A figure as data, with its picture under `png`."""
+        chart, picture = self.data.get(CHART_TYPE), self.data.get("image/png")
+        return check_chart({**chart, "png": picture}) if isinstance(chart, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult(Pictures):
+    """A run as a whole. Output beyond the limit is cut in the middle, and `truncated` is true."""
+
+    run: str
+    status: RunStatus
+    stdout: str = ""
+    stderr: str = ""
+    output: str = ""
+    """Both streams, in order."""
+    result: Mapping[str, Any] | None = None
+    """The last expression's value, by MIME type."""
+    displays: tuple[Mapping[str, Any], ...] = ()
+    charts: tuple[Mapping[str, Any], ...] = ()
+    """The figures as data, of the result and of displays."""
+    error: RunEvent | None = None
+    truncated: bool = False
+    fresh: bool = False
+    reason: str = ""
+    """Why, if it is not `completed` and no error says it."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran to its end."""
+        return self.status == "completed"
+
+    def _shown(self) -> Iterable[object]:
+        return (shown.get("image/png") for shown in (*self.displays, *([self.result] if self.result else [])))
+
+    @property
+    def text(self) -> str | None:
+        """The last expression's value as `repr` shows it."""
+        shown = self.result.get("text/plain") if self.result else None
+        return shown if isinstance(shown, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInfo:
+    """What a list says of a context."""
+
+    id: str
+    cwd: str
+    """Where it began; the code may have gone elsewhere."""
+    language: str
+    created: float
+    """As Unix time."""
+    active: bool
+    """Whether a run is under way."""

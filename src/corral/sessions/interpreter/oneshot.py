@@ -1,0 +1,137 @@
+"""Snippets in a fresh process whose figures come back as charts, apart from what they print."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from corral.base.output import ALLOWANCE
+from corral.errors import BackendUnavailableError, CorralError, SandboxFileError
+from corral.languages import FILE, find_language
+from corral.paths import temporary_folder
+from corral.protocol import AsyncSandbox, OnOutput, PathLike, Stdin
+from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
+from corral.sessions.interpreter.bundle import charts_text
+from corral.sessions.interpreter.chartdata import MAX_CHARTS_BYTES, parse_charts
+
+# Waits for matplotlib without a trace in the snippet's names and arguments, and then the table's own text runs. The
+# reader of figures is read and compiled only when the snippet imports what makes them: most never do.
+_PREPARE = """\
+def prepare(main, sys):
+    del main["prepare"]
+    reader, figures = sys.argv[1:3]
+    del sys.argv[1:3]
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name != "matplotlib" or Finder not in sys.meta_path:
+                return None
+            sys.meta_path.remove(Finder)
+            try:
+                with open(reader, encoding="utf-8") as file:
+                    text = file.read()
+            except OSError:
+                return None
+            charts = {"__name__": "corral_charts"}
+            exec(compile(text, "<string>", "exec"), charts)
+            charts["install_to_file"](figures)
+            return None
+    sys.meta_path.insert(0, Finder)
+prepare(globals(), __import__("sys"))
+"""
+
+
+def _argv(charts: str, figures: str, snippet: str) -> list[str]:
+    """As the table runs a Python snippet, with our text before its own."""
+    words = list(find_language("python").runtimes[0].argv)
+    text, place = words.index("-c") + 1, words.index(FILE)
+    words[text] = _PREPARE + words[text]
+    words[place:] = [charts, figures, snippet, *words[place + 1 :]]
+    return words
+
+
+async def run_with_charts(
+    box: AsyncSandbox,
+    code: str | bytes,
+    *,
+    args: Sequence[str] = (),
+    cwd: PathLike | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: Stdin = None,
+    timeout: float | None = None,
+    on_output: OnOutput | None = None,
+    output_limit_bytes: int | None = None,
+) -> CodeResult:
+    """Run a Python snippet as `run_code` does, and give its charts in the result.
+
+    They come through a file of their own, which the snippet may write as well: only its own author is deceived.
+
+    Raises:
+        InvalidCommandError, WorkdirError: as `exec`.
+        BackendUnavailableError: there is no Python inside.
+    """
+    folder = f"{temporary_folder(box)}/.corral-{secrets.token_hex(8)}"
+    figures = f"{folder}/charts.jsonl"
+    try:
+        source = code if isinstance(code, bytes) else code.encode("utf-8", "surrogateescape")
+        await asyncio.gather(
+            box.files.write(f"{folder}/charts.py", charts_text()),
+            box.files.write(f"{folder}/snippet.py", source),
+        )
+        result = await box.exec(
+            [*_argv(f"{folder}/charts.py", figures, f"{folder}/snippet.py"), *args],
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            timeout=timeout,
+            on_output=on_output,
+            output_limit_bytes=output_limit_bytes,
+        )
+        if result.exit_code == NOT_FOUND_EXIT_CODE and not (await box.exec("command -v python3", timeout=30)).ok:
+            raise no_python(box.id)
+        charts = await _read_charts(box, figures)
+    finally:
+        await asyncio.shield(asyncio.ensure_future(_drop(box, folder)))
+    values = {field.name: getattr(result, field.name) for field in fields(result)}
+    return CodeResult(**values, language="python", charts=charts)
+
+
+async def _drop(box: AsyncSandbox, folder: str) -> None:
+    with contextlib.suppress(CorralError):
+        await box.files.remove(folder, recursive=True, missing_ok=True)
+
+
+async def _read_charts(box: AsyncSandbox, path: str) -> tuple[dict[str, Any], ...]:
+    data, allowance, cut = bytearray(), ALLOWANCE.get(), False
+    take = allowance.take if allowance is not None else None
+    stream = box.files.read_stream(path)
+    try:
+        async for piece in stream:
+            data += piece
+            cut = len(data) > MAX_CHARTS_BYTES or (take is not None and not take(len(piece)))
+            if cut:
+                break
+    except SandboxFileError:
+        return ()  # none, or what the snippet made of it
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+    charts = []
+    for chart in parse_charts(bytes(data[:MAX_CHARTS_BYTES]), cut=cut, allowance=take):
+        charts.append(chart)
+        await asyncio.sleep(0)  # each is bounded; others have their turn between them
+    return tuple(charts)
+
+
+def no_python(sandbox_id: str) -> BackendUnavailableError:
+    """The error for a sandbox without an interpreter."""
+    return BackendUnavailableError(
+        "nothing in this sandbox runs python",
+        sandbox_id=sandbox_id,
+        op="interpreter",
+        hint=find_language("python").hint,
+    )

@@ -1,0 +1,446 @@
+"""One process of the interpreter: starting the driver inside, sending it runs, reading and stopping them."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import json
+import logging
+import secrets
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from corral.errors import CorralError, ExecError
+from corral.paths import temporary_folder
+from corral.protocol import AsyncSandbox
+from corral.results import NOT_FOUND_EXIT_CODE
+from corral.sessions.interpreter.bundle import charts_text, driver_text
+from corral.sessions.interpreter.events import RunEvent, RunStatus
+from corral.sessions.interpreter.frames import FrameReader, parse_json
+from corral.sessions.interpreter.oneshot import no_python
+from corral.sessions.record import CanRecord, Entry, Recorded
+
+PREFIX = "interpreter:"
+START_SECONDS = 60.0
+GRACE_SECONDS = 5.0
+"""How long code may take to end after it was interrupted; half-way it is interrupted once more."""
+UNNAMED = ""
+"""A run that has printed so much that its beginning is lost, and its name with it."""
+_INLINE_BYTES = 3000
+_PING_SECONDS = 1.0
+_STDERR_BYTES = 2000
+_STATES: dict[str, RunStatus] = {"completed": "completed", "failed": "failed", "interrupted": "interrupted"}
+
+log = logging.getLogger("corral.interpreter")
+
+
+class Box(AsyncSandbox, CanRecord, Protocol):
+    """The sandbox that an interpreter needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a record says of itself: about its context, and which run was the last."""
+
+    cwd: str | None
+    run: str | None
+    """The last run that began; `UNNAMED` if its beginning is not kept any more."""
+    began: int
+    """Where it began."""
+    active: bool
+    """Whether it is under way."""
+
+
+class InterpreterProcess:
+    """A driver inside, with its record. It outlives this handle where the record does."""
+
+    def __init__(self, box: Box, record: Recorded, *, token: str, since: int = 0) -> None:
+        self._box = box
+        self.record = record
+        self._token = token
+        self._since = since
+        self.active: str | None = None
+        """The run of ours that is under way."""
+        self.ended = False
+        self.killed = False
+        """We ended it ourselves."""
+        self.told = False
+        """Whoever used it knows that its state is gone."""
+
+    @classmethod
+    async def start(cls, box: Box, *, context_id: str, cwd: str) -> InterpreterProcess:
+        """Start the driver, and wait until it is there.
+
+        Raises:
+            WorkdirError: `cwd` is not there.
+            BackendUnavailableError: there is no Python inside.
+            ExecError: it did not come up.
+        """
+        token = secrets.token_hex(16)
+        folder = f"{temporary_folder(box)}/.corral-{secrets.token_hex(8)}"
+        record: Recorded | None = None
+        try:
+            for name, text in (("driver.py", driver_text()), ("charts.py", charts_text())):
+                await box.files.write(f"{folder}/{name}", text)
+            argv = ["python3", f"{folder}/driver.py"]
+            record = await box.start_recorded(argv, name=f"{PREFIX}{context_id}:{token}", cwd=cwd)
+            await record.note(json.dumps({"cwd": cwd}).encode())
+            process = cls(box, record, token=token)
+            with contextlib.suppress(ExecError):  # it has ended already: the record says why
+                await record.write(json.dumps({"mark": token}) + "\n")
+            await asyncio.wait_for(process._wait_ready(), START_SECONDS)
+        except BaseException as error:
+            await asyncio.shield(asyncio.ensure_future(_give_up(box, folder, record)))
+            if isinstance(error, TimeoutError) and not isinstance(error, CorralError):
+                raise ExecError("the interpreter did not come up", sandbox_id=box.id, op="interpreter") from error
+            raise
+        return process
+
+    @classmethod
+    async def attach(cls, box: Box, name: str) -> tuple[InterpreterProcess, Found]:
+        """A handle to one that is there. Raises: NotRecordedError."""
+        record = await box.find_recorded(name)
+        process = cls(box, record, token=name.rpartition(":")[2])
+        found = await process.look()
+        process._since = found.began
+        return process, found
+
+    def rewind(self) -> None:
+        """Read from the beginning of the record."""
+        self._since = 0
+
+    async def _wait_ready(self) -> None:
+        reader = FrameReader(self._token)
+        complaint = b""
+        async with contextlib.aclosing(_closable(self.record.entries())) as entries:
+            async for entry in entries:
+                if entry.kind == "stderr":
+                    complaint = (complaint + entry.data)[-_STDERR_BYTES:]
+                elif entry.kind == "stdout":
+                    if any(isinstance(item, dict) and item["event"] == "ready" for item in reader.feed(entry.data)):
+                        self._since = entry.next_offset
+                        return
+                elif entry.kind == "end":
+                    break
+        result = await self.record.wait()
+        if result.exit_code == NOT_FOUND_EXIT_CODE:
+            raise no_python(self._box.id)
+        text = complaint.decode("utf-8", "replace").strip()[-500:]
+        raise ExecError(
+            f"the interpreter did not come up: exit code {result.exit_code} {text}".rstrip(),
+            sandbox_id=self._box.id,
+            op="interpreter",
+        )
+
+    async def look(self) -> Found:
+        """Read the record as far as it goes now: a run that floods writes it as fast as we read."""
+        known = [info.next_offset for info in await self._box.list_recorded() if info.name == self.record.name]
+        reader = FrameReader(self._token)
+        cwd: str | None = None
+        run: str | None = None
+        began, active, expected = 0, False, 0
+        async for entry in self.record.entries(follow=False):
+            if run is None and entry.offset > expected and entry.kind in ("stdout", "stderr"):
+                run, began, active = UNNAMED, entry.offset, True  # between two runs nothing prints, as a rule
+            if entry.kind == "note":
+                told = parse_json(entry.data)
+                cwd = told.get("cwd") if isinstance(told, dict) else cwd
+            elif entry.kind == "end":
+                self.ended, active = True, False
+            elif entry.kind == "stdout":
+                if entry.offset != expected:
+                    reader.reset()
+                for item in reader.feed(entry.data):
+                    if isinstance(item, dict) and item["event"] == "begin":
+                        run, began, active = str(item.get("run")), entry.offset, True
+                    elif isinstance(item, dict) and item["event"] == "end":
+                        run, active = run or str(item.get("run")), False
+            expected = entry.next_offset
+            if known and expected >= known[0]:
+                break
+        return Found(cwd=cwd if isinstance(cwd, str) else None, run=run, began=began, active=active)
+
+    async def send(self, run: str, code: str, envs: Mapping[str, str]) -> None:
+        """Hand over a run. A long one goes by file: a line must arrive in one piece. Raises: ExecError if it ended."""
+        request: dict[str, Any] = {"code": code, "envs": dict(envs)}
+        line = json.dumps({"run": run, **request})
+        if len(line) > _INLINE_BYTES:
+            path = f"{temporary_folder(self._box)}/.corral-{secrets.token_hex(8)}/request.json"
+            await self._box.files.write(path, json.dumps(request).encode())
+            line = json.dumps({"run": run, "file": path})
+        self.active = run
+        await self.record.write(line + "\n")
+
+    async def read(
+        self, run: str, *, timeout: float | None = None, owned: bool = True
+    ) -> AsyncGenerator[RunEvent, None]:
+        """The events of a run. No event at all: the process ended before it began. `owned`: its end ends `active`."""
+        reading = _Reading(self._token, run)
+        watchdog: asyncio.Task[None] | None = None
+        late = False
+        position = expected = self._since
+
+        async def watch(seconds: float) -> None:
+            nonlocal late
+            await asyncio.sleep(seconds)
+            late = True
+            await self._stop_late(reading, since=position)
+
+        if timeout is not None:
+            watchdog = asyncio.ensure_future(watch(timeout))
+            watchdog.add_done_callback(_look_away)
+        entries = _closable(self.record.entries(since=self._since))
+        try:
+            async for entry in entries:
+                if entry.offset > expected:
+                    yield reading.skip(entry.offset - expected)
+                    await self._ask_after_loss(reading)
+                position, expected = entry.offset, entry.next_offset
+                if entry.kind == "end":
+                    self.ended = True
+                    if reading.began or late:
+                        for event in reading.flush():
+                            yield event
+                        yield self._dead(run, entry, late=late, told=reading.state)
+                    return
+                for event in reading.take(entry):
+                    yield event
+                if reading.state is not None and await self._is_over(reading, owned=owned):
+                    self._since = max(self._since, reading.ended_at)
+                    yield RunEvent("end", run, status="timeout" if late else reading.state, text=reading.reason)
+                    return
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
+            if owned and (reading.idle or self.ended):
+                self.active = None
+            await entries.aclose()
+
+    async def _stop_late(self, reading: _Reading, *, since: int) -> None:
+        """Stop a run, and see to it that its reader hears of it, behind all that the run has printed: a thread that the
+        run has left may have taken the question that the reader asked."""
+        await self.stop(since=since)
+        if not self.ended:
+            await self.record.note(json.dumps(reading.ask()).encode())
+
+    async def _is_over(self, reading: _Reading, *, owned: bool) -> bool:
+        """The code may have said so itself, and go on: the driver is asked, which answers between runs."""
+        if reading.idle or not owned:
+            return True
+        if not reading.asked_of_end:
+            reading.asked_of_end = True
+            await self._ping(reading.ask())
+        return False
+
+    async def _ask_after_loss(self, reading: _Reading) -> None:
+        """What was lost may be the run's end."""
+        now = asyncio.get_running_loop().time()
+        if now - reading.asked_at >= _PING_SECONDS:
+            reading.asked_at = now
+            await self._ping(reading.ask())
+
+    async def _ping(self, question: str) -> None:
+        with contextlib.suppress(ExecError):  # it has ended, which its record tells
+            await self.record.write(json.dumps({"ping": question}) + "\n")
+
+    def _dead(self, run: str, entry: Entry, *, late: bool, told: RunStatus | None) -> RunEvent:
+        """The end of a run whose process is no more; `told`: what the run had said of its end."""
+        if told is not None and not late and not self.killed:
+            return RunEvent("end", run, status=told)  # it ended after the run: the next one is told
+        end = parse_json(entry.data)
+        end = end if isinstance(end, dict) else {}
+        if end.get("reason") == "oom":
+            text = "the interpreter was out of memory"
+        elif end.get("signal"):
+            text = f"the interpreter was ended by signal {end['signal']}"
+        else:
+            text = f"the interpreter ended with exit code {end.get('exit_code')}"
+        self.told = True
+        status: RunStatus = "timeout" if late else "interrupted" if self.killed else "died"
+        return RunEvent("end", run, status=status, text=text, fresh=True)
+
+    async def stop(self, *, since: int | None = None) -> None:
+        """Interrupt the run that is under way, and end the process if that does not help."""
+        ending = asyncio.ensure_future(self._wait_idle(self._since if since is None else since))
+        ending.add_done_callback(_look_away)
+        try:
+            for _ in range(2):  # twice: system(3) keeps the first from the code, and gives it to the child alone
+                await self.record.signal(signal.SIGINT)
+                await asyncio.wait({ending}, timeout=GRACE_SECONDS / 2)
+                if ending.done():
+                    if not ending.cancelled() and ending.exception() is None:
+                        self._since = max(self._since, ending.result())  # the next run begins after this one
+                    return
+            log.debug("a run does not obey: its process is ended")
+            await self.kill()
+        finally:
+            ending.cancel()
+
+    async def _wait_idle(self, since: int) -> int:
+        """Until the driver answers, which it does between runs, or is dead. Gives where the last run ended."""
+        question = secrets.token_hex(8)
+        reader = FrameReader(self._token)
+        expected = since
+        ended_at: int | None = None
+        await self._ping(question)
+        async with contextlib.aclosing(_closable(self.record.entries(since=since))) as entries:
+            async for entry in entries:
+                if entry.offset > expected:
+                    reader.reset()
+                expected = entry.next_offset
+                items = reader.feed(entry.data) if entry.kind == "stdout" else []
+                for item in items:
+                    if isinstance(item, dict) and item["event"] == "end":
+                        ended_at = entry.next_offset
+                    elif isinstance(item, dict) and item["event"] == "pong" and item.get("ping") == question:
+                        return expected if ended_at is None else ended_at
+        return expected
+
+    async def kill(self) -> None:
+        """End it, with all that it started."""
+        self.killed = self.told = True
+        await self.record.kill()
+        self.ended = True
+        self.active = None
+
+    async def forget(self) -> None:
+        """End it, and delete its record."""
+        self.killed = True
+        await self.record.forget()
+        self.ended = True
+        self.active = None
+
+
+class _Reading:
+    """From entries of the record to events of one run."""
+
+    def __init__(self, token: str, run: str) -> None:
+        self._run = run
+        self._readers = {"stdout": FrameReader(token), "stderr": FrameReader(token)}
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in self._readers}
+        self._current: dict[str, str | None] = dict.fromkeys(self._readers)
+        self._over: set[str] = set()
+        self._asked: set[str] = set()
+        self.asked_of_end = False
+        self.asked_at = float("-inf")
+        self.ended_at = 0
+        """Behind the entry that told the end."""
+        self.began = False
+        self.idle = False
+        """The driver has answered a question that was asked since this run was sent: the run is over."""
+        self.state: RunStatus | None = None
+        self.reason = ""
+
+    def ask(self) -> str:
+        """A question that only who reads the requests can answer."""
+        question = secrets.token_hex(8)
+        self._asked.add(question)
+        return question
+
+    def take(self, entry: Entry) -> list[RunEvent]:
+        """What an entry tells."""
+        if entry.kind == "note" and str(parse_json(entry.data)) in self._asked:
+            self._answer()
+        if entry.kind not in self._readers:
+            return []
+        events: list[RunEvent] = []
+        told = self.state
+        for item in self._readers[entry.kind].feed(entry.data):
+            if isinstance(item, bytes):
+                events += self._text(entry.kind, item)
+            else:
+                events += self._event(entry.kind, item)
+        if told is None and self.state is not None:
+            self.ended_at = entry.next_offset
+        return events
+
+    def skip(self, count: int) -> RunEvent:
+        """Entries are missing."""
+        for reader in self._readers.values():
+            count += reader.reset()
+        for stream in self._readers:
+            self._current[stream] = self._run
+        self.began = True
+        return RunEvent("lost", self._run, lost_bytes=count)
+
+    def flush(self) -> list[RunEvent]:
+        """The process has ended: what was held back is text."""
+        events: list[RunEvent] = []
+        for stream, reader in self._readers.items():
+            events += self._text(stream, reader.flush(), final=True)
+        return events
+
+    def _text(self, stream: str, data: bytes, *, final: bool = False) -> list[RunEvent]:
+        # What is printed between two runs, by a thread or child of an earlier one, is told in the later.
+        if stream in self._over or self._current[stream] not in (None, self._run):
+            return []
+        text = self._decoders[stream].decode(data, final)
+        return [RunEvent("stdout" if stream == "stdout" else "stderr", self._run, text=text)] if text else []
+
+    def _event(self, stream: str, item: dict[str, Any]) -> list[RunEvent]:
+        kind, run = item["event"], item.get("run")
+        if kind == "begin":
+            self._current[stream] = run if isinstance(run, str) else None
+            self.began = self.began or run == self._run
+        elif kind == "end":
+            if run == self._run:
+                return self._end(stream, item)
+            self._current[stream] = None
+        elif kind == "pong":
+            if str(item.get("ping")) in self._asked:
+                self._answer()
+        elif self._current[stream] == self._run and stream not in self._over:
+            return self._told(kind, item)
+        return []
+
+    def _answer(self) -> None:
+        """The driver has answered."""
+        self.idle = True
+        if self.state is None:
+            self.state, self.reason = "completed", "the news of its end was lost among its output"
+
+    def _end(self, stream: str, item: dict[str, Any]) -> list[RunEvent]:
+        # Told on both streams, and over when both have told: what was printed before it has then been read.
+        events = self._text(stream, b"", final=True)
+        self._over.add(stream)
+        if len(self._over) == len(self._readers):
+            self.state = _STATES.get(str(item.get("state")), "failed")
+        return events
+
+    def _told(self, kind: str, item: dict[str, Any]) -> list[RunEvent]:
+        if kind in ("result", "display"):
+            data, metadata = item.get("data"), item.get("metadata")
+            if not isinstance(data, dict):
+                return []
+            extra = metadata if isinstance(metadata, dict) else {}
+            return [RunEvent("result" if kind == "result" else "display", self._run, data=data, metadata=extra)]
+        if kind == "error":
+            fields = {name: str(item.get(name, "")) for name in ("name", "value", "traceback")}
+            return [RunEvent("error", self._run, **cast("dict[str, Any]", fields))]
+        return []
+
+
+def _look_away(task: asyncio.Task[Any]) -> None:
+    """The sandbox is gone, which whoever reads the run is told."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.debug("stopping a run: %s", error)
+
+
+async def _closable(entries: AsyncIterator[Entry]) -> AsyncGenerator[Entry, None]:
+    """A record is mostly read by an async generator, which wants to be closed."""
+    try:
+        async for entry in entries:
+            yield entry
+    finally:
+        if isinstance(entries, AsyncGenerator):
+            await entries.aclose()
+
+
+async def _give_up(box: Box, folder: str, record: Recorded | None) -> None:
+    with contextlib.suppress(CorralError):
+        if record is not None:
+            await record.forget()
+        await box.files.remove(folder, recursive=True, missing_ok=True)

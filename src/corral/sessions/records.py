@@ -1,0 +1,324 @@
+"""Recorded programs in the memory of this process: what every backend has without doing anything for it.
+
+A record is written by whichever thread reads the program, and read by any number of listeners in any event loops. It is
+bounded, and nobody waits for a listener: one that is slower than the program finds a gap where the oldest was dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import json
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from heapq import merge
+from operator import attrgetter
+
+from corral.base.docstrings import Documented
+from corral.base.process import Ending, ProcessBase
+from corral.errors import CorralError, ExecError, InvalidCommandError, NameTakenError, NotRecordedError
+from corral.results import TIMEOUT_EXIT_CODE, ExecResult, OutputChunk
+from corral.sessions.record import DEFAULT_RECORD_BYTES, MAX_NOTES_BYTES, Entry, EntryKind, Recorded, RecordInfo
+
+BACKLOG_BYTES = 4 * 1024 * 1024
+"""So much may be printed before the recorder listens."""
+_ENTRY_BYTES = 64 * 1024
+_ENTRY_COST = 256
+"""What an entry costs beyond its bytes: a program that prints single letters must not cost a hundred times as much."""
+_BATCH = 64
+_MAX_NAME = 200
+_offset = attrgetter("offset")
+
+
+def check_name(name: str) -> str:
+    """The name of a recorded program. Raises: InvalidCommandError."""
+    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
+        raise InvalidCommandError(f"{name!r:.80} is not a name", hint=f"give 1 to {_MAX_NAME} printable characters")
+    return name
+
+
+def check_limit(limit_bytes: int) -> int:
+    """How much of a record is kept. Raises: InvalidCommandError."""
+    if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, int) or limit_bytes < 1:
+        raise InvalidCommandError(f"limit_bytes={limit_bytes!r} is not a limit", hint="give 1 or more")
+    return limit_bytes
+
+
+def describe_end(ending: Ending) -> bytes:
+    """The last entry of a record."""
+    code = TIMEOUT_EXIT_CODE if ending.reason == "timeout" else ending.exit_code
+    return json.dumps({"exit_code": code, "reason": ending.reason, "signal": ending.signal}).encode()
+
+
+class _Listener:
+    """Somebody who waits for the next entry, in an event loop of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+
+    def wake(self) -> None:
+        """From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._news.set)
+        except RuntimeError:
+            return  # its loop is closed: nobody listens here any more
+
+    async def wait(self) -> None:
+        await self._news.wait()
+
+
+class MemoryLog:
+    """The entries of one record. Any thread may write and read."""
+
+    def __init__(self, limit_bytes: int = DEFAULT_RECORD_BYTES) -> None:
+        self._limit = limit_bytes
+        self._lock = threading.Lock()
+        self._output: list[Entry] = []
+        self._dropped = 0  # entries at the front of the list that are no longer there, until it is cut
+        self._output_cost = 0
+        self._notes: list[Entry] = []  # and the end: they stay when output is dropped
+        self._notes_cost = 0
+        self._next = 0
+        self._over = False
+        self._failure: BaseException | None = None
+        self._listeners: set[_Listener] = set()
+
+    def bounds(self) -> tuple[int, int]:
+        """The oldest entry that is there, and where the next one will begin."""
+        with self._lock:
+            oldest = [*self._output[self._dropped : self._dropped + 1], *self._notes[:1]]
+            return min((entry.offset for entry in oldest), default=self._next), self._next
+
+    def add_output(self, chunk: OutputChunk) -> None:
+        """Take a piece of output."""
+        now = time.time()
+        with self._lock:
+            if self._over:
+                return
+            for start in range(0, len(chunk.data), _ENTRY_BYTES):
+                entry = self._make(chunk.stream, chunk.data[start : start + _ENTRY_BYTES], now)
+                self._output.append(entry)
+                self._output_cost += len(entry.data) + _ENTRY_COST
+            self._trim()
+        self._tell()
+
+    def add_note(self, data: bytes) -> int:
+        """Take a note. Raises: ExecError when there are too many."""
+        with self._lock:
+            cost = len(data) + _ENTRY_COST
+            if self._over:
+                raise ExecError("the program has ended, and its record with it", op="note")
+            if self._notes_cost + cost > MAX_NOTES_BYTES:
+                raise ExecError("there are too many notes in this record", op="note", hint="forget it and start anew")
+            entry = self._make("note", data, time.time())
+            self._notes.append(entry)
+            self._notes_cost += cost
+        self._tell()
+        return entry.offset
+
+    def notes(self) -> tuple[Entry, ...]:
+        """The notes, and the end."""
+        with self._lock:
+            return tuple(self._notes)
+
+    def finish(self, ending: Ending | BaseException) -> None:
+        """The program has ended, or the sandbox with it. Only the first call counts."""
+        with self._lock:
+            if self._over:
+                return
+            if isinstance(ending, Ending):
+                self._notes.append(self._make("end", describe_end(ending), time.time()))
+            else:
+                self._failure = ending
+            self._over = True
+        self._tell()
+
+    async def entries(self, *, since: int, follow: bool) -> AsyncIterator[Entry]:
+        """The record from an offset on; with `follow`, until the program has ended and all has been told."""
+        while True:
+            listener = _Listener()
+            with self._lock:
+                batch = self._read(since)
+                if not batch and follow and not self._over:
+                    self._listeners.add(listener)
+                over = self._over or not follow
+            for entry in batch:
+                since = entry.next_offset
+                yield entry
+            if batch:
+                continue
+            if over:
+                break
+            try:
+                await listener.wait()
+            finally:
+                with self._lock:
+                    self._listeners.discard(listener)
+        if follow and self._failure is not None:
+            raise self._failure
+
+    def _make(self, kind: EntryKind, data: bytes, at: float) -> Entry:
+        offset, self._next = self._next, self._next + len(data) + 1
+        return Entry(offset, kind, data, at, self._next)
+
+    def _trim(self) -> None:
+        while self._output_cost > self._limit and self._dropped < len(self._output) - 1:
+            self._output_cost -= len(self._output[self._dropped].data) + _ENTRY_COST
+            self._dropped += 1
+        if self._dropped > 1024 or self._dropped * 2 > len(self._output):
+            del self._output[: self._dropped]
+            self._dropped = 0
+
+    def _read(self, since: int) -> list[Entry]:
+        first = max(self._dropped, bisect.bisect_left(self._output, since, key=_offset))
+        note = bisect.bisect_left(self._notes, since, key=_offset)
+        both = merge(self._output[first : first + _BATCH], self._notes[note : note + _BATCH], key=_offset)
+        return list(both)[:_BATCH]
+
+    def _tell(self) -> None:
+        with self._lock:
+            listeners, self._listeners = self._listeners, set()
+        for listener in listeners:
+            listener.wake()
+
+
+class MemoryRecorded(Documented, promises=(Recorded,)):
+    """A program whose record is here. See `corral.sessions.record.Recorded`."""
+
+    def __init__(
+        self, process: ProcessBase, *, name: str, pty: bool, limit_bytes: int, note: bytes | None, book: RecordBook
+    ) -> None:
+        self._process = process
+        self._name = name
+        self._pty = pty
+        self._started = time.time()
+        self._book = book
+        self._log = MemoryLog(limit_bytes)
+        if note is not None:
+            self._log.add_note(note)
+        process.record(self._log.add_output, self._log.finish)
+
+    @property
+    def name(self) -> str:
+        """Its name in the sandbox."""
+        return self._name
+
+    @property
+    def pid(self) -> int:
+        """Its number inside."""
+        return self._process.pid
+
+    async def write(self, data: bytes | str) -> None:
+        """Feed its standard input or terminal. Raises: ExecError when it has closed it or ended."""
+        if self._process.ended:
+            raise ExecError("the program has ended", op="write")
+        await self._process.write(data)
+
+    async def close_stdin(self) -> None:
+        """End of input."""
+        if not self._process.ended:
+            await self._process.close_stdin()
+
+    async def signal(self, number: int) -> None:
+        """Signal its process group. A program that has ended is left alone."""
+        await self._process.signal(number)
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        """Set the terminal's size. Raises: ExecError when it has none."""
+        await self._process.resize(rows=rows, columns=columns)
+
+    async def note(self, data: bytes) -> int:
+        """Write an entry of one's own into the record, in order with the output; gives its offset."""
+        return self._log.add_note(bytes(data))
+
+    def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
+        """The record from an offset on; with `follow`, until the program has ended and all has been told."""
+        return self._log.entries(since=since, follow=follow)
+
+    async def notes(self) -> tuple[Entry, ...]:
+        """The notes until now, and the end if it has come, without going over the output. Raises: SandboxGoneError."""
+        return self._log.notes()
+
+    async def wait(self, *, timeout: float | None = None) -> ExecResult:
+        """Wait for the end; the output is in the record alone. Raises: TimeoutError, SandboxGoneError."""
+        result = await self._process.wait(timeout=timeout)
+        return replace(
+            result, stdout_bytes=b"", stderr_bytes=b"", output_bytes=b"", truncated=False,
+            stdout_total_bytes=0, stderr_total_bytes=0,
+        )  # fmt: skip
+
+    async def kill(self) -> None:
+        """End it with all that it started. Idempotent."""
+        await self._process.aclose()
+
+    async def end_rest(self) -> None:
+        """End what a program that has ended left running, in whatever session. One that runs is left alone."""
+        await self._process.end_rest()
+
+    async def forget(self) -> None:
+        """End it, and delete its record. What it left running before, when it ended, runs on."""
+        await self.kill()
+        self._book.drop(self._name)
+
+    def describe(self) -> RecordInfo:
+        """What a list says of it."""
+        first, following = self._log.bounds()
+        return RecordInfo(self._name, not self._process.ended, self._started, self._pty, first, following)
+
+
+class RecordBook:
+    """The recorded programs of one sandbox handle, by name. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records: dict[str, MemoryRecorded | None] = {}
+
+    def __contains__(self, name: object) -> bool:
+        with self._lock:
+            return name in self._records
+
+    def claim(self, name: str) -> None:
+        """Hold a name while its program is being started. Raises: NameTakenError."""
+        with self._lock:
+            if name in self._records:
+                raise name_taken(name)
+            self._records[name] = None
+
+    def fill(self, name: str, recorded: MemoryRecorded) -> None:
+        """The program of a claimed name."""
+        with self._lock:
+            self._records[name] = recorded
+
+    def drop(self, name: str) -> None:
+        """Let go of a name."""
+        with self._lock:
+            self._records.pop(name, None)
+
+    def find(self, name: str) -> MemoryRecorded:
+        """Raises: NotRecordedError."""
+        with self._lock:
+            recorded = self._records.get(name)
+        if recorded is None:
+            raise not_recorded(name)
+        return recorded
+
+    def list(self) -> tuple[RecordInfo, ...]:
+        """All that run or have run, oldest first."""
+        with self._lock:
+            records = [recorded for recorded in self._records.values() if recorded is not None]
+        return tuple(recorded.describe() for recorded in records)
+
+
+def name_taken(name: str) -> CorralError:
+    """The error for a name that is in use."""
+    return NameTakenError(
+        f"there is one named {name!r} already", op="start_recorded", hint="forget it, or take another"
+    )
+
+
+def not_recorded(name: str) -> CorralError:
+    """The error for a name that nobody has."""
+    return NotRecordedError(f"there is none named {name!r}", op="find_recorded")

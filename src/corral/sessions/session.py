@@ -1,0 +1,500 @@
+"""ShellSession: one shell that stays, and runs command after command.
+
+The shell is a recorded program that runs a small driver. The driver reads names of commands from its input, one after
+the other (so the queue outlives us), and sources each from a file in a private folder; folder, variables, functions and
+all else that a shell holds stay for the next. Standard input and output are each command's own. What the record says is
+read by `corral.sessions.transcript`; nothing is remembered here that is not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from corral.base.command import with_bash
+from corral.base.output import Capture
+from corral.base.process import as_bytes
+from corral.concurrency.waiting import wait_for
+from corral.errors import (
+    CorralError,
+    ExecError,
+    InvalidCommandError,
+    NameTakenError,
+    NotRecordedError,
+    SandboxGoneError,
+    SessionEndedError,
+)
+from corral.paths import temporary_folder
+from corral.protocol import AsyncSandbox, PathLike
+from corral.results import OutputChunk, StreamName
+from corral.sessions.record import DEFAULT_RECORD_BYTES, CanRecord, Entry, Recorded
+from corral.sessions.shell import DRIVER, FEED, PLACE, RUN, SIGNAL
+from corral.sessions.transcript import KEPT_BYTES, Demux, Piece, Told, Transcript, ended_streams
+
+prefix = "session:"
+"""Sessions are recorded programs with such names."""
+
+_HELPER_SECONDS = 60.0
+_INTERRUPT_SECONDS = 1.5
+_INTERRUPT_TRIES = 10
+_TERMINATE_TENTHS = 20
+_FED_SECONDS = 1.0
+_NOTED_CHARACTERS = 64 * 1024
+"""So much of a command's text is kept in the record."""
+_MAX_WAITING = 1000
+"""So many commands may wait for their turn, as long as what is known of them is no more than a session remembers."""
+
+
+class Box(AsyncSandbox, CanRecord, Protocol):
+    """What a session needs of a sandbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCommand:
+    """A command of a session, as it stands."""
+
+    id: str
+    text: str
+    exit_code: int | None
+    """None while it waits or runs. -1 if its end was lost in a flood of output."""
+    started: float
+    """When it was asked for, as Unix time."""
+    begun: bool
+    """Whether the shell has got to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLogs:
+    """What a command has printed until now."""
+
+    stdout: bytes
+    stderr: bytes
+    output: bytes
+    """Both, in order."""
+    chunks: tuple[OutputChunk, ...]
+    """The same, piece by piece."""
+    lost_bytes: int = 0
+    """About how much the record dropped, before the limit of the call cut anything."""
+    truncated: bool = False
+    """Whether anything is missing; lines in the output say where, and how much."""
+
+
+class ShellSession:
+    """A shell that stays. It outlives this handle, and where the backend can, this process."""
+
+    def __init__(self, box: Box, recorded: Recorded) -> None:
+        self._box = box
+        self._recorded = recorded
+        self._transcript = Transcript()
+        self._lock = threading.Lock()
+
+    @classmethod
+    async def open(
+        cls,
+        box: Box,
+        name: str,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        limit_bytes: int = DEFAULT_RECORD_BYTES,
+    ) -> Self:
+        """Start a shell: bash where there is one, else sh.
+
+        Raises:
+            NameTakenError: there is a session of that name.
+            InvalidCommandError, WorkdirError: as `exec`.
+        """
+        nonce = secrets.token_hex(16)
+        folder = f"{temporary_folder(box)}/.corral-session-{secrets.token_hex(8)}"
+        about = {"session": {"nonce": nonce, "folder": folder, "user": user}}
+        try:
+            recorded = await box.start_recorded(
+                with_bash("-c", DRIVER, "shell", nonce, folder),
+                name=prefix + name,
+                cwd=cwd,
+                env=env,
+                user=user,
+                limit_bytes=limit_bytes,
+                note=json.dumps(about).encode(),
+            )
+        except NameTakenError as error:
+            raise NameTakenError(f"there is a session named {name!r} already", op="open_session") from error
+        return cls(box, recorded)
+
+    @classmethod
+    async def attach(cls, box: Box, name: str) -> Self:
+        """A handle to one that was opened before, here or elsewhere. Raises: NotRecordedError."""
+        try:
+            session = cls(box, await box.find_recorded(prefix + name))
+        except NotRecordedError as error:
+            raise NotRecordedError(f"there is no session named {name!r}", op="find_session") from error
+        await session._catch_up()
+        return session
+
+    @property
+    def name(self) -> str:
+        """Its name in the sandbox."""
+        return self._recorded.name.removeprefix(prefix)
+
+    @property
+    def pid(self) -> int:
+        """The shell's number inside."""
+        return self._recorded.pid
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much this handle remembers of the session's commands."""
+        return self._transcript.memory_bytes
+
+    # Commands.
+
+    async def run(
+        self,
+        command: str,
+        *,
+        wait: bool = True,
+        open_input: bool | None = None,
+        input_echo: bool = False,
+        timeout: float | None = None,
+    ) -> SessionCommand:
+        """Run a command after those that were asked for before.
+
+        With `wait` its input is empty and its end is waited for; without, its input is open for `feed`, unless
+        `open_input` says otherwise. With `input_echo` what is fed is shown among its output. Neither a timeout nor
+        cancelling ends the command.
+
+        Raises:
+            SessionEndedError: the shell has ended; also if it ends before it gets to this command.
+            InvalidCommandError: empty, or with a NUL.
+            ExecError: too many commands wait for their turn already, or the session's record is full.
+            TimeoutError: it still runs after `timeout`; `commands()` has it.
+            SandboxGoneError: the sandbox ended meanwhile.
+        """
+        if not isinstance(command, str) or not command.strip():
+            raise InvalidCommandError("the command is empty, or no text", op="run", hint="give a shell text")
+        if "\0" in command:
+            raise InvalidCommandError(f"the command has a NUL character: {command[:40]!r}", op="run", hint="remove it")
+        # Shielded: half a request would leave a command in the record that never runs.
+        takes_input = not wait if open_input is None else open_input
+        submitting = asyncio.ensure_future(self._submit(command, takes_input=takes_input, input_echo=input_echo))
+        command_id = await wait_for(submitting)
+        return await (self.wait(command_id, timeout=timeout) if wait else self.command(command_id))
+
+    async def commands(self) -> tuple[SessionCommand, ...]:
+        """The commands, oldest first, as they stand now. A long session forgets the oldest of those that have ended:
+        about 4 MiB of commands and their texts are remembered."""
+        await self._catch_up()
+        with self._lock:
+            return tuple(_describe(told) for told in self._transcript.commands.values())
+
+    async def command(self, command_id: str) -> SessionCommand:
+        """One of them. Raises: NotRecordedError."""
+        await self._catch_up()
+        return _describe(self._told(command_id))
+
+    async def wait(self, command_id: str, *, timeout: float | None = None) -> SessionCommand:
+        """Wait for a command's end.
+
+        Raises:
+            NotRecordedError: there is no such command.
+            SessionEndedError: the shell ended before it got to the command.
+            TimeoutError: it still runs after `timeout`.
+            SandboxGoneError: the sandbox ended meanwhile.
+        """
+        async with asyncio.timeout(timeout):
+            await self._until(command_id, lambda told: told.ended)
+        told = self._told(command_id)
+        if not told.ended:
+            raise SessionEndedError("the shell ended before it got to this command", op="wait")
+        return _describe(told)
+
+    async def ended(self) -> bool:
+        """Whether the shell has ended."""
+        await self._catch_up()
+        return self._transcript.end is not None
+
+    # Output and input.
+
+    async def logs(self, command_id: str, *, limit_bytes: int = DEFAULT_RECORD_BYTES) -> SessionLogs:
+        """What a command has printed until now, as often as you like.
+
+        What a child that it left in the background prints later is added, until the next command begins.
+
+        Raises:
+            NotRecordedError: there is no such command.
+        """
+        capture, lost = await self._read_log(command_id, limit_bytes)
+        return SessionLogs(
+            stdout=capture.stream("stdout"),
+            stderr=capture.stream("stderr"),
+            output=capture.combined(),
+            chunks=tuple(capture.chunks()),
+            lost_bytes=lost,
+            truncated=capture.truncated or lost > 0,
+        )
+
+    async def log_chunks(self, command_id: str, *, limit_bytes: int = DEFAULT_RECORD_BYTES) -> list[OutputChunk]:
+        """The same piece by piece, in order, and not a second time as a whole. Raises: as `logs`."""
+        capture, _ = await self._read_log(command_id, limit_bytes)
+        return capture.chunks()
+
+    async def _read_log(self, command_id: str, limit_bytes: int) -> tuple[Capture, int]:
+        """What is kept, and about how much the record had lost already."""
+        await self._catch_up()
+        capture = Capture(limit_bytes)
+        lost = 0
+        async for piece in self._pieces(command_id, follow=False):
+            if piece.kind == "lost":
+                lost += piece.number
+            capture.add(piece.stream, _shown(piece))
+        return capture, lost
+
+    async def follow(self, command_id: str) -> AsyncIterator[OutputChunk]:
+        """What a command prints, from its first byte until it, or the shell, ends.
+
+        Raises:
+            NotRecordedError: there is no such command.
+            SandboxGoneError: the sandbox ended meanwhile.
+        """
+        await self._catch_up()
+        await self._until(command_id, lambda told: told.begun or told.ended)
+        async for piece in self._pieces(command_id, follow=True):
+            yield OutputChunk(piece.stream, _shown(piece))
+
+    async def feed(self, command_id: str, data: bytes | str) -> None:
+        """Give input to a command that was started without `wait`. Waits as long as the program does not read.
+
+        Its input stays open until the command ends, as a keyboard's does: whoever reads to the end of it is to be ended
+        by `interrupt`, or run with the input in the command's text.
+
+        Raises:
+            NotRecordedError: there is no such command.
+            ExecError: it takes no input, or has ended.
+        """
+        content = as_bytes(data)
+        await self._catch_up()
+        if not self._told(command_id).takes_input:
+            raise ExecError("the command has no open input", op="feed", hint="run it with wait=False")
+        await self._until(command_id, lambda told: told.begun or told.ended)
+        if self._is_over(command_id):
+            raise ExecError("the command has ended", op="feed")
+        if self._told(command_id).input_echo:
+            await self._note({"fed": {"id": command_id, "data": content.decode("latin-1")}})
+        feeding = asyncio.ensure_future(
+            self._helper(FEED, f"{self._folder}/{command_id}.in", stdin=content, timeout=None)
+        )
+        ending = asyncio.ensure_future(self._until(command_id, lambda told: told.ended))
+        try:
+            await asyncio.wait((feeding, ending), return_when=asyncio.FIRST_COMPLETED)
+            if not feeding.done():
+                ending.result()
+                await asyncio.wait((feeding,), timeout=_FED_SECONDS)  # it may have read all, and ended of it
+            if not feeding.done():
+                raise ExecError("the command ended before it read all of its input", op="feed")
+            feeding.result()
+        finally:
+            for task in (feeding, ending):
+                task.cancel()
+            await asyncio.gather(feeding, ending, return_exceptions=True)
+
+    # Ending.
+
+    async def interrupt(self, command_id: str) -> SessionCommand:
+        """End a running command, first with SIGINT and then with SIGKILL; the shell stays.
+
+        One that waits behind another command never runs: its exit code is 130 as soon as the shell gets to it. A
+        command that has ended is left alone.
+
+        Raises:
+            NotRecordedError: there is no such command.
+            ExecError: the shell itself does not react; `delete` ends it.
+        """
+        await self._catch_up()
+        told = self._told(command_id)
+        if not told.begun and not self._is_over(command_id):
+            # Without its file, the driver passes over it. It may also have got to it at this very moment.
+            await self._helper('rm -f -- "$1"', f"{self._folder}/{command_id}")
+            await self._catch_up()
+            if list(self._transcript.waiting)[:1] != [command_id]:  # it waits behind another, or has ended meanwhile
+                return _describe(self._told(command_id))
+            with contextlib.suppress(TimeoutError):  # a shell that does not react is found out below
+                async with asyncio.timeout(_INTERRUPT_SECONDS * _INTERRUPT_TRIES):
+                    await self._until(command_id, lambda told: told.begun or told.ended)
+        for attempt in range(_INTERRUPT_TRIES):
+            if self._is_over(command_id):
+                return await self.command(command_id)
+            await self._recorded.signal(signal.SIGURG)  # the driver's trap: leave the command after the present step
+            await self._signal_programs("KILL" if attempt else "INT", "running")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_INTERRUPT_SECONDS):
+                    await self._until(command_id, lambda told: told.ended)
+        raise ExecError("the shell does not react", op="interrupt", hint="delete the session, and open another")
+
+    async def delete(self) -> None:
+        """End the shell and all that it started, SIGTERM first, and forget the session. Idempotent."""
+        try:
+            await self._catch_up()
+            folder = self._folder
+            whom = "all" if self._transcript.end is None else "left"
+            await self._signal_programs("TERM", whom, grace=_TERMINATE_TENTHS)
+            if whom == "left":
+                await self._signal_programs("KILL", whom)
+                await self._recorded.end_rest()  # and what has left the shell's session, where the backend knows it
+        except CorralError:
+            folder = ""  # forgotten already, or nothing inside answers: then it is ended without being asked
+        await self._recorded.forget()
+        if folder:
+            with contextlib.suppress(CorralError):
+                await self._helper('rm -rf -- "$1"', folder)
+
+    # Inside.
+
+    @property
+    def _folder(self) -> str:
+        return str(self._transcript.about["folder"])
+
+    async def _submit(self, command: str, *, takes_input: bool, input_echo: bool) -> str:
+        await self._catch_up()
+        if self._transcript.end is not None:
+            raise _shell_ended()
+        command_id = secrets.token_hex(8)
+        with self._lock:
+            waiting, sealed = tuple(self._transcript.waiting.values()), self._transcript.unsealed()
+        if len(waiting) >= _MAX_WAITING or sum(told.memory_bytes for told in waiting) > KEPT_BYTES:
+            raise ExecError(
+                f"{len(waiting)} commands of this session wait for their turn already",
+                op="run",
+                hint="wait until some of them have ended, or open another session",
+            )
+        spent = [name for ended, _ in sealed for name in (ended, f"{ended}.in")]
+        kind = "fifo" if takes_input else "null"
+        await self._helper(PLACE, self._folder, RUN, command_id, kind, *spent[:1000], stdin=as_bytes(command + "\n"))
+        asked = {"id": command_id, "text": command[:_NOTED_CHARACTERS], "input": takes_input, "echo": input_echo}
+        try:
+            await self._note({"command": asked, "ended": sealed})
+        except ExecError as error:
+            await self._catch_up()
+            if self._transcript.end is None:
+                hint = "open another session"
+                raise ExecError(
+                    "the session's record is full: it has too many commands", op="run", hint=hint
+                ) from error
+            raise _shell_ended() from error
+        try:
+            await self._recorded.write(f"{command_id} {kind}\n")
+        except ExecError as error:
+            raise _shell_ended() from error
+        return command_id
+
+    async def _helper(
+        self, script: str, *args: str, stdin: bytes = b"", timeout: float | None = _HELPER_SECONDS
+    ) -> None:
+        """A small program beside the shell, as its user. Raises: ExecError when it fails."""
+        user = self._transcript.about.get("user")
+        result = await self._box.exec(
+            ["/bin/sh", "-c", script, "sh", *args], cwd="/", stdin=stdin, user=user, timeout=timeout
+        )
+        if not result.ok:
+            raise ExecError(f"the session's folder can't be used: {result.stderr.strip()[-200:]}", op="session")
+
+    async def _signal_programs(self, name: str, whom: str, *, grace: int = 0) -> None:
+        with contextlib.suppress(ExecError):  # a process table so full that nothing starts: the caller goes on
+            await self._helper(SIGNAL, str(self._recorded.pid), name, whom, str(grace), f"{self._folder}/jobs")
+
+    async def _note(self, note: dict[str, object]) -> None:
+        await self._recorded.note(json.dumps(note).encode())
+
+    def _told(self, command_id: str) -> Told:
+        with self._lock:
+            told = self._transcript.commands.get(command_id)
+        if told is None:
+            raise NotRecordedError(
+                f"there is no command {command_id!r} in this session, or it is so old that it was forgotten",
+                op="session",
+            )
+        return told
+
+    def _is_over(self, command_id: str) -> bool:
+        return self._told(command_id).ended or self._transcript.end is not None
+
+    def _hear(self, entry: Entry) -> None:
+        with self._lock:
+            self._transcript.feed(entry)
+
+    async def _catch_up(self) -> None:
+        async for entry in self._recorded.entries(since=self._transcript.next_offset, follow=False):
+            self._hear(entry)
+
+    async def _until(self, command_id: str, condition: Callable[[Told], bool]) -> None:
+        """Follow the record until something is known of a command, or the shell has ended."""
+        await self._catch_up()
+        if condition(self._told(command_id)) or self._transcript.end is not None:
+            return
+        entries = self._recorded.entries(since=self._transcript.next_offset)
+        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
+            async for entry in entries:
+                self._hear(entry)
+                if condition(self._told(command_id)):
+                    return
+        if self._transcript.end is None:
+            raise SandboxGoneError("the sandbox ended while a session was running", op="session", hint="make a new one")
+
+    async def _pieces(self, command_id: str, *, follow: bool) -> AsyncIterator[Piece]:
+        """The output of one command; with `follow`, up to its end, else up to the next command."""
+        told = self._told(command_id)
+        if told.start is None:
+            return
+        (offset, before), ends, left = told.start, set[StreamName](), set[StreamName]()
+        demux, lossy = before.copy(), False
+        entries = self._recorded.entries(since=offset, follow=follow)
+        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
+            async for entry in entries:
+                gap, offset = entry.offset - offset, entry.next_offset
+                lossy = lossy or gap > 0
+                for piece in _read(entry, gap, demux, told):
+                    if piece.kind == "begin" and piece.command != command_id:
+                        left.add(piece.stream)
+                    elif piece.command != command_id:
+                        continue
+                    elif piece.kind == "end":
+                        ends.update(ended_streams(piece, lossy=lossy))
+                    elif piece.kind != "begin":
+                        yield piece
+                if len(left) == 2 or (follow and len(ends) == 2):
+                    return
+
+
+def _read(entry: Entry, gap: int, demux: Demux, told: Told) -> list[Piece]:
+    pieces = demux.lose(gap, told.id) if gap > 0 else []  # a gap at the very beginning has taken the first mark along
+    if entry.kind == "note":
+        fed = json.loads(entry.data).get("fed")
+        if fed is not None:
+            pieces.append(Piece("output", fed["id"], "stdout", fed["data"].encode("latin-1")))
+    elif entry.kind == "end":
+        pieces += demux.flush()
+    else:
+        pieces += demux.feed(entry.kind, entry.data)
+    return pieces
+
+
+def _shell_ended() -> SessionEndedError:
+    return SessionEndedError("the session's shell has ended", op="run", hint="open another session")
+
+
+def _shown(piece: Piece) -> bytes:
+    if piece.kind == "lost":
+        return f"\n[corral: about {piece.number} bytes of output left out]\n".encode()
+    return piece.data
+
+
+def _describe(told: Told) -> SessionCommand:
+    code = told.exit_code if told.ended else None
+    return SessionCommand(told.id, told.text, code, told.at, told.begun)

@@ -1,0 +1,167 @@
+"""Terminals that anybody may watch: a program on a pseudo terminal, whose screen is recorded from its first byte."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from corral.base.command import with_bash
+from corral.errors import ExecError, NameTakenError, NotRecordedError
+from corral.protocol import Command, PathLike
+from corral.results import ExecResult
+from corral.sessions.record import DEFAULT_RECORD_BYTES, CanRecord, Recorded, RecordInfo
+
+prefix = "pty:"
+"""Terminals are recorded programs with such names."""
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalInfo:
+    """What is known of a terminal."""
+
+    name: str
+    rows: int
+    columns: int
+    cwd: str | None
+    """The folder that was asked for; None is the sandbox's own."""
+    env: dict[str, str]
+    started: float
+    running: bool
+    exit_code: int | None = None
+    reason: str | None = None
+
+
+class Terminal:
+    """A recorded program on a terminal. It outlives this handle, and where the backend can, this process."""
+
+    def __init__(self, recorded: Recorded, box: CanRecord) -> None:
+        self._recorded = recorded
+        self._box = box
+
+    @classmethod
+    async def open(
+        cls,
+        box: CanRecord,
+        name: str,
+        command: Command | None = None,
+        *,
+        cwd: PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        rows: int = 24,
+        columns: int = 80,
+        limit_bytes: int = DEFAULT_RECORD_BYTES,
+    ) -> Self:
+        """Start a login shell, or a command, on a new terminal.
+
+        Raises:
+            NameTakenError: there is a terminal of that name.
+            InvalidCommandError, WorkdirError: as `exec`.
+        """
+        about = {"rows": rows, "columns": columns, "cwd": None if cwd is None else str(cwd), "env": dict(env or {})}
+        try:
+            recorded = await box.start_recorded(
+                with_bash("-l", "-i") if command is None else command,
+                name=prefix + name,
+                cwd=cwd,
+                env={"TERM": "xterm-256color", **(env or {})},
+                user=user,
+                pty=True,
+                rows=rows,
+                columns=columns,
+                limit_bytes=limit_bytes,
+                note=json.dumps({"terminal": about}).encode(),
+            )
+        except NameTakenError as error:
+            raise NameTakenError(f"there is a terminal named {name!r} already", op="open_pty") from error
+        return cls(recorded, box)
+
+    @classmethod
+    async def attach(cls, box: CanRecord, name: str) -> Self:
+        """A handle to one that was opened before, here or elsewhere. Raises: NotRecordedError."""
+        try:
+            return cls(await box.find_recorded(prefix + name), box)
+        except NotRecordedError as error:
+            raise NotRecordedError(f"there is no terminal named {name!r}", op="find_pty") from error
+
+    @property
+    def name(self) -> str:
+        """Its name in the sandbox."""
+        return self._recorded.name.removeprefix(prefix)
+
+    @property
+    def pid(self) -> int:
+        """The program's number inside."""
+        return self._recorded.pid
+
+    async def output(self, *, from_start: bool = True) -> AsyncIterator[bytes]:
+        """What the terminal shows, from its beginning or from now on, until the program ends. Any number may watch.
+
+        Raises:
+            SandboxGoneError: the sandbox ended meanwhile.
+        """
+        since = 0
+        if not from_start:
+            since = (await self._describe()).next_offset
+        async for entry in self._recorded.entries(since=since):
+            if entry.kind == "stdout":
+                yield entry.data
+
+    async def write(self, data: bytes | str) -> None:
+        """Type. Raises: ExecError when the program has ended."""
+        await self._recorded.write(data)
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        """Set the size; the program is told. Raises: ExecError when it has ended."""
+        await self._recorded.resize(rows=rows, columns=columns)
+        with contextlib.suppress(ExecError):  # the size is set; that it can't be noted down any more does no harm
+            await self._recorded.note(json.dumps({"terminal": {"rows": rows, "columns": columns}}).encode())
+
+    async def info(self, found: RecordInfo | None = None) -> TerminalInfo:
+        """Its size, how it was opened, and whether and how it has ended. With what a list just said of it, no other is
+        asked for.
+
+        Raises:
+            NotRecordedError: after `delete`.
+        """
+        about: dict[str, Any] = {"rows": 24, "columns": 80, "cwd": None, "env": {}}
+        end: dict[str, Any] = {}
+        for entry in await self._recorded.notes():
+            if entry.kind == "note":
+                about.update(json.loads(entry.data).get("terminal", {}))
+            elif entry.kind == "end":
+                end = json.loads(entry.data)
+        found = found or await self._describe()
+        return TerminalInfo(
+            name=self.name,
+            rows=about["rows"],
+            columns=about["columns"],
+            cwd=about["cwd"],
+            env=about["env"],
+            started=found.started,
+            running=found.running,
+            exit_code=end.get("exit_code"),
+            reason=end.get("reason"),
+        )
+
+    async def _describe(self) -> RecordInfo:
+        for info in await self._box.list_recorded():
+            if info.name == self._recorded.name:
+                return info
+        raise NotRecordedError(f"there is no terminal named {self.name!r} any more", op="info")
+
+    async def wait(self, *, timeout: float | None = None) -> ExecResult:
+        """Wait for the end; the result has the exit code and the reason. Raises: TimeoutError, SandboxGoneError."""
+        return await self._recorded.wait(timeout=timeout)
+
+    async def kill(self) -> None:
+        """End the program with all that it started; what it showed stays. Idempotent."""
+        await self._recorded.kill()
+        await self._recorded.end_rest()  # also of one whose shell had ended, and has left something
+
+    async def delete(self) -> None:
+        """End it, and delete what it showed. Idempotent."""
+        await self._recorded.forget()
