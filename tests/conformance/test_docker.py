@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from corral.backends.docker import DockerBackend
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 from corral.errors import BackendUnavailableError
 from corral.image import Image
 from corral.protocol import Backend

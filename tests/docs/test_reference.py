@@ -6,13 +6,13 @@ import pytest
 
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.backends.memory.sandbox import MemorySandbox
-from corral.base.files import FilesBase
-from corral.base.process import ProcessBase
-from corral.client.sandbox import SandboxBase
+from corral.base.files import AsyncFiles
+from corral.base.process import AsyncProcess
+from corral.client.sandbox import AsyncSandbox
 from support.project import ROOT, SOURCE
 from support.reference import PAGES, ROOMS, get_text, list_members, list_public, write
 
-BEHIND = (SandboxBase, FilesBase, ProcessBase, EmbeddedSandbox, MemorySandbox)
+BEHIND = (AsyncSandbox, AsyncFiles, AsyncProcess, EmbeddedSandbox, MemorySandbox)
 """What an async caller holds."""
 
 

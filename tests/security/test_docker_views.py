@@ -11,9 +11,9 @@ import pytest
 from corral.backends.docker import DockerBackend
 from corral.backends.docker.container import KEY_LABEL
 from corral.backends.docker.sandbox import DockerSandbox
-from corral.base.process import ProcessBase
-from corral.client.opening import make_spec
-from corral.client.sandbox import SandboxBase
+from corral.base.process import AsyncProcess
+from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import make_spec
 from corral.errors import BackendUnavailableError, CapabilityError, InvalidCommandError, WorkdirError
 from corral.image import Image
 from corral.tools.shell import ShellTool
@@ -120,7 +120,7 @@ NEIGHBOURS = "for root in /proc/[0-9]*/root /proc/[0-9]*/cwd /proc/[0-9]*/task/*
 
 
 @contextlib.asynccontextmanager
-async def neighbour(box: DockerSandbox) -> AsyncIterator[ProcessBase]:
+async def neighbour(box: DockerSandbox) -> AsyncIterator[AsyncProcess]:
     """An innocent program of another call, which may see everything and holds the files open."""
     script = f"exec 8< {FILE} 9< {SECRET}; echo ready; read line"
     async with await box.start(["sh", "-c", script], cwd=KEPT) as process:
@@ -455,7 +455,7 @@ async def test_ignored_file_can_not_be_seen_after(box: DockerSandbox, detour: st
 async def test_it_is_the_kernel_that_keeps_hidden(
     box: DockerSandbox, detour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def make(self: Viewer, box: SandboxBase, *, workdir: str) -> View:
+    async def make(self: Viewer, box: AsyncSandbox, *, workdir: str) -> View:
         return View()
 
     monkeypatch.setattr(Viewer, "make", make)

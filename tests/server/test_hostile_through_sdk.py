@@ -19,7 +19,7 @@ from daytona import AsyncDaytona, CodeRunParams, DaytonaConfig
 from corral.backends.daytona import DaytonaBackend
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.sandbox import EmbeddedSandbox
-from corral.client.opening import AsyncSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.results import Event
 from corral.server.app import opened
 from corral.server.serving import listening

@@ -1,15 +1,13 @@
-"""A program to start: what callers may give, checked, and what a backend gets."""
+"""A program to start: argv and texts for a shell, checked; long texts go into a file."""
 
 from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Required, TypedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from corral.errors import InvalidCommandError
-from corral.protocol import Command, PathLike
+from corral.protocol import Command
 
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 """The kernel's own limit for one argument or environment entry, less its closing NUL."""
@@ -26,40 +24,6 @@ _WITH_BASH = ("/bin/sh", "-c", _BASH, "sh")
 _CHECKED = (
     'if "$@" -n "$0" 2>/dev/null; then exec "$@" "$0"; fi; "$@" "$0"; set -- "$?"; rm -rf -- "${0%/*}"; exit "$1"'
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnRequest:
-    """A program to start, with everything resolved and checked: what a backend's `_spawn` gets."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: str
-    user: str
-    timeout: float | None
-    stdin: bool
-    output_limit_bytes: int
-    pty: bool = False
-    rows: int = 24
-    columns: int = 80
-    read_only: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
-    listened: bool = False
-    """Somebody will read the output as it comes, in this event loop: nothing may be dropped before they begin."""
-
-
-class RequestOptions(TypedDict, total=False):
-    """What `start` hands on as it came."""
-
-    cwd: Required[PathLike | None]
-    env: Required[Mapping[str, str] | None]
-    stdin: Required[bool]
-    timeout: Required[float | None]
-    user: str | None
-    pty: bool
-    read_only: Sequence[PathLike]
-    hidden: Sequence[PathLike]
-    output_limit_bytes: int | None
 
 
 def with_bash(*args: str) -> list[str]:

@@ -42,18 +42,6 @@ def find_embedded(name: str | Backend, *, what: str) -> EmbeddedBackend:
     return backend
 
 
-async def start_kept(
-    backend: EmbeddedBackend, sandbox_id: str, command: Command, *, cwd: str | None, env: Mapping[str, str],
-    user: str | None, timeout: float | None,
-) -> int:  # fmt: skip
-    """Start a program that outlives us; its number."""
-    box = await backend.connect(sandbox_id)
-    try:
-        return await box.start_kept(command, cwd=cwd, env=env, user=user, timeout=timeout)
-    finally:
-        await box.aclose()
-
-
 def list_kept(backend: EmbeddedBackend, sandbox_id: str) -> list[KeptProgram]:
     """Oldest first."""
     return keepers.kept_programs(backend.data_folder, sandbox_id)

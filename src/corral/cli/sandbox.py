@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.base.powers import KeepsSandboxes
 from corral.cli import options
 from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table, whole_in_a_pipe
 from corral.cli.failure import RunsProgram
@@ -17,12 +16,12 @@ from corral.cli.loop import run_async
 from corral.cli.run import describe, explain, note, to_json
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.whose import explaining, show_labels, show_owner
-from corral.errors import CapabilityError, SpecError
+from corral.errors import SpecError
 from corral.protocol import Backend, Command
 from corral.results import SandboxInfo, SnapshotInfo, timestamp
 
 if TYPE_CHECKING:
-    from corral.client.sandbox import SandboxBase
+    pass
 
 
 @click.group()
@@ -51,7 +50,7 @@ def create(
     backend: str | Backend, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Make a sandbox that lives on, and print its id."""
-    from corral.client.opening import make_spec
+    from corral.client.wishes import make_spec
     from corral.spec import Lifetime
 
     spec = make_spec(
@@ -63,7 +62,7 @@ def create(
     )
 
     async def work() -> SandboxInfo:
-        from corral.client.opening import AsyncSandbox
+        from corral.client.sandbox import AsyncSandbox
 
         box = await AsyncSandbox.create(backend=backend, spec=spec)
         try:
@@ -86,7 +85,7 @@ def create(
 @options.json_option
 def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
     """Show the sandboxes that live on by themselves."""
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     infos = run_async(AsyncSandbox.list(backend=backend))
     if as_json:
@@ -158,7 +157,7 @@ def exec_(
 async def _exec(
     sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, interactive: bool, as_json: bool
 ) -> int:
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     box = await AsyncSandbox.connect(sandbox_id, backend=backend)
     try:
@@ -177,7 +176,7 @@ async def _exec(
 
 async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any]) -> int:
     from corral.cli.terminal import is_terminal, lend
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     if not is_terminal():
         raise SpecError("--tty needs a terminal on both sides", hint="leave it out in a script")
@@ -200,7 +199,7 @@ async def _start(
     if isinstance(maker, kept.KeepsPrograms):
         number = await maker.start_kept(sandbox_id, command, **call)
     else:
-        number = await kept.start_kept(kept.find_embedded(maker, what="exec --detach"), sandbox_id, command, **call)
+        number = await kept.find_embedded(maker, what="exec --detach").start_kept(sandbox_id, command, **call)
     click.echo(to_json({"number": number}) if as_json else number)
     return 0
 
@@ -220,7 +219,7 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
     corral sandbox cp box:log.txt - | less
     """
     from corral.cli import transfer
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     origin, goal = transfer.Place.parse(source), transfer.Place.parse(target)
     sandbox_id = transfer.check_ends(origin, goal)
@@ -287,7 +286,7 @@ def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, b
 def stop(sandbox_id: str, backend: str | Backend) -> int:
     """End the processes of a sandbox and keep its files, until `start` or `rm`."""
     with explaining(backend, sandbox_id):
-        run_async(_keeper_of(backend, "stop").stop(sandbox_id))
+        run_async(_find_maker(backend).stop(sandbox_id))
     click.echo(sandbox_id)
     return 0
 
@@ -299,8 +298,8 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
     """Bring a stopped sandbox up again, on the files it left. Its lifetime begins anew."""
 
     async def work() -> str:
-        box = await _keeper_of(backend, "start").start(sandbox_id)
-        await cast("SandboxBase", box).aclose()
+        box = await _find_maker(backend).start(sandbox_id)
+        await box.aclose()
         return box.id
 
     with explaining(backend, sandbox_id):
@@ -315,7 +314,7 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
 def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     """Keep the files of this moment, and print the snapshot's id. `snapshots` lists them."""
     with explaining(backend, sandbox_id):
-        click.echo(run_async(_keeper_of(backend, "snapshot").snapshot(sandbox_id, name)))
+        click.echo(run_async(_find_maker(backend).snapshot(sandbox_id, name)))
     return 0
 
 
@@ -325,7 +324,7 @@ def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
 @options.json_option
 def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) -> int:
     """Show the snapshots, or delete some. Sandboxes that stand on a deleted one live on."""
-    maker = _keeper_of(backend, "snapshot")
+    maker = _find_maker(backend)
 
     async def work() -> Sequence[SnapshotInfo]:
         for each in unwanted:
@@ -358,7 +357,7 @@ def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     """Make a second sandbox that begins with the files of this one, lives on as well, and print its id."""
 
     async def work() -> str:
-        box = cast("SandboxBase", await _keeper_of(backend, "fork").fork(sandbox_id))
+        box = await _find_maker(backend).fork(sandbox_id)
         try:
             return await box.detach(name=name)
         except BaseException:
@@ -372,14 +371,10 @@ def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     return 0
 
 
-def _keeper_of(backend: str | Backend, power: str) -> KeepsSandboxes:
-    """A backend that has stopped sandboxes and snapshots. Raises: CapabilityError."""
+def _find_maker(backend: str | Backend) -> Backend:
     from corral.client.registry import get_backend
 
-    maker = get_backend(backend)
-    if not isinstance(maker, KeepsSandboxes):
-        raise CapabilityError(f"the {maker.name} backend can't {power}", op=power, hint="the embedded one can")
-    return maker
+    return get_backend(backend)
 
 
 @sandbox.command()

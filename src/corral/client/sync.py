@@ -12,17 +12,16 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
-from corral.base.files import FilesBase
-from corral.base.process import ProcessBase
-from corral.client.opening import AsyncSandbox, Wishes
+from corral.base.files import AsyncFiles
+from corral.base.process import AsyncProcess
 from corral.client.registry import get_backend
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import Wishes
 from corral.concurrency.portal import get_portal
 from corral.protocol import Backend
 from corral.results import Event, SandboxInfo
 from corral.sessions.interpreter.contexts import Interpreter as AsyncInterpreter
 from corral.sessions.record import Recorded as AsyncRecorded
-from corral.sessions.records import MemoryRecorded
 from corral.sessions.session import ShellSession as AsyncShellSession
 from corral.sessions.terminal import Terminal as AsyncTerminal
 from corral.spec import Spec
@@ -89,57 +88,57 @@ async def _async_iterator(source: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class Files(_Derived):
-    """The files of a sandbox. See `corral.protocol.AsyncFiles`."""
+    """The files of a sandbox. Errors are those of `corral.base.files.AsyncFiles`."""
 
-    def __init__(self, box: SandboxBase) -> None:
+    def __init__(self, box: AsyncSandbox) -> None:
         self._box = box
 
     @property
-    def _target(self) -> FilesBase:
+    def _target(self) -> AsyncFiles:
         return self._box.files
 
-    read = _run(FilesBase.read)
-    read_text = _run(FilesBase.read_text)
-    read_stream = _iterate(FilesBase.read_stream)
-    write = _run(FilesBase.write)
-    edit = _run(FilesBase.edit)
-    stat = _run(FilesBase.stat)
-    exists = _run(FilesBase.exists)
-    list = _run(FilesBase.list)
-    glob = _run(FilesBase.glob)
-    grep = _run(FilesBase.grep)
-    replace = _run(FilesBase.replace)
-    move = _run(FilesBase.move)
-    remove = _run(FilesBase.remove)
-    mkdir = _run(FilesBase.mkdir)
-    symlink = _run(FilesBase.symlink)
-    chmod = _run(FilesBase.chmod)
-    watch = _iterate(FilesBase.watch)
-    pack = _iterate(FilesBase.pack)
-    unpack = _run(FilesBase.unpack)
-    upload = _run(FilesBase.upload)
-    download = _run(FilesBase.download)
+    read = _run(AsyncFiles.read)
+    read_text = _run(AsyncFiles.read_text)
+    read_stream = _iterate(AsyncFiles.read_stream)
+    write = _run(AsyncFiles.write)
+    edit = _run(AsyncFiles.edit)
+    stat = _run(AsyncFiles.stat)
+    exists = _run(AsyncFiles.exists)
+    list = _run(AsyncFiles.list)
+    glob = _run(AsyncFiles.glob)
+    grep = _run(AsyncFiles.grep)
+    replace = _run(AsyncFiles.replace)
+    move = _run(AsyncFiles.move)
+    remove = _run(AsyncFiles.remove)
+    mkdir = _run(AsyncFiles.mkdir)
+    symlink = _run(AsyncFiles.symlink)
+    chmod = _run(AsyncFiles.chmod)
+    watch = _iterate(AsyncFiles.watch)
+    pack = _iterate(AsyncFiles.pack)
+    unpack = _run(AsyncFiles.unpack)
+    upload = _run(AsyncFiles.upload)
+    download = _run(AsyncFiles.download)
 
 
 class Process(_Derived):
-    """A program in the background. See `corral.protocol.Process`."""
+    """A program in the background."""
 
-    def __init__(self, process: ProcessBase) -> None:
+    def __init__(self, process: AsyncProcess) -> None:
         self._target = process
 
     @property
     def pid(self) -> int:
         """Its number inside."""
-        return cast("ProcessBase", self._target).pid
+        return cast("AsyncProcess", self._target).pid
 
-    output = _iterate(ProcessBase.output)
-    write = _run(ProcessBase.write)
-    close_stdin = _run(ProcessBase.close_stdin)
-    signal = _run(ProcessBase.signal)
-    resize = _run(ProcessBase.resize)
-    wait = _run(ProcessBase.wait)
-    kill = _run(ProcessBase.kill)
-    close = _run(ProcessBase.aclose)
+    output = _iterate(AsyncProcess.output)
+    write = _run(AsyncProcess.write)
+    close_stdin = _run(AsyncProcess.close_stdin)
+    signal = _run(AsyncProcess.signal)
+    resize = _run(AsyncProcess.resize)
+    wait = _run(AsyncProcess.wait)
+    kill = _run(AsyncProcess.kill)
+    close = _run(AsyncProcess.aclose)
 
     def __enter__(self) -> Self:
         return self
@@ -149,7 +148,7 @@ class Process(_Derived):
 
 
 class Recorded(_Derived):
-    """A recorded program. See `corral.sessions.record.Recorded`."""
+    """A recorded program."""
 
     def __init__(self, recorded: AsyncRecorded) -> None:
         self._target = recorded
@@ -164,17 +163,17 @@ class Recorded(_Derived):
         """Its number inside."""
         return cast("AsyncRecorded", self._target).pid
 
-    entries = _iterate(MemoryRecorded.entries)
-    write = _run(MemoryRecorded.write)
-    close_stdin = _run(MemoryRecorded.close_stdin)
-    signal = _run(MemoryRecorded.signal)
-    resize = _run(MemoryRecorded.resize)
-    note = _run(MemoryRecorded.note)
-    notes = _run(MemoryRecorded.notes)
-    wait = _run(MemoryRecorded.wait)
-    kill = _run(MemoryRecorded.kill)
-    end_rest = _run(MemoryRecorded.end_rest)
-    forget = _run(MemoryRecorded.forget)
+    entries = _iterate(AsyncRecorded.entries)
+    write = _run(AsyncRecorded.write)
+    close_stdin = _run(AsyncRecorded.close_stdin)
+    signal = _run(AsyncRecorded.signal)
+    resize = _run(AsyncRecorded.resize)
+    note = _run(AsyncRecorded.note)
+    notes = _run(AsyncRecorded.notes)
+    wait = _run(AsyncRecorded.wait)
+    kill = _run(AsyncRecorded.kill)
+    end_rest = _run(AsyncRecorded.end_rest)
+    forget = _run(AsyncRecorded.forget)
 
 
 class ShellSession(_Derived):
@@ -223,7 +222,7 @@ class Terminal(_Derived):
 class Interpreter(_Derived):
     """Code that keeps its state. See `corral.sessions.interpreter.contexts.Interpreter`."""
 
-    def __init__(self, box: SandboxBase) -> None:
+    def __init__(self, box: AsyncSandbox) -> None:
         self._box = box
 
     @property
@@ -257,19 +256,19 @@ class Sandbox(_Derived):
         self._adopt(get_portal().run(AsyncSandbox.create(backend=backend, spec=spec, on_event=on_event, **wishes)))
 
     @classmethod
-    def _of(cls, box: SandboxBase) -> Self:
+    def _of(cls, box: AsyncSandbox) -> Self:
         self = cls.__new__(cls)
         self._adopt(box)
         return self
 
     @classmethod
-    def over(cls, box: SandboxBase) -> Self:
+    def over(cls, box: AsyncSandbox) -> Self:
         """The sync door to a sandbox that belongs to somebody else: letting go of this handle does not end it."""
         self = cls._of(box)
         self._finalizer.detach()
         return self
 
-    def _adopt(self, box: SandboxBase) -> None:
+    def _adopt(self, box: AsyncSandbox) -> None:
         self._target = box
         self.files = Files(box)
         self.interpreter = Interpreter(box)
@@ -315,37 +314,39 @@ class Sandbox(_Derived):
         return self._box.closed
 
     @property
-    def async_sandbox(self) -> SandboxBase:
+    def async_sandbox(self) -> AsyncSandbox:
         """The same sandbox for async callers. It belongs to this handle, and ends with it."""
         return self._box
 
     @property
-    def _box(self) -> SandboxBase:
-        return cast("SandboxBase", self._target)
+    def _box(self) -> AsyncSandbox:
+        return cast("AsyncSandbox", self._target)
 
-    exec = _run(SandboxBase.exec)
-    run_code = _run(SandboxBase.run_code)
-    usage = _run(SandboxBase.usage)
-    info = _run(SandboxBase.info)
-    detach = _run(SandboxBase.detach)
-    kill = _run(SandboxBase.kill)
-    close = _run(SandboxBase.aclose)
-    snapshot = _run(SandboxBase.snapshot)
-    stop = _run(SandboxBase.stop)
-    pause = _run(SandboxBase.pause)
-    resume = _run(SandboxBase.resume)
-    resize = _run(SandboxBase.resize)
-    expose = _run(SandboxBase.expose)
-    start = _run_as(SandboxBase.start, Process)
-    start_recorded = _run_as(SandboxBase.start_recorded, Recorded)
-    find_recorded = _run_as(SandboxBase.find_recorded, Recorded)
-    list_recorded = _run(SandboxBase.list_recorded)
-    open_session = _run_as(SandboxBase.open_session, ShellSession)
-    find_session = _run_as(SandboxBase.find_session, ShellSession)
-    list_sessions = _run(SandboxBase.list_sessions)
-    open_pty = _run_as(SandboxBase.open_pty, Terminal)
-    find_pty = _run_as(SandboxBase.find_pty, Terminal)
-    list_ptys = _run(SandboxBase.list_ptys)
+    exec = _run(AsyncSandbox.exec)
+    run_code = _run(AsyncSandbox.run_code)
+    is_alive = _run(AsyncSandbox.is_alive)
+    wait_until_gone = _run(AsyncSandbox.wait_until_gone)
+    usage = _run(AsyncSandbox.usage)
+    info = _run(AsyncSandbox.info)
+    detach = _run(AsyncSandbox.detach)
+    kill = _run(AsyncSandbox.kill)
+    close = _run(AsyncSandbox.aclose)
+    snapshot = _run(AsyncSandbox.snapshot)
+    stop = _run(AsyncSandbox.stop)
+    pause = _run(AsyncSandbox.pause)
+    resume = _run(AsyncSandbox.resume)
+    resize = _run(AsyncSandbox.resize)
+    expose = _run(AsyncSandbox.expose)
+    start = _run_as(AsyncSandbox.start, Process)
+    start_recorded = _run_as(AsyncSandbox.start_recorded, Recorded)
+    find_recorded = _run_as(AsyncSandbox.find_recorded, Recorded)
+    list_recorded = _run(AsyncSandbox.list_recorded)
+    open_session = _run_as(AsyncSandbox.open_session, ShellSession)
+    find_session = _run_as(AsyncSandbox.find_session, ShellSession)
+    list_sessions = _run(AsyncSandbox.list_sessions)
+    open_pty = _run_as(AsyncSandbox.open_pty, Terminal)
+    find_pty = _run_as(AsyncSandbox.find_pty, Terminal)
+    list_ptys = _run(AsyncSandbox.list_ptys)
 
     def fork(self, spec: Spec | None = None) -> Self:
         """A second sandbox that begins with the files of this one. Raises: CapabilityError where the backend can't."""
@@ -367,7 +368,7 @@ async def _list(backend: Backend) -> Iterable[SandboxInfo]:
     return await backend.list()
 
 
-def _close_forgotten(box: SandboxBase) -> None:
+def _close_forgotten(box: AsyncSandbox) -> None:
     if not box.closed:
         # Not waited for: the garbage collector may run on any thread, the portal's own included.
         get_portal().run_soon(box.aclose())

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corral.base.gitsettings import find_left_out, judge
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     SandboxFileError,
     SandboxFileKindError,
@@ -25,7 +26,6 @@ from corral.errors import (
 from corral.forge.judge.reading import open_artifact
 from corral.forge.outcome import ArtifactFile, Refused
 from corral.forge.settings import Take
-from corral.protocol import AsyncSandbox
 from corral.results import FileInfo
 
 _MAX_DEPTH = 32

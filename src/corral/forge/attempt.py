@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError, SandboxClosedError, SandboxFileError
 from corral.forge.artifacts import take_out
 from corral.forge.base import Base
@@ -27,7 +27,7 @@ from corral.forge.plan import Turn
 from corral.forge.runs import Ran, run_source
 from corral.forge.settings import Phase, Settings
 from corral.forge.sources import FOLDER
-from corral.protocol import AsyncSandbox, Backend
+from corral.protocol import Backend
 from corral.spec import Lifetime, Spec
 
 OUT = "out"
@@ -115,7 +115,7 @@ class Attempts:
             self._end(await self._collect(box, out, turn, attempt, progress), progress)
 
     async def _run(
-        self, candidate: Candidate, box: SandboxBase, folder: str, output: str, processor: int | None,
+        self, candidate: Candidate, box: AsyncSandbox, folder: str, output: str, processor: int | None,
         progress: _Progress,
     ) -> Ran:  # fmt: skip
         """Only this is timed for the candidate, and by whoever started the program."""
@@ -154,12 +154,12 @@ class Attempts:
         return replace(attempt, outcome="no-artifact", reason=f"it wrote no {self.settings.output}")
 
     @contextlib.asynccontextmanager
-    async def _sandbox(self, candidate: Candidate, base: Base, progress: _Progress) -> AsyncIterator[SandboxBase]:
+    async def _sandbox(self, candidate: Candidate, base: Base, progress: _Progress) -> AsyncIterator[AsyncSandbox]:
         async with self._phase("create", progress):
             box = await self.backend.create(self.spec_for(candidate, base))
         progress.sandbox_id = box.id
         try:
-            yield box  # type: ignore[misc] # what every backend makes is one
+            yield box
         finally:
             # It may be gone already, and a failure to end it is the sweeper's; the candidate has nothing to do with it.
             with contextlib.suppress(CorralError):

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from corral.client.opening import AsyncSandbox
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     CapabilityError,
     CorralError,
@@ -173,7 +172,7 @@ class _Try:
             await self._close(box)
         return self._done
 
-    async def _use(self, box: SandboxBase, script: bytes) -> None:
+    async def _use(self, box: AsyncSandbox, script: bytes) -> None:
         if self._place.remote:
             self._say(f"[Daytona] Sandbox ready: {box.id[:8]}...")
         try:
@@ -198,7 +197,7 @@ class _Try:
         self._take_result(result)
         await self._read(box)
 
-    async def _execute(self, box: SandboxBase) -> ExecResult:
+    async def _execute(self, box: AsyncSandbox) -> ExecResult:
         lines = LineSplitter(limit=self._limits.log_bytes)
 
         def stream(chunk: OutputChunk) -> None:
@@ -235,7 +234,7 @@ class _Try:
             error_message=message, failure="candidate" if message else None,
         )  # fmt: skip
 
-    async def _read(self, box: SandboxBase) -> None:
+    async def _read(self, box: AsyncSandbox) -> None:
         """The artifact: also that of a candidate that failed, for people to look at."""
         try:
             async with asyncio.timeout(self._limits.read):
@@ -254,7 +253,7 @@ class _Try:
         if not self._place.remote:
             self._say(f"[Done] {self._done.runtime_seconds:.1f}s")
 
-    async def _read_confined(self, box: SandboxBase) -> bytes:
+    async def _read_confined(self, box: AsyncSandbox) -> bytes:
         info = await box.files.stat(self._output, follow=False)
         if info.kind != "file":
             raise SandboxFileError(f"it is a {info.kind}")
@@ -286,7 +285,7 @@ class _Try:
             retry=not own and not isinstance(error, SpecError | CapabilityError),
         )  # fmt: skip
 
-    async def _close(self, box: SandboxBase) -> None:
+    async def _close(self, box: AsyncSandbox) -> None:
         try:
             await box.aclose()
         except (CorralError, OSError) as error:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
-from corral.base.process import ProcessBase
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.errors import (
     BackendError,
@@ -55,7 +54,7 @@ class Ran:
 
 
 async def run_source(
-    source: Source, box: SandboxBase, *, objective: str, output: str, folder: str, processor: int | None,
+    source: Source, box: AsyncSandbox, *, objective: str, output: str, folder: str, processor: int | None,
     timeout: float, log: LogKeeper,
 ) -> Ran:  # fmt: skip
     """Run to the end, or to the end of its time.
@@ -81,8 +80,7 @@ async def run_source(
             log.take(chunk)
         result = await process.wait()
         log.count(result.stdout_total_bytes + result.stderr_total_bytes)
-        if isinstance(process, ProcessBase):
-            await process.end_rest()  # whoever runs on in the background has no more time to work on the artifact
+        await process.end_rest()  # whoever runs on in the background has no more time to work on the artifact
     finally:
         await process.aclose()
     return Ran(
@@ -91,7 +89,7 @@ async def run_source(
 
 
 async def _run_agent(
-    source: Agent, box: SandboxBase, *, objective: str, output: str, timeout: float, log: LogKeeper
+    source: Agent, box: AsyncSandbox, *, objective: str, output: str, timeout: float, log: LogKeeper
 ) -> Ran:
     loop = asyncio.get_running_loop()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 
 if TYPE_CHECKING:
     from corral.client.sync import Sandbox
@@ -17,7 +17,7 @@ class Seat:
     """For an async function."""
 
     objective: str
-    sandbox: SandboxBase
+    sandbox: AsyncSandbox
     """Its own. The contest closes it."""
     output: str
     """Path inside that the artifact must have. Everything beside it in that folder is an artifact as well."""

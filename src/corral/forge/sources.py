@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
 from corral.forge.git import GIT, git_environment, run_git
-from corral.protocol import AsyncSandbox
 
 if TYPE_CHECKING:
     from corral.forge.seat import Seat, SyncSeat

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from corral.base.files import FilesBase
-from corral.client.sandbox import SandboxBase
+from corral.base.files import AsyncFiles
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import EditConflictError, EditError, PolicyError, SandboxFileError
 from corral.results import FileInfo, GlobResult, GrepResult
 from corral.tools.hashline import DEFAULT_HASH_LENGTH, edit_lines, line_hash, split_lines
@@ -70,7 +70,7 @@ class Gate:
     permissions: Permissions | None = None
     on_ask: OnAsk | None = None
 
-    async def enter(self, box: SandboxBase, operation: Operation, path: str, *more: Operation) -> Entered:
+    async def enter(self, box: AsyncSandbox, operation: Operation, path: str, *more: Operation) -> Entered:
         """The real path, if it may be used for an operation, and for `more` that this one comes to.
 
         Whoever is asked sees where the path really leads, and what was allowed is what is used.
@@ -113,7 +113,7 @@ class Gate:
         why = f": {note}" if note else ""
         raise PolicyError(f"{operation} of {quote(given)} is not allowed{why}", op=operation)
 
-    async def shows(self, box: SandboxBase, entered: Entered, info: FileInfo) -> bool:
+    async def shows(self, box: AsyncSandbox, entered: Entered, info: FileInfo) -> bool:
         """Whether a search that was allowed may show this.
 
         Left out is what is denied, and what a rule of its own says to ask for. Nobody is asked again: a rule that was
@@ -155,13 +155,13 @@ class FileTool(Tool):
         description: str,
         parameters: Sequence[Parameter],
         max_chars: int,
-        act: Callable[[FileTool, SandboxBase, Mapping[str, Any]], Awaitable[ToolText]],
+        act: Callable[[FileTool, AsyncSandbox, Mapping[str, Any]], Awaitable[ToolText]],
     ) -> None:
         super().__init__(environment, name=name, description=description, parameters=parameters, max_chars=max_chars)
         self.gate = gate
         self._act = act
 
-    async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
         """See `Tool`."""
         return await self._act(self, box, values)
 
@@ -225,14 +225,14 @@ class FileTools:
 # What each does.
 
 
-async def _list(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _list(tool: FileTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     entered = await tool.gate.enter(box, "ls", values["path"])
     entries = await box.files.list(entered.path)
     shown = [info for info in entries if await tool.gate.shows(box, entered, info)]
     return render_listing(values["path"], shown, max_chars=tool.max_chars)
 
 
-async def _read(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _read(tool: FileTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     path = (await tool.gate.enter(box, "read", values["path"])).path
     window = await read_window(
         box.files, path, offset=values["offset"], limit=values["limit"], max_chars=tool.max_chars
@@ -251,7 +251,7 @@ async def _read(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> 
     )
 
 
-async def _read_tagged(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _read_tagged(tool: FileTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     """As `_read`; but a hash is of a whole line, to the byte, so the whole file is needed."""
     path = (await tool.gate.enter(box, "read", values["path"])).path
     data = await box.files.read(path, max_bytes=MAX_EDIT_BYTES)
@@ -270,14 +270,14 @@ async def _read_tagged(tool: FileTool, box: SandboxBase, values: Mapping[str, An
     return render_lines(bare, first=offset + 1, total=len(lines), max_chars=tool.max_chars, tags=tags)
 
 
-async def _write(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _write(tool: FileTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     path = (await tool.gate.enter(box, "write", values["path"])).path
     size = await box.files.write(path, values["content"])
     lines = values["content"].count("\n") + (not values["content"].endswith("\n") and bool(values["content"]))
     return ToolText(f"Wrote {lines} lines ({size} bytes) to {quote(values['path'])}")
 
 
-async def _edit(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _edit(tool: FileTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     path = (await tool.gate.enter(box, "edit", values["path"], "read")).path
     old, new, every = values["old_string"], values["new_string"], values["replace_all"]
     if old == new:
@@ -292,7 +292,7 @@ async def _edit(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> 
     return ToolText(f"Edited {quote(values['path'])}: replaced {done.replacements} occurrence(s)", result=done)
 
 
-async def _edit_lines(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _edit_lines(tool: FileTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     path = (await tool.gate.enter(box, "edit", values["path"], "read")).path
     before = await box.files.read(path, max_bytes=MAX_EDIT_BYTES)
     done = edit_lines(
@@ -311,7 +311,7 @@ async def _edit_lines(tool: FileTool, box: SandboxBase, values: Mapping[str, Any
     return ToolText(f"{done.summary} in {quote(values['path'])}")
 
 
-async def _swap(files: FilesBase, path: str, before: bytes, after: bytes) -> None:
+async def _swap(files: AsyncFiles, path: str, before: bytes, after: bytes) -> None:
     """Put one content in the place of another, if it is still there. Raises: EditConflictError."""
     if before == after:
         return
@@ -323,7 +323,7 @@ async def _swap(files: FilesBase, path: str, before: bytes, after: bytes) -> Non
     await files.write(path, after)
 
 
-async def _glob(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _glob(tool: FileTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     pattern, path = values["pattern"], values["path"]
     if pattern.startswith("/"):
         # A search from the root is judged as one: the folder in the pattern is the one that is meant.
@@ -348,7 +348,7 @@ def _allowed(gate: Gate, entered: Entered, unreadable: Sequence[str], *more: Ope
     return tuple(text for text in unreadable if gate.shows_path(entered, text.rpartition(": ")[0], *more))
 
 
-async def _grep(tool: FileTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _grep(tool: FileTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     gate = tool.gate
     entered = await gate.enter(box, "grep", values["path"])
     if values["output_mode"] not in _MODES:
@@ -389,7 +389,7 @@ def replace_result(text: ToolText, result: object) -> ToolText:
 class _Row:
     operation: Operation
     description: str
-    act: Callable[[FileTool, SandboxBase, Mapping[str, Any]], Awaitable[ToolText]]
+    act: Callable[[FileTool, AsyncSandbox, Mapping[str, Any]], Awaitable[ToolText]]
     parameters: tuple[Parameter, ...]
 
 

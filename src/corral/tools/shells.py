@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.tools.background import (
     ShellInfo,
     ShellOutput,
@@ -37,14 +37,14 @@ class BackgroundTool(Tool):
         max_chars: int,
         env: Mapping[str, str],
         cwd: str | None,
-        act: Callable[[BackgroundTool, SandboxBase, Mapping[str, Any]], Awaitable[ToolText]],
+        act: Callable[[BackgroundTool, AsyncSandbox, Mapping[str, Any]], Awaitable[ToolText]],
     ) -> None:
         super().__init__(environment, name=name, description=description, parameters=parameters, max_chars=max_chars)
         self.env = env
         self.cwd = cwd
         self._act = act
 
-    async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
         """See `Tool`."""
         return await self._act(self, box, values)
 
@@ -141,12 +141,12 @@ def _say(running: bool, exit_code: int | None) -> str:  # noqa: FBT001 - one pla
 # What each does.
 
 
-async def _start(tool: BackgroundTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _start(tool: BackgroundTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     handle = await start_shell(box, values["command"], cwd=tool.cwd, env=tool.env)
     return ToolText(f"Started {handle.shell_id}. Read what it prints with read_background.", result=handle)
 
 
-async def _read(tool: BackgroundTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _read(tool: BackgroundTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     output = await read_shell(
         box,
         values["shell_id"],
@@ -157,24 +157,24 @@ async def _read(tool: BackgroundTool, box: SandboxBase, values: Mapping[str, Any
     return render_output(output, max_chars=tool.max_chars)
 
 
-async def _write(tool: BackgroundTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _write(tool: BackgroundTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     await write_shell(box, values["shell_id"], values["text"], close=values["close"])
     return ToolText(f"Wrote {len(values['text'])} characters to {quote(values['shell_id'])}")
 
 
-async def _kill(tool: BackgroundTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _kill(tool: BackgroundTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     was_running = await kill_shell(box, values["shell_id"])
     return ToolText(f"{quote(values['shell_id'])} {'was ended' if was_running else 'had ended already'}")
 
 
-async def _list(tool: BackgroundTool, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+async def _list(tool: BackgroundTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
     return render_shells(await list_shells(box))
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     description: str
-    act: Callable[[BackgroundTool, SandboxBase, Mapping[str, Any]], Awaitable[ToolText]]
+    act: Callable[[BackgroundTool, AsyncSandbox, Mapping[str, Any]], Awaitable[ToolText]]
     parameters: tuple[Parameter, ...]
 
 

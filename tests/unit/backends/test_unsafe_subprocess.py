@@ -23,8 +23,8 @@ from corral.backends import unsafe_subprocess
 from corral.backends.memory import MemoryBackend
 from corral.backends.unsafe_subprocess import UnsafeSubprocessBackend, UnsafeWarning
 from corral.backends.unsafe_subprocess.sandbox import HostSandbox
-from corral.client.opening import make_spec
 from corral.client.registry import backend_names, get_backend, need_isolation
+from corral.client.wishes import make_spec
 from corral.errors import (
     BackendUnavailableError,
     CapabilityError,

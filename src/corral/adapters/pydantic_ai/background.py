@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from corral.adapters.pydantic_ai.results import BackgroundHandle, BackgroundOutput, BackgroundProcessInfo
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError, NotRecordedError
 from corral.tools.background import READ_BYTES, kill_shell, list_shells, read_shell, start_shell, write_shell
 
@@ -16,7 +16,7 @@ class BackgroundBase(ABC):
     work_dir: str
 
     @abstractmethod
-    async def _open(self) -> SandboxBase: ...
+    async def _open(self) -> AsyncSandbox: ...
 
     @abstractmethod
     def _note(self, error: CorralError, operation: str) -> None: ...

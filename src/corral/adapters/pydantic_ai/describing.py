@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from corral.adapters.pydantic_ai.results import FileInfo
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import EditError, SandboxFileError
 from corral.results import FileInfo as CoreFileInfo
 
 
-async def follow_link(box: SandboxBase, info: CoreFileInfo) -> CoreFileInfo:
+async def follow_link(box: AsyncSandbox, info: CoreFileInfo) -> CoreFileInfo:
     """What a link leads to; itself, if nowhere."""
     if info.kind != "link":
         return info

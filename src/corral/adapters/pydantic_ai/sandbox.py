@@ -32,9 +32,9 @@ from corral.adapters.pydantic_ai.results import (
 from corral.adapters.pydantic_ai.search import find_files, search_lines
 from corral.base.command import bash_text
 from corral.base.files import encode
-from corral.client.opening import Wishes, make_spec
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
+from corral.client.wishes import Wishes, make_spec
 from corral.errors import (
     BackendError,
     CorralError,
@@ -110,7 +110,7 @@ class AsyncCorralSandbox(BackgroundBase):
         self._begin(Opening(birth.make, birth.finish), work_dir=birth.spec.workdir, sandbox_id=birth.sandbox_id)
 
     @classmethod
-    def over(cls, box: SandboxBase | Sandbox, *, work_dir: str | None = None) -> Self:
+    def over(cls, box: AsyncSandbox | Sandbox, *, work_dir: str | None = None) -> Self:
         """The protocol for a sandbox that belongs to somebody else: it is not ended with this object."""
         self = cls.__new__(cls)
         living = box.async_sandbox if isinstance(box, Sandbox) else box
@@ -142,7 +142,7 @@ class AsyncCorralSandbox(BackgroundBase):
         return self._sandbox_id or (box.id if box is not None else "")
 
     @property
-    def box(self) -> SandboxBase | None:
+    def box(self) -> AsyncSandbox | None:
         """The sandbox itself, if it is there, for everything that the protocol has no word for."""
         return self._opening.box
 
@@ -151,7 +151,7 @@ class AsyncCorralSandbox(BackgroundBase):
         """Whether `stop` has ended it, and not only tried."""
         return self._ended or (self._stopped and not self._opening.begun)
 
-    async def get_box(self) -> SandboxBase:
+    async def get_box(self) -> AsyncSandbox:
         """The same, made if it is not there yet. Raises: what making a sandbox raises; SandboxClosedError."""
         return await self._open()
 
@@ -434,12 +434,12 @@ class AsyncCorralSandbox(BackgroundBase):
         return Found(matches, truncated=found.truncated)
 
     async def read_image(self, path: str, *, max_bytes: int) -> bytes:
-        """The whole content. Raises: as `corral.protocol.AsyncFiles.read`."""
+        """The whole content. Raises: as `corral.base.files.AsyncFiles.read`."""
         box = await self._open()
         return await box.files.read(self.at(path), max_bytes=max_bytes)
 
     async def read_window(self, path: str, *, offset: int, limit: int) -> Window:
-        """Some lines. Raises: as `corral.protocol.AsyncFiles.read_stream`."""
+        """Some lines. Raises: as `corral.base.files.AsyncFiles.read_stream`."""
         box = await self._open()
         at = self.at(path)
         return await read_window(box.files, at, offset=max(0, offset), limit=max(0, limit), max_chars=MAX_OUTPUT_CHARS)
@@ -459,7 +459,7 @@ class AsyncCorralSandbox(BackgroundBase):
 
     # Underneath.
 
-    async def _open(self) -> SandboxBase:
+    async def _open(self) -> AsyncSandbox:
         if self._stopped:
             raise SandboxClosedError("the sandbox was stopped", sandbox_id=self.id or None, hint="make a new one")
         self.touch()
@@ -479,7 +479,7 @@ class AsyncCorralSandbox(BackgroundBase):
         log.log(level, "%s failed in sandbox %s: %s", operation, self.id or "(none)", error)
 
 
-async def _swap(box: SandboxBase, path: str, before: bytes, after: bytes) -> bool:
+async def _swap(box: AsyncSandbox, path: str, before: bytes, after: bytes) -> bool:
     """Put new content in the place of the old, if it is still there."""
     if before == after:
         return True

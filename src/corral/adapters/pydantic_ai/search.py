@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Callable
 
 from corral.adapters.pydantic_ai.results import Found
-from corral.base.files import DEFAULT_MATCH_LIMIT, FilesBase
+from corral.base.files import DEFAULT_MATCH_LIMIT, AsyncFiles
 from corral.errors import PolicyError, SandboxFileError, SandboxFileNotFoundError
 from corral.results import FileInfo, GrepMatch
 from corral.tools.permission import expand_braces
@@ -16,7 +16,7 @@ _MAGIC = frozenset("*?[{")
 
 
 async def find_files(
-    files: FilesBase, pattern: str, *, root: str, shows: Callable[[str], bool] | None = None
+    files: AsyncFiles, pattern: str, *, root: str, shows: Callable[[str], bool] | None = None
 ) -> Found[FileInfo]:
     """Files that match and may be shown, by path, each once. Folders that can't be looked into are left out.
 
@@ -40,7 +40,7 @@ async def find_files(
 
 
 async def search_lines(
-    files: FilesBase,
+    files: AsyncFiles,
     pattern: str,
     *,
     root: str,

@@ -17,9 +17,9 @@ from corral.adapters.pydantic_ai.results import (
 )
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.base.docstrings import Documented
-from corral.client.opening import Wishes
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
+from corral.client.wishes import Wishes
 from corral.concurrency.portal import get_portal
 from corral.protocol import Backend
 from corral.spec import HOME, Spec
@@ -55,7 +55,7 @@ class CorralSandbox(Documented, promises=AsyncCorralSandbox.__mro__):
         )
 
     @classmethod
-    def over(cls, box: SandboxBase | Sandbox, *, work_dir: str | None = None) -> Self:
+    def over(cls, box: AsyncSandbox | Sandbox, *, work_dir: str | None = None) -> Self:
         """The protocol for a sandbox that belongs to somebody else: it is not ended with this object."""
         self = cls.__new__(cls)
         self._start_with(cls.kind.over(box, work_dir=work_dir))

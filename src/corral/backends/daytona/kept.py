@@ -8,10 +8,10 @@ import re
 import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corral.backends.daytona import life
-from corral.backends.daytona.client import Client
+from corral.backends.daytona.powers import KeepingBackend
 from corral.backends.daytona.remote import Remote
 from corral.base.command import check_argv, show_command
 from corral.errors import CapabilityError, SandboxGoneError
@@ -44,14 +44,8 @@ class KeptProgram:
         return f"{_PREFIX}{self.number}"
 
 
-class KeptPrograms:
-    """A backend's side."""
-
-    _client: Client
-
-    if TYPE_CHECKING:
-
-        async def find(self, wanted: str, op: str) -> Any: ...
+class KeptPrograms(KeepingBackend):
+    """The part of the backend that has programs which run on without us."""
 
     async def start_kept(
         self,

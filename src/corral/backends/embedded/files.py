@@ -18,7 +18,7 @@ from corral.base.files import (
     CHUNK_BYTES,
     DEFAULT_MATCH_LIMIT,
     DEFAULT_READ_LIMIT_BYTES,
-    FilesBase,
+    AsyncFiles,
     check_content,
     encode,
     spool,
@@ -34,8 +34,8 @@ from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch
 _SPOOL_BYTES = 64 * 1024
 
 
-class EmbeddedFiles(FilesBase):
-    """See `corral.protocol.AsyncFiles`."""
+class EmbeddedFiles(AsyncFiles):
+    """Files of an embedded sandbox."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class EmbeddedFiles(FilesBase):
     # Reading and writing.
 
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
-        """See `AsyncFiles`. A file that is too large, sparse or not, is refused before any of it is read."""
+        # A file that is too large, sparse or not, is refused before any of it is read.
         target = self.at(path)
         info = await self.stat(target)
         if info.kind == "file" and info.size > max_bytes:
@@ -67,7 +67,6 @@ class EmbeddedFiles(FilesBase):
         return await super().read(target, max_bytes=max_bytes)
 
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         descriptor = await self._open(target)
         async with contextlib.aclosing(stream_descriptor(descriptor, chunk_bytes=chunk_bytes)) as stream:
@@ -99,7 +98,6 @@ class EmbeddedFiles(FilesBase):
         exclusive: bool = False,
         append: bool = False,
     ) -> int:
-        """See `AsyncFiles`."""
         target = self.at(path)
         message: wire.Message = {**_name(target), "parents": parents, "exclusive": exclusive, "append": append}
         if mode is not None:
@@ -167,18 +165,15 @@ class EmbeddedFiles(FilesBase):
     # About files.
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """See `AsyncFiles`."""
         target = self.at(path)
         return _info((await self._agent.ask({"op": "stat", **_name(target), "follow": follow}, path=target))["stat"])
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         items, _ = await self._agent.collect({"op": "list", **_name(target)}, path=target)
         return [_info(item) for item in items]
 
     async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
-        """See `FilesBase`."""
         target = self.at(path)
         batches = self._agent.batches({"op": "list", "path": target, "depth": depth}, path=target)
         async with contextlib.aclosing(batches):
@@ -188,7 +183,6 @@ class EmbeddedFiles(FilesBase):
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
     ) -> GlobResult:
-        """See `AsyncFiles`."""
         root = self.at(path)
         if pattern.startswith("/"):
             root, pattern = _split_pattern(pattern)
@@ -197,14 +191,13 @@ class EmbeddedFiles(FilesBase):
         return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
-        """See `FilesBase`. The others are not even sent."""
+        # The others are not even sent.
         root = self.at(path)
         message = {"op": "glob", **_name(root), "pattern": "**", "linked": True, "limit": limit}
         items, last = await self._agent.collect(message, path=root)
         return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
-        """See `FilesBase`."""
         root = self.at(path)
         message = {"op": "glob", "path": root, "pattern": pattern, "hidden": True, "limit": limit}
         async with contextlib.aclosing(self._agent.batches(message, path=root)) as batches:
@@ -212,7 +205,6 @@ class EmbeddedFiles(FilesBase):
                 yield [_info(item) for item in items]
 
     async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
-        """See `FilesBase`."""
         root = self.at(path)
         message = {"op": "grep", "path": root, "pattern": text, "fixed": True, "hidden": True, "limit": limit}
         async with contextlib.aclosing(self._agent.batches(message, path=root)) as batches:
@@ -231,7 +223,6 @@ class EmbeddedFiles(FilesBase):
         limit: int = DEFAULT_MATCH_LIMIT,
         without: Collection[str] = (),
     ) -> GrepResult:
-        """See `AsyncFiles`."""
         root = self.at(path)
         message = {
             "op": "grep",
@@ -263,7 +254,6 @@ class EmbeddedFiles(FilesBase):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        """See `AsyncFiles`."""
         root = self.at(path)
         carrier = wire.memory_file(encode(new))
         message = {
@@ -284,12 +274,10 @@ class EmbeddedFiles(FilesBase):
     # Changing the tree.
 
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """See `AsyncFiles`."""
         message = {"op": "move", "source": self.at(source), "target": self.at(target), "overwrite": overwrite}
         await self._agent.ask(message, path=self.at(source))
 
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """See `AsyncFiles`."""
         target = self.at(path)
         if target == "/":
             raise SandboxFileError("the root can't be removed", path=target, op="remove")
@@ -300,24 +288,20 @@ class EmbeddedFiles(FilesBase):
                 raise
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """See `AsyncFiles`."""
         message = {"op": "mkdir", "path": self.at(path), "parents": parents}
         if mode is not None:
             message["mode"] = mode
         await self._agent.ask(message, path=self.at(path))
 
     async def symlink(self, path: PathLike, target: str) -> None:
-        """See `AsyncFiles`."""
         await self._agent.ask({"op": "link", "path": self.at(path), "target": target}, path=self.at(path))
 
     async def chmod(self, path: PathLike, mode: int) -> None:
-        """See `AsyncFiles`."""
         await self._agent.ask({"op": "chmod", "path": self.at(path), "mode": mode}, path=self.at(path))
 
     # Streams.
 
     async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         message = {"op": "watch", "path": target, "recursive": recursive}
         async with self._agent.talking(message, path=target) as sock:
@@ -329,7 +313,6 @@ class EmbeddedFiles(FilesBase):
                     yield WatchEvent(str(item["path"]), item["kind"], bool(item["folder"]))
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
@@ -344,7 +327,6 @@ class EmbeddedFiles(FilesBase):
         self._agent.check(message, target, "pack")
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """See `AsyncFiles`."""
         target = self.at(path)
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writer, False)

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from corral.backends.embedded import exchange
 from corral.backends.embedded.pump import Pump, get_pump
 from corral.backends.embedded.seam import exec_error
-from corral.base.command import SpawnRequest
-from corral.base.process import Ending, ProcessBase, as_bytes
+from corral.base.process import AsyncProcess, Ending, as_bytes
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
 from corral.engine.pipes import READ_BYTES, OutputReading, Turn, waiting_bytes
 from corral.errors import EngineFaultError, ExecError, SandboxGoneError
+from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
 _GRACE_SECONDS = 5.0
@@ -54,8 +54,8 @@ class _Leftover:
         return "edge"
 
 
-class EmbeddedProcess(ProcessBase):
-    """See `corral.protocol.Process`."""
+class EmbeddedProcess(AsyncProcess):
+    """A program of an embedded sandbox."""
 
     def __init__(
         self,
@@ -93,7 +93,6 @@ class EmbeddedProcess(ProcessBase):
 
     @property
     def pid(self) -> int:
-        """See `Process`."""
         return self._pid
 
     # Life, on the pump's thread.
@@ -164,7 +163,6 @@ class EmbeddedProcess(ProcessBase):
             self._paused.discard(descriptor)
 
     def resume_reading(self) -> None:
-        """See `ProcessBase`."""
         for descriptor in list(self._paused):
             self._paused.discard(descriptor)
             self._pump.again(descriptor)
@@ -290,7 +288,6 @@ class EmbeddedProcess(ProcessBase):
     # What callers do.
 
     async def write(self, data: bytes | str) -> None:
-        """See `Process`."""
         with self._fds:
             descriptor = os.dup(self._stdin_fd) if self._stdin_fd is not None else None
         if descriptor is None:
@@ -303,7 +300,6 @@ class EmbeddedProcess(ProcessBase):
             os.close(descriptor)
 
     async def close_stdin(self) -> None:
-        """See `Process`."""
         if self._terminal_fd is not None:
             await self.write(b"\x04")
             return
@@ -313,13 +309,11 @@ class EmbeddedProcess(ProcessBase):
                 os.close(descriptor)
 
     async def signal(self, number: int) -> None:
-        """See `Process`."""
         if not 1 <= int(number) <= signals.NSIG - 1:
             raise ExecError(f"{number!r} is not a signal", op="signal", hint="for example signal.SIGTERM")
         self._tell({"op": "signal", "number": int(number)})
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """See `Process`."""
         with self._fds:
             if self._terminal_fd is None or self.ended:
                 text = "the program has no terminal, or none any more"
@@ -327,13 +321,11 @@ class EmbeddedProcess(ProcessBase):
             fcntl.ioctl(self._terminal_fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def end_tree(self, reason: EndReason) -> None:
-        """See `ProcessBase`."""
         if not self.ended:
             self._tell({"op": "kill", "reason": reason})
             self._pump.call_at(self, time.monotonic() + _GRACE_SECONDS, self._not_in_time)
 
     async def end_rest(self) -> None:
-        """See `ProcessBase`."""
         if self._control is None or not self.ended:
             return
         with contextlib.suppress(GoneError, TimeoutError):

@@ -25,8 +25,9 @@ from corral.cli.bench.folder import make_folder, remove_folder
 from corral.cli.bench.peer import SNIPPET
 from corral.cli.bench.served import OwnServer, constant_server, own_server
 from corral.cli.display import show_seconds, show_size
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, CorralError
-from corral.protocol import AsyncSandbox, Backend
+from corral.protocol import Backend
 from corral.server.settings import GIB
 from corral.sessions.interpreter.oneshot import run_with_charts
 from corral.spec import Resources, Spec
