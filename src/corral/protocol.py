@@ -171,6 +171,8 @@ class SandboxPrimitives(ABC):
     """The folder inside in which snippets and long scripts lie while they run."""
     default_user = USER
     """The user of a request that names none."""
+    own_runtime: Callable[[Language, bytes], Runtime] | None = None
+    """What runs a source, where the backend decides it and not the language table. Raises: BackendUnavailableError."""
 
     def __init__(self, *, sandbox_id: str, spec: Spec, backend: str) -> None:
         self.id = sandbox_id
@@ -240,14 +242,6 @@ class SandboxPrimitives(ABC):
     def base_env(self, user: str) -> Mapping[str, str]:
         """What every program of that user finds in its environment."""
         return {}
-
-    def own_runtime(self, language: Language, source: bytes) -> Runtime | None:
-        """What runs this source, where the backend decides it; None leaves it to the language table.
-
-        Raises:
-            BackendUnavailableError: nothing runs it here.
-        """
-        return None
 
     def hint_for(self, language: Language) -> str:
         """What to do where no program inside runs a language."""
@@ -372,7 +366,7 @@ class Backend(ABC):
     # Detached sandboxes.
 
     async def connect(self, sandbox_id: str) -> AsyncSandbox:
-        """A handle to a detached sandbox. Raises: SandboxGoneError, SandboxStoppedError, CapabilityError."""
+        """A handle to a detached sandbox. Raises: SandboxGoneError, CapabilityError."""
         self.lacks("connect")
 
     async def list(self) -> Sequence[SandboxInfo]:

@@ -101,13 +101,13 @@ def count_only_what_is_kept(patch: Patch) -> None:
 
 
 def ignore_cwd(patch: Patch) -> None:
-    whole = MemorySandbox._spawn
-    patch.setattr(MemorySandbox, "_spawn", lambda self, request: whole(self, replace(request, cwd="/home/daytona")))
+    whole = MemorySandbox.spawn
+    patch.setattr(MemorySandbox, "spawn", lambda self, request: whole(self, replace(request, cwd="/home/daytona")))
 
 
 def pass_the_host_environment(patch: Patch) -> None:
-    whole = MemorySandbox._base_env
-    patch.setattr(MemorySandbox, "_base_env", lambda self, user: {**os.environ, **whole(self, user)})
+    whole = MemorySandbox.base_env
+    patch.setattr(MemorySandbox, "base_env", lambda self, user: {**os.environ, **whole(self, user)})
 
 
 def drop_stdin(patch: Patch) -> None:
@@ -122,7 +122,7 @@ def replace_what_is_gone(patch: Patch) -> None:
 def forget_tokens(patch: Patch) -> None:
     whole = MemoryBackend.create
 
-    async def broken(self: MemoryBackend, spec: Spec, **kwargs: Any) -> MemorySandbox:
+    async def broken(self: MemoryBackend, spec: Spec, **kwargs: Any) -> AsyncSandbox:
         return await whole(self, replace(spec, client_token=None), **kwargs)
 
     patch.setattr(MemoryBackend, "create", broken)
@@ -131,7 +131,7 @@ def forget_tokens(patch: Patch) -> None:
 def leak_when_cancelled(patch: Patch) -> None:
     whole = MemoryBackend.create
 
-    async def broken(self: MemoryBackend, spec: Spec, **kwargs: Any) -> MemorySandbox:
+    async def broken(self: MemoryBackend, spec: Spec, **kwargs: Any) -> AsyncSandbox:
         sandbox = await whole(self, spec, **kwargs)
         await asyncio.sleep(0)  # cancelled here, nobody knows of the sandbox
         return sandbox
@@ -141,14 +141,14 @@ def leak_when_cancelled(patch: Patch) -> None:
 
 def bind_to_one_loop(patch: Patch) -> None:
     loops: list[object] = []
-    whole = MemorySandbox._spawn
+    whole = MemorySandbox.spawn
 
     async def broken(self: MemorySandbox, request: Any) -> MemoryProcess:
         loops.append(asyncio.get_running_loop())
         assert loops[0] is loops[-1], "bound to another event loop"
         return await whole(self, request)
 
-    patch.setattr(MemorySandbox, "_spawn", broken)
+    patch.setattr(MemorySandbox, "spawn", broken)
 
 
 def forget_deadlines(patch: Patch) -> None:
@@ -156,7 +156,7 @@ def forget_deadlines(patch: Patch) -> None:
 
 
 def never_end(patch: Patch) -> None:
-    patch.setattr(MemorySandbox, "_release", lambda self: asyncio.sleep(0))
+    patch.setattr(MemorySandbox, "release", lambda self: asyncio.sleep(0))
 
 
 def write_in_place(patch: Patch) -> None:

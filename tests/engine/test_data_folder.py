@@ -18,7 +18,7 @@ import pytest
 from corral.backends.embedded import exchange
 from corral.backends.embedded.backend import EmbeddedBackend
 from corral.backends.embedded.keepers import sweep_now
-from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.spec import Spec
 from support.user import OrdinaryUser, find_python
 
@@ -91,7 +91,7 @@ async def backend(public: Path) -> AsyncIterator[EmbeddedBackend]:
     await backend.aclose()
 
 
-async def see(box: EmbeddedSandbox) -> str:
+async def see(box: AsyncSandbox) -> str:
     """What a program that trusts its home and its /tmp comes to run."""
     result = await box.exec(
         "ls -A /tmp /var/tmp ~/.local 2>/dev/null | grep -v : ; cd /tmp; python3 -c 'import json; print(json.__file__)'"

@@ -12,7 +12,6 @@ from daytona.common.charts import BarChart, BoxAndWhiskerChart, CompositeChart, 
 from daytona_toolbox_api_client import Chart as ToolboxChart
 
 from corral.backends.embedded import EmbeddedBackend
-from corral.base.powers import CanInterpret
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.errors import (
@@ -60,7 +59,6 @@ async def wait_for_text(events: AsyncIterator[RunEvent], text: str) -> None:
 
 
 async def test_state_is_kept_and_the_last_value_is_the_result(box: AsyncSandbox) -> None:
-    assert isinstance(box, CanInterpret)
     assert (await box.interpreter.execute("x = 40")).ok
     result = await box.interpreter.execute("print('hello')\nx + 2")
     assert (result.stdout, result.text, result.status, result.error) == ("hello\n", "42", "completed", None)

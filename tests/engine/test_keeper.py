@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend, exchange, keepers
-from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.engine.client import check
 from corral.engine.errors import EngineError
 from corral.engine.keptlog import MAX_LOG_BYTES
@@ -53,7 +53,7 @@ def nothing_is_left(backend: EmbeddedBackend) -> bool:
     return not (list_files(folder) or list_loops(folder) or list_groups(instance_mark(folder)))
 
 
-async def detached(backend: EmbeddedBackend, **options: object) -> EmbeddedSandbox:
+async def detached(backend: EmbeddedBackend, **options: object) -> AsyncSandbox:
     box = await backend.create(Spec())
     await box.detach(**options)  # type: ignore[arg-type]  # name= and lifetime_seconds=
     return box
@@ -279,8 +279,8 @@ async def test_owned_sandbox_is_not_to_be_found(backend: EmbeddedBackend) -> Non
 
 async def test_kept_program_runs_on_and_is_logged(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
-    assert await box.start_kept("echo out; echo err >&2; exit 3") == 1
-    assert await box.start_kept(["sleep", "1000"]) == 2
+    assert await backend.start_kept(box.id, "echo out; echo err >&2; exit 3") == 1
+    assert await backend.start_kept(box.id, ["sleep", "1000"]) == 2
     await box.aclose()
     assert wait_until(lambda: kept(backend)[0].state == "ended")
     first, second = kept(backend)
@@ -290,7 +290,7 @@ async def test_kept_program_runs_on_and_is_logged(backend: EmbeddedBackend) -> N
 
 async def test_kept_program_that_can_not_start_says_so(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
-    await box.start_kept(["true"], cwd="/not/there")
+    await backend.start_kept(box.id, ["true"], cwd="/not/there")
     assert wait_until(lambda: kept(backend)[0].state == "failed")
     assert (await box.exec("echo on")).stdout == "on\n"
     await box.aclose()
@@ -298,20 +298,20 @@ async def test_kept_program_that_can_not_start_says_so(backend: EmbeddedBackend)
 
 async def test_logs_of_the_life_before_a_stop_are_not_those_of_the_next(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
-    await box.start_kept("echo before; sleep 1000")
+    await backend.start_kept(box.id, "echo before; sleep 1000")
     assert wait_until(lambda: kept(backend)[0].log.read_text() == "before\n")
     await box.stop()
     await box.aclose()
     async with await backend.start(box.id) as again:
         assert kept(backend) == []
-        assert await again.start_kept("echo after") == 1
+        assert await backend.start_kept(again.id, "echo after") == 1
         assert wait_until(lambda: kept(backend)[0].log.read_text() == "after\n")
         await again.kill()
 
 
 async def test_log_of_a_kept_program_turns_over(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
-    await box.start_kept("head -c 20000000 /dev/zero | tr '\\0' x; echo last")
+    await backend.start_kept(box.id, "head -c 20000000 /dev/zero | tr '\\0' x; echo last")
     assert wait_until(lambda: kept(backend)[0].state == "ended")
     log = kept(backend)[0].log
     assert wait_until(lambda: log.read_bytes().endswith(b"last\n"))
@@ -324,7 +324,7 @@ async def test_log_of_a_kept_program_turns_over(backend: EmbeddedBackend) -> Non
 async def test_kept_program_keeps_a_sandbox_from_being_idle(backend: EmbeddedBackend) -> None:
     box = await backend.create(Spec(lifetime=Lifetime(idle_seconds=2), name="worker"))
     await box.detach()
-    await box.start_kept("sleep 4; echo done")
+    await backend.start_kept(box.id, "sleep 4; echo done")
     await box.aclose()
     log = kept(backend)[0].log
     # Its end counts as use: there is time to read how it went.
@@ -374,7 +374,7 @@ async def test_whoever_waits_for_the_end_of_a_sandbox_is_told(backend: EmbeddedB
     elif how == "keeper killed":
         os.kill(keeper_of(backend, box.id), signal.SIGKILL)
     else:
-        box._give_up()
+        box.primitives._give_up()
     async with asyncio.timeout(HANG_GUARD_SECONDS):
         await waiting
     await box.aclose()

@@ -218,9 +218,7 @@ class AsyncSandbox:
     def primitives(self) -> SandboxPrimitives:
         """What its backend implements. For code that knows which backend it is."""
         if self._primitives is None:
-            raise SandboxClosedError(
-                "the sandbox is not open yet", hint="`async with AsyncSandbox() as box:`, or `await` it"
-            )
+            raise SandboxClosedError("the sandbox is not open yet", hint="enter it with `async with`, or await it")
         return self._primitives
 
     @property
@@ -664,9 +662,8 @@ class AsyncSandbox:
 
     async def find_runtime(self, language: Language, source: bytes) -> Runtime:
         """What runs this source here. Raises: BackendUnavailableError."""
-        own = self.primitives.own_runtime(language, source)
-        if own is not None:
-            return own
+        if (own_runtime := self.primitives.own_runtime) is not None:
+            return own_runtime(language, source)
         probed: tuple[str, ...] | None = None
         if language.probe:
             if language.name not in self._runtimes:

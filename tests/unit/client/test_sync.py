@@ -43,7 +43,7 @@ def public(cls: type) -> set[str]:
         (Recorded, MemoryRecorded, {"describe"}),
         (ShellSession, session.ShellSession, {"attach", "open", "log_chunks"}),
         (Terminal, terminal.Terminal, {"attach", "open"}),
-        (Sandbox, AsyncSandbox, {"aclose", "find_runtime", "fork"}),  # the command line asks for the runtime
+        (Sandbox, AsyncSandbox, {"aclose", "find_runtime", "fork", "around", "resolve", "tell"}),  # for backends
     ],
 )
 def test_every_async_method_has_a_sync_one(sync: type, base: type, different: set[str]) -> None:
@@ -146,6 +146,6 @@ def test_signatures_are_those_of_the_async_ones() -> None:
 def test_a_sandbox_shows_its_id_and_its_state() -> None:
     with Sandbox(backend="memory") as box:
         assert repr(box) == f"<Sandbox {box.id} running>"
-        assert repr(box.async_sandbox) == f"<MemorySandbox {box.id} running>"
+        assert repr(box.async_sandbox) == f"<AsyncSandbox {box.id} running>"
     assert repr(box) == f"<Sandbox {box.id} closed>"
     assert repr(AsyncSandbox(backend="memory")) == "<AsyncSandbox on memory, not open>"

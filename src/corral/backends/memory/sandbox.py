@@ -112,6 +112,7 @@ class MemorySandbox(SandboxPrimitives):
         super().__init__(sandbox_id=box.sandbox_id, spec=box.spec, backend="memory")
         self._box = box
         self._world = box.world
+        self.own_runtime = self._choose_runtime
         self._files = MemoryFiles(box.tree, workdir=box.spec.workdir, sandbox_id=box.sandbox_id, guard=self._check)
 
     def _check(self) -> None:
@@ -180,7 +181,7 @@ class MemorySandbox(SandboxPrimitives):
             if wanted:
                 self.lacks(power)
 
-    def own_runtime(self, language: Language, source: bytes) -> Runtime:
+    def _choose_runtime(self, language: Language, source: bytes) -> Runtime:
         """Always the fake one. Raises: BackendUnavailableError for a language that the backend has no reply for."""
         self._check()
         text = language.strip(source) if language.strip else source
