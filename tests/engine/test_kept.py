@@ -297,7 +297,7 @@ async def test_keeper_survives_what_clients_send(box: AsyncSandbox) -> None:
         {"op": "record", "do": "note", "name": "cat", "data": "\u1234"},
         {"op": "record", "do": "nonsense", "name": "cat"},
     ):
-        answer, descriptors = await box._ask_keeper(message)
+        answer, descriptors = await box.primitives._ask_keeper(message)
         assert (answer["error"], descriptors) == ("refused", []), message
     assert [info.name for info in await box.list_recorded()] == ["cat"]
 
