@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends.embedded import EmbeddedBackend, exchange, keepers
+from corral.backends.embedded import EmbeddedBackend, keepers, seam
 from corral.client.sandbox import AsyncSandbox
 from corral.engine.client import check
 from corral.engine.errors import EngineError
@@ -345,7 +345,7 @@ async def test_garbage_at_the_keepers_door_is_survived(backend: EmbeddedBackend)
     grip = keepers.KeeperGrip(backend.data_folder, box.id)
     for message, refusal in (({"op": "nonsense"}, "unknown"), ({"op": "run"}, "KeyError")):
         with pytest.raises(EngineError, match=refusal):
-            check(await exchange.answer(await grip.ask(message)))
+            check(await seam.answer(await grip.ask(message)))
     grip.close()
     assert (await box.exec("echo on")).stdout == "on\n"
     await box.aclose()

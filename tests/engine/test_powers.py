@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from corral.backends.embedded import EmbeddedBackend, exchange, keepers
+from corral.backends.embedded import EmbeddedBackend, keepers, seam
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.engine import wire
 from corral.engine.layers import LayerStore, Snapshot
@@ -323,13 +323,13 @@ async def test_snapshot_that_was_made_when_its_caller_was_cancelled_is_forgotten
     if form == "by id":
         await box.detach()
     replies: list[socket.socket] = []
-    answer = exchange.answer
+    answer = seam.answer
 
     def noting(reply: socket.socket, **how: Any) -> Awaitable[wire.Message]:
         replies.append(reply)
         return answer(reply, **how)
 
-    monkeypatch.setattr(exchange, "answer", noting)
+    monkeypatch.setattr(seam, "answer", noting)
     work = {"snapshot": box.snapshot, "fork": box.fork, "by id": lambda: backend.snapshot(box.id)}[form]
     making = asyncio.ensure_future(work())
     async with asyncio.timeout(60):

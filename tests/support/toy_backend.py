@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from corral.base.process import AsyncProcess, Ending, as_bytes
@@ -145,7 +146,7 @@ class ToySandbox(SandboxPrimitives):
         lacks = {"pty": request.pty, "views": request.read_only or request.hidden, "users": request.user != USER}
         for power in filter(lacks.get, lacks):
             self.lacks(power)
-        if not os.path.isdir(request.cwd):
+        if not Path(request.cwd).is_dir():
             raise WorkdirError(f"can't run in {request.cwd!r}", sandbox_id=self.id, op="exec")
         process = ToyProcess(request, sandbox_id=self.id)
         self._processes = {one for one in self._processes if not one.ended} | {process}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from typing import NoReturn
 
 from corral.base import transfer
@@ -48,11 +49,8 @@ class AsyncFiles(ABC):
     `unpack` take it as any other path."""
 
     def __init__(self, *, workdir: str) -> None:
-        self._workdir = workdir
-
-    def at(self, path: PathLike) -> SandboxPath:
-        """An absolute path inside."""
-        return inside(path, workdir=self._workdir)
+        self.at: Callable[[PathLike], SandboxPath] = functools.partial(inside, workdir=workdir)
+        """The absolute path of a path that a caller gave."""
 
     # The primitives.
 

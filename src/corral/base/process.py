@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from corral.base.output import Capture
-from corral.concurrency import waiting
 from corral.errors import CorralError, ExecError, InvalidCommandError
 from corral.protocol import OnOutput, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
@@ -122,7 +121,7 @@ class AsyncProcess(ABC):
         self._subscribers = [self._reserved] if self._reserved is not None else []
         self._tap: Callable[[OutputChunk], None] | None = None
         self._lock = threading.Lock()
-        self._end: concurrent.futures.Future[Ending] = concurrent.futures.Future()
+        self._end: concurrent.futures.Future[Ending | CorralError] = concurrent.futures.Future()
         self._clear: Clear | None = None
 
     # What a backend provides.
@@ -223,10 +222,7 @@ class AsyncProcess(ABC):
         with self._lock:
             if self._end.done():
                 return
-            if isinstance(ending, Ending):
-                self._end.set_result(ending)
-            else:
-                self._end.set_exception(ending)
+            self._end.set_result(ending)
             subscribers = list(self._subscribers)
         for subscriber in subscribers:
             subscriber.push(None)
@@ -244,7 +240,7 @@ class AsyncProcess(ABC):
                 tap(chunk)
             self._capture = Capture(1)
             self._tap = tap
-        self._end.add_done_callback(lambda done: end(done.exception() or done.result()))
+        self._end.add_done_callback(lambda done: end(done.result()))
 
     def clear_at_end(self, clear: Clear | None) -> None:
         """Have the first one who sees the end clear up, in its own event loop.
@@ -256,7 +252,7 @@ class AsyncProcess(ABC):
     async def _clear_up(self) -> None:
         """Do so, if the program has ended and it was not done yet."""
         with self._lock:
-            if not self._end.done() or self._end.exception() is not None:
+            if not self._end.done() or isinstance(self._end.result(), CorralError):
                 return  # if its end can't be known, the sandbox is gone
             clear, self._clear = self._clear, None
         if clear is not None:
@@ -297,8 +293,8 @@ class AsyncProcess(ABC):
                 self._subscribers.remove(subscriber)
             self._go_on()
         await self._clear_up()
-        if (error := self._end.exception()) is not None:
-            raise error
+        if isinstance(ending := self._end.result(), CorralError):
+            raise ending
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
         """Wait for the end; may be called again and by several. A timeout here does not end the program.
@@ -307,7 +303,10 @@ class AsyncProcess(ABC):
             TimeoutError: it still runs after `timeout`.
             SandboxGoneError: the sandbox ended meanwhile.
         """
-        ending = await asyncio.wait_for(waiting.wait_for(self._end), timeout)
+        # Shielded: a caller who is cancelled no longer waits, and the others do.
+        ending = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._end)), timeout)
+        if isinstance(ending, CorralError):
+            raise ending
         await self._clear_up()
         return self._result(ending)
 

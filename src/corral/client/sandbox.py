@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, cast
 
-from corral.base.command import check_argv, check_size, in_file
+from corral.base.command import in_file
 from corral.base.files import AsyncFiles
 from corral.base.process import AsyncProcess, Clear, as_bytes, check_input, wait_for
 from corral.client.registry import get_backend
@@ -55,7 +55,7 @@ from corral.sessions.session import ShellSession
 from corral.sessions.session import prefix as session_prefix
 from corral.sessions.terminal import Terminal
 from corral.sessions.terminal import prefix as terminal_prefix
-from corral.spec import USER, Spec, check_env, check_timeout
+from corral.spec import USER, Spec, check_argv, check_env, check_size, check_timeout
 
 if TYPE_CHECKING:
     from corral.sessions.interpreter.contexts import Interpreter

@@ -13,11 +13,11 @@ from typing import Any
 from corral.backends.daytona import life
 from corral.backends.daytona.powers import KeepingBackend
 from corral.backends.daytona.remote import Remote
-from corral.base.command import check_argv, show_command
+from corral.base.command import show_command
 from corral.errors import CapabilityError, SandboxGoneError
 from corral.paths import inside
 from corral.protocol import Command
-from corral.spec import USER, check_env
+from corral.spec import USER, check_argv, check_env
 
 _PREFIX = "corral-kept-"
 _NAME = re.compile(re.escape(_PREFIX) + r"(\d{1,9})")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from corral.backends.embedded import exchange, keepers, packages, settings
+from corral.backends.embedded import keepers, packages, seam, settings
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.programs import find_programs
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
@@ -108,7 +108,7 @@ class EmbeddedBackend(StoppedSandboxes):
                     await asyncio.to_thread(self._launcher.start)
                 request = {"op": "create", "recipe": recipe.to_json()}
                 # If this is cancelled, `ours` is closed below: init sees its owner gone and the launcher clears up.
-                check(await exchange.answer(await exchange.ask(self._launcher.peer, request, (theirs.fileno(),))))
+                check(await seam.answer(await seam.ask(self._launcher.peer, request, (theirs.fileno(),))))
         except BaseException:
             ours.close()
             raise
@@ -214,7 +214,7 @@ class EmbeddedBackend(StoppedSandboxes):
     async def _ask_launcher(self, *, op: str) -> wire.Message:
         with mapped(op=op):
             await asyncio.to_thread(self._launcher.start)
-            return check(await exchange.answer(await exchange.ask(self._launcher.peer, {"op": "hello"})))
+            return check(await seam.answer(await seam.ask(self._launcher.peer, {"op": "hello"})))
 
     def _clean_up_at_exit(self) -> None:
         with self._lock:

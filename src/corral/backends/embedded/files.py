@@ -7,12 +7,22 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+import threading
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Sequence,
+)
+from concurrent.futures import Future
 from typing import Any, get_args
 
-from corral.backends.embedded import exchange
-from corral.backends.embedded.agentclient import AgentClient
-from corral.backends.embedded.seam import file_error
+from corral.backends.embedded import seam
+from corral.backends.embedded.seam import file_error, mapped
 from corral.backends.embedded.writerthread import WriterThread
 from corral.base.files import (
     CHUNK_BYTES,
@@ -24,12 +34,167 @@ from corral.base.files import (
     spool,
     stream_descriptor,
 )
+from corral.concurrency.waiting import wait_for
 from corral.engine import syscalls, wire
 from corral.engine.errors import GoneError
-from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileNotFoundError
+from corral.errors import SandboxFileError, SandboxFileInterruptedError, SandboxFileKindError, SandboxFileNotFoundError
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
+
+_SEARCH_SECONDS = 300
+_ANSWER_SECONDS = 300
+"""No single file takes that long; an agent that is silent for so long has been tampered with."""
+_REPEATABLE = frozenset(("stat", "resolve", "open"))
+_ATTEMPTS = 3
+_PUBLIC_NAMES: dict[str, str] = {"open": "read", "write_stream": "write"}
+
+
+class AgentClient:
+    """The way to the agent of one sandbox, from any thread and event loop. It is started when it is first needed."""
+
+    def __init__(
+        self,
+        *,
+        sandbox_id: str,
+        open_agent: Callable[[], Awaitable[socket.socket]],
+        ping: Callable[[], Awaitable[None]],
+        ensure_open: Callable[[], None],
+    ) -> None:
+        self._ensure_open = ensure_open
+        self._lock = threading.Lock()
+        self._sandbox_id = sandbox_id
+        self._ping = ping
+        self._open_agent = open_agent
+        self._agent: socket.socket | None = None
+        self._opening: Future[None] | None = None
+
+    def close(self) -> None:
+        """Let go of the agent."""
+        if self._agent is not None:
+            self._forget(self._agent)
+
+    async def _find_agent(self) -> socket.socket:
+        """The agent; started by the first who needs it, in whatever thread and event loop, and the others wait."""
+        while True:
+            with self._lock:
+                if self._agent is not None:
+                    return self._agent
+                other, mine = self._opening, Future[None]()
+                if other is None:
+                    self._opening = mine
+            if other is not None:
+                await wait_for(other)
+                continue
+            try:
+                agent = await self._open_agent()
+                with self._lock:
+                    self._agent = agent
+                return agent
+            finally:
+                with self._lock:
+                    self._opening = None
+                mine.set_result(None)  # if it failed, another one tries
+
+    async def _request(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
+        self._ensure_open()
+        for _ in range(2):
+            agent = await self._find_agent()
+            try:
+                return await seam.ask(agent, message, descriptors)
+            except GoneError:
+                # The agent can be killed from inside (rootless, where it shares the code's uid): start another, once.
+                self._forget(agent)
+        raise GoneError("the file agent does not stay alive")
+
+    def _forget(self, agent: socket.socket) -> None:
+        with self._lock:
+            if self._agent is agent:
+                self._agent = None
+        agent.close()
+
+    async def ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str) -> wire.Message:
+        """The one answer to a request. Raises: as `talking`, and what the agent refuses."""
+        answer, received = await self.ask_for_descriptors(message, descriptors, path=path)
+        wire.close_all(received)
+        return answer
+
+    async def ask_for_descriptors(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> tuple[wire.Message, list[int]]:
+        """The one answer to a request that may be repeated if the agent is killed before it comes."""
+        for attempt in range(_ATTEMPTS if message["op"] in _REPEATABLE else 1, 0, -1):
+            try:
+                async with self.talking(message, descriptors, path=path) as sock:
+                    answer, received = await seam.receive_within(sock, _ANSWER_SECONDS)
+                break
+            except SandboxFileInterruptedError:
+                if attempt == 1:
+                    raise
+        try:
+            self.check(answer, path, message["op"])
+        except BaseException:
+            wire.close_all(received)
+            raise
+        return answer, received
+
+    @contextlib.asynccontextmanager
+    async def talking(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> AsyncIterator[socket.socket]:
+        """A request, and the socket of its answer. An agent that goes away is not the end of the sandbox.
+
+        Raises:
+            SandboxGoneError: the sandbox is no more.
+            SandboxFileInterruptedError: it lives, but whether the operation was done is not known.
+        """
+        operation = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
+        with mapped(sandbox_id=self._sandbox_id, op=operation):
+            try:
+                with await self._request(message, descriptors) as sock:
+                    yield sock
+            except GoneError as error:
+                await self._ping()
+                self.close()
+                raise SandboxFileInterruptedError(
+                    f"{path}: the operation was interrupted from inside",
+                    path=path,
+                    sandbox_id=self._sandbox_id,
+                    op=operation,
+                    hint="a program in the sandbox has killed its file agent; look whether it was done, and try again",
+                ) from error
+
+    def check(self, answer: wire.Message, path: str, operation: str) -> wire.Message:
+        """An answer, unless it is a refusal, which is raised."""
+        if "error" in answer:
+            raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op=operation)
+        return answer
+
+    async def collect(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> tuple[list[Any], wire.Message]:
+        """An answer that comes in batches, as a whole."""
+        items: list[Any] = []
+        async for batch, last in self.batches(message, descriptors, path=path):
+            items.extend(batch)
+            if last is not None:
+                return items, last
+        raise GoneError("an answer without an end")
+
+    async def batches(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> AsyncGenerator[tuple[list[Any], wire.Message | None], None]:
+        """An answer that comes in batches; with the last, which is empty, comes what is said at the end."""
+        async with self.talking({"timeout": _SEARCH_SECONDS, **message}, descriptors, path=path) as sock:
+            while True:
+                part, received = await seam.receive(sock)
+                wire.close_all(received)
+                if "items" not in part:
+                    yield [], self.check(part, path, message["op"])
+                    return
+                yield part["items"], None
+                await asyncio.sleep(0)  # an agent that is faster than we are must not keep others from their turn
+
 
 _SPOOL_BYTES = 64 * 1024
 
@@ -102,7 +267,7 @@ class EmbeddedFiles(AsyncFiles):
         message: wire.Message = {**_name(target), "parents": parents, "exclusive": exclusive, "append": append}
         if mode is not None:
             message["mode"] = mode
-        data = check_content(content)
+        data = content if isinstance(content, bytes) else check_content(content)
         if not isinstance(data, bytes):
             # A short stream is written as bytes are: a stream costs a fork of the agent, and a thread here.
             data, rest = await spool(data, limit_bytes=_SPOOL_BYTES)
@@ -119,7 +284,7 @@ class EmbeddedFiles(AsyncFiles):
         total = 0
         # Closing the socket without a commit makes the agent throw the unfinished file away.
         async with self._agent.talking({"op": "write_stream", **message}, path=path) as sock:
-            opened, descriptors = await exchange.receive(sock)
+            opened, descriptors = await seam.receive(sock)
             if "opened" not in opened or len(descriptors) != 1:
                 wire.close_all(descriptors)
                 raise file_error(opened, path=path, sandbox_id=self._sandbox_id, op="write")
@@ -130,17 +295,17 @@ class EmbeddedFiles(AsyncFiles):
                         await self._put(writer, piece, path)
                 except BaseException:
                     await self._tell(sock, {"commit": False})
-                    await asyncio.shield(exchange.receive(sock))  # until what was written is gone again
+                    await asyncio.shield(seam.receive(sock))  # until what was written is gone again
                     raise
             await self._tell(sock, {"commit": True})
-            answer, descriptors = await exchange.receive(sock)
+            answer, descriptors = await seam.receive(sock)
             wire.close_all(descriptors)
         self._agent.check(answer, path, "write")
         return total
 
     async def _tell(self, sock: socket.socket, message: wire.Message) -> None:
         try:
-            await exchange.send(sock, message)
+            await seam.send(sock, message)
         except BrokenPipeError as error:
             raise GoneError("the file agent is gone") from error
 
@@ -306,7 +471,7 @@ class EmbeddedFiles(AsyncFiles):
         message = {"op": "watch", "path": target, "recursive": recursive}
         async with self._agent.talking(message, path=target) as sock:
             while True:
-                part, descriptors = await exchange.receive(sock)
+                part, descriptors = await seam.receive(sock)
                 wire.close_all(descriptors)
                 self._agent.check(part, target, "watch")
                 for item in part.get("items", ()):
@@ -320,9 +485,9 @@ class EmbeddedFiles(AsyncFiles):
             message = {"op": "pack", "path": target, "max_changing_bytes": self._disk_bytes()}
             async with self._agent.talking(message, (writer,), path=target) as sock:
                 close(writer)
-                while chunk := await exchange.read_pipe(reader, CHUNK_BYTES):
+                while chunk := await seam.read_pipe(reader, CHUNK_BYTES):
                     yield chunk
-                message, descriptors = await exchange.receive(sock)
+                message, descriptors = await seam.receive(sock)
                 wire.close_all(descriptors)
         self._agent.check(message, target, "pack")
 
@@ -335,11 +500,11 @@ class EmbeddedFiles(AsyncFiles):
                 close(reader)
                 try:
                     async for chunk in archive:
-                        await exchange.write_pipe(writer, chunk)
+                        await seam.write_pipe(writer, chunk)
                 except BrokenPipeError:
                     pass  # the agent has stopped reading; its answer says why
                 close(writer)
-                message, descriptors = await exchange.receive(sock)
+                message, descriptors = await seam.receive(sock)
                 wire.close_all(descriptors)
         return int(self._agent.check(message, target, "unpack")["count"])
 

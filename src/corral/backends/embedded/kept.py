@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import cast
 
-from corral.backends.embedded import exchange
+from corral.backends.embedded import seam
 from corral.backends.embedded.seam import exec_error, mapped
 from corral.base.process import Clear, as_bytes
 from corral.concurrency.waiting import breathe
@@ -58,7 +58,7 @@ class KeptRecorded(Recorded):
     async def write(self, data: bytes | str) -> None:
         descriptor = await self._input("write")
         try:
-            await exchange.write_pipe(descriptor, as_bytes(data))
+            await seam.write_pipe(descriptor, as_bytes(data))
         except OSError as error:
             raise ExecError("the program has closed its input", sandbox_id=self._sandbox_id, op="write") from error
         finally:

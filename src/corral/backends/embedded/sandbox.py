@@ -15,10 +15,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
-from corral.backends.embedded import exchange, kept, settings
+from corral.backends.embedded import kept, seam, settings
 from corral.backends.embedded.files import EmbeddedFiles
-from corral.backends.embedded.process import EmbeddedProcess, describe, spawn
-from corral.backends.embedded.pump import get_pump
+from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
 from corral.backends.embedded.seam import mapped
 from corral.base.process import Clear
 from corral.client.sandbox import AsyncSandbox
@@ -77,7 +76,7 @@ class OwnedGrip:
 
     async def ask(self, message: wire.Message) -> socket.socket:
         """See `Grip`."""
-        return await exchange.ask(self._launcher.peer, {**message, "id": self._sandbox_id})
+        return await seam.ask(self._launcher.peer, {**message, "id": self._sandbox_id})
 
     def close(self) -> None:
         """See `Grip`."""
@@ -217,14 +216,14 @@ class EmbeddedSandbox(SandboxPrimitives):
     async def _ping(self) -> None:
         """Raises: GoneError when there is no init any more."""
         with self._noticing_stop("ping"):
-            check(await exchange.answer(await exchange.ask(self._control, {"op": "ping"})))
+            check(await seam.answer(await seam.ask(self._control, {"op": "ping"})))
 
     async def _open_agent(self) -> socket.socket:
         """A new file agent inside, behind a socket of its own."""
         ours, theirs = wire.make_pair()
         try:
-            with await exchange.ask(self._control, {"op": "files"}, (theirs.fileno(),)) as answer:
-                message, descriptors = await exchange.receive_within(answer, _AGENT_SECONDS)
+            with await seam.ask(self._control, {"op": "files"}, (theirs.fileno(),)) as answer:
+                message, descriptors = await seam.receive_within(answer, _AGENT_SECONDS)
             wire.close_all(descriptors)
             check(message)
         except BaseException:
@@ -274,7 +273,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             if busy:
                 answer = await self._grip.ask({"op": "destroy"})
             if answer is not None:
-                await exchange.answer(answer)
+                await seam.answer(answer)
 
     async def is_alive(self) -> bool:
         """Whether its init still answers."""
@@ -291,20 +290,20 @@ class EmbeddedSandbox(SandboxPrimitives):
         # A descriptor of our own: another may close the handle before we hear that we are cancelled.
         descriptor = os.dup(self._grip.fileno() if isinstance(self._grip, HasSocket) else self._control.fileno())
         try:
-            await exchange.wait_readable(descriptor)
+            await seam.wait_readable(descriptor)
         finally:
             os.close(descriptor)
 
     async def kill(self) -> None:
         with contextlib.suppress(GoneError):
-            await exchange.answer(await self._grip.ask({"op": "destroy"}))
+            await seam.answer(await self._grip.ask({"op": "destroy"}))
 
     async def usage(self) -> SandboxUsage:
         if self.closed:
             self.refuse_closed()
         with mapped(sandbox_id=self.id, op="usage"), self._noticing_stop("usage"):
-            usage = check(await exchange.answer(await self._grip.ask({"op": "usage"})))["usage"]
-            inside = check(await exchange.answer(await exchange.ask(self._control, {"op": "usage"})))
+            usage = check(await seam.answer(await self._grip.ask({"op": "usage"})))["usage"]
+            inside = check(await seam.answer(await seam.ask(self._control, {"op": "usage"})))
         # The host's counters where there are any; else what init could add up.
         counted = {**inside, **{name: value for name, value in usage.items() if value is not None}}
         return SandboxUsage(
@@ -327,7 +326,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             state: SandboxState = "paused" if self.is_paused else "running"
             return SandboxInfo(self.id, self.backend, self.spec.name, state, self._created, left, labels)
         with mapped(sandbox_id=self.id, op="info"), self._noticing_stop("info"):
-            answer = check(await exchange.answer(await self._grip.ask({"op": "info"})))
+            answer = check(await seam.answer(await self._grip.ask({"op": "info"})))
         kept = answer["info"]
         state = "paused" if answer.get("paused") else "running"
         return SandboxInfo(self.id, self.backend, kept["name"], state, kept["created"], answer["seconds_left"], labels)
@@ -351,7 +350,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         wanted = ("argv", "env", "cwd", "uid", "gid", "timeout")
         program = {name: value for name, value in describe(request, uid, gid).items() if name in wanted}
         with mapped(sandbox_id=self.id, op="start_kept"):
-            answer = check(await exchange.answer(await self._grip.ask({"op": "run", "program": program})))
+            answer = check(await seam.answer(await self._grip.ask({"op": "run", "program": program})))
             return int(answer["number"])
 
     @property
@@ -382,7 +381,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             self.refuse_closed()
         reply = await self._grip.ask(message)
         try:
-            return await exchange.receive(reply)
+            return await seam.receive(reply)
         finally:
             reply.close()
 
@@ -396,7 +395,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         info = keepers.describe(self.spec, name=name, lifetime_seconds=lifetime_seconds, env=self._env)
         with mapped(sandbox_id=self.id, op="detach"):
             async with keepers.claiming_name(self._data_folder, info["name"]):
-                check(await exchange.answer(await self._grip.ask({"op": "detach", "info": info})))
+                check(await seam.answer(await self._grip.ask({"op": "detach", "info": info})))
             get_pump().cancel(self)
             get_pump().cancel(self._idle_key)  # its keeper looks at the clock from now on
             self._grip = await asyncio.to_thread(keepers.KeeperGrip, self._data_folder, self.id)
@@ -467,7 +466,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         if self.closed:
             self.refuse_closed()
         with mapped(sandbox_id=self.id, op=operation), self._noticing_stop(operation):
-            return check(await exchange.answer(await self._grip.ask({"op": operation, **message}), lost=lost))
+            return check(await seam.answer(await self._grip.ask({"op": operation, **message}), lost=lost))
 
     @contextlib.contextmanager
     def _noticing_stop(self, operation: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from corral.backends.embedded import exchange, keepers
+from corral.backends.embedded import keepers, seam
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.sandbox import (
     EmbeddedSandbox,
@@ -120,13 +120,13 @@ class StoppedSandboxes(Backend):
                     await asyncio.to_thread(self._launcher.start)
                 # If this is cancelled, `ours` is closed below: init sees its owner gone, and all lies there as before.
                 request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
-                answer = await exchange.answer(await exchange.ask(self._launcher.peer, request, (theirs.fileno(),)))
+                answer = await seam.answer(await seam.ask(self._launcher.peer, request, (theirs.fileno(),)))
                 if answer.get("error") == "held":
                     raise GoneError("somebody else has it")
                 check(answer)
                 info = (read_state(found.folder) or found.state)["info"]
                 request = {"op": "detach", "id": found.sandbox_id, "info": info}
-                check(await exchange.answer(await exchange.ask(self._launcher.peer, request)))
+                check(await seam.answer(await seam.ask(self._launcher.peer, request)))
         finally:
             ours.close()
             theirs.close()

@@ -22,7 +22,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class HostSandbox(SandboxPrimitives):
-    """A folder of the host, as `corral.protocol.SandboxPrimitives`. `spec.workdir` is the real folder, whatever was wished for."""
+    """A folder of the host, as `corral.protocol.SandboxPrimitives`. `spec.workdir` is the real folder."""
 
     def __init__(self, *, place: Place, grip: Grip, spec: Spec) -> None:
         real = replace(spec, workdir=place.home)
