@@ -50,7 +50,7 @@ class AsyncFiles(ABC):
 
     def __init__(self, *, workdir: str) -> None:
         self.at: Callable[[PathLike], SandboxPath] = functools.partial(inside, workdir=workdir)
-        """The absolute path of a path that a caller gave."""
+        """The absolute path of a path that a caller gave. A backend whose paths mean others sets its own."""
 
     # The primitives.
 

@@ -45,13 +45,14 @@ class HostFiles(AsyncFiles):
     def __init__(self, *, workdir: str, names: Names, sandbox_id: str, guard: Callable[[], None]) -> None:
         super().__init__(workdir=workdir)
         self._names = names
+        self._plain, self.at = self.at, self._real
         self._sandbox_id = sandbox_id
         self._guard = guard
 
-    def at(self, path: PathLike) -> SandboxPath:
+    def _real(self, path: PathLike) -> SandboxPath:
         """The real path that a caller's stands for."""
         kind = FollowedPath if isinstance(path, FollowedPath) else SandboxPath
-        return kind(self._names.resolve(super().at(path)))
+        return kind(self._names.resolve(self._plain(path)))
 
     def _begin(self, path: PathLike) -> SandboxPath:
         self._guard()
