@@ -20,14 +20,18 @@ import pwd
 import stat
 from pathlib import Path
 
-from corral.engine.errors import UnsafeFolderError
+from corral.engine.errors import UnsafeFolderError, UnsupportedError
+
+FORMAT = 1
+"""Of everything in a data folder together. It grows when a version of Corral writes what the one before can't read."""
 
 SET_ASIDE = ".old-"
 _PARTS = ("base", "disks", "layers", "packages", "runtimes", "sandboxes", "server", "snapshots", "trash")
 _SHOWN = ("base", "packages", "runtimes")
 """Parts that sandboxes see something of."""
 _LOCKS = ("founding.lock", "layers.lock", "names.lock", "trash.lock")
-_OURS = frozenset((*_PARTS, *_LOCKS, "instance", "lost+found"))
+_FORMAT_FILE = "format"
+_OURS = frozenset((*_PARTS, *_LOCKS, _FORMAT_FILE, "instance", "lost+found"))
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHOOSE = "set CORRAL_DATA_DIR (or --data-dir) to a folder of your own"
@@ -38,6 +42,7 @@ def secure(path: Path | str, *, make: bool = True) -> None:
 
     Raises:
         UnsafeFolderError: others could change it, or it can't be made; the hint says what to do.
+        UnsupportedError: a newer version of Corral has written it.
     """
     whole = str(Path(path).absolute())  # with each `..` kept: what it leads to depends on links
     try:
@@ -46,10 +51,39 @@ def secure(path: Path | str, *, make: bool = True) -> None:
             return
         try:
             _close(folder, whole)
+            _check_format(folder, make=make)
         finally:
             os.close(folder)
     except OSError as error:
         raise UnsafeFolderError(f"the data folder {whole} can't be used: {error.strerror}", hint=_CHOOSE) from error
+
+
+def _check_format(folder: int, *, make: bool) -> None:
+    """Refuse a folder of a newer format before anything in it is read, or swept because it can't be read.
+
+    Folders of 0.1.0 have no such file, and are of format 1.
+    """
+    try:
+        descriptor = os.open(_FORMAT_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        if make:
+            _write_format(folder)
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        text = file.read(32).strip()
+    if not text.isdigit() or int(text) > FORMAT:
+        raise UnsupportedError(
+            f"the data folder has format {text.decode('ascii', 'replace')}, and this version of Corral knows {FORMAT}",
+            hint=f"use the version of Corral that wrote it, or {_CHOOSE}",
+        )
+
+
+def _write_format(folder: int) -> None:
+    unfinished = f".format-{os.getpid()}-{os.urandom(4).hex()}"
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{FORMAT}\n")
+    os.rename(unfinished, _FORMAT_FILE, src_dir_fd=folder, dst_dir_fd=folder)  # whole when it appears
 
 
 def make_part(path: Path | str, name: str) -> Path:

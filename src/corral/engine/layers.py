@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.engine import sweep
+from corral.engine.datafolder import FORMAT
 from corral.engine.errors import RefusedError
 from corral.engine.recipe import Layer, Recipe
 from corral.engine.state import DataFolder, read_state, write_state
@@ -107,7 +108,8 @@ class LayerStore:
         folder = self._data.layers / f".new-{os.getpid()}-{os.urandom(6).hex()}"
         folder.mkdir(mode=0o700, parents=True)
         trees = {tree.target: index for index, tree in enumerate(recipe.trees) if tree.writable}
-        (folder / "layer.json").write_text(json.dumps({"kind": kind, "first_uid": first_uid, "trees": trees}))
+        about = {"format": FORMAT, "kind": kind, "first_uid": first_uid, "trees": trees}
+        (folder / "layer.json").write_text(json.dumps(about))
         return folder
 
     def publish(
@@ -133,7 +135,7 @@ class LayerStore:
                 layers = (layer, *below)
             snapshot = Snapshot(str(uuid.uuid4()), name, sandbox_id, time.time(), layers, passing)
             unfinished = self._data.snapshots / f".new-{os.getpid()}-{os.urandom(4).hex()}"
-            unfinished.write_text(json.dumps(asdict(snapshot)))
+            unfinished.write_text(json.dumps({"format": FORMAT, **asdict(snapshot)}))
             unfinished.rename(self._data.snapshots / f"{snapshot.snapshot_id}.json")
         return snapshot
 
