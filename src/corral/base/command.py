@@ -74,7 +74,7 @@ def bash_text(text: str) -> list[str]:
         InvalidCommandError: empty, or no text.
     """
     if not isinstance(text, str) or not text.strip():
-        raise InvalidCommandError("the command is empty, or no text", hint="give a shell text")
+        raise InvalidCommandError("the command is empty or not a string", hint="pass a shell command")
     return with_bash("-c", "--", text)
 
 
@@ -155,19 +155,19 @@ def check_argv(command: Command) -> tuple[str, ...]:
     """
     if isinstance(command, str):
         if not command.strip():
-            raise InvalidCommandError("the command is empty", hint="give a shell text or a list of arguments")
+            raise InvalidCommandError("the command is empty", hint="pass a shell command or a list of arguments")
         argv: tuple[str, ...] = ("/bin/sh", "-c", command)
     elif isinstance(command, bytes) or not isinstance(command, Sequence):
-        raise InvalidCommandError(f"a command is a text or a list of texts, not {type(command).__name__}")
+        raise InvalidCommandError(f"a command must be a string or a list of strings, not {type(command).__name__}")
     else:
         argv = tuple(command)
     if not argv or not argv[0]:
-        raise InvalidCommandError("the command is empty", hint="give a shell text or a list of arguments")
+        raise InvalidCommandError("the command is empty", hint="pass a shell command or a list of arguments")
     for index, argument in enumerate(argv):
         if not isinstance(argument, str):
-            raise InvalidCommandError(f"argument {index} is {type(argument).__name__}, not a text", hint="use str(...)")
+            raise InvalidCommandError(f"argument {index} is {type(argument).__name__}, not str", hint="use str(...)")
         if "\0" in argument:
-            raise InvalidCommandError(f"argument {index} has a NUL character: {argument[:40]!r}", hint="remove it")
+            raise InvalidCommandError(f"argument {index} has a NUL byte: {argument[:40]!r}", hint="remove it")
         check_size(argument, f"argument {index}")
     return argv
 
@@ -177,6 +177,6 @@ def check_size(text: str, what: str) -> None:
     size = len(text.encode("utf-8", "surrogateescape"))
     if size > MAX_ARGUMENT_BYTES:
         raise InvalidCommandError(
-            f"{what} has {size} bytes, and the kernel takes {MAX_ARGUMENT_BYTES}",
+            f"{what} has {size} bytes; the kernel's limit is {MAX_ARGUMENT_BYTES}",
             hint="pass it as stdin=, or write it to a file first",
         )

@@ -25,7 +25,7 @@ def check_input(stdin: object) -> None:
     """Raises: InvalidCommandError for what can't be fed to a program."""
     if stdin is not None and not isinstance(stdin, bytes | bytearray | memoryview | str | AsyncIterable):
         kind = type(stdin).__name__
-        raise InvalidCommandError(f"stdin is {kind}", hint="give bytes, a text, or an async iterable of bytes")
+        raise InvalidCommandError(f"stdin is {kind}", hint="pass bytes, a string, or an async iterable of bytes")
 
 
 async def _wait(process: ProcessBase, on_output: OnOutput | None) -> ExecResult:

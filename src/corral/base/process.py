@@ -344,4 +344,4 @@ def as_bytes(data: bytes | str) -> bytes:
         return data.encode("utf-8", "surrogateescape")
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    raise ExecError(f"input must be bytes or text, not {type(data).__name__}")
+    raise ExecError(f"input must be bytes or a string, not {type(data).__name__}")

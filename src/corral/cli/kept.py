@@ -64,7 +64,7 @@ def find_kept(backend: EmbeddedBackend, sandbox_id: str, number: int | None) -> 
     programs = list_kept(backend, sandbox_id)
     if not programs:
         raise SandboxGoneError(
-            f"no program was left running in {sandbox_id!r}",
+            f"no background program found in {sandbox_id!r}",
             sandbox_id=sandbox_id,
             hint=f"`corral sandbox exec -d {sandbox_id} -- …` starts one",
         )

@@ -90,7 +90,7 @@ def _load(name: str) -> Callable[..., Backend]:
                 return cast("Callable[..., Backend]", point.load())
             except ImportError as error:
                 raise BackendUnavailableError(
-                    f"the backend {name!r} can't be loaded: {error}", hint=f"install what it needs: {point.value}"
+                    f"the backend {name!r} can't be loaded: {error}", hint=f"install its dependencies: {point.value}"
                 ) from error
     known = ", ".join(backend_names())
     raise UnknownBackendError(f"there is no backend {name!r}", hint=f"known are: {known}")

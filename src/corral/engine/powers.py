@@ -63,7 +63,9 @@ class Powers:
                 return
             if operation == "stop":
                 if box.recipe.ephemeral:
-                    raise RefusedError("what it wrote is in memory, and goes with its processes", code="ephemeral")
+                    raise RefusedError(
+                        "an ephemeral sandbox can't be stopped: its files are in memory", code="ephemeral"
+                    )
                 self._stop(box, reply)
                 return
             if operation == "resize":

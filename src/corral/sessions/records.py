@@ -315,10 +315,10 @@ class RecordBook:
 def name_taken(name: str) -> CorralError:
     """The error for a name that is in use."""
     return NameTakenError(
-        f"there is one named {name!r} already", op="start_recorded", hint="forget it, or take another"
+        f"a recorded program named {name!r} already exists", op="start_recorded", hint="forget it, or use another"
     )
 
 
 def not_recorded(name: str) -> CorralError:
     """The error for a name that nobody has."""
-    return NotRecordedError(f"there is none named {name!r}", op="find_recorded")
+    return NotRecordedError(f"no recorded program named {name!r}", op="find_recorded")

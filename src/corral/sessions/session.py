@@ -179,9 +179,9 @@ class ShellSession:
             SandboxGoneError: the sandbox ended meanwhile.
         """
         if not isinstance(command, str) or not command.strip():
-            raise InvalidCommandError("the command is empty, or no text", op="run", hint="give a shell text")
+            raise InvalidCommandError("the command is empty or not a string", op="run", hint="pass a shell command")
         if "\0" in command:
-            raise InvalidCommandError(f"the command has a NUL character: {command[:40]!r}", op="run", hint="remove it")
+            raise InvalidCommandError(f"the command has a NUL byte: {command[:40]!r}", op="run", hint="remove it")
         # Shielded: half a request would leave a command in the record that never runs.
         takes_input = not wait if open_input is None else open_input
         submitting = asyncio.ensure_future(self._submit(command, takes_input=takes_input, input_echo=input_echo))

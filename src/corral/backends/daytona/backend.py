@@ -116,9 +116,9 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
             if spec.image is None or not isinstance(error, SpecError | SandboxGoneError):
                 raise
             raise CapabilityError(
-                f"the service can't make a sandbox of that image: {error.message}",
+                f"the service can't create a sandbox from this image: {error.message}",
                 op="create",
-                hint="name one that it can fetch; `corral serve` knows snapshots only",
+                hint="name an image that it can fetch; `corral serve` supports snapshots only",
             ) from error
         get_book().strike(making)
         sandbox.tell("created")
@@ -235,7 +235,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
                 return  # it is there
             if error.status in (400, 403):
                 raise CapabilityError(
-                    f"the sandbox's user can't make the folder {workdir!r}",
+                    f"the sandbox's user can't create the folder {workdir!r}",
                     op="create",
                     hint=f"give a workdir below {HOME}, /workspace or /tmp, or an image that has it",
                 ) from error
@@ -279,12 +279,12 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
             if wanted:
                 raise CapabilityError(f"the daytona backend has no {wish}", op="create", hint=hint)
         if spec.image is not None and spec.snapshot is not None:
-            raise CapabilityError("image= and snapshot= at once", op="create", hint="a snapshot is an image already")
+            raise CapabilityError("image= and snapshot= can't be combined", op="create", hint="leave one of them out")
 
     async def _refuse_network(self, spec: Spec) -> None:
         if spec.network.mode != "none" and await self._is_ours():
             raise CapabilityError(
-                f"network={spec.network.mode!r}: this server gives no network",
+                f"network={spec.network.mode!r}: this server does not support network access",
                 op="create",
                 hint="bring files with files.upload, or use the hosted service",
             )
@@ -306,7 +306,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
     async def find(self, wanted: str, op: str) -> Any:
         """What the service says of a sandbox that is nobody's own, by id or name. Raises: SandboxGoneError."""
         missing = SandboxGoneError(
-            f"there is no sandbox {wanted!r}", op=op, hint="backend.list() shows those that are there"
+            f"there is no sandbox {wanted!r}", op=op, hint="backend.list() lists the existing ones"
         )
         if not wanted or "/" in wanted:
             raise missing
@@ -335,7 +335,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         with contextlib.suppress(SandboxGoneError):
             if (await self.find(name, "detach")).id != sandbox_id:
                 raise SpecError(
-                    f"there is a sandbox named {name!r} already", hint="take another name, or remove that one"
+                    f"there is a sandbox named {name!r} already", hint="use another name, or remove that one"
                 )
 
     async def connect(self, sandbox_id: str) -> DaytonaSandbox:

@@ -65,7 +65,7 @@ class KeptPrograms:
     ) -> int:
         """Start one; gives its number. Raises: as `exec`."""
         if user not in (None, USER, "1000"):
-            raise CapabilityError(f"user={user!r}: the service runs every program as one user", op="exec")
+            raise CapabilityError(f"user={user!r}: the service runs every program as the same user", op="exec")
         argv = check_argv(command)
         remote, spec = await self._reach(sandbox_id)
         words = ["env", *(f"{name}={value}" for name, value in check_env({**spec.env, **(env or {})}).items())]
@@ -145,7 +145,7 @@ def _shown(argv: tuple[str, ...]) -> str:
 def _choose(programs: Sequence[KeptProgram], sandbox_id: str, number: int | None) -> KeptProgram:
     if not programs:
         raise SandboxGoneError(
-            f"no program was left running in {sandbox_id!r}",
+            f"no background program found in {sandbox_id!r}",
             hint=f"`corral sandbox exec -d {sandbox_id} -- …` starts one",
         )
     for program in programs:

@@ -85,7 +85,7 @@ class Remote:
             error = state_error(life.state_of(box), sandbox_id=self.id, op=op) or lost_inside()
         except ServiceError as refusal:
             if refusal.status != 404:
-                return BackendError(f"the connection was lost: {refusal.message}", sandbox_id=self.id, op=op)
+                return BackendError(f"lost the connection to the service: {refusal.message}", sandbox_id=self.id, op=op)
             error = SandboxGoneError("the sandbox has ended", sandbox_id=self.id, op=op, hint="make a new one")
         if type(error) is SandboxGoneError:
             self.gone = True

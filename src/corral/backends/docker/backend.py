@@ -142,7 +142,7 @@ class DockerBackend:
         info = await self._api.info()
         if self.settings.isolation == "gvisor" and GVISOR_RUNTIME not in (info.get("Runtimes") or {}):
             raise BackendUnavailableError(
-                "isolation='gvisor' needs the runtime runsc, which the daemon does not have", op="create",
+                "isolation='gvisor' needs the runtime runsc, which the Docker daemon does not have", op="create",
                 hint="install gVisor, run `runsc install`, and restart the daemon: https://gvisor.dev/docs/user_guide/install",
             )  # fmt: skip
         self._swept = True
@@ -209,7 +209,7 @@ class DockerBackend:
         """Before anything of the image runs: over a link, the volume would lie elsewhere, and the link be changed."""
         if not await self._api.is_folder(container, FOLDER):
             raise BackendUnavailableError(
-                f"the image has a link at {FOLDER}, where views are made", op="create", hint="take another image"
+                f"the image has a link at {FOLDER}, where views are made", op="create", hint="use another image"
             )
 
     async def _identify(self, sandbox: DockerSandbox) -> tuple[int, int, str]:
@@ -220,7 +220,7 @@ class DockerBackend:
             if not await sandbox.is_alive():
                 raise gone(sandbox.id, op="create")
             raise BackendUnavailableError(
-                "the image has no POSIX shell with coreutils", op="create", hint="take another image"
+                "the image has no POSIX shell with coreutils", op="create", hint="use another image"
             )
         return int(words[0]), int(words[1]), words[2]
 

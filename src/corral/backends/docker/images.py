@@ -40,14 +40,14 @@ async def ensure_image(api: EngineApi, settings: Settings, wish: str | Image | N
 async def _pull(api: EngineApi, settings: Settings, name: str) -> None:
     hint = "pull it by hand (`docker pull`), name one that is here: image=, or CORRAL_DOCKER_IMAGE"
     if not settings.pull:
-        raise BackendUnavailableError(f"the image {name!r} is not here", op="create", hint=hint)
+        raise BackendUnavailableError(f"the image {name!r} is not on this machine", op="create", hint=hint)
     log.info("fetching the image %s", name)
     try:
         await _follow(api.pull(name), name)
     except (DockerError, aiohttp.ClientError, _StepFailedError) as error:
         reason = str(getattr(error, "message", error))[:200]
         raise BackendUnavailableError(
-            f"the image {name!r} is not here and can't be fetched: {reason}", op="create", hint=hint
+            f"the image {name!r} is missing and can't be pulled: {reason}", op="create", hint=hint
         ) from error
     log.info("the image %s is here", name)
 

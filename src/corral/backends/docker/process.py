@@ -169,7 +169,7 @@ class DockerProcess(ProcessBase):
                 f"can't run in {self._request.cwd!r}",
                 sandbox_id=self._sandbox.id,
                 op="exec",
-                hint="make the folder first",
+                hint="create the folder",
             )
         self._pid = int(words[1])
         if rest:
@@ -187,10 +187,10 @@ class DockerProcess(ProcessBase):
             raise gone(where, op="exec")
         if "/bin/sh" in text and "no such file" in text:
             raise BackendUnavailableError(
-                "the image has no /bin/sh", sandbox_id=where, op="exec", hint="take an image with a shell and coreutils"
+                "the image has no /bin/sh", sandbox_id=where, op="exec", hint="use an image with a shell and coreutils"
             )
         if "argument list too long" in text.lower():
-            raise InvalidCommandError("arguments and environment are together too much", sandbox_id=where, op="exec")
+            raise InvalidCommandError("arguments and environment are too long", sandbox_id=where, op="exec")
         raise ExecError(
             f"the program could not be started: {text or 'no reason was told'}", sandbox_id=where, op="exec"
         )
@@ -209,7 +209,7 @@ class DockerProcess(ProcessBase):
             ending = error
         except _BROKEN as error:
             alive = await self._sandbox.is_alive()
-            text = f"the connection to the daemon broke: {type(error).__name__}"
+            text = f"the connection to the Docker daemon was lost: {type(error).__name__}"
             ending = ExecError(text, sandbox_id=self._sandbox.id) if alive else gone(self._sandbox.id, op="exec")
         finally:
             if self._timer is not None:
@@ -297,18 +297,18 @@ class DockerProcess(ProcessBase):
         """See `Process`."""
         content = as_bytes(data)
         if not self._takes_input or self.ended:
-            raise ExecError("the program takes no more input", sandbox_id=self._sandbox.id, op="write")
+            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox.id, op="write")
         await self._io.run(self._write(content))
 
     async def _write(self, content: bytes) -> None:
         async with self._writing:
             if not self._takes_input or self.ended:
-                raise ExecError("the program takes no more input", sandbox_id=self._sandbox.id, op="write")
+                raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox.id, op="write")
             try:
                 for offset in range(0, len(content), 65536):
                     await self._stream.write_in(content[offset : offset + 65536])
             except (*_BROKEN, AssertionError) as error:
-                text = "the program takes no more input"
+                text = "the program's stdin is closed"
                 raise ExecError(text, sandbox_id=self._sandbox.id, op="write") from error
 
     async def close_stdin(self) -> None:

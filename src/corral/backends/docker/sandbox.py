@@ -180,8 +180,8 @@ class DockerSandbox(SandboxBase):
             with mapped(op="exec", sandbox_id=self._id):
                 lack = await self._links.get().views.find_lack()
         if lack is not None:
-            text = f"this sandbox has no views: {lack}"
-            raise CapabilityError(text, sandbox_id=self._id, op="exec", hint="the embedded backend has them")
+            text = f"views are not supported here: {lack}"
+            raise CapabilityError(text, sandbox_id=self._id, op="exec", hint="the embedded backend supports them")
 
     async def _begin(self, process: DockerProcess) -> DockerProcess:
         await process.begin()

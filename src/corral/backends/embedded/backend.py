@@ -201,9 +201,9 @@ class EmbeddedBackend(BackendPowers):
         hello = await self._ask_launcher(op=op)
         if "cpu" not in hello["limited"]:
             raise CapabilityError(
-                f"a limit of {resources.cpus:g} processor(s) can't be kept here: there is no cgroup for it",
+                f"a limit of {resources.cpus:g} processor(s) is not supported on this machine: no cgroup is available",
                 op=op,
-                hint="leave it out, run as root, or get a cgroup of your own from systemd: "
+                hint="leave it out, run as root, or get a cgroup from systemd: "
                 "systemd-run --user --scope -p Delegate=yes YOUR-COMMAND",
             )
 
@@ -309,13 +309,13 @@ class EmbeddedBackend(BackendPowers):
 def _refuse_what_is_missing(spec: Spec) -> None:
     if spec.image is not None:
         raise CapabilityError(
-            "the embedded backend has no images yet: image= is for others",
+            "the embedded backend does not support image= yet",
             op="create",
-            hint="packages=[…] or venv= bring Python packages to the host's own /usr; backend='docker' runs images",
+            hint="use packages=[…] or venv= for Python packages, or backend='docker' for images",
         )
     if spec.network.mode != "none":
         raise CapabilityError(
-            f"network={spec.network.mode!r}: the embedded backend gives no network yet",
+            f"network={spec.network.mode!r}: the embedded backend does not support network access yet",
             op="create",
             hint="bring files with files.upload, Python packages with packages=[…]",
         )

@@ -73,7 +73,7 @@ async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
             await _ready(loop, sock.fileno(), loop.add_reader, loop.remove_reader)
             continue
         if received is None:
-            raise GoneError("the other side is gone")
+            raise GoneError("the peer has closed the connection")
         return received
 
 
@@ -83,7 +83,7 @@ async def receive_within(sock: socket.socket, seconds: float) -> tuple[wire.Mess
         async with asyncio.timeout(seconds):
             return await receive(sock)
     except TimeoutError as error:
-        raise GoneError("no answer in time") from error
+        raise GoneError("no reply before the timeout") from error
 
 
 async def answer(sock: socket.socket, *, lost: Callable[[wire.Message], object] | None = None) -> wire.Message:

@@ -292,7 +292,7 @@ class EmbeddedFiles(FilesBase):
         """See `AsyncFiles`."""
         target = self.at(path)
         if target == "/":
-            raise SandboxFileError("the root can't be removed", path=target, op="remove")
+            raise SandboxFileError("the root folder can't be removed", path=target, op="remove")
         try:
             await self._agent.ask({"op": "remove", "path": target, "recursive": recursive}, path=target)
         except SandboxFileNotFoundError:

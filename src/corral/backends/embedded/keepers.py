@@ -153,9 +153,7 @@ def find(data_folder: Path, wanted: str, *, op: str = "connect") -> Found:
     close = exact or [found for found in everything if len(wanted) >= 4 and found.sandbox_id.startswith(wanted)]
     if len(close) != 1:
         how = "is no sandbox" if not close else "are several sandboxes"
-        raise SandboxGoneError(
-            f"there {how} {wanted!r}", op=op, hint="`corral sandbox list` shows those that are there"
-        )
+        raise SandboxGoneError(f"there {how} {wanted!r}", op=op, hint="`corral sandbox list` lists the existing ones")
     return close[0]
 
 
@@ -175,7 +173,7 @@ async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[No
             else:
                 break
         if any(found.name == name and found.is_there for found in find_all(data_folder)):
-            raise SpecError(f"there is a sandbox named {name!r} already", hint="take another name, or remove that one")
+            raise SpecError(f"there is a sandbox named {name!r} already", hint="use another name, or remove that one")
         yield
     finally:
         os.close(descriptor)
@@ -295,7 +293,7 @@ def _dial(data_folder: Path, sandbox_id: str) -> socket.socket:
         connection.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
     except OSError as error:
         connection.close()
-        raise GoneError("its keeper does not answer") from error
+        raise GoneError("its keeper does not respond") from error
     finally:
         os.close(folder)
     connection.settimeout(None)

@@ -63,7 +63,7 @@ class KeptRecorded:
         try:
             await exchange.write_pipe(descriptor, as_bytes(data))
         except OSError as error:
-            raise ExecError("the program has closed its input", sandbox_id=self._sandbox_id, op="write") from error
+            raise ExecError("the program has closed its stdin", sandbox_id=self._sandbox_id, op="write") from error
         finally:
             os.close(descriptor)
 
@@ -83,7 +83,7 @@ class KeptRecorded:
 
     async def resize(self, *, rows: int, columns: int) -> None:
         """See `Recorded`."""
-        text = "the program has no terminal, or none any more"
+        text = "the program has no terminal, or it has been closed"
         if not self._pty:
             raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
         descriptor = await self._input("resize")
@@ -167,7 +167,7 @@ class KeptRecorded:
         if len(descriptors) != 1:
             wire.close_all(descriptors)
             self._check(answer, operation)
-            raise ExecError("the program takes no more input", sandbox_id=self._sandbox_id, op=operation)
+            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op=operation)
         return descriptors[0]
 
     async def _do(self, operation: str, **details: object) -> wire.Message:
@@ -186,7 +186,7 @@ class KeptRecorded:
             await self._do("find")
         except (NotRecordedError, SandboxGoneError) as error:
             return error
-        return EngineFaultError("a record has vanished", sandbox_id=self._sandbox_id, op="entries")
+        return EngineFaultError("a record is missing", sandbox_id=self._sandbox_id, op="entries")
 
 
 async def start(
@@ -208,7 +208,7 @@ async def start(
             async with asyncio.timeout(_START_SECONDS):
                 answer, descriptors = await ask(message)
         except TimeoutError as error:
-            raise GoneError("the program is not started in time") from error
+            raise GoneError("the program did not start before the timeout") from error
     wire.close_all(descriptors)
     if "error" in answer and answer["error"] not in ("name_taken", "too_many", "refused"):
         raise exec_error(answer, cwd=str(program["cwd"]), sandbox_id=sandbox_id)
@@ -256,17 +256,19 @@ def check_answer(answer: wire.Message, *, name: str, sandbox_id: str, op: str) -
     if code is None:
         return answer
     if code == "not_recorded":
-        raise NotRecordedError(f"there is none named {name!r}", sandbox_id=sandbox_id, op=op)
+        raise NotRecordedError(f"no recorded program named {name!r}", sandbox_id=sandbox_id, op=op)
     if code == "name_taken":
-        hint = "forget it, or take another"
-        raise NameTakenError(f"there is one named {name!r} already", sandbox_id=sandbox_id, op=op, hint=hint)
+        hint = "forget it, or use another"
+        raise NameTakenError(
+            f"a recorded program named {name!r} already exists", sandbox_id=sandbox_id, op=op, hint=hint
+        )
     raise ExecError(text, sandbox_id=sandbox_id, op=op)
 
 
 def _read_end(about: wire.Message) -> ExecResult:
     reason = next((known for known in _REASONS if known == about["reason"]), None)
     if reason is None:
-        raise EngineFaultError("an end for no known reason", op="wait")
+        raise EngineFaultError("the end reason is unknown", op="wait")
     usage = Usage(
         wall_seconds=float(about.get("wall_seconds", 0.0)),
         cpu_seconds=about.get("cpu_seconds"),

@@ -66,7 +66,9 @@ class SandboxPowers(Documented, promises=POWERS):
             if self._grip.owned:
                 if self._spec.ephemeral:
                     with mapped(sandbox_id=self._id, op="stop"):
-                        raise RefusedError("what it wrote is in memory, and goes with its processes", code="ephemeral")
+                        raise RefusedError(
+                            "an ephemeral sandbox can't be stopped: its files are in memory", code="ephemeral"
+                        )
                 await self.detach()
             await self._ask_holder("stop")
         self.is_stopped = True

@@ -167,10 +167,10 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             return CODE_UID, CODE_GID
         if not self._root:
             raise CapabilityError(
-                f"user={user!r}: without root there is one user id, which is 'daytona'",
+                f"user={user!r}: without root there is only the user 'daytona'",
                 sandbox_id=self._id,
                 op="exec",
-                hint="run Corral as root for other users inside",
+                hint="run Corral as root to use other users",
             )
         if user == "root" or user == "0":
             return 0, 0
@@ -178,7 +178,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             return 65534, 65534
         if user.isdigit() and int(user) < 65536:
             return int(user), int(user)
-        raise InvalidCommandError(f"there is no user {user!r} inside", hint="daytona, root, nobody, or a number")
+        raise InvalidCommandError(f"unknown user {user!r}", hint="use daytona, root, nobody, or a user id")
 
     def _base_env(self, user: str) -> Mapping[str, str]:
         uid, _ = self._ids(user)
@@ -345,7 +345,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         """
         if self._grip.owned:
             raise CapabilityError(
-                "only a detached sandbox keeps programs running",
+                "only a detached sandbox supports background programs",
                 sandbox_id=self._id,
                 op="start_kept",
                 hint="detach() it",

@@ -83,7 +83,7 @@ class BackendPowers:
                 request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
                 answer = await exchange.answer(await exchange.ask(self._launcher.peer, request, (theirs.fileno(),)))
                 if answer.get("error") == "held":
-                    raise GoneError("somebody else has it")
+                    raise GoneError("another process is using it")
                 check(answer)
                 info = (read_state(found.folder) or found.state)["info"]
                 request = {"op": "detach", "id": found.sandbox_id, "info": info}
@@ -266,7 +266,7 @@ def _holding(folder: Path) -> Iterator[None]:
     try:
         while (descriptor := lock(folder)) is None:
             if time.monotonic() >= deadline:
-                raise GoneError("somebody else works on it")
+                raise GoneError("another process is working on it")
             time.sleep(0.01)
     except FileNotFoundError as error:
         raise GoneError("it was deleted meanwhile") from error

@@ -166,7 +166,7 @@ class MemoryBackend:
         with self._lock:
             if any(other.name == name for other in self._boxes.values() if other is not box):
                 raise SpecError(
-                    f"there is a sandbox named {name!r} already", hint="take another name, or remove that one"
+                    f"there is a sandbox named {name!r} already", hint="use another name, or remove that one"
                 )
             box.name = name
 
@@ -176,7 +176,7 @@ class MemoryBackend:
                 if box.detached and wanted in (box.sandbox_id, box.name):
                     return box
         raise SandboxGoneError(
-            f"there is no sandbox {wanted!r}", op="connect", hint="backend.list() shows those that live"
+            f"there is no sandbox {wanted!r}", op="connect", hint="backend.list() lists the existing ones"
         )
 
 

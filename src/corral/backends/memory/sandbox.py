@@ -139,7 +139,7 @@ class MemorySandbox(SandboxBase):
             folder = "other"
         if folder != "folder":
             raise WorkdirError(
-                f"can't run in {request.cwd!r}", sandbox_id=self._id, op="exec", hint="make the folder first"
+                f"can't run in {request.cwd!r}", sandbox_id=self._id, op="exec", hint="create the folder"
             )
         process = MemoryProcess(sandbox_id=self._id, request=request)
         self._box.processes.add(process)

@@ -315,8 +315,8 @@ class ShellFiles(FilesBase):
         """See `AsyncFiles`."""
         self._guard()
         raise CapabilityError(
-            "there is no watch here: nothing of ours runs inside that could be told of changes",
-            sandbox_id=self._sandbox_id, op="watch", hint="list or glob again, and compare `modified`",
+            "this backend does not support watch",
+            sandbox_id=self._sandbox_id, op="watch", hint="call list or glob again and compare `modified`",
         )  # fmt: skip
         yield  # an async generator, as the contract has it
 
@@ -336,7 +336,7 @@ class ShellFiles(FilesBase):
         counted = measured(checked)
         _, end = await self._runner.finish(scripts.UNPACK, (target,), stdin=counted)
         if isinstance(counted.error, BrokenArchiveError):
-            text = f"{target}: a bad archive: {counted.error}"
+            text = f"{target}: malformed archive: {counted.error}"
             raise SandboxFileError(text, path=target, sandbox_id=self._sandbox_id, op="unpack") from counted.error
         if counted.error is not None:
             raise counted.error
