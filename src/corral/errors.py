@@ -23,7 +23,7 @@ CorralError
 │   ├── WorkdirError (FileNotFoundError)      the folder to run in is not there
 │   ├── NameTakenError                        a recorded program, session or terminal of that name is there already
 │   ├── NotRecordedError (LookupError)        there is none of that name, or no such command in a session
-│   ├── SessionEndedError                     the session's shell has ended, and takes no more commands
+│   ├── SessionEndedError                     the session's shell has exited, and takes no more commands
 │   └── ExitError                             check=True and the program failed; carries the result
 │       └── ExecTimeoutError (TimeoutError)   check=True and the program was out of time
 ├── SandboxFileError (OSError)                one file operation
@@ -436,11 +436,11 @@ def became_a_link(path: str, *, sandbox_id: str | None, op: str) -> SandboxLinkE
     """What is told of a path without links that has one by now."""
     shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
     return SandboxLinkError(
-        f"{shown}: a part of this path has become a link since the rules were asked about it",
+        f"{shown}: a part of this path became a symlink after its permission was checked",
         path=path,
         sandbox_id=sandbox_id,
         op=op,
-        hint="look where it leads now, and ask again",
+        hint="check its target, and try again",
     )
 
 

@@ -232,7 +232,7 @@ def test_limit_of_processors_is_kept_or_refused_with_the_remedy(ordinary_user: O
             assert ended.stdout == "42\n"
             continue
         assert (ended.returncode, ended.stdout) == (125, "")
-        assert f"a limit of {number} processor(s) can't be kept here" in ended.stderr
+        assert f"a limit of {number} processor(s) is not supported on this machine" in ended.stderr
         assert "Delegate=yes" in ended.stderr
         assert "--cpus" in cpu["text"]
         assert "Delegate=yes" in cpu["remedy"]

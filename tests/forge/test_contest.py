@@ -344,7 +344,7 @@ async def test_env_values_are_never_written(tmp_path: Path) -> None:
 
 
 def test_unisolated_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CapabilityError, match="has no isolation"):
+    with pytest.raises(CapabilityError, match="does not isolate"):
         Contest([script(tmp_path, "a.py", WRITES)], "goal", backend=open_unsafe())
 
 

@@ -375,7 +375,7 @@ def test_command_line_prints_and_writes_what_the_function_does(
     known = without_times(capsys.readouterr().out)
     if where == "refused":  # the function learns of it by trying
         assert "Execution: LOCAL" in printed
-        assert any("can't be reached" in line and "falling back to local" in line for line in printed)
+        assert any("can't reach" in line and "falling back to local" in line for line in printed)
     else:
         assert printed == known
         assert "(Daytona not configured, falling back to local)" in printed

@@ -158,7 +158,7 @@ def test_06_infrastructure_failure_is_nobodys_loss(capsys: pytest.CaptureFixture
 
 
 def test_07_without_isolation_nothing_runs() -> None:
-    with pytest.raises(CapabilityError, match="no isolation"):
+    with pytest.raises(CapabilityError, match="does not isolate"):
         run_forge("x", candidates=[{"id": "a", "script": write("a.py", GOOD)}], backend="unsafe-subprocess", quiet=True)
     assert not Path("artifacts").exists()
 

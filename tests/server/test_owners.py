@@ -188,7 +188,7 @@ async def test_a_name_of_the_servers_is_explained(place: Place, corral: Callable
         ):  # fmt: skip
             code, _, said = await corral(*words)
             assert code == (125 if words[0] == "exec" else 1), words
-            assert f"{wanted!r} is a sandbox of `corral serve` (server:team)" in said, words
+            assert f"{wanted!r} belongs to `corral serve` (server:team)" in said, words
             assert f"use its id here, {row.engine_id}, or --url" in said, words
         assert (await asyncio.to_thread(main, ["shell", wanted, "-c", "true"])) == 125
     assert (await corral("rm", "--force", "web"))[0] == 1

@@ -123,7 +123,7 @@ async def unpack_to_host(
     except BrokenPipeError:
         await unpacking  # it has stopped; its own error says why
     except BaseException:
-        # The source's own failure is what the caller must see, not that the archive was cut short by it.
+        # The source's own failure is what the caller must see, not that the archive is truncated by it.
         await asyncio.gather(unpacking, return_exceptions=True)
         raise
     return await unpacking

@@ -245,7 +245,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         check_input(stdin)
         if charts and file is not None:
-            raise InvalidCommandError("charts and file go one without the other", hint="leave one of them out")
+            raise InvalidCommandError("charts= and file= can't be combined", hint="leave one of them out")
         if charts and found.name == "python":
             from corral.sessions.interpreter.oneshot import run_with_charts
 
@@ -321,7 +321,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         """A request for a program in the background, which is to be started within; and what its end calls for."""
         for name, value in (("rows", rows), ("columns", columns)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
-                raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
+                raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="use 1 to 65535")
         folder = self._private_folder()
         async with in_file(command, folder, write=self.files.write, drop=self._drop, background=True) as argv:
             request = self._request(argv, rows=rows, columns=columns, default_timeout=False, **options)
@@ -363,7 +363,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
 
     def _ensure_open(self) -> None:
         if self._closed:
-            raise SandboxClosedError("the sandbox was closed", sandbox_id=self._id, hint="make a new one")
+            raise SandboxClosedError("the sandbox is closed", sandbox_id=self._id, hint="make a new one")
 
     # Running.
 
@@ -392,7 +392,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         if result.ok:
             return result
         if result.timed_out:
-            text = f"out of time after {result.usage.wall_seconds:.1f} s"
+            text = f"timed out after {result.usage.wall_seconds:.1f} s"
             raise ExecTimeoutError(text, result=result, sandbox_id=self._id, op=operation)
         tail = result.stderr.strip().splitlines()[-1:] or [""]
         text = f"exit code {result.exit_code} ({result.reason}) {tail[0][:200]}".rstrip()

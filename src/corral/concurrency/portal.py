@@ -30,7 +30,7 @@ class Portal:
         """Run to the end, from any other thread. An interrupt cancels the work and waits until it is gone."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("a callback of the sync API can't call the sync API again; use the async one there")
+            raise RuntimeError("a callback of the sync API can't call the sync API; use the async API there")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

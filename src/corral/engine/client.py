@@ -135,7 +135,7 @@ class LauncherClient:
         except OSError as error:
             ours.close()
             raise UnsupportedError(
-                f"this Python can't be started again: {error.strerror}",
+                f"can't start this Python again: {error.strerror}",
                 hint="use an interpreter that this user may execute",
             ) from error
         finally:
@@ -147,7 +147,7 @@ class LauncherClient:
         try:
             answer = receive_within(ours, _START_SECONDS)
             if "error" in answer:
-                raise UnsupportedError(f"the engine can't start: {answer['error']}", hint="run `corral doctor`")
+                raise UnsupportedError(f"the engine failed to start: {answer['error']}", hint="run `corral doctor`")
         except BaseException:
             ours.close()
             process.kill()

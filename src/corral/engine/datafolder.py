@@ -123,7 +123,7 @@ def _enter(above: int, name: str, so_far: str, path: str, *, make: bool) -> int 
         if not stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
             raise
         raise UnsafeFolderError(
-            f"the data folder {path} is refused: {so_far} is a link, which could lead elsewhere tomorrow",
+            f"the data folder {path} is refused: {so_far} is a link, and links are not followed",
             hint=f"give the real path: CORRAL_DATA_DIR={os.path.realpath(path)} (or --data-dir)",
         ) from error
     with contextlib.suppress(FileExistsError):
@@ -155,7 +155,7 @@ def _close(folder: int, path: str) -> None:
     if _others_write(folder, found):
         raise UnsafeFolderError(
             f"{refused}others can write to it (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint=f"remove it; or see that nobody has put anything there, and chmod 700 {path}",
+            hint=f"remove it; or check its contents, and chmod 700 {path}",
         )
     if _is_closed(folder, path):
         return
@@ -165,7 +165,7 @@ def _close(folder: int, path: str) -> None:
         _close_all(inside, path)
         if not _is_closed(folder, path):  # vfat, and shares of other systems, may say yes and do nothing
             raise UnsafeFolderError(
-                f"{refused}others can read it, and its file system does not let us change that", hint=_CHOOSE
+                f"{refused}others can read it, and its mode can't be changed on this file system", hint=_CHOOSE
             )
     finally:
         os.close(inside)
@@ -182,13 +182,13 @@ def _is_part_closed(folder: int, name: str, path: str) -> bool:
         return True
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise UnsafeFolderError(
-            f"the data folder {path} is refused: {name} in it is no folder of yours",
-            hint="a data folder is moved as a whole: set CORRAL_DATA_DIR (or --data-dir) to where it is",
+            f"the data folder {path} is refused: {name} in it is not a folder that you own",
+            hint="move a data folder as a whole: set CORRAL_DATA_DIR (or --data-dir) to where it is",
         )
     if name not in _SHOWN and found.st_mode & 0o022:
         raise UnsafeFolderError(
             f"the data folder {path} is refused: others can write to {name} in it",
-            hint=f"remove it; or see that nobody has put anything there, and chmod 700 {path}/{name}",
+            hint=f"remove it; or check its contents, and chmod 700 {path}/{name}",
         )
     return not found.st_mode & 0o077
 
@@ -199,7 +199,7 @@ def _close_all(folder: int, path: str) -> None:
         if "instance" not in names and not names <= _OURS:
             raise UnsafeFolderError(
                 f"the data folder {path} is refused: others can read it, and it holds more than Corral's data",
-                hint=f"give it a folder of its own; or chmod 700 {path}, if nobody else needs what is in it",
+                hint=f"give it a folder of its own; or chmod 700 {path}, if no other user needs its contents",
             )
         os.fchmod(folder, 0o700)  # from here on nobody else comes in
     for name in _PARTS:

@@ -122,5 +122,5 @@ def make_room(logs: dict[int, KeptLog]) -> None:
     while len(logs) >= MAX_LOGS:
         oldest = next((number for number, log in logs.items() if log.ended and log.reader < 0), None)
         if oldest is None:
-            raise ExhaustedError(f"{MAX_LOGS} programs run on in this sandbox already: end some")
+            raise ExhaustedError(f"{MAX_LOGS} background programs run in this sandbox, which is the limit: end some")
         logs.pop(oldest).delete()

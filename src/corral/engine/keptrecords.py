@@ -425,9 +425,9 @@ class KeptRecords:
     @staticmethod
     def _note(program: KeptProgram, data: bytes, reply: socket.socket) -> None:
         if not program.running:
-            _send(reply, {"error": "ended", "text": "the program has ended, and its record with it"})
+            _send(reply, {"error": "ended", "text": "the program has ended, and its record was deleted"})
         elif not program.writer.takes_note(len(data)):
-            _send(reply, {"error": "too_many", "text": "there are too many notes in this record"})
+            _send(reply, {"error": "too_many", "text": "too many notes in this record"})
         else:
             _send(reply, {"ok": True, "offset": program.append("note", data)})
 

@@ -70,7 +70,7 @@ class LayerStore:
         for snapshot in self.snapshots():
             if wanted in (snapshot.snapshot_id, snapshot.name):
                 return snapshot
-        raise RefusedError(f"there is no snapshot {wanted!r}", code="no_snapshot")
+        raise RefusedError(f"snapshot {wanted!r} not found", code="no_snapshot")
 
     def layer(self, name: str) -> Layer:
         """A layer by its name. Raises: RefusedError (`no_snapshot`)."""
@@ -142,7 +142,7 @@ class LayerStore:
     def ensure_name_free(self, name: str | None) -> None:
         """Raises: RefusedError (`name_taken`)."""
         if name is not None and any(snapshot.name == name for snapshot in self.snapshots()):
-            raise RefusedError(f"there is a snapshot named {name!r} already", code="name_taken")
+            raise RefusedError(f"a snapshot named {name!r} already exists", code="name_taken")
 
     def delete(self, wanted: str) -> None:
         """Forget a snapshot. Its layers stay for as long as somebody stands on them. Raises: as `find`."""
@@ -233,5 +233,5 @@ def _is_alive(mark: str) -> bool:
 def ensure_not_too_deep(layers: int) -> None:
     """Whether one more may be put on so many. Raises: RefusedError (`too_deep`)."""
     if layers >= MAX_LAYERS:
-        text = f"the sandbox stands on {layers} layers already"
-        raise RefusedError(text, code="too_deep", hint="copy its files into a fresh sandbox")
+        text = f"the sandbox has {layers} layers, which is the limit"
+        raise RefusedError(text, code="too_deep", hint="copy its files into a new sandbox")

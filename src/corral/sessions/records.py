@@ -110,9 +110,9 @@ class MemoryLog:
         with self._lock:
             cost = len(data) + _ENTRY_COST
             if self._over:
-                raise ExecError("the program has ended, and its record with it", op="note")
+                raise ExecError("the program has ended, and its record was deleted", op="note")
             if self._notes_cost + cost > MAX_NOTES_BYTES:
-                raise ExecError("there are too many notes in this record", op="note", hint="forget it and start anew")
+                raise ExecError("too many notes in this record", op="note", hint="forget it and start a new one")
             entry = self._make("note", data, time.time())
             self._notes.append(entry)
             self._notes_cost += cost

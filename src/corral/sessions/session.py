@@ -126,7 +126,7 @@ class ShellSession:
                 note=json.dumps(about).encode(),
             )
         except NameTakenError as error:
-            raise NameTakenError(f"there is a session named {name!r} already", op="open_session") from error
+            raise NameTakenError(f"a session named {name!r} already exists", op="open_session") from error
         return cls(box, recorded)
 
     @classmethod
@@ -135,7 +135,7 @@ class ShellSession:
         try:
             session = cls(box, await box.find_recorded(prefix + name))
         except NotRecordedError as error:
-            raise NotRecordedError(f"there is no session named {name!r}", op="find_session") from error
+            raise NotRecordedError(f"session {name!r} not found", op="find_session") from error
         await session._catch_up()
         return session
 
@@ -213,7 +213,7 @@ class ShellSession:
             await self._until(command_id, lambda told: told.ended)
         told = self._told(command_id)
         if not told.ended:
-            raise SessionEndedError("the shell ended before it got to this command", op="wait")
+            raise SessionEndedError("the shell exited before it ran this command", op="wait")
         return _describe(told)
 
     async def ended(self) -> bool:
@@ -282,7 +282,7 @@ class ShellSession:
         content = as_bytes(data)
         await self._catch_up()
         if not self._told(command_id).takes_input:
-            raise ExecError("the command has no open input", op="feed", hint="run it with wait=False")
+            raise ExecError("the command's stdin is not open", op="feed", hint="run it with wait=False")
         await self._until(command_id, lambda told: told.begun or told.ended)
         if self._is_over(command_id):
             raise ExecError("the command has ended", op="feed")
@@ -298,7 +298,7 @@ class ShellSession:
                 ending.result()
                 await asyncio.wait((feeding,), timeout=_FED_SECONDS)  # it may have read all, and ended of it
             if not feeding.done():
-                raise ExecError("the command ended before it read all of its input", op="feed")
+                raise ExecError("the command ended before it read all of its stdin", op="feed")
             feeding.result()
         finally:
             for task in (feeding, ending):
@@ -336,7 +336,7 @@ class ShellSession:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_INTERRUPT_SECONDS):
                     await self._until(command_id, lambda told: told.ended)
-        raise ExecError("the shell does not react", op="interrupt", hint="delete the session, and open another")
+        raise ExecError("the shell does not respond", op="interrupt", hint="delete the session, and open another")
 
     async def delete(self) -> None:
         """End the shell and all that it started, SIGTERM first, and forget the session. Idempotent."""
@@ -370,7 +370,7 @@ class ShellSession:
             waiting, sealed = tuple(self._transcript.waiting.values()), self._transcript.unsealed()
         if len(waiting) >= _MAX_WAITING or sum(told.memory_bytes for told in waiting) > KEPT_BYTES:
             raise ExecError(
-                f"{len(waiting)} commands of this session wait for their turn already",
+                f"{len(waiting)} commands are queued in this session, which is the limit",
                 op="run",
                 hint="wait until some of them have ended, or open another session",
             )
@@ -384,9 +384,7 @@ class ShellSession:
             await self._catch_up()
             if self._transcript.end is None:
                 hint = "open another session"
-                raise ExecError(
-                    "the session's record is full: it has too many commands", op="run", hint=hint
-                ) from error
+                raise ExecError("the session has run too many commands", op="run", hint=hint) from error
             raise _shell_ended() from error
         try:
             await self._recorded.write(f"{command_id} {kind}\n")
@@ -403,7 +401,7 @@ class ShellSession:
             ["/bin/sh", "-c", script, "sh", *args], cwd="/", stdin=stdin, user=user, timeout=timeout
         )
         if not result.ok:
-            raise ExecError(f"the session's folder can't be used: {result.stderr.strip()[-200:]}", op="session")
+            raise ExecError(f"can't use the session's folder: {result.stderr.strip()[-200:]}", op="session")
 
     async def _signal_programs(self, name: str, whom: str, *, grace: int = 0) -> None:
         with contextlib.suppress(ExecError):  # a process table so full that nothing starts: the caller goes on
@@ -417,7 +415,7 @@ class ShellSession:
             told = self._transcript.commands.get(command_id)
         if told is None:
             raise NotRecordedError(
-                f"there is no command {command_id!r} in this session, or it is so old that it was forgotten",
+                f"there is no command {command_id!r} in this session, or it is too old",
                 op="session",
             )
         return told
@@ -486,7 +484,7 @@ def _read(entry: Entry, gap: int, demux: Demux, told: Told) -> list[Piece]:
 
 
 def _shell_ended() -> SessionEndedError:
-    return SessionEndedError("the session's shell has ended", op="run", hint="open another session")
+    return SessionEndedError("the session's shell has exited", op="run", hint="open another session")
 
 
 def _shown(piece: Piece) -> bytes:

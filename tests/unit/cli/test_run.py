@@ -162,7 +162,7 @@ def test_bad_input_is_one_line_and_a_hint(
 def test_package_by_address_is_a_mistake_of_the_caller(corral: Corral, package: str) -> None:
     ended = corral("run", f"--package={package}", "-c", "1")
     assert ended.code == 2
-    assert "is not a package by name" in ended.stderr
+    assert "is not a package name" in ended.stderr
 
 
 def test_a_file_that_is_no_python_is_not_run_as_python(corral: Corral, memory: MemoryBackend, tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_folders_of_another_user_are_refused(tmp_path: Path, spoil: Spoil) -> No
 
 def test_link_in_the_folder_is_refused(tmp_path: Path) -> None:
     path = has_a_link_inside(tmp_path)
-    with pytest.raises(UnsafeFolderError, match="trash in it is no folder of yours"):
+    with pytest.raises(UnsafeFolderError, match="trash in it is not a folder that you own"):
         secure(path)
 
 

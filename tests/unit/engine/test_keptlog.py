@@ -153,6 +153,6 @@ def test_so_many_logs_are_kept_and_of_those_that_ended_the_oldest_goes(
         init.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.json", "1.log", "4.json", "4.log"]
     logs[4].ended = False
-    with pytest.raises(ExhaustedError, match="2 programs run on"):
+    with pytest.raises(ExhaustedError, match="2 background programs"):
         make_room(logs)
     logs[1].close_reader()

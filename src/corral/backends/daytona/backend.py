@@ -306,7 +306,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
     async def find(self, wanted: str, op: str) -> Any:
         """What the service says of a sandbox that is nobody's own, by id or name. Raises: SandboxGoneError."""
         missing = SandboxGoneError(
-            f"there is no sandbox {wanted!r}", op=op, hint="backend.list() lists the existing ones"
+            f"sandbox {wanted!r} not found", op=op, hint="backend.list() lists the existing ones"
         )
         if not wanted or "/" in wanted:
             raise missing
@@ -334,9 +334,7 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         """Raises: SpecError when another has that name."""
         with contextlib.suppress(SandboxGoneError):
             if (await self.find(name, "detach")).id != sandbox_id:
-                raise SpecError(
-                    f"there is a sandbox named {name!r} already", hint="use another name, or remove that one"
-                )
+                raise SpecError(f"a sandbox named {name!r} already exists", hint="use another name, or remove that one")
 
     async def connect(self, sandbox_id: str) -> DaytonaSandbox:
         """See `Backend`."""

@@ -168,7 +168,7 @@ async def find_snapshot(client: Client, wanted: str) -> Any:
         return await client.call(lambda sdk: sdk.snapshot.get(wanted), op="snapshot", safe=True)
     except SandboxGoneError:
         raise SnapshotNotFoundError(
-            f"there is no snapshot {wanted!r}", op="snapshot", hint="list_snapshots() lists the existing ones"
+            f"snapshot {wanted!r} not found", op="snapshot", hint="list_snapshots() lists the existing ones"
         ) from None
 
 

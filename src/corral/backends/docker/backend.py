@@ -209,7 +209,7 @@ class DockerBackend:
         """Before anything of the image runs: over a link, the volume would lie elsewhere, and the link be changed."""
         if not await self._api.is_folder(container, FOLDER):
             raise BackendUnavailableError(
-                f"the image has a link at {FOLDER}, where views are made", op="create", hint="use another image"
+                f"the image has a link at {FOLDER}, where views are mounted", op="create", hint="use another image"
             )
 
     async def _identify(self, sandbox: DockerSandbox) -> tuple[int, int, str]:

@@ -152,8 +152,8 @@ def find(data_folder: Path, wanted: str, *, op: str = "connect") -> Found:
     exact = [found for found in everything if wanted in (found.sandbox_id, found.name)]
     close = exact or [found for found in everything if len(wanted) >= 4 and found.sandbox_id.startswith(wanted)]
     if len(close) != 1:
-        how = "is no sandbox" if not close else "are several sandboxes"
-        raise SandboxGoneError(f"there {how} {wanted!r}", op=op, hint="`corral sandbox list` lists the existing ones")
+        how = "not found" if not close else "matches several sandboxes"
+        raise SandboxGoneError(f"sandbox {wanted!r} {how}", op=op, hint="`corral sandbox list` lists the existing ones")
     return close[0]
 
 
@@ -173,7 +173,7 @@ async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[No
             else:
                 break
         if any(found.name == name and found.is_there for found in find_all(data_folder)):
-            raise SpecError(f"there is a sandbox named {name!r} already", hint="use another name, or remove that one")
+            raise SpecError(f"a sandbox named {name!r} already exists", hint="use another name, or remove that one")
         yield
     finally:
         os.close(descriptor)

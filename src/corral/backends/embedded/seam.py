@@ -69,7 +69,7 @@ _REFUSALS: dict[str, tuple[type[CorralError], str]] = {
     "no_snapshot": (SnapshotNotFoundError, "list_snapshots() lists the existing ones"),
     "name_taken": (SpecError, "take another name, or delete that one"),
     "ephemeral": (CapabilityError, "make it without ephemeral=True"),
-    "too_deep": (CapabilityError, "copy its files into a fresh sandbox"),
+    "too_deep": (CapabilityError, "copy its files into a new sandbox"),
     "no_such_limit": (CapabilityError, "capabilities() says what is bounded here"),
     "not_still": (SandboxError, "try again"),
     "os": (BackendUnavailableError, "the host refused: is there room in the data folder?"),

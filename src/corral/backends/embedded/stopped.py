@@ -179,7 +179,7 @@ class BackendPowers:
                 limits.get("disk_bytes", state["recipe"]["limits"]["disk_bytes"])
                 < state["recipe"]["limits"]["disk_bytes"]
             ):
-                text = "a disk can grow, but not shrink"
+                text = "a disk can be enlarged, but not shrunk"
                 raise RefusedError(text, code="no_such_limit", hint="fork it with a smaller disk")
             note_limits(folder, state, limits)
 
@@ -229,7 +229,7 @@ class BackendPowers:
             with _holding(folder):
                 state = read_state(folder) or {}
                 if not state.get("stopped"):
-                    raise GoneError("it was started meanwhile")
+                    raise GoneError("it has been started in the meantime")
                 try:
                     return work(LayerStore(data), folder, state)
                 finally:
@@ -269,7 +269,7 @@ def _holding(folder: Path) -> Iterator[None]:
                 raise GoneError("another process is working on it")
             time.sleep(0.01)
     except FileNotFoundError as error:
-        raise GoneError("it was deleted meanwhile") from error
+        raise GoneError("it has been deleted in the meantime") from error
     try:
         yield
     finally:

@@ -165,9 +165,7 @@ class MemoryBackend:
         Spec(name=name)  # raises for what is no name
         with self._lock:
             if any(other.name == name for other in self._boxes.values() if other is not box):
-                raise SpecError(
-                    f"there is a sandbox named {name!r} already", hint="use another name, or remove that one"
-                )
+                raise SpecError(f"a sandbox named {name!r} already exists", hint="use another name, or remove that one")
             box.name = name
 
     def _find(self, wanted: str) -> Box:
@@ -176,7 +174,7 @@ class MemoryBackend:
                 if box.detached and wanted in (box.sandbox_id, box.name):
                     return box
         raise SandboxGoneError(
-            f"there is no sandbox {wanted!r}", op="connect", hint="backend.list() lists the existing ones"
+            f"sandbox {wanted!r} not found", op="connect", hint="backend.list() lists the existing ones"
         )
 
 
