@@ -193,14 +193,9 @@ async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call:
 async def _start(
     sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, as_json: bool
 ) -> int:
-    from corral.cli import kept
-    from corral.client.registry import get_backend
+    from corral.cli.logs import find_maker
 
-    maker = get_backend(backend)
-    if isinstance(maker, kept.KeepsPrograms):
-        number = await maker.start_kept(sandbox_id, command, **call)
-    else:
-        number = await kept.start_kept(kept.find_embedded(maker, what="exec --detach"), sandbox_id, command, **call)
+    number = await find_maker(backend, what="exec --detach").start_detached(sandbox_id, command, **call)
     click.echo(to_json({"number": number}) if as_json else number)
     return 0
 
@@ -387,10 +382,13 @@ def _keeper_of(backend: str | Backend, power: str) -> KeepsSandboxes:
 @options.json_option
 def gc(backend: str | Backend, as_json: bool) -> int:
     """Clear up what killed processes have left, and say what it was. Living sandboxes are never touched."""
-    from corral.backends.embedded import keepers, report
-    from corral.cli import kept
+    from corral.backends.embedded import EmbeddedBackend, keepers, report
+    from corral.client.registry import get_backend
 
-    folder = kept.find_embedded(backend, what="gc").data_folder
+    maker: Backend = get_backend(backend)
+    if not isinstance(maker, EmbeddedBackend):
+        raise CapabilityError(f"the {maker.name} backend has no gc", hint="--backend embedded has")
+    folder = maker.data_folder
     progress = Progress()
     progress.show("looking for what was left behind …")
     before = report.measure_leftovers(folder)

@@ -8,14 +8,13 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from corral.backends.daytona import life
+from corral.backends.daytona import detached, life
 from corral.backends.daytona.address import Address
 from corral.backends.daytona.client import Client
-from corral.backends.daytona.kept import KeptPrograms
 from corral.backends.daytona.makings import Making, closed_meanwhile, get_book
 from corral.backends.daytona.powers import GIB, BackendPowers, find_snapshot, whole
 from corral.backends.daytona.remote import Remote
@@ -25,7 +24,9 @@ from corral.concurrency.tokens import TokenBook
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
 from corral.image import Image
+from corral.protocol import Command
 from corral.results import Capabilities, Event, SandboxInfo
+from corral.sessions.detached import DetachedProgram
 from corral.spec import HOME, Resources, Spec
 
 POWERS = frozenset({"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"})
@@ -34,7 +35,7 @@ _SHORT_SECONDS = 10.0
 log = logging.getLogger("corral.daytona")
 
 
-class DaytonaBackend(BackendPowers, KeptPrograms):
+class DaytonaBackend(BackendPowers):
     """See `corral.protocol.Backend`. Usable from any thread and event loop, and after a fork.
 
     What is not given comes from DAYTONA_API_KEY, DAYTONA_API_URL and DAYTONA_TARGET of the process, as in the SDK
@@ -360,6 +361,29 @@ class DaytonaBackend(BackendPowers, KeptPrograms):
         box = await self.find(sandbox_id, "delete")
         with mapped(sandbox_id=box.id, op="delete"):
             await asyncio.wrap_future(Remote(self._client, box.id, box).end())
+
+    async def start_detached(
+        self, sandbox_id: str, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None,
+        user: str | None = None, timeout: float | None = None,
+    ) -> int:  # fmt: skip
+        """See `RunsDetached`."""
+        remote, spec = await self._reach(sandbox_id)
+        return await detached.start(remote, spec, command, cwd=cwd, env=env or {}, user=user, timeout=timeout)
+
+    async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
+        """See `RunsDetached`."""
+        remote, _ = await self._reach(sandbox_id)
+        return await detached.list_all(remote)
+
+    async def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
+        """See `RunsDetached`."""
+        remote, _ = await self._reach(sandbox_id)
+        async for data in detached.follow_one(remote, sandbox_id, number, follow=follow):
+            yield data
+
+    async def _reach(self, sandbox_id: str) -> tuple[Remote, Spec]:
+        box = await self.find(sandbox_id, "exec")
+        return Remote(self._client, box.id, box), life.spec_of(box)
 
     async def capabilities(self) -> Capabilities:
         """See `Backend`."""

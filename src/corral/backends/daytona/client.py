@@ -134,7 +134,7 @@ class Client:
 
         thread = get_loop()
         with mapped(sandbox_id=sandbox_id, op=op):
-            return await (thread.finish(ask()) if finish else thread.run(ask()))
+            return await (thread.finish(ask()) if finish else thread.arun(ask()))
 
     async def repeat(self, call: Callable[[], Awaitable[T]], *, safe: bool) -> T:
         """See `seam.repeat`; for what may be the first that the service is asked."""

@@ -25,7 +25,7 @@ from corral.backends.daytona.client import Client, close_all
 from corral.backends.daytona.loop import find_loop, get_loop
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
-from corral.concurrency.perprocess import PerProcess
+from corral.concurrency.portal import PerProcess
 from corral.errors import BackendUnavailableError, CorralError
 
 _EXIT_SECONDS = 30.0

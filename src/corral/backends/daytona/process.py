@@ -246,7 +246,7 @@ class DaytonaProcess(ProcessBase):
     async def write(self, data: bytes | str) -> None:
         """See `Process`."""
         self._here()
-        await get_loop().run(self._write(as_bytes(data)))
+        await get_loop().arun(self._write(as_bytes(data)))
 
     async def _write(self, data: bytes) -> None:
         assert self._turn is not None
@@ -266,7 +266,7 @@ class DaytonaProcess(ProcessBase):
     async def close_stdin(self) -> None:
         """See `Process`."""
         self._here()
-        await get_loop().run(self._close_stdin())
+        await get_loop().arun(self._close_stdin())
 
     async def _close_stdin(self) -> None:
         assert self._turn is not None

@@ -55,7 +55,7 @@ class Remote:
         thread = get_loop()
         try:
             with mapped(sandbox_id=self.id, op=op):
-                return await (thread.finish(ask()) if finish else thread.run(ask()))
+                return await (thread.finish(ask()) if finish else thread.arun(ask()))
         except SandboxGoneError:
             self.gone = True
             raise

@@ -119,7 +119,7 @@ class DockerBackend:
         refuse_what_is_missing(spec)
         self._own()
         work = self._create(spec, image=image, trash=trash, sandbox_id=sandbox_id, on_event=on_event)
-        return await self._links.get().io.run(work, undo=self._undo)
+        return await self._links.get().io.arun(work, undo=self._undo)
 
     async def _undo(self, sandbox: DockerSandbox) -> None:
         if sandbox.spec.client_token is None:  # of one with a token, others may have been given the same
@@ -244,7 +244,7 @@ class DockerBackend:
 
     async def connect(self, sandbox_id: str) -> DockerSandbox:
         """See `Backend`."""
-        return await self._links.get().io.run(self._connect(sandbox_id))
+        return await self._links.get().io.arun(self._connect(sandbox_id))
 
     async def _connect(self, wanted: str) -> DockerSandbox:
         with mapped(op="connect", host=self.settings.host):
@@ -274,7 +274,7 @@ class DockerBackend:
 
     async def list(self) -> Sequence[SandboxInfo]:
         """See `Backend`."""
-        return await self._links.get().io.run(self._list())
+        return await self._links.get().io.arun(self._list())
 
     async def _list(self) -> Sequence[SandboxInfo]:
         with mapped(op="list", host=self.settings.host):
@@ -291,7 +291,7 @@ class DockerBackend:
 
     async def delete(self, sandbox_id: str) -> None:
         """See `Backend`."""
-        await self._links.get().io.run(self._delete(sandbox_id))
+        await self._links.get().io.arun(self._delete(sandbox_id))
 
     async def _delete(self, wanted: str) -> None:
         with mapped(op="delete", host=self.settings.host):
@@ -313,13 +313,13 @@ class DockerBackend:
     async def start(self, sandbox_id: str) -> DockerSandbox:
         """See `KeepsSandboxes`."""
         io_thread = self._links.get().io
-        info = await io_thread.run(self._find_stopped(sandbox_id))
+        info = await io_thread.arun(self._find_stopped(sandbox_id))
         if info is None:
             return await self.connect(sandbox_id)
-        spec = await io_thread.run(self._keeping.read_stopped(info.sandbox_id))
+        spec = await io_thread.arun(self._keeping.read_stopped(info.sandbox_id))
         image = f"{STOPPED}:{info.sandbox_id}"
         sandbox = await self._make(spec, image=image, sandbox_id=info.sandbox_id)
-        await io_thread.run(self._finish_start(sandbox, info, image))
+        await io_thread.arun(self._finish_start(sandbox, info, image))
         return sandbox
 
     async def _finish_start(self, sandbox: DockerSandbox, info: SandboxInfo, image: str) -> None:
@@ -333,38 +333,38 @@ class DockerBackend:
 
     async def stop(self, sandbox_id: str) -> None:
         """See `KeepsSandboxes`."""
-        if await self._links.get().io.run(self._find_stopped(sandbox_id)) is None:
+        if await self._links.get().io.arun(self._find_stopped(sandbox_id)) is None:
             await (await self.connect(sandbox_id)).stop()
 
     async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
         """See `KeepsSandboxes`."""
         check_name(name)
-        info = await self._links.get().io.run(self._find_stopped(sandbox_id))
+        info = await self._links.get().io.arun(self._find_stopped(sandbox_id))
         if info is None:
             return await (await self.connect(sandbox_id)).snapshot(name)
-        return await self._links.get().io.run(self._keeping.snapshot_stopped(info, name))
+        return await self._links.get().io.arun(self._keeping.snapshot_stopped(info, name))
 
     async def fork(self, sandbox_id: str, spec: Spec | None = None) -> DockerSandbox:
         """See `KeepsSandboxes`."""
-        info = await self._links.get().io.run(self._find_stopped(sandbox_id))
+        info = await self._links.get().io.arun(self._find_stopped(sandbox_id))
         if info is None:
             sandbox = await (await self.connect(sandbox_id)).fork(spec)
             assert isinstance(sandbox, DockerSandbox)
             return sandbox
-        known = await self._links.get().io.run(self._keeping.read_stopped(info.sandbox_id))
+        known = await self._links.get().io.arun(self._keeping.read_stopped(info.sandbox_id))
         wish = spec or as_another(known)
         return await self._make(wish, image=f"{STOPPED}:{info.sandbox_id}")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
         """See `KeepsSandboxes`."""
         io_thread = self._links.get().io
-        image = await io_thread.run(self._find_snapshot(snapshot_id))
+        image = await io_thread.arun(self._find_snapshot(snapshot_id))
         await self.stop(sandbox_id)
-        info = await io_thread.run(self._find_stopped(sandbox_id))
+        info = await io_thread.arun(self._find_stopped(sandbox_id))
         if info is None:
             raise gone(sandbox_id, op="rollback")
-        spec = await io_thread.run(self._keeping.read_stopped(info.sandbox_id))
-        await io_thread.run(self._keeping.relabel(image, info, spec))
+        spec = await io_thread.arun(self._keeping.read_stopped(info.sandbox_id))
+        await io_thread.arun(self._keeping.relabel(image, info, spec))
 
     async def _find_snapshot(self, wanted: str) -> str:
         with mapped(op="snapshot", host=self.settings.host):
@@ -381,31 +381,31 @@ class DockerBackend:
     ) -> None:
         """See `KeepsSandboxes`."""
         io_thread = self._links.get().io
-        info = await io_thread.run(self._find_stopped(sandbox_id))
+        info = await io_thread.arun(self._find_stopped(sandbox_id))
         if info is None:
             sandbox = await self.connect(sandbox_id)
             await sandbox.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
             return
-        spec = await io_thread.run(self._keeping.read_stopped(info.sandbox_id))
+        spec = await io_thread.arun(self._keeping.read_stopped(info.sandbox_id))
         limits = resized(spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=info.sandbox_id)
         wish = replace(spec, resources=limits)
-        await io_thread.run(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, wish))
+        await io_thread.arun(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, wish))
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:
         """See `KeepsSandboxes`."""
-        return await self._links.get().io.run(self._keeping.list_snapshots())
+        return await self._links.get().io.arun(self._keeping.list_snapshots())
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """See `KeepsSandboxes`."""
         io_thread = self._links.get().io
-        image = await io_thread.run(self._find_snapshot(snapshot_id))
-        await io_thread.run(self._keeping.discard(image))
+        image = await io_thread.arun(self._find_snapshot(snapshot_id))
+        await io_thread.arun(self._keeping.discard(image))
 
     # Life.
 
     async def capabilities(self) -> Capabilities:
         """See `Backend`."""
-        return await self._links.get().io.run(self._capabilities())
+        return await self._links.get().io.arun(self._capabilities())
 
     async def _capabilities(self) -> Capabilities:
         with mapped(op="capabilities", host=self.settings.host):
@@ -434,7 +434,7 @@ class DockerBackend:
     async def aclose(self) -> None:
         """See `Backend`."""
         owned = [sandbox for sandbox in self._own() if not sandbox.is_detached]
-        await asyncio.gather(*(self._links.get().io.run(sandbox.end()) for sandbox in owned), return_exceptions=True)
+        await asyncio.gather(*(self._links.get().io.arun(sandbox.end()) for sandbox in owned), return_exceptions=True)
         await asyncio.to_thread(self._links.close)
 
 

@@ -185,7 +185,7 @@ class Keeping:
 
     async def fork(self, container: str, spec: Spec) -> DockerSandbox:
         """From any event loop."""
-        image = await self._links.get().io.run(self._make_trash_mapped(container))
+        image = await self._links.get().io.arun(self._make_trash_mapped(container))
         return await self._make(spec, image=image, trash=image)
 
     async def _make_trash_mapped(self, container: str) -> str:

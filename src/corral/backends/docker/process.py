@@ -298,7 +298,7 @@ class DockerProcess(ProcessBase):
         content = as_bytes(data)
         if not self._takes_input or self.ended:
             raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox.id, op="write")
-        await self._io.run(self._write(content))
+        await self._io.arun(self._write(content))
 
     async def _write(self, content: bytes) -> None:
         async with self._writing:
@@ -318,7 +318,7 @@ class DockerProcess(ProcessBase):
         if self._request.pty:
             await self.write(b"\x04")
             return
-        await self._io.run(self._close_stdin())
+        await self._io.arun(self._close_stdin())
 
     async def _close_stdin(self) -> None:
         async with self._writing:
@@ -331,13 +331,13 @@ class DockerProcess(ProcessBase):
         if not 1 <= int(number) < signals.NSIG:
             raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox.id, op="signal")
         if not self.ended:
-            await self._io.run(self._sandbox.send_signal(self, int(number)))
+            await self._io.arun(self._sandbox.send_signal(self, int(number)))
 
     async def resize(self, *, rows: int, columns: int) -> None:
         """See `Process`."""
         if not self._request.pty or self.ended:
             raise ExecError("the program has no terminal", sandbox_id=self._sandbox.id, op="resize")
-        await self._io.run(self._sandbox.api.resize_exec(self._exec_id, rows=rows, columns=columns))
+        await self._io.arun(self._sandbox.api.resize_exec(self._exec_id, rows=rows, columns=columns))
 
     def end_tree(self, reason: EndReason) -> None:
         """See `ProcessBase`."""
@@ -361,4 +361,4 @@ class DockerProcess(ProcessBase):
 
     async def end_rest(self) -> None:
         """See `ProcessBase`."""
-        await self._io.run(self._sandbox.end_call(self, final=False))
+        await self._io.arun(self._sandbox.end_call(self, final=False))

@@ -20,7 +20,6 @@ from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi
 from corral.backends.docker.enter import Who
 from corral.backends.docker.insidescripts import KILLER, SIGNALLER
-from corral.backends.docker.iothread import IoThread
 from corral.backends.docker.keeping import Keeping
 from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.process import DockerProcess
@@ -30,6 +29,7 @@ from corral.base.shellfiles.files import ShellFiles
 from corral.base.shellfiles.processes import ProcessShell
 from corral.base.shellfiles.resident import ResidentShell
 from corral.client.sandbox import SandboxBase
+from corral.concurrency.portal import Portal
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxPausedError, SandboxStoppedError, SpecError
 from corral.languages import Language
@@ -88,7 +88,7 @@ class DockerSandbox(SandboxBase):
     # What its parts need.
 
     @property
-    def io(self) -> IoThread:
+    def io(self) -> Portal:
         """The thread in which the daemon is spoken to."""
         return self._links.get().io
 
@@ -163,10 +163,10 @@ class DockerSandbox(SandboxBase):
     async def _spawn(self, request: SpawnRequest) -> DockerProcess:
         self._check()
         if request.read_only or request.hidden:
-            await self.io.run(self._check_views())
+            await self.io.arun(self._check_views())
         process = DockerProcess(self, request)
         try:
-            await self.io.run(self._begin(process), undo=_end_process)
+            await self.io.arun(self._begin(process), undo=_end_process)
         except CorralError as error:
             if self._body.is_stopped or self._body.is_gone:
                 self._check()
@@ -285,7 +285,7 @@ class DockerSandbox(SandboxBase):
     async def usage(self) -> SandboxUsage:
         """See `AsyncSandbox`."""
         self._check()
-        return await self.io.run(self._usage())
+        return await self.io.arun(self._usage())
 
     async def _usage(self) -> SandboxUsage:
         with mapped(op="usage", sandbox_id=self._id):
@@ -305,7 +305,7 @@ class DockerSandbox(SandboxBase):
     async def info(self) -> SandboxInfo:
         """See `AsyncSandbox`."""
         self._check()
-        if not await self.io.run(self.is_alive()):
+        if not await self.io.arun(self.is_alive()):
             raise gone(self._id, op="info")
         standing = self._body.standing
         return SandboxInfo(
@@ -376,7 +376,7 @@ class DockerSandbox(SandboxBase):
     async def kill(self) -> None:
         """See `AsyncSandbox`."""
         if not self._closed and not self._body.is_stopped:
-            await self.io.run(self.end())
+            await self.io.arun(self.end())
             await self.aclose()
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
@@ -386,7 +386,7 @@ class DockerSandbox(SandboxBase):
         if lifetime_seconds is not None:
             Lifetime(seconds=lifetime_seconds)  # raises for what is no time
         if not self._body.standing.kept:
-            await self.io.run(self.keep(name or self._spec.name, lifetime_seconds))
+            await self.io.arun(self.keep(name or self._spec.name, lifetime_seconds))
             self._say("detached")
         return self._id
 
@@ -411,7 +411,7 @@ class DockerSandbox(SandboxBase):
         """See `CanSnapshot`."""
         self._check()
         check_name(name)
-        return await self.io.run(self._keeping.snapshot(self.container, self._id, name))
+        return await self.io.arun(self._keeping.snapshot(self.container, self._id, name))
 
     async def fork(self, spec: Spec | None = None) -> SandboxBase:
         """See `CanFork`."""
@@ -424,7 +424,7 @@ class DockerSandbox(SandboxBase):
         if self._body.is_stopped:
             return
         self._check()
-        await self.io.run(self._stop())
+        await self.io.arun(self._stop())
 
     async def _stop(self) -> None:
         name = self._body.standing.name or self._spec.name
@@ -438,14 +438,14 @@ class DockerSandbox(SandboxBase):
         """See `CanPause`."""
         self._check()
         with mapped(op="pause", sandbox_id=self._id):
-            await self.io.run(self.api_pause(pause=True))
+            await self.io.arun(self.api_pause(pause=True))
         self._body.is_paused = True
 
     async def resume(self) -> None:
         """See `CanPause`."""
         self._check()
         with mapped(op="resume", sandbox_id=self._id):
-            await self.io.run(self.api_pause(pause=False))
+            await self.io.arun(self.api_pause(pause=False))
         self._body.is_paused = False
 
     def _standing(self) -> SandboxState:
@@ -468,7 +468,7 @@ class DockerSandbox(SandboxBase):
         resources = resized(self._spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=self._id)
         if resources != self._spec.resources:
             with mapped(op="resize", sandbox_id=self._id):
-                await self.io.run(self._resize(resources))
+                await self.io.arun(self._resize(resources))
             self._spec = replace(self._spec, resources=resources)
 
     async def _resize(self, resources: Resources) -> None:

@@ -9,11 +9,11 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from corral.backends.embedded import exchange, keepers, packages, settings
+from corral.backends.embedded import detached, exchange, keepers, packages, settings
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.programs import find_programs
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
@@ -26,7 +26,9 @@ from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, identi
 from corral.engine.client import LauncherClient, check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxStoppedError
+from corral.protocol import Command
 from corral.results import Capabilities, Event, SandboxInfo
+from corral.sessions.detached import DetachedProgram
 from corral.spec import Resources, Spec
 
 NAME = "embedded"
@@ -144,6 +146,27 @@ class EmbeddedBackend(BackendPowers):
             await self.delete_stopped(sandbox_id)
         else:
             await sandbox.kill()
+
+    async def start_detached(
+        self, sandbox_id: str, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None,
+        user: str | None = None, timeout: float | None = None,
+    ) -> int:  # fmt: skip
+        """See `RunsDetached`."""
+        box = await self.connect(sandbox_id)
+        try:
+            return await detached.start(
+                box, self.data_folder, command, cwd=cwd, env=env or {}, user=user, timeout=timeout
+            )
+        finally:
+            await box.aclose()
+
+    async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
+        """See `RunsDetached`."""
+        return await asyncio.to_thread(detached.list_all, self.data_folder, sandbox_id)
+
+    def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
+        """See `RunsDetached`."""
+        return detached.follow_one(self.data_folder, sandbox_id, number, follow=follow)
 
     async def capabilities(self) -> Capabilities:
         """See `Backend`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import re
 import socket
@@ -298,34 +297,6 @@ def _dial(data_folder: Path, sandbox_id: str) -> socket.socket:
         os.close(folder)
     connection.settimeout(None)
     return connection
-
-
-# Programs that run on by themselves, with logs.
-
-
-@dataclass(frozen=True, slots=True)
-class KeptProgram:
-    """A program that a keeper runs."""
-
-    number: int
-    argv: tuple[str, ...]
-    state: str
-    exit_code: int | None
-    log: Path
-
-
-def kept_programs(data_folder: Path, wanted: str) -> list[KeptProgram]:
-    """The programs a keeper runs or has run, oldest first."""
-    folder = find(data_folder, wanted).folder / "logs"
-    programs = []
-    for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
-        about = json.loads(path.read_text())
-        programs.append(
-            KeptProgram(
-                int(path.stem), tuple(about["argv"]), about["state"], about.get("exit_code"), path.with_suffix(".log")
-            )
-        )
-    return programs
 
 
 def sweep_now(data_folder: Path) -> list[str]:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from corral.concurrency.perprocess import PerProcess
+from corral.concurrency.portal import PerProcess
 from corral.engine.pipes import NAP_SECONDS, Turn
 
 log = logging.getLogger("corral.embedded")

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from corral.backends.embedded import exchange, kept, settings
+from corral.backends.embedded import exchange, recorded, settings
 from corral.backends.embedded.files import EmbeddedFiles
 from corral.backends.embedded.powers import SandboxPowers
 from corral.backends.embedded.process import EmbeddedProcess, describe, spawn
@@ -323,48 +323,11 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             return SandboxInfo(self._id, self._backend, self._spec.name, state, self._created, left, labels)
         with mapped(sandbox_id=self._id, op="info"), self._noticing_stop("info"):
             answer = check(await exchange.answer(await self._grip.ask({"op": "info"})))
-        kept = answer["info"]
+        info = answer["info"]
         state = "paused" if answer.get("paused") else "running"
         return SandboxInfo(
-            self._id, self._backend, kept["name"], state, kept["created"], answer["seconds_left"], labels
+            self._id, self._backend, info["name"], state, info["created"], answer["seconds_left"], labels
         )
-
-    async def start_kept(
-        self,
-        command: Command,
-        *,
-        cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        timeout: float | None = None,
-    ) -> int:
-        """Start a program in a detached sandbox that outlives us; its keeper writes its log. Gives its number.
-
-        Raises:
-            CapabilityError: the sandbox is not detached.
-        """
-        if self._grip.owned:
-            raise CapabilityError(
-                "only a detached sandbox supports background programs",
-                sandbox_id=self._id,
-                op="start_kept",
-                hint="detach() it",
-            )
-        request = self._request(
-            command, cwd=cwd, env=env, stdin=False, user=user, timeout=timeout, default_timeout=False
-        )
-        uid, gid = self._ids(request.user)
-        program = {
-            "argv": list(request.argv),
-            "env": dict(request.env),
-            "cwd": request.cwd,
-            "uid": uid,
-            "gid": gid,
-            "timeout": request.timeout,
-        }
-        with mapped(sandbox_id=self._id, op="start_kept"):
-            answer = check(await exchange.answer(await self._grip.ask({"op": "run", "program": program})))
-            return int(answer["number"])
 
     async def start_recorded(
         self,
@@ -395,7 +358,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             command, cwd=cwd, env=env, stdin=True, user=user, timeout=timeout, pty=pty, rows=rows, columns=columns
         ) as (request, clear):
             uid, gid = self._ids(request.user)
-            return await kept.start(
+            return await recorded.start(
                 self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes,
                 note=note, sandbox_id=self._id, clear=clear,
             )  # fmt: skip
@@ -404,14 +367,14 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         """See `CanRecord`."""
         if self._grip.owned or name in self._records:
             return await super().find_recorded(name)  # started before it was detached: then it is ours alone
-        return await kept.find(self._ask_keeper, self._folder, name, sandbox_id=self._id)
+        return await recorded.find(self._ask_keeper, self._folder, name, sandbox_id=self._id)
 
     async def list_recorded(self) -> Sequence[RecordInfo]:
         """See `CanRecord`."""
         ours = await super().list_recorded()
         if self._grip.owned:
             return ours
-        return [*ours, *await kept.list_all(self._ask_keeper, sandbox_id=self._id)]
+        return [*ours, *await recorded.list_all(self._ask_keeper, sandbox_id=self._id)]
 
     @property
     def _folder(self) -> Path:

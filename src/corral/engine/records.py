@@ -52,7 +52,7 @@ class Loop(Protocol):
         """Forget a timer."""
 
 
-class KeptProgram:
+class RecordedProgram:
     """One of them, from its start to when it is forgotten."""
 
     def __init__(
@@ -312,7 +312,7 @@ class KeptProgram:
         }
 
 
-class KeptRecords:
+class Records:
     """All of them, by number and by name."""
 
     def __init__(
@@ -323,7 +323,7 @@ class KeptRecords:
         self._budget = budget
         self._control = control
         self._give_up = give_up
-        self._programs: dict[int, KeptProgram] = {}
+        self._programs: dict[int, RecordedProgram] = {}
         self._last = 0
 
     def answer(self, message: wire.Message, reply: socket.socket) -> None:
@@ -358,7 +358,7 @@ class KeptRecords:
             self._act(program, message)
             _send(reply, {"ok": True})
 
-    def _act(self, program: KeptProgram, message: wire.Message) -> None:
+    def _act(self, program: RecordedProgram, message: wire.Message) -> None:
         do = message["do"]
         if do == "close_stdin":
             program.close_stdin()
@@ -373,7 +373,7 @@ class KeptRecords:
         else:
             raise ValueError(f"unknown: {do!r:.100}")
 
-    def _find(self, message: wire.Message) -> KeptProgram | None:
+    def _find(self, message: wire.Message) -> RecordedProgram | None:
         if "number" in message:
             return self._programs.get(int(message["number"]))
         return next((program for program in self._programs.values() if program.name == message["name"]), None)
@@ -393,7 +393,7 @@ class KeptRecords:
         self._last += 1
         folder, limit = os.path.join(self._folder, str(self._last)), max(1, int(message["limit"]))
         writer = RecordWriter(folder, limit, self._budget)
-        program = KeptProgram(
+        program = RecordedProgram(
             self._loop, writer, number=self._last, name=name, pty=bool(message["pty"]), give_up=self._give_up
         )
         self._programs[program.number] = program
@@ -423,7 +423,7 @@ class KeptRecords:
             raise
 
     @staticmethod
-    def _note(program: KeptProgram, data: bytes, reply: socket.socket) -> None:
+    def _note(program: RecordedProgram, data: bytes, reply: socket.socket) -> None:
         if not program.running:
             _send(reply, {"error": "ended", "text": "the program has ended, and its record was deleted"})
         elif not program.writer.takes_note(len(data)):

@@ -32,7 +32,7 @@ Ask = Callable[[wire.Message], Awaitable[tuple[wire.Message, list[int]]]]
 """A request to the keeper: its answer, and descriptors that are ours to close."""
 
 
-class KeptRecorded:
+class EmbeddedRecorded:
     """See `corral.sessions.record.Recorded`."""
 
     def __init__(
@@ -192,7 +192,7 @@ class KeptRecorded:
 async def start(
     ask: Ask, folder: Path, program: wire.Message, *, name: str, limit_bytes: int, note: bytes | None, sandbox_id: str,
     clear: Clear | None,
-) -> KeptRecorded:  # fmt: skip
+) -> EmbeddedRecorded:  # fmt: skip
     """Start one; whoever waits for its end here calls `clear`. Raises: NameTakenError; as `exec`; SandboxGoneError."""
     message: wire.Message = {
         "op": "record",
@@ -213,16 +213,16 @@ async def start(
     if "error" in answer and answer["error"] not in ("name_taken", "too_many", "refused"):
         raise exec_error(answer, cwd=str(program["cwd"]), sandbox_id=sandbox_id)
     about = check_answer(answer, name=name, sandbox_id=sandbox_id, op="start_recorded")
-    return KeptRecorded(ask, folder, about, sandbox_id=sandbox_id, clear=clear)
+    return EmbeddedRecorded(ask, folder, about, sandbox_id=sandbox_id, clear=clear)
 
 
-async def find(ask: Ask, folder: Path, name: str, *, sandbox_id: str) -> KeptRecorded:
+async def find(ask: Ask, folder: Path, name: str, *, sandbox_id: str) -> EmbeddedRecorded:
     """By name. Raises: NotRecordedError, SandboxGoneError."""
     with mapped(sandbox_id=sandbox_id, op="find_recorded"):
         answer, descriptors = await ask({"op": "record", "do": "find", "name": name})
     wire.close_all(descriptors)
     about = check_answer(answer, name=name, sandbox_id=sandbox_id, op="find_recorded")
-    return KeptRecorded(ask, folder, about, sandbox_id=sandbox_id)
+    return EmbeddedRecorded(ask, folder, about, sandbox_id=sandbox_id)
 
 
 async def list_all(ask: Ask, *, sandbox_id: str) -> list[RecordInfo]:
