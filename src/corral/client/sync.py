@@ -33,45 +33,47 @@ A = TypeVar("A")
 W = TypeVar("W")
 
 
-class _Derived:
+class Derived:
     """Something sync that stands for something async."""
 
     _target: Any
 
 
-def _run(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[_Derived, P], R]:
+def derive(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Derived, P], R]:
     """The sync form of an async method."""
 
     @functools.wraps(method)
-    def call(self: _Derived, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Derived, *args: P.args, **kwargs: P.kwargs) -> R:
         bound = getattr(self._target, method.__name__)
         result: R = get_portal().run(bound(*map(_to_async, args), **{k: _to_async(v) for k, v in kwargs.items()}))
         return result
 
-    return cast("Callable[Concatenate[_Derived, P], R]", call)
+    return cast("Callable[Concatenate[Derived, P], R]", call)
 
 
-def _run_as(
+def derive_as(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], wrap: Callable[[R], W]
-) -> Callable[Concatenate[_Derived, P], W]:
+) -> Callable[Concatenate[Derived, P], W]:
     """The sync form of an async method whose result needs a sync form too."""
-    plain = _run(method)
+    plain = derive(method)
 
     @functools.wraps(method)
-    def call(self: _Derived, *args: P.args, **kwargs: P.kwargs) -> W:
+    def call(self: Derived, *args: P.args, **kwargs: P.kwargs) -> W:
         return wrap(plain(self, *args, **kwargs))
 
-    return cast("Callable[Concatenate[_Derived, P], W]", call)
+    return cast("Callable[Concatenate[Derived, P], W]", call)
 
 
-def _iterate(method: Callable[Concatenate[A, P], AsyncIterator[R]]) -> Callable[Concatenate[_Derived, P], Iterator[R]]:
+def derive_iterator(
+    method: Callable[Concatenate[A, P], AsyncIterator[R]],
+) -> Callable[Concatenate[Derived, P], Iterator[R]]:
     """The sync form of an async iterator."""
 
     @functools.wraps(method)
-    def call(self: _Derived, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+    def call(self: Derived, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         return get_portal().iterate(getattr(self._target, method.__name__)(*args, **kwargs))
 
-    return cast("Callable[Concatenate[_Derived, P], Iterator[R]]", call)
+    return cast("Callable[Concatenate[Derived, P], Iterator[R]]", call)
 
 
 def _to_async(value: Any) -> Any:
@@ -88,7 +90,7 @@ async def _async_iterator(source: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield cast("bytes", piece)
 
 
-class Files(_Derived):
+class Files(Derived):
     """The files of a sandbox. See `corral.protocol.AsyncFiles`."""
 
     def __init__(self, box: SandboxBase) -> None:
@@ -98,30 +100,30 @@ class Files(_Derived):
     def _target(self) -> FilesBase:
         return self._box.files
 
-    read = _run(FilesBase.read)
-    read_text = _run(FilesBase.read_text)
-    read_stream = _iterate(FilesBase.read_stream)
-    write = _run(FilesBase.write)
-    edit = _run(FilesBase.edit)
-    stat = _run(FilesBase.stat)
-    exists = _run(FilesBase.exists)
-    list = _run(FilesBase.list)
-    glob = _run(FilesBase.glob)
-    grep = _run(FilesBase.grep)
-    replace = _run(FilesBase.replace)
-    move = _run(FilesBase.move)
-    remove = _run(FilesBase.remove)
-    mkdir = _run(FilesBase.mkdir)
-    symlink = _run(FilesBase.symlink)
-    chmod = _run(FilesBase.chmod)
-    watch = _iterate(FilesBase.watch)
-    pack = _iterate(FilesBase.pack)
-    unpack = _run(FilesBase.unpack)
-    upload = _run(FilesBase.upload)
-    download = _run(FilesBase.download)
+    read = derive(FilesBase.read)
+    read_text = derive(FilesBase.read_text)
+    read_stream = derive_iterator(FilesBase.read_stream)
+    write = derive(FilesBase.write)
+    edit = derive(FilesBase.edit)
+    stat = derive(FilesBase.stat)
+    exists = derive(FilesBase.exists)
+    list = derive(FilesBase.list)
+    glob = derive(FilesBase.glob)
+    grep = derive(FilesBase.grep)
+    replace = derive(FilesBase.replace)
+    move = derive(FilesBase.move)
+    remove = derive(FilesBase.remove)
+    mkdir = derive(FilesBase.mkdir)
+    symlink = derive(FilesBase.symlink)
+    chmod = derive(FilesBase.chmod)
+    watch = derive_iterator(FilesBase.watch)
+    pack = derive_iterator(FilesBase.pack)
+    unpack = derive(FilesBase.unpack)
+    upload = derive(FilesBase.upload)
+    download = derive(FilesBase.download)
 
 
-class Process(_Derived):
+class Process(Derived):
     """A program in the background. See `corral.protocol.Process`."""
 
     def __init__(self, process: ProcessBase) -> None:
@@ -132,14 +134,14 @@ class Process(_Derived):
         """Its number inside."""
         return cast("ProcessBase", self._target).pid
 
-    output = _iterate(ProcessBase.output)
-    write = _run(ProcessBase.write)
-    close_stdin = _run(ProcessBase.close_stdin)
-    signal = _run(ProcessBase.signal)
-    resize = _run(ProcessBase.resize)
-    wait = _run(ProcessBase.wait)
-    kill = _run(ProcessBase.kill)
-    close = _run(ProcessBase.aclose)
+    output = derive_iterator(ProcessBase.output)
+    write = derive(ProcessBase.write)
+    close_stdin = derive(ProcessBase.close_stdin)
+    signal = derive(ProcessBase.signal)
+    resize = derive(ProcessBase.resize)
+    wait = derive(ProcessBase.wait)
+    kill = derive(ProcessBase.kill)
+    close = derive(ProcessBase.aclose)
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +150,7 @@ class Process(_Derived):
         self.close()
 
 
-class Recorded(_Derived):
+class Recorded(Derived):
     """A recorded program. See `corral.sessions.record.Recorded`."""
 
     def __init__(self, recorded: AsyncRecorded) -> None:
@@ -164,20 +166,20 @@ class Recorded(_Derived):
         """Its number inside."""
         return cast("AsyncRecorded", self._target).pid
 
-    entries = _iterate(MemoryRecorded.entries)
-    write = _run(MemoryRecorded.write)
-    close_stdin = _run(MemoryRecorded.close_stdin)
-    signal = _run(MemoryRecorded.signal)
-    resize = _run(MemoryRecorded.resize)
-    note = _run(MemoryRecorded.note)
-    notes = _run(MemoryRecorded.notes)
-    wait = _run(MemoryRecorded.wait)
-    kill = _run(MemoryRecorded.kill)
-    end_rest = _run(MemoryRecorded.end_rest)
-    forget = _run(MemoryRecorded.forget)
+    entries = derive_iterator(MemoryRecorded.entries)
+    write = derive(MemoryRecorded.write)
+    close_stdin = derive(MemoryRecorded.close_stdin)
+    signal = derive(MemoryRecorded.signal)
+    resize = derive(MemoryRecorded.resize)
+    note = derive(MemoryRecorded.note)
+    notes = derive(MemoryRecorded.notes)
+    wait = derive(MemoryRecorded.wait)
+    kill = derive(MemoryRecorded.kill)
+    end_rest = derive(MemoryRecorded.end_rest)
+    forget = derive(MemoryRecorded.forget)
 
 
-class ShellSession(_Derived):
+class ShellSession(Derived):
     """A shell that stays. See `corral.sessions.session.ShellSession`."""
 
     def __init__(self, session: AsyncShellSession) -> None:
@@ -188,19 +190,19 @@ class ShellSession(_Derived):
         """Its name in the sandbox."""
         return cast("AsyncShellSession", self._target).name
 
-    run = _run(AsyncShellSession.run)
-    commands = _run(AsyncShellSession.commands)
-    command = _run(AsyncShellSession.command)
-    wait = _run(AsyncShellSession.wait)
-    logs = _run(AsyncShellSession.logs)
-    follow = _iterate(AsyncShellSession.follow)
-    feed = _run(AsyncShellSession.feed)
-    interrupt = _run(AsyncShellSession.interrupt)
-    ended = _run(AsyncShellSession.ended)
-    delete = _run(AsyncShellSession.delete)
+    run = derive(AsyncShellSession.run)
+    commands = derive(AsyncShellSession.commands)
+    command = derive(AsyncShellSession.command)
+    wait = derive(AsyncShellSession.wait)
+    logs = derive(AsyncShellSession.logs)
+    follow = derive_iterator(AsyncShellSession.follow)
+    feed = derive(AsyncShellSession.feed)
+    interrupt = derive(AsyncShellSession.interrupt)
+    ended = derive(AsyncShellSession.ended)
+    delete = derive(AsyncShellSession.delete)
 
 
-class Terminal(_Derived):
+class Terminal(Derived):
     """A terminal that stays. See `corral.sessions.terminal.Terminal`."""
 
     def __init__(self, terminal: AsyncTerminal) -> None:
@@ -211,16 +213,16 @@ class Terminal(_Derived):
         """Its name in the sandbox."""
         return cast("AsyncTerminal", self._target).name
 
-    output = _iterate(AsyncTerminal.output)
-    write = _run(AsyncTerminal.write)
-    resize = _run(AsyncTerminal.resize)
-    info = _run(AsyncTerminal.info)
-    wait = _run(AsyncTerminal.wait)
-    kill = _run(AsyncTerminal.kill)
-    delete = _run(AsyncTerminal.delete)
+    output = derive_iterator(AsyncTerminal.output)
+    write = derive(AsyncTerminal.write)
+    resize = derive(AsyncTerminal.resize)
+    info = derive(AsyncTerminal.info)
+    wait = derive(AsyncTerminal.wait)
+    kill = derive(AsyncTerminal.kill)
+    delete = derive(AsyncTerminal.delete)
 
 
-class Interpreter(_Derived):
+class Interpreter(Derived):
     """Code that keeps its state. See `corral.sessions.interpreter.contexts.Interpreter`."""
 
     def __init__(self, box: SandboxBase) -> None:
@@ -230,17 +232,17 @@ class Interpreter(_Derived):
     def _target(self) -> AsyncInterpreter:
         return self._box.interpreter
 
-    open_context = _run(AsyncInterpreter.open_context)
-    contexts = _run(AsyncInterpreter.contexts)
-    run = _iterate(AsyncInterpreter.run)
-    execute = _run(AsyncInterpreter.execute)
-    follow = _iterate(AsyncInterpreter.follow)
-    interrupt = _run(AsyncInterpreter.interrupt)
-    restart = _run(AsyncInterpreter.restart)
-    close_context = _run(AsyncInterpreter.close_context)
+    open_context = derive(AsyncInterpreter.open_context)
+    contexts = derive(AsyncInterpreter.contexts)
+    run = derive_iterator(AsyncInterpreter.run)
+    execute = derive(AsyncInterpreter.execute)
+    follow = derive_iterator(AsyncInterpreter.follow)
+    interrupt = derive(AsyncInterpreter.interrupt)
+    restart = derive(AsyncInterpreter.restart)
+    close_context = derive(AsyncInterpreter.close_context)
 
 
-class Sandbox(_Derived):
+class Sandbox(Derived):
     """A sandbox for plain code: `with Sandbox() as box:`. Keywords as for `AsyncSandbox`.
 
     It exists from the call on; `close()`, the end of the `with` block, or the end of the program ends it.
@@ -323,29 +325,29 @@ class Sandbox(_Derived):
     def _box(self) -> SandboxBase:
         return cast("SandboxBase", self._target)
 
-    exec = _run(SandboxBase.exec)
-    run_code = _run(SandboxBase.run_code)
-    usage = _run(SandboxBase.usage)
-    info = _run(SandboxBase.info)
-    detach = _run(SandboxBase.detach)
-    kill = _run(SandboxBase.kill)
-    close = _run(SandboxBase.aclose)
-    snapshot = _run(SandboxBase.snapshot)
-    stop = _run(SandboxBase.stop)
-    pause = _run(SandboxBase.pause)
-    resume = _run(SandboxBase.resume)
-    resize = _run(SandboxBase.resize)
-    expose = _run(SandboxBase.expose)
-    start = _run_as(SandboxBase.start, Process)
-    start_recorded = _run_as(SandboxBase.start_recorded, Recorded)
-    find_recorded = _run_as(SandboxBase.find_recorded, Recorded)
-    list_recorded = _run(SandboxBase.list_recorded)
-    open_session = _run_as(SandboxBase.open_session, ShellSession)
-    find_session = _run_as(SandboxBase.find_session, ShellSession)
-    list_sessions = _run(SandboxBase.list_sessions)
-    open_pty = _run_as(SandboxBase.open_pty, Terminal)
-    find_pty = _run_as(SandboxBase.find_pty, Terminal)
-    list_ptys = _run(SandboxBase.list_ptys)
+    exec = derive(SandboxBase.exec)
+    run_code = derive(SandboxBase.run_code)
+    usage = derive(SandboxBase.usage)
+    info = derive(SandboxBase.info)
+    detach = derive(SandboxBase.detach)
+    kill = derive(SandboxBase.kill)
+    close = derive(SandboxBase.aclose)
+    snapshot = derive(SandboxBase.snapshot)
+    stop = derive(SandboxBase.stop)
+    pause = derive(SandboxBase.pause)
+    resume = derive(SandboxBase.resume)
+    resize = derive(SandboxBase.resize)
+    expose = derive(SandboxBase.expose)
+    start = derive_as(SandboxBase.start, Process)
+    start_recorded = derive_as(SandboxBase.start_recorded, Recorded)
+    find_recorded = derive_as(SandboxBase.find_recorded, Recorded)
+    list_recorded = derive(SandboxBase.list_recorded)
+    open_session = derive_as(SandboxBase.open_session, ShellSession)
+    find_session = derive_as(SandboxBase.find_session, ShellSession)
+    list_sessions = derive(SandboxBase.list_sessions)
+    open_pty = derive_as(SandboxBase.open_pty, Terminal)
+    find_pty = derive_as(SandboxBase.find_pty, Terminal)
+    list_ptys = derive(SandboxBase.list_ptys)
 
     def fork(self, spec: Spec | None = None) -> Self:
         """A second sandbox that begins with the files of this one. Raises: CapabilityError where the backend can't."""
