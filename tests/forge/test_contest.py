@@ -75,7 +75,7 @@ async def test_run_is_a_folder(tmp_path: Path) -> None:
     [
         ("1 / 0", "crashed", "exit code 1: ZeroDivisionError: division by zero"),
         ("import os; os.kill(os.getpid(), 11)", "crashed", "ended by SIGSEGV"),
-        ("import time; time.sleep(1000)", "timeout", "still running after 2 seconds"),
+        ("import time; time.sleep(1000)", "timeout", "timed out after 2 seconds"),
         ("pass", "no-artifact", "it wrote no artifact.md"),
         ("import os, sys; os.symlink('/etc/passwd', sys.argv[2])", "refused-artifact", "a link (to /etc/passwd)"),
         ("import os, sys; os.mkfifo(sys.argv[2])", "refused-artifact", "a fifo"),

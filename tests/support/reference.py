@@ -45,7 +45,7 @@ The tour is in [forge.md](forge.md), judges are explained in [forge-judges.md](f
         {
             "corral.forge": "Contests",
             "corral.forge.judge": "Judges",
-            "corral.forge.recorded": "The interface of Dream Foundry",
+            "corral.forge.dreamfoundry": "The interface of Dream Foundry",
         },
     ),
     "reference-adapters.md": Page(

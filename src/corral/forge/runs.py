@@ -22,9 +22,8 @@ from corral.errors import (
     SnapshotNotFoundError,
     UnknownBackendError,
 )
-from corral.forge.logkeeper import LogKeeper
-from corral.forge.seat import Seat, SyncSeat
-from corral.forge.sources import Agent, Source, fill_in
+from corral.forge.output import AttemptLog
+from corral.forge.sources import Agent, Seat, Source, SyncSeat, fill_in
 from corral.results import EndReason, Usage
 
 _LEAVE_SECONDS = 5.0
@@ -56,7 +55,7 @@ class Ran:
 
 async def run_source(
     source: Source, box: SandboxBase, *, objective: str, output: str, folder: str, processor: int | None,
-    timeout: float, log: LogKeeper,
+    timeout: float, log: AttemptLog,
 ) -> Ran:  # fmt: skip
     """Run to the end, or to the end of its time.
 
@@ -91,7 +90,7 @@ async def run_source(
 
 
 async def _run_agent(
-    source: Agent, box: SandboxBase, *, objective: str, output: str, timeout: float, log: LogKeeper
+    source: Agent, box: SandboxBase, *, objective: str, output: str, timeout: float, log: AttemptLog
 ) -> Ran:
     loop = asyncio.get_running_loop()
 

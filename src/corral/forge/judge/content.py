@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral.errors import BackendUnavailableError, SpecError
+from corral.forge.artifacts import MAX_BYTES
 from corral.forge.judge.apart import OutOfBoundsError, look_apart
 from corral.forge.judge.gates import GateBase
 from corral.forge.judge.model import Bench
-from corral.forge.judge.reading import MAX_BYTES
 from corral.forge.judge.work import Work, hash_text
 from corral.spec import check_timeout
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from corral.forge.artifacts import MAX_BYTES, read_artifact
 from corral.forge.judge.model import Entry
-from corral.forge.judge.reading import MAX_BYTES, read_artifact
 from corral.forge.numbers import round_all
 from corral.forge.outcome import ArtifactFile, Attempt
 
