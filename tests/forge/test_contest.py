@@ -389,7 +389,7 @@ async def test_candidate_that_changes_meanwhile_is_told_of(tmp_path: Path) -> No
 async def test_full_disk_here_is_one_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from corral.forge import attempt
 
-    async def fails(*_: object) -> None:
+    async def fails(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(attempt, "take_out", fails)

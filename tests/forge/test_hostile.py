@@ -17,8 +17,8 @@ from corral.cli.root import root
 from corral.errors import RunFolderError, SpecError
 from corral.forge import Candidate, Contest, ForgeEvent, Seat, SyncSeat, Timeouts, read_run
 from corral.forge.definition import rebuild_candidates
-from corral.forge.output import AttemptLog
 from corral.forge.outcome import Attempt
+from corral.forge.output import AttemptLog
 from corral.forge.runfolder import RunWriter
 from corral.forge.settings import Settings, Take
 from corral.results import OutputChunk

@@ -93,7 +93,7 @@ def get_text(value: Any) -> str:
     """The docstring, as `help()` has it."""
     if isinstance(value, classmethod | staticmethod):
         value = value.__func__
-    return inspect.cleandoc(value.__doc__ or "")
+    return inspect.getdoc(value) or ""
 
 
 def show_signature(value: Any) -> str:

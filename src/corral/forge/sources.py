@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.errors import SpecError
+from corral.forge.calling import is_async
 from corral.forge.git import GIT, git_environment, run_git
 from corral.protocol import AsyncSandbox
 
@@ -219,9 +220,7 @@ class Agent:
     @property
     def is_async(self) -> bool:
         """Whether the function is to be awaited."""
-        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
-            getattr(self.function, "__call__", None)  # noqa: B004 - an object with an async __call__, not "can be called"
-        )
+        return is_async(self.function)
 
     def describe(self) -> dict[str, Any]:
         """Kind and name; the hash is of its source, where that can be found."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.errors import JudgeError, SpecError
-from corral.forge.judge.crowd import check_count, do_all
+from corral.forge.calling import do_all
 from corral.forge.judge.gates import ArtifactPresent, ExitCode
 from corral.forge.judge.measures import Speed, Success, measure
 from corral.forge.judge.model import Bench, Entry, Gate, GateVerdict, Points, Score, Standing
-from corral.forge.judge.work import is_number, make_plain, make_printable
-from corral.forge.numbers import DECIMALS
+from corral.forge.judge.work import make_plain, make_printable
+from corral.forge.numbers import DECIMALS, check_count, check_number, is_number
 from corral.forge.statistics import describe_seconds, find_median
 
 
@@ -36,11 +36,9 @@ class Judge:
         object.__setattr__(self, "gates", tuple(self.gates))
         object.__setattr__(self, "scores", tuple(self.scores))
         check_count(self.jobs, what="jobs")
-        if not is_number(self.tie_margin) or self.tie_margin < 0:
-            raise SpecError(f"tie_margin={self.tie_margin!r} is not a margin", hint="give points, 0 or more")
+        check_number(self.tie_margin, what="tie_margin", kind="margin", hint="give points, 0 or more", least=0)
         for score in self.scores:
-            if not is_number(score.weight) or score.weight < 0:
-                raise SpecError(f"{score.name}: weight={score.weight!r} is not a weight", hint="give 0 or more")
+            check_number(score.weight, what=f"{score.name}: weight", kind="weight", hint="give 0 or more", least=0)
         names = [score.name for score in self.scores]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise SpecError(f"two scores have the name {twice[0]!r}", hint="give each its own: name=…")
