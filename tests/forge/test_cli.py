@@ -349,7 +349,7 @@ def test_want_of_sandboxes_is_nobodys_loss_and_exit_code_1(monkeypatch: pytest.M
     monkeypatch.setitem(registry._opened, "embedded", Failing())
     result = corral("run", write("a.py", WRITES.format("a")), "-o", "goal")
     assert code_of(result) == 1
-    assert "[a] infrastructure: create: no room" in result.output
+    assert "[a] infrastructure: could not create sandbox: no room" in result.output
     assert "Nobody could be run." in result.output
     assert f"to go on: corral forge run --resume {only_run()}" in result.output
     monkeypatch.setitem(registry._opened, "embedded", EmbeddedBackend())

@@ -1,6 +1,6 @@
-"""Faults of the system that the recorded surface comes from, one test for each: none of them is here.
+"""Faults of Dream Foundry, one test for each: Corral has none of them.
 
-Numbers are those of docs/forge-recorded.md.
+Numbers are those of docs/forge-dreamfoundry.md.
 """
 
 import asyncio
@@ -13,8 +13,13 @@ import pytest
 from corral.backends.embedded import EmbeddedBackend
 from corral.client.sandbox import SandboxBase
 from corral.errors import BackendUnavailableError, CapabilityError
-from corral.forge.recorded import CandidateRun, run_all_candidates_in_daytona, run_candidate_in_daytona, run_forge
-from corral.forge.recordedrun import Limits
+from corral.forge.dreamfoundry import (
+    CandidateRun,
+    Limits,
+    run_all_candidates_in_daytona,
+    run_candidate_in_daytona,
+    run_forge,
+)
 from corral.spec import Spec
 
 pytestmark = pytest.mark.needs_userns

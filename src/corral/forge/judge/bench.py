@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from corral.errors import SpecError
-from corral.forge.judge.crowd import check_count
+from corral.forge.numbers import check_count
 from corral.protocol import AsyncSandbox, Backend
 from corral.spec import Spec, check_timeout
 

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from corral.cli.run import note
-from corral.forge.events import ForgeEvent
-from corral.forge.recordedtext import (
+from corral.forge.dreamfoundry import (
     ScoreLine,
     candidate_lines,
+    explain,
     forget_artifact,
     heading,
     keep_artifact,
     scoring,
     write_lines,
 )
+from corral.forge.events import ForgeEvent
+from corral.forge.outcome import Attempt
 
 if TYPE_CHECKING:
     from corral.cli.forge.gather import Gathered
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_BYTES = 64 * 1024 * 1024
 
 
-class KnownLines:
+class DreamFoundryLines:
     """The view: each candidate when it has ended."""
 
     def __init__(self, stream: TextIO, names: Mapping[str, str]) -> None:
@@ -42,13 +44,13 @@ class KnownLines:
         if event.kind == "warning":
             self._write([f"warning: {data.get('text', '')}"])
         elif event.kind == "attempt-ended" and event.candidate is not None:
-            is_ok = data.get("outcome") == "ok"
+            attempt = Attempt.from_json(data)
             self._write(
                 candidate_lines(
                     self._names.get(event.candidate, event.candidate),
-                    error=None if is_ok else _capital(str(data.get("reason") or data.get("outcome"))),
-                    has_artifact=bool(data.get("artifacts")),
-                    seconds=float(data.get("seconds") or 0.0),
+                    error=explain(attempt),
+                    has_artifact=bool(attempt.artifacts),
+                    seconds=attempt.seconds or 0.0,
                 )
             )
 
@@ -118,7 +120,7 @@ def _line(candidate_id: str, standing: Standing | None, content: bytes | None) -
 
 def _read(result: ContestResult, candidate_id: str) -> bytes | None:
     """What it wrote, also if it failed, for people to look at."""
-    from corral.forge.judge.reading import read_artifact
+    from corral.forge.artifacts import read_artifact
 
     for (candidate, _), folder in sorted(result.artifact_folders.items()):
         if candidate == candidate_id:
@@ -129,7 +131,3 @@ def _read(result: ContestResult, candidate_id: str) -> bytes | None:
 
 def _is_run(folder: Path) -> bool:
     return (folder / "run.json").exists()
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

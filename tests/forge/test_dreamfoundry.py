@@ -1,4 +1,4 @@
-"""The recorded surface: the same names, fields, log lines, messages and files, on the engine and on a service."""
+"""Dream Foundry's interface: the same names, fields, log lines, messages and files, on the engine and on a service."""
 
 import asyncio
 import os
@@ -15,18 +15,18 @@ from click.testing import CliRunner
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.files import EmbeddedFiles
 from corral.cli.root import root
-from corral.forge import recorded
-from corral.forge.recorded import (
+from corral.forge.dreamfoundry import (
     CANDIDATES,
+    CandidateRun,
     DaytonaResult,
     ForgeResult,
+    Limits,
     get_daytona_config,
     is_daytona_configured,
     run_all_candidates_in_daytona,
     run_candidate_in_daytona,
     run_forge,
 )
-from corral.forge.recordedrun import Limits
 from corral.forge.runfolder import read_run
 from corral.forge.service import DEFAULT_BASE_URL, find_service_url
 from support.project import ROOT
@@ -241,7 +241,7 @@ def test_callback_that_fails_loses_only_itself(caplog: pytest.LogCaptureFixture)
     [
         (Limits(create=0.05), (EmbeddedBackend, "create"), "Could not create sandbox"),
         (Limits(upload=0.05), (EmbeddedFiles, "write"), "Could not write script"),
-        (Limits(read=0.05), (EmbeddedFiles, "read"), "Could not read artifact"),
+        (Limits(read=0.05), (EmbeddedFiles, "stat"), "Could not read artifact"),
     ],
     ids=["create", "upload", "read"],
 )
@@ -255,7 +255,7 @@ def test_each_phase_has_its_own_time_and_message(
     result = run_candidate_in_daytona("a", script("a.py", GOOD), "x", "out.md", backend="embedded", limits=limits)
     assert not result.success
     assert str(result.error_message).startswith(f"{message}: timed out after 0.05 seconds")
-    assert isinstance(result, recorded.CandidateRun)
+    assert isinstance(result, CandidateRun)
     assert result.failure == "infrastructure"
 
 
@@ -389,11 +389,9 @@ def test_command_line_prints_and_writes_what_the_function_does(
 
 
 def test_page_has_every_message_with_its_remedy() -> None:
-    page = (ROOT / "docs" / "forge-recorded.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "forge-dreamfoundry.md").read_text(encoding="utf-8")
     folder = ROOT / "src" / "corral" / "forge"
-    source = "".join(
-        (folder / name).read_text(encoding="utf-8") for name in ("recorded.py", "recordedrun.py", "service.py")
-    )
+    source = "".join((folder / name).read_text(encoding="utf-8") for name in ("dreamfoundry.py", "service.py"))
     said = r"Could not [a-z ]+|Daytona [A-Za-z ]+ not [a-z]+|Out of memory|Execution timed out"
     messages = set(re.findall(f'"({said})', source))
     assert len(messages) >= 8

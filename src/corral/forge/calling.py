@@ -1,4 +1,4 @@
-"""The same for many, but only some at a time; and calling functions of others, async or not."""
+"""Calling many functions, only some at a time; and calling functions of users, async or not, within a time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def call(function: Callable[..., Any], *values: object, timeout: float, wh
         async with clock:
             if is_async(function):
                 return await function(*values)
-            found = await _call_in_thread(function, *values)
+            found = await call_in_thread(function, *values, name="corral-judge")
             return await found if inspect.isawaitable(found) else found
     except TimeoutError as error:
         if not clock.expired():
@@ -56,8 +56,12 @@ async def call(function: Callable[..., Any], *values: object, timeout: float, wh
         raise JudgeError(f"{who} took more than {timeout:g} s", judge=who, hint="give it more time") from error
 
 
-async def _call_in_thread(function: Callable[..., Any], *values: object) -> Any:
-    """In a thread that nobody waits for at the end of the program: a function that hangs must not keep it alive."""
+async def call_in_thread(function: Callable[..., Any], *values: object, name: str) -> Any:
+    """Call a function in a daemon thread: if it hangs, it does not keep the program from ending.
+
+    Raises:
+        Exception: what it raises. SystemExit and the like, which no future takes, become RuntimeError.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
@@ -69,20 +73,20 @@ async def _call_in_thread(function: Callable[..., Any], *values: object) -> Any:
             future.set_result(value)
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             future.set_exception(error)
-        else:  # what would end a loop or a program ends neither here
-            future.set_exception(JudgeError(f"{type(error).__name__}: {error}"))
+        else:
+            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
 
     def work() -> None:
         value: object = None
         error: BaseException | None = None
         try:
             value = context.run(function, *values)
-        except BaseException as caught:  # noqa: BLE001 - it is told to whoever called
+        except BaseException as caught:  # noqa: BLE001 - handed over
             error = caught
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, value, error)
 
-    threading.Thread(target=work, name="corral-judge", daemon=True).start()
+    threading.Thread(target=work, name=name, daemon=True).start()
     return await future
 
 
@@ -95,12 +99,6 @@ def check_callable(function: object, *, what: str) -> None:
     """Raises: SpecError if it can't be called."""
     if not callable(function):
         raise SpecError(f"{what}: {function!r} can't be called", hint="give a function")
-
-
-def check_count(value: object, *, what: str, least: int = 1) -> None:
-    """Raises: SpecError if it is not a whole number of at least that."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SpecError(f"{what}={value!r} is not a count", hint=f"give a whole number of at least {least}")
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -1,4 +1,4 @@
-"""What a candidate prints: passed on as it comes, up to a limit, and its beginning and end kept for the result."""
+"""What a candidate prints: passed on as it arrives, up to a limit, with its beginning and end kept for the result."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from corral.base.output import Capture
 from corral.results import OutputChunk, StreamName
 
 KEPT_BYTES = 32 * 1024
-"""How much of a log stays in memory: there may be hundreds of candidates."""
+"""How much of a log stays in memory: a contest may have hundreds of candidates."""
+MAX_LINE_CHARACTERS = 8192
+"""A longer line is passed on in parts."""
 _LEAST_BYTES = 64
-"""What a piece counts for, however short: each is an event with a line in the log."""
+"""What a piece counts for, however short: each is an event with a line in the event log."""
 
 Tell = Callable[..., None]
 """tell(kind, **data): an event of one attempt."""
 
 
-class LogKeeper:
+class AttemptLog:
     """The log of one attempt."""
 
-    def __init__(self, tell: Tell, *, limit_bytes: int) -> None:
+    def __init__(self, tell: Tell, *, limit_bytes: int, kept_bytes: int = KEPT_BYTES) -> None:
         self._tell = tell
         self._room = limit_bytes
         self._total = 0
-        self._capture = Capture(KEPT_BYTES)
+        self._capture = Capture(kept_bytes)
         self._decoders: dict[StreamName, Any] = {}
         self._finished = False
 
@@ -36,11 +38,11 @@ class LogKeeper:
 
     @property
     def text(self) -> str:
-        """Beginning and end."""
+        """The log, without its middle if it is long."""
         return self._capture.combined().decode("utf-8", "replace")
 
     def take(self, chunk: OutputChunk) -> None:
-        """A piece of output. Nothing more is taken after the end: a forgotten thread may go on talking."""
+        """Add a piece of output. After `finish` it is ignored: a forgotten thread may go on printing."""
         if self._finished:
             return
         self._capture.add(chunk.stream, chunk.data)
@@ -54,15 +56,15 @@ class LogKeeper:
             self._tell("output-cut", bytes=self._total)
 
     def say(self, text: str) -> None:
-        """A line of ours, or of a function that drives an agent."""
+        """Add a line from a function that drives an agent."""
         self.take(OutputChunk("stdout", f"{text}\n".encode("utf-8", "replace")))
 
     def count(self, total_bytes: int) -> None:
-        """What whoever ran the program has counted: of a flood, a part may have been dropped before it came here."""
+        """Correct the total to what the sandbox counted: it drops a part of a flood before it arrives here."""
         self._total = max(self._total, total_bytes)
 
     def finish(self) -> None:
-        """No more will come: half characters are shown as what they are."""
+        """End the log. Half a character at the end is shown as U+FFFD."""
         self._finished = True
         if self._room > 0:
             for stream in list(self._decoders):
@@ -73,3 +75,27 @@ class LogKeeper:
         text = decoder.decode(data, final)
         if text:
             self._tell("output", stream=stream, text=text)
+
+
+class LineSplitter:
+    """Makes lines from pieces of text, for each stream separately."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, str] = {}
+
+    def feed(self, stream: str, text: str) -> list[str]:
+        """The lines that this text completes; a line beyond `MAX_LINE_CHARACTERS` comes in parts."""
+        *lines, rest = (self._pending.get(stream, "") + text).split("\n")
+        found = [part for line in lines for part in _cut(line.removesuffix("\r"))]
+        *parts, self._pending[stream] = _cut(rest)
+        return found + parts
+
+    def finish(self) -> list[str]:
+        """The lines that have no end, one for each stream at most."""
+        found = [rest for rest in self._pending.values() if rest]
+        self._pending.clear()
+        return found
+
+
+def _cut(line: str) -> list[str]:
+    return [line[at : at + MAX_LINE_CHARACTERS] for at in range(0, len(line), MAX_LINE_CHARACTERS)] or [""]
