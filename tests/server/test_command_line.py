@@ -132,4 +132,4 @@ def test_what_is_missing_is_said(corral: Corral, words: tuple[str, ...], said: s
 def test_wrong_key_and_wrong_address_are_said(corral: Corral) -> None:
     assert "rejected the API key" in corral("sandbox", "list", key="a-wrong-key-0123456789").stderr
     assert "can't reach the service" in corral("sandbox", "list", url="http://127.0.0.1:1/api").stderr
-    assert "not an address" in corral("sandbox", "list", url="somewhere").stderr
+    assert "not a URL" in corral("sandbox", "list", url="somewhere").stderr
