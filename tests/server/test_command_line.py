@@ -120,7 +120,7 @@ def test_fresh_sandbox_ends_with_its_command(corral: Corral) -> None:
     ("words", "said"),
     [
         (("sandbox", "list"), "CORRAL_API_KEY"),
-        (("sandbox", "list", "--backend", "memory"), "one of the two"),
+        (("sandbox", "list", "--backend", "memory"), "can't be combined"),
     ],
 )
 def test_what_is_missing_is_said(corral: Corral, words: tuple[str, ...], said: str) -> None:
