@@ -214,7 +214,7 @@ class Spec:
     venv: str | os.PathLike[str] | None = None
     """A virtual environment of the host whose packages are shown read-only."""
     ephemeral: bool = False
-    """Keep what is written in memory instead of on disk."""
+    """Keep written files in memory instead of on disk."""
     hostname: str = "corral"
     exec_timeout: float | None = None
     """The timeout of every call that names none."""

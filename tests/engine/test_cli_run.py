@@ -59,7 +59,7 @@ def test_signals_and_timeouts_have_their_codes(corral: Corral) -> None:
     assert corral("run", "-l", "sh", "-c", "kill -9 $$").returncode == 137
     ended = corral("run", "--timeout", "0.5", "-l", "sh", "-c", "echo early; trap '' TERM; sleep 100")
     assert (ended.returncode, ended.stdout) == (124, "early\n")
-    assert ended.stderr == "corral: timed out after 500 ms, and was ended with all that it started\n"
+    assert ended.stderr == "corral: timed out after 500 ms; it was killed with all its processes\n"
 
 
 def test_a_program_that_needs_too_much_memory_is_explained(corral: Corral) -> None:
@@ -123,7 +123,7 @@ def test_programs_that_run_on_have_logs(corral: Corral, box: str) -> None:
     assert "sleep 100" in listed
     ended = corral("sandbox", "logs", box, "9")
     assert ended.returncode == 1
-    assert " --list` shows which there are" in ended.stderr
+    assert " --list` lists the programs" in ended.stderr
 
 
 def test_keep_on_failure(corral: Corral) -> None:
@@ -134,7 +134,7 @@ def test_keep_on_failure(corral: Corral) -> None:
 
 
 def test_gc_clears_what_a_killed_process_left(corral: Corral, box: str) -> None:
-    assert corral("sandbox", "gc").stdout == "nothing was left behind\n"
+    assert corral("sandbox", "gc").stdout == "nothing to remove\n"
     assert corral("sandbox", "exec", box, "true").returncode == 0, "a living sandbox is not touched"
     os.kill(find_keeper(box), signal.SIGKILL)
     said = json.loads(corral("sandbox", "gc", "--json").stdout)

@@ -45,7 +45,7 @@ def test_it_measures_how_long_a_second_tenant_waits(tmp_path: Path) -> None:
 
 async def test_without_the_sdk_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(BackendUnavailableError, match="official SDK is not installed"):
+    with pytest.raises(BackendUnavailableError, match="daytona SDK is not installed"):
         await bench.measure(runs=1, restart=0, tell=lambda text: None)
 
 

@@ -21,7 +21,7 @@ def find_maker(backend: str | Backend, *, what: str) -> RunsDetached:
     """The backend, if it records detached programs. Raises: CapabilityError."""
     maker: Backend = get_backend(backend)
     if not isinstance(maker, RunsDetached):
-        raise CapabilityError(f"the {maker.name} backend has no {what}", hint="--backend embedded has")
+        raise CapabilityError(f"the {maker.name} backend has no {what}", hint="use --backend embedded")
     return maker
 
 

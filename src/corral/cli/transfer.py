@@ -81,7 +81,7 @@ async def copy_in(box: SandboxBase, source: str, target: str) -> int:
     """From us to the sandbox; how many bytes went over."""
     if source == "-":
         if target.endswith("/") or await _is_folder(box, target):
-            raise SpecError(f"{target!r} is a folder", hint="what comes from `-` has no name: give one")
+            raise SpecError(f"{target!r} is a folder", hint="data from `-` has no name: pass a file name")
         meter = Meter(target)
         await box.files.write(target, meter.count(read_input()))
         return meter.bytes
@@ -116,14 +116,14 @@ async def copy_out(
     info = await box.files.stat(source)
     if target == "-":
         if info.is_folder:
-            raise SpecError(f"{source!r} is a folder", hint="only a file can go to `-`")
+            raise SpecError(f"{source!r} is a folder", hint="only a file can be copied to `-`")
         meter = Meter(info.name, info.size)
         async for chunk in meter.count(box.files.read_stream(source)):
             await asyncio.to_thread(write_all, 1, chunk)
         return meter.bytes, DownloadResult()
     goal = _find_goal(target, "" if source.endswith(("/.", "/")) else info.name)
     if not goal.parent.is_dir():
-        raise SpecError(f"there is no folder {os.fspath(goal.parent)!r} here", hint="make it first; nothing was copied")
+        raise SpecError(f"there is no folder {os.fspath(goal.parent)!r} here", hint="create it; nothing was copied")
     if info.is_folder:
         meter = Meter(info.name)
         left_out = await transfer.unpack_to_host(
@@ -131,9 +131,7 @@ async def copy_out(
         )
         return meter.bytes, DownloadResult(left_out)
     if goal.is_dir():
-        raise SandboxFileError(
-            f"{os.fspath(goal)!r} is a folder", op="download", hint="remove it, or give another name"
-        )
+        raise SandboxFileError(f"{os.fspath(goal)!r} is a folder", op="download", hint="remove it, or use another name")
     meter = Meter(info.name, info.size)
     await transfer.write_host_file(
         meter.count(box.files.read_stream(source)), goal, mode=info.mode & 0o777, max_bytes=None

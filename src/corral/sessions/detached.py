@@ -57,7 +57,7 @@ def choose(programs: Sequence[P], sandbox_id: str, number: int | None) -> P:
     """The program of that number, or the one that was started last. Raises: SandboxGoneError."""
     if not programs:
         raise SandboxGoneError(
-            f"no program was left running in {sandbox_id!r}",
+            f"no background program found in {sandbox_id!r}",
             sandbox_id=sandbox_id,
             hint=f"`corral sandbox exec -d {sandbox_id} -- …` starts one",
         )
@@ -66,5 +66,5 @@ def choose(programs: Sequence[P], sandbox_id: str, number: int | None) -> P:
             return program
     if number is None:
         return programs[-1]
-    hint = f"`corral sandbox logs {sandbox_id} --list` shows which there are"
+    hint = f"`corral sandbox logs {sandbox_id} --list` lists the programs"
     raise SandboxGoneError(f"there is no program {number} in {sandbox_id!r}", sandbox_id=sandbox_id, hint=hint)

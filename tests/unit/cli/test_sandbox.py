@@ -135,7 +135,7 @@ def test_what_only_keepers_can_is_refused_with_a_hint(
     ended = corral("sandbox", command[0], *HERE, *command[1:])
     assert ended.code in (1, 125)
     assert "the memory backend has no" in ended.stderr
-    assert "hint: --backend embedded has" in ended.stderr
+    assert "hint: use --backend embedded" in ended.stderr
 
 
 def test_a_server_without_the_sdk_says_what_to_install(corral: Corral, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ async def start(
 ) -> int:  # fmt: skip
     """See `RunsDetached`."""
     if user not in (None, USER, "1000"):
-        raise CapabilityError(f"user={user!r}: the service runs every program as one user", op="exec")
+        raise CapabilityError(f"user={user!r}: the service runs every program as the same user", op="exec")
     argv = check_argv(command)
     words = ["env", *(f"{name}={value}" for name, value in check_env({**spec.env, **env}).items())]
     if timeout is not None:

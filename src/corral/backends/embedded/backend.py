@@ -194,7 +194,7 @@ class EmbeddedBackend(BackendPowers):
             )
         if not hello["own_devices"]:
             shares.add("devices")
-            notes.append("/dev has the host's nodes: programs inside can see when others open them, and lock them")
+            notes.append("/dev has shared with the host: programs inside can see when others open them, and lock them")
         if not hello["uid_locks"]:
             notes.append("no folder for locks in /run or /var/lib: any local user can take the ranges of user ids")
         if hello["trees"] != "cgroup":

@@ -24,19 +24,17 @@ _QUICK_SCALE = 0.05
 
 @click.command()
 @click.option("--runs", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
-              help="How often each thing is done; what is shown is the median.")  # fmt: skip
+              help="Repetitions of each measurement; the median is shown.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True, metavar="N",
-              help="How often a sandbox is opened and closed before what is left is counted.")  # fmt: skip
+              help="How many sandboxes are created and closed before leaks are counted.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Five runs, twenty rounds, less output.")
 @click.option("--server", "of_server", is_flag=True,
               help="Measure `corral serve` instead, through the official SDK.")  # fmt: skip
 @click.option("--restart", type=click.IntRange(min=0), default=200, show_default=True, metavar="N",
-              help="With --server: how many sandboxes there are when it is killed and started again.")  # fmt: skip
-@click.option(
-    "--forge", "of_forge", is_flag=True, help="Measure a contest instead: what it costs beside its candidates."
-)
+              help="With --server: the number of sandboxes when it is killed and restarted.")  # fmt: skip
+@click.option("--forge", "of_forge", is_flag=True, help="Measure the overhead of a contest instead.")
 @click.option("--candidates", type=click.IntRange(min=2), default=200, show_default=True, metavar="N",
-              help="With --forge: how many take part.")  # fmt: skip
+              help="With --forge: the number of candidates.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=0.01), default=1.0, show_default=True, metavar="S",
               help="With --forge: how long each of them sleeps.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
@@ -44,14 +42,14 @@ _QUICK_SCALE = 0.05
 @click.option("--tenants", "of_tenants", is_flag=True,
               help="Attack `corral serve` with one key, and measure how long a second one waits.")  # fmt: skip
 @click.option("--attack", "attacks", multiple=True, type=click.Choice(tuple(ATTACKS)),
-              help="With --tenants: only this one; may be given several times.")  # fmt: skip
+              help="With --tenants: only this attack; may be repeated.")  # fmt: skip
 @json_option
 def bench(
     runs: int, rounds: int, quick: bool, of_server: bool, restart: int, of_forge: bool, candidates: int,
     seconds: float, jobs: int, of_tenants: bool, attacks: tuple[str, ...], as_json: bool,
 ) -> int:  # fmt: skip
-    """Measure this machine: sandboxes beside plain subprocesses, and beside bubblewrap, firejail and Docker
-    where they are.
+    """Benchmark sandboxes against plain subprocesses, and against bubblewrap, firejail and Docker
+    where they are installed.
 
     All contestants take turns in one run, so that ratios hold on a busy machine too. Every defence is on.
 
@@ -65,7 +63,7 @@ def bench(
     if quick:
         runs, rounds, restart, candidates = min(runs, 5), min(rounds, 20), min(restart, 20), min(candidates, 20)
     if of_server + of_forge + of_tenants > 1:
-        raise click.UsageError("--server, --forge and --tenants are different measurements: give one of them")
+        raise click.UsageError("--server, --forge and --tenants can't be combined")
     if of_tenants:
         return _bench_tenants(attacks, scale=_QUICK_SCALE if quick else 1.0, as_json=as_json)
     if of_forge:

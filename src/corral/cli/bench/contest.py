@@ -85,7 +85,7 @@ async def _our_tasks(box: SandboxBase) -> dict[str, Work]:
     async def there_and_back() -> None:
         await box.files.write("blob", blob)
         if await box.files.read("blob") != blob:
-            raise CorralError("8 MB did not come back as they went", op="bench")
+            raise CorralError("8 MB were not read back as written", op="bench")
 
     async def print_small_pieces() -> None:
         result = await box.exec(["python3", "-c", SMALL_WRITES], check=True)

@@ -54,7 +54,7 @@ class OwnServer:
         except TimeoutError:
             pass
         last = (self.data_folder / "stderr.log").read_text(encoding="utf-8", errors="replace").strip()[-300:]
-        raise BackendUnavailableError("`corral serve` did not come up", op="bench", hint=last or "run `corral doctor`")
+        raise BackendUnavailableError("`corral serve` did not start", op="bench", hint=last or "run `corral doctor`")
 
     def _environment(self) -> dict[str, str]:
         """With bytecode, as an installed server has it, wherever it is run from: its first start writes that."""
@@ -125,7 +125,7 @@ async def constant_server(answers: dict[str, Any]) -> AsyncIterator[str]:
         await process.stdin.drain()
         address = (await process.stdout.readline()).decode().strip()
         if not address:
-            raise BackendUnavailableError("the server for comparison did not come up", op="bench")
+            raise BackendUnavailableError("the server for comparison did not start", op="bench")
         yield address
     finally:
         process.stdin.close()

@@ -58,9 +58,9 @@ async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], l
     """Raises: BackendUnavailableError without the SDK; as opening a sandbox does."""
     if importlib.util.find_spec("daytona") is None:
         raise BackendUnavailableError(
-            "the official SDK is not installed, and calls are measured through it",
+            "the daytona SDK is not installed; the benchmark uses it",
             op="bench",
-            hint="pip install daytona, into the environment that has Corral",
+            hint="pip install daytona",
         )
     folder = make_folder()
     try:
@@ -197,7 +197,7 @@ async def _measure_transfer(server: OwnServer, folder: Path, *, tell: Tell) -> l
         up = await _time(_in_thread(box.fs.upload_file, str(there), "blob"))
         down = await _time(_in_thread(box.fs.download_file, "blob", str(back)))
         if not await asyncio.to_thread(_same, there, back):
-            raise CorralError(f"{size} did not come back as they went", op="bench")
+            raise CorralError(f"{size} were not read back as written", op="bench")
     finally:
         await asyncio.to_thread(client.delete, box)
         for file in (there, back, copy):

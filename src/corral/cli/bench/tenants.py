@@ -81,7 +81,7 @@ async def _second_key(server: OwnServer) -> str:
     )
     output, _ = await process.communicate()
     if process.returncode != 0:
-        raise CorralError("a second key could not be made", op="bench")
+        raise CorralError("could not create a second key", op="bench")
     return str(json.loads(output)["key"])
 
 

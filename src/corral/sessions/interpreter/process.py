@@ -77,7 +77,7 @@ class InterpreterProcess:
         Raises:
             WorkdirError: `cwd` is not there.
             BackendUnavailableError: there is no Python inside.
-            ExecError: it did not come up.
+            ExecError: it did not start.
         """
         token = secrets.token_hex(16)
         folder = f"{temporary_folder(box)}/.corral-{secrets.token_hex(8)}"
