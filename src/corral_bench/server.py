@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from corral.cli.bench.constant import ORIGIN
-from corral.cli.bench.contest import Tell
-from corral.cli.bench.figure import Figure
-from corral.cli.bench.folder import make_folder, remove_folder
-from corral.cli.bench.peer import SNIPPET
-from corral.cli.bench.served import OwnServer, constant_server, own_server
 from corral.cli.display import show_seconds, show_size
 from corral.errors import BackendUnavailableError, CorralError
 from corral.protocol import AsyncSandbox, Backend
 from corral.server.settings import GIB
 from corral.sessions.interpreter.oneshot import run_with_charts
 from corral.spec import Resources, Spec
+from corral_bench.constant import ORIGIN
+from corral_bench.contest import Tell
+from corral_bench.figure import Figure
+from corral_bench.folder import make_folder, remove_folder
+from corral_bench.peer import SNIPPET
+from corral_bench.served import OwnServer, constant_server, own_server
 
 _TRANSFER_BYTES = 200 * 1000 * 1000
 _AT_ONCE = 8
