@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from corral import Sandbox, records
+from corral import Sandbox
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.errors import ExecError, SessionEndedError
+from corral.sessions import records
 from corral.sessions.session import ShellSession
 from corral.spec import Spec
 from support.user import OrdinaryUser
