@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from support.project import ROOT
 from support.tiers import further
 from support.user import OrdinaryUser
 
@@ -194,9 +196,10 @@ def test_bench_measures(corral: Corral) -> None:
 def test_demo_leaves_nothing_behind(corral: Corral, request: pytest.FixtureRequest) -> None:
     if "user" in request.node.callspec.params["corral"]:
         user: OrdinaryUser = request.getfixturevalue("ordinary_user")
-        ended = user.run_argv([str(user.python), "-m", "corral.cli.demo"], timeout=100)
+        shutil.copytree(ROOT / "examples/demo", user.home / "demo", copy_function=shutil.copyfile)
+        ended = user.run_argv([str(user.python), "demo"], timeout=100)
     else:
-        argv = [sys.executable, "-m", "corral.cli.demo"]
+        argv = [sys.executable, str(ROOT / "examples/demo")]
         ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "\x1b" not in ended.stdout

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from corral.cli.bench import server as bench
-from corral.cli.bench.constant import ORIGIN, make_app
 from corral.errors import BackendUnavailableError
+from corral_bench import server as bench
+from corral_bench.constant import ORIGIN, make_app
 
 
 @pytest.mark.check

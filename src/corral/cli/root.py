@@ -22,7 +22,7 @@ _COMMANDS = {
     "serve": "corral.cli.serve:serve",
     "key": "corral.cli.key:key",
     "doctor": "corral.cli.doctor:doctor",
-    "bench": "corral.cli.bench:bench",
+    "bench": "corral_bench:bench",
     "setup": "corral.cli.setup:setup",
     "completion": "corral.cli.completion:completion",
 }

@@ -217,7 +217,7 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
     from corral.cli import transfer
     from corral.client.opening import AsyncSandbox
 
-    origin, goal = transfer.Place.parse(source), transfer.Place.parse(target)
+    origin, goal = transfer.CopyEnd.parse(source), transfer.CopyEnd.parse(target)
     sandbox_id = transfer.check_ends(origin, goal)
 
     async def work() -> None:

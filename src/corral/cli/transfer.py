@@ -20,26 +20,26 @@ from corral.results import DownloadResult
 
 _QUIET_BYTES = 8 * 1024 * 1024
 """Below this nobody needs to be told how far it is."""
-_PLACE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):(.*)", re.DOTALL)
+_INSIDE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CopyEnd:
     """One end of a copy: a path inside a sandbox, a path of ours, or `-` for our own streams."""
 
     sandbox_id: str | None
     path: str
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> CopyEnd:
         """`ID:path` is inside; everything else is ours. A file of ours with a colon is written ./a:b."""
-        found = _PLACE.fullmatch(text)
+        found = _INSIDE.fullmatch(text)
         return cls(found[1], found[2] or ".") if found else cls(None, text)
 
 
-def check_ends(source: Place, target: Place) -> str:
+def check_ends(source: CopyEnd, target: CopyEnd) -> str:
     """The sandbox that takes part. Raises: SpecError unless exactly one end is inside."""
-    inside = [place.sandbox_id for place in (source, target) if place.sandbox_id is not None]
+    inside = [end.sandbox_id for end in (source, target) if end.sandbox_id is not None]
     if len(inside) != 1:
         wrong = "both ends are inside a sandbox" if inside else "neither end is inside a sandbox"
         raise SpecError(wrong, hint="write one of them as ID:PATH, for example: corral sandbox cp data.csv my-box:")

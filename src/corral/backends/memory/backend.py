@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from corral.backends.memory.call import Program
 from corral.backends.memory.program import BUILT_IN, shell
 from corral.backends.memory.sandbox import CODE_PROGRAM, Box, MemorySandbox
-from corral.backends.memory.script import Recorded, Script, Wanted
+from corral.backends.memory.script import PastCall, Script, Wanted
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SpecError
 from corral.results import Capabilities, Event, SandboxInfo
 from corral.spec import Spec
@@ -30,7 +30,7 @@ class MemoryBackend:
 
     def __init__(self, *, programs: Mapping[str, Program] | None = None, on_code: Program | None = None) -> None:
         self.script = Script()
-        self.calls: list[Recorded] = []
+        self.calls: list[PastCall] = []
         """Every program and snippet that was run, in order."""
         self.programs: Mapping[str, Program] = {**BUILT_IN, CODE_PROGRAM: on_code or shell, **(programs or {})}
         self._on_code = on_code

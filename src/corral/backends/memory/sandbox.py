@@ -15,7 +15,7 @@ from corral.backends.memory.call import Call, Program
 from corral.backends.memory.files import MemoryFiles
 from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.program import run_program
-from corral.backends.memory.script import Recorded, Script
+from corral.backends.memory.script import PastCall, Script
 from corral.backends.memory.tree import Tree
 from corral.base.command import SpawnRequest, show_command
 from corral.client.sandbox import SandboxBase
@@ -32,7 +32,7 @@ class World(Protocol):
     """What a sandbox needs of its maker."""
 
     script: Script
-    calls: list[Recorded]
+    calls: list[PastCall]
     programs: Mapping[str, Program]
 
     def check_language(self, language: str, source: bytes, sandbox_id: str) -> None:
@@ -160,7 +160,7 @@ class MemorySandbox(SandboxBase):
             language, text = request.argv[1], source.decode("utf-8", "surrogateescape")
             call = replace(call, argv=(language, *request.argv[2:]), code=text, language=language)
         text = call.code if call.code is not None else show_command(request.argv)
-        self._world.calls.append(Recorded(call.argv, text, call.cwd, call.env, process.input, call.language))
+        self._world.calls.append(PastCall(call.argv, text, call.cwd, call.env, process.input, call.language))
         process.begin(call, self._perform)
         return process
 

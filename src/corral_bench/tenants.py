@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from corral.cli.bench.attacks import ATTACKS, Attack
-from corral.cli.bench.contest import Tell
-from corral.cli.bench.figure import environment
-from corral.cli.bench.folder import make_folder, remove_folder
-from corral.cli.bench.served import OwnServer, own_server
 from corral.errors import CorralError
+from corral_bench.attacks import ATTACKS, Attack
+from corral_bench.contest import Tell
+from corral_bench.figure import environment
+from corral_bench.folder import make_folder, remove_folder
+from corral_bench.served import OwnServer, own_server
 
 WAIT_SECONDS = 0.3
 GROWTH_BYTES = 64 * 1024 * 1024
@@ -159,7 +159,7 @@ async def _endure(server: OwnServer, name: str, *, second: str, victim: dict[str
         "scale": scale,
     }
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-c", "from corral.cli.bench.attacks import main; main()"),
+        *(sys.executable, "-P", "-c", "from corral_bench.attacks import main; main()"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(),

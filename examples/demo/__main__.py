@@ -1,12 +1,15 @@
-"""Runs the demo. Errors look as they do everywhere in the command line."""
+"""`make demo`, or `python examples/demo`: what Corral does, shown in seconds.
+
+Errors look as they do everywhere in the command line.
+"""
 
 from __future__ import annotations
 
 import sys
 
 from corral.cli import failure
-from corral.cli.demo.play import play
 from corral.cli.loop import run_async
+from play import play
 
 
 def main() -> int:

@@ -115,7 +115,7 @@ async def _measure_flood() -> Figure:
 
 def environment() -> dict[str, str]:
     """In which another Python finds this very package."""
-    package = str(Path(__file__).resolve().parents[3])
+    package = str(Path(__file__).resolve().parents[1])
     path = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{package}:{path}" if path else package}
 

@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 import corral
-from corral.cli.bench.attacks import ATTACKS
-from corral.cli.bench.contest import Row, hold_contest
-from corral.cli.bench.figure import Figure, measure_figures
-from corral.cli.bench.peer import Peer, find_peers
 from corral.cli.display import Alignment, Progress, Style, paint, plain, show_seconds, show_size, table
 from corral.cli.loop import run_async
 from corral.cli.options import json_option
 from corral.cli.run import to_json
+from corral_bench.attacks import ATTACKS
+from corral_bench.contest import Row, hold_contest
+from corral_bench.figure import Figure, measure_figures
+from corral_bench.peer import Peer, find_peers
 
 _QUICK_SCALE = 0.05
 """How much of each attack `--quick` makes."""
@@ -89,7 +89,7 @@ def _bench_server(*, runs: int, restart: int, as_json: bool) -> int:
     from corral.cli.serve import need_server
 
     need_server()
-    from corral.cli.bench import server
+    from corral_bench import server
 
     progress = Progress()
     try:
@@ -121,7 +121,7 @@ def _bench_tenants(attacks: tuple[str, ...], *, scale: float, as_json: bool) -> 
     from corral.cli.serve import need_server
 
     need_server()
-    from corral.cli.bench import tenants
+    from corral_bench import tenants
 
     progress = Progress()
     try:
@@ -156,7 +156,7 @@ def _good(value: float, most: float) -> Style:
 
 
 def _bench_forge(*, candidates: int, seconds: float, jobs: int, as_json: bool) -> int:
-    from corral.cli.bench import forge
+    from corral_bench import forge
 
     progress = Progress()
     try:

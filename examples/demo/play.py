@@ -14,16 +14,16 @@ from dataclasses import fields
 from pathlib import Path
 
 import corral
+import snippet
+from contest import hold_contest
 from corral.backends.embedded import EmbeddedBackend, report
-from corral.cli.demo import snippet
-from corral.cli.demo.contest import hold_contest
-from corral.cli.demo.snippet import Snippet
 from corral.cli.display import Progress, columns, cut, paint, plain, show_seconds, show_size, table, unicode_wanted
 from corral.client.opening import AsyncSandbox
 from corral.client.sandbox import SandboxBase
 from corral.errors import BackendUnavailableError, CorralError
 from corral.results import ExecResult
 from corral.spec import Resources
+from snippet import Snippet
 
 _LIMITS = Resources(memory_bytes=256 << 20, processes=64, disk_bytes=256 << 20)
 _NAMES = {
@@ -93,7 +93,7 @@ async def _play(backend: EmbeddedBackend) -> bool:
         for each in snippet.HOSTILE:
             good &= await _show(box, each, hostile=True)
         result = await box.run_code('print("still here")', timeout=20)
-        _say(f"  {_tick(result.ok)} the sandbox itself goes on: {plain(result.stdout.strip())}", "")
+        _say(f"  {_tick(good=result.ok)} the sandbox itself goes on: {plain(result.stdout.strip())}", "")
         good &= result.ok
     _head(f"A program that never ends, with a timeout of {show_seconds(snippet.STUBBORN.timeout)}")
     async with _open(backend) as box:
@@ -125,7 +125,7 @@ async def _show_language(backend: EmbeddedBackend, each: Snippet) -> bool:
             raise  # it is not the language that is missing
         if each.language == "typescript" and await _install_typescript(backend.data_folder):
             return await _show_language(backend, each)
-        _say(f"  {paint(each.title, 'bold')}", f"  {_tick(None)} {plain(error.message)}")
+        _say(f"  {paint(each.title, 'bold')}", f"  {_tick(good=None)} {plain(error.message)}")
         _say(*(paint(f"    {line}", "cyan") for line in _wrap(f"to have it: {error.hint}")), "")
         return True
     _say_result(each, result, f"sandbox made in {show_seconds(opened)}")
@@ -181,7 +181,7 @@ def _say_result(each: Snippet, result: ExecResult, remark: str = "", *, stopped:
     for line in lines[-4:]:
         _say(f"  {'→' if unicode_wanted() else '>'} {cut(line, columns() - 5)}")
     if not result.ok:
-        _say(f"  {_tick(bool(stopped))} {_ending(result)}" + (":" if stopped else ""))
+        _say(f"  {_tick(good=bool(stopped))} {_ending(result)}" + (":" if stopped else ""))
         _say(*(f"    {paint(line, 'green')}" for line in _wrap(stopped)))
     _say(paint(f"    {_cost(result)}{f' · {remark}' if remark else ''}", "dim"), "")
 
@@ -214,7 +214,7 @@ def _show_proof(before: report.Traces, after: report.Traces) -> bool:
             continue
         first, last = getattr(before, field.name), getattr(after, field.name)
         clean &= last <= first
-        rows.append([_tick(last <= first), _NAMES[field.name], str(first), str(last)])
+        rows.append([_tick(good=last <= first), _NAMES[field.name], str(first), str(last)])
     headers = ["", "", "before", "after"]
     _say(*table(rows, headers=headers, align=["left", "left", "right", "right"], indent=2), "")
     return clean
@@ -225,7 +225,7 @@ def _head(text: str) -> None:
     _say(paint(f"{text} ", "bold", "cyan") + paint(line * max(0, columns() - len(text) - 1), "dim"), "")
 
 
-def _tick(good: bool | None) -> str:
+def _tick(*, good: bool | None) -> str:
     if good is None:
         return paint("·" if unicode_wanted() else "-", "dim")
     if good:

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from corral.cli.bench.constant import ORIGIN
-from corral.cli.bench.contest import Tell
-from corral.cli.bench.figure import Figure
-from corral.cli.bench.folder import make_folder, remove_folder
-from corral.cli.bench.peer import SNIPPET
-from corral.cli.bench.served import OwnServer, constant_server, own_server
 from corral.cli.display import show_seconds, show_size
 from corral.errors import BackendUnavailableError, CorralError
 from corral.protocol import AsyncSandbox, Backend
 from corral.server.settings import GIB
 from corral.sessions.interpreter.oneshot import run_with_charts
 from corral.spec import Resources, Spec
+from corral_bench.constant import ORIGIN
+from corral_bench.contest import Tell
+from corral_bench.figure import Figure
+from corral_bench.folder import make_folder, remove_folder
+from corral_bench.peer import SNIPPET
+from corral_bench.served import OwnServer, constant_server, own_server
 
 _TRANSFER_BYTES = 200 * 1000 * 1000
 _AT_ONCE = 8
@@ -40,7 +40,7 @@ Timed = Callable[[], Awaitable[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallTimes:
     """One call of the SDK; medians, in seconds."""
 
     task: str
@@ -54,7 +54,7 @@ class Call:
         return (self.ours - self.engine) / self.constant
 
 
-async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[Call], list[Figure]]:
+async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[CallTimes], list[Figure]]:
     """Raises: BackendUnavailableError without the SDK; as opening a sandbox does."""
     if importlib.util.find_spec("daytona") is None:
         raise BackendUnavailableError(
@@ -82,7 +82,7 @@ def _client(url: str, key: str) -> Any:
     return sdk.Daytona(sdk.DaytonaConfig(api_url=url, api_key=key))
 
 
-async def _measure_calls(server: OwnServer, folder: Path, *, runs: int, tell: Tell) -> list[Call]:
+async def _measure_calls(server: OwnServer, folder: Path, *, runs: int, tell: Tell) -> list[CallTimes]:
     from corral.backends.embedded import EmbeddedBackend
 
     answers = await asyncio.to_thread(_record, server)
@@ -100,7 +100,7 @@ async def _measure_calls(server: OwnServer, folder: Path, *, runs: int, tell: Te
 
 async def _take_turns(
     ours: Any, constant: Any, backend: Backend, *, data_folder: Path, runs: int, tell: Tell
-) -> list[Call]:
+) -> list[CallTimes]:
     from corral.backends.embedded import EmbeddedBackend
 
     box, same = await asyncio.to_thread(ours.create), await asyncio.to_thread(constant.create)
@@ -144,7 +144,7 @@ async def _take_turns(
     finally:
         await alone.aclose()
         await asyncio.to_thread(ours.delete, box)
-    return [Call(task, *map(statistics.median, zip(*times, strict=True))) for task, times in seconds.items()]
+    return [CallTimes(task, *map(statistics.median, zip(*times, strict=True))) for task, times in seconds.items()]
 
 
 async def _time(work: Work, undo: Callable[[Any], Awaitable[object]] | None = None) -> float:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from corral.cli.bench.peer import BLOB_BYTES, JS_SNIPPET, SMALL_WRITES, SMALL_WRITES_BYTES, SNIPPET, Peer, closing
 from corral.client.sandbox import SandboxBase
 from corral.errors import CorralError
+from corral_bench.peer import BLOB_BYTES, JS_SNIPPET, SMALL_WRITES, SMALL_WRITES_BYTES, SNIPPET, Peer, closing
 
 Tell = Callable[[str], None]
 Work = Callable[[], Awaitable[object]]

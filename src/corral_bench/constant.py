@@ -1,6 +1,6 @@
 """A server that does nothing but answer what it was told to: what remains of a call then is the client's own time.
 
-python -P -m corral.cli.bench.constant  reads {"METHOD /path": answer} from stdin, prints its address
+python -P -m corral_bench.constant  reads {"METHOD /path": answer} from stdin, prints its address
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from corral.cli.bench.figure import environment
 from corral.errors import BackendUnavailableError
+from corral_bench.figure import environment
 
 _READY_SECONDS = 120.0
 _END_SECONDS = 120.0
@@ -112,7 +112,7 @@ async def own_server(data_folder: Path) -> AsyncIterator[OwnServer]:
 async def constant_server(answers: dict[str, Any]) -> AsyncIterator[str]:
     """Gives its address."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "corral.cli.bench.constant"),
+        *(sys.executable, "-P", "-m", "corral_bench.constant"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(),
