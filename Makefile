@@ -42,7 +42,7 @@ $(DEV): $(RUN) requirements/dev.lock requirements/installer.lock
 setup: $(DEV) ## make .venv with everything for working on Corral
 
 demo: $(RUN) ## show what Corral does, in seconds
-	@CORRAL_DATA_DIR="$(CURDIR)/$(VENV)/corral-data" $(BIN)/python -P -m corral.cli.demo
+	@CORRAL_DATA_DIR="$(CURDIR)/$(VENV)/corral-data" $(BIN)/python -P examples/demo
 
 packages:
 	@tools/ensure-packages

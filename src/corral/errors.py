@@ -1,51 +1,51 @@
 """Every error that Corral raises.
 
 CorralError
-├── SpecError (ValueError)                    the wish is wrong: a value, a combination, a name
-│   ├── UnknownLanguageError                  no such language
-│   └── VariableError (LookupError)           variables of an environment that the context does not have
-├── BackendError                              the maker can't
-│   ├── BackendUnavailableError               this machine or service can't; the hint says how to get it
-│   │   ├── RateLimitedError                  the service takes no more calls for now
-│   │   └── HostExhaustedError                this process, its user or the machine has no descriptors or memory left
-│   ├── UnknownBackendError (ValueError)      no such backend
-│   ├── CapabilityError (NotImplementedError) this backend does not support that
-│   └── EnvironmentFullError                  an environment holds as many sandboxes as it may, and all are in use
-├── SandboxError                              the sandbox as a whole
-│   ├── SandboxGoneError                      it has ended, or never was; nothing replaces it in silence
-│   │   └── SandboxStoppedError               it was stopped, and its files are there: start it
-│   ├── SandboxPausedError                    it stands still: resume it
-│   ├── SnapshotNotFoundError (LookupError)   there is no snapshot of that id or name
-│   ├── SandboxClosedError                    you closed it
+├── SpecError (ValueError)                    the request is invalid: a value, a combination, a name
+│   ├── UnknownLanguageError                  unknown language
+│   └── VariableError (LookupError)           variables of an environment without a value
+├── BackendError                              the backend failed
+│   ├── BackendUnavailableError               not possible on this machine or service; see the hint
+│   │   ├── RateLimitedError                  the service's rate limit is exceeded
+│   │   └── HostExhaustedError                this process or machine is out of file descriptors or memory
+│   ├── UnknownBackendError (ValueError)      unknown backend
+│   ├── CapabilityError (NotImplementedError) the backend does not support the operation
+│   └── EnvironmentFullError                  all sandboxes of an environment are in use
+├── SandboxError                              a sandbox failed or is unusable
+│   ├── SandboxGoneError                      sandbox not found: it has ended, or never existed
+│   │   └── SandboxStoppedError               it is stopped; its files are kept: start it
+│   ├── SandboxPausedError                    it is paused: resume it
+│   ├── SnapshotNotFoundError (LookupError)   snapshot not found
+│   ├── SandboxClosedError                    you closed the sandbox
 │   └── LeftBehindError                       sandboxes that could not be deleted, with the reason for each
-├── ExecError                                 starting or ending a program
+├── ExecError                                 a program could not be started or controlled
 │   ├── InvalidCommandError (ValueError)      empty, NUL-carrying or oversized argument, bad env, bad timeout
-│   ├── WorkdirError (FileNotFoundError)      the folder to run in is not there
-│   ├── NameTakenError                        a recorded program, session or terminal of that name is there already
-│   ├── NotRecordedError (LookupError)        there is none of that name, or no such command in a session
-│   ├── SessionEndedError                     the session's shell has ended, and takes no more commands
+│   ├── WorkdirError (FileNotFoundError)      the working folder does not exist
+│   ├── NameTakenError                        a recorded program, session or terminal of that name already exists
+│   ├── NotRecordedError (LookupError)        recorded program, session, terminal or command not found
+│   ├── SessionEndedError                     the session's shell has exited
 │   └── ExitError                             check=True and the program failed; carries the result
-│       └── ExecTimeoutError (TimeoutError)   check=True and the program was out of time
-├── SandboxFileError (OSError)                one file operation
+│       └── ExecTimeoutError (TimeoutError)   check=True and the program timed out
+├── SandboxFileError (OSError)                a file operation failed
 │   ├── SandboxFileNotFoundError (FileNotFoundError)
 │   ├── SandboxFileExistsError (FileExistsError)
 │   ├── SandboxPermissionError (PermissionError)
 │   ├── SandboxIsFolderError (IsADirectoryError)
 │   ├── SandboxNotFolderError (NotADirectoryError)
 │   ├── SandboxFileKindError                  a FIFO, device or the like where a regular file is needed
-│   ├── SandboxLinkError                      a link has taken the place of a part of the path since rules were asked
-│   ├── SandboxFileTooLargeError              over the limit of the call
-│   ├── SandboxFileInterruptedError           a program inside has ended the file agent; it may or may not be done
+│   ├── SandboxLinkError                      a part of the path became a symlink after its permission was checked
+│   ├── SandboxFileTooLargeError              larger than the limit of the call
+│   ├── SandboxFileInterruptedError           a program inside killed the file agent; the operation may be done
 │   ├── SandboxNoSpaceError                   the sandbox's disk or inodes are used up
-│   ├── EditError                             the text is not there, or not once
-│   └── EditConflictError                     the file is no longer what was read
-├── PolicyError (PermissionError)             a rule of the caller forbids it
-├── RunFolderError                            a contest's folder is none, is in use, or belongs to another contest
-├── JudgeError                                a judge of a contest failed; no candidate loses by it
-└── EngineFaultError                          the engine broke a promise of its own: a bug, please report it
+│   ├── EditError                             the text to replace was not found, or not exactly once
+│   └── EditConflictError                     the file has changed since it was read
+├── PolicyError (PermissionError)             a rule of the caller forbids the operation
+├── RunFolderError                            not a contest's run folder, in use, or of another contest
+├── JudgeError                                a judge of a contest failed; candidates are not penalised
+└── EngineFaultError                          a bug in the engine: please report it
 
 Each class has a `code`, its identity on the wire and in logs, which never changes. Messages name the value, say what to
-do, and carry no secret and no path of the host.
+do, and contain no secret and no host path.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class CorralError(Exception):
-    """The root. `hint` says what to do; `retryable` whether the same call may succeed later."""
+    """The base class. `hint` says what to do; `retryable` is True if the same call may succeed later."""
 
     code: ClassVar[str] = "corral"
     retryable: ClassVar[bool] = False
@@ -76,19 +76,19 @@ class CorralError(Exception):
 
 
 class SpecError(CorralError, ValueError):
-    """The wish is wrong."""
+    """The request is invalid."""
 
     code = "spec"
 
 
 class UnknownLanguageError(SpecError):
-    """No such language."""
+    """Unknown language."""
 
     code = "unknown_language"
 
 
 class VariableError(SpecError, LookupError):
-    """Variables that nobody gave a value; `names` are all of them."""
+    """Variables without a value; `names` lists all of them."""
 
     code = "variable"
 
@@ -106,28 +106,28 @@ class VariableError(SpecError, LookupError):
 
 
 class BackendError(CorralError):
-    """The maker of sandboxes can't."""
+    """The backend failed."""
 
     code = "backend"
 
 
 class BackendUnavailableError(BackendError):
-    """This machine or service can't make such a sandbox; the hint says how it could."""
+    """Not possible on this machine or service; the hint says how to make it possible."""
 
     code = "backend_unavailable"
 
 
 class RateLimitedError(BackendUnavailableError):
-    """The service takes no more calls for now, however often they were tried again."""
+    """The service's rate limit is exceeded, also after retries."""
 
     code = "rate_limited"
     retryable = True
 
 
 class HostExhaustedError(BackendUnavailableError):
-    """This process, its user or the machine has none left of something that Corral needs to reach a sandbox.
+    """This process, its user or the machine is out of file descriptors or memory.
 
-    The sandbox may well be alive. The message says what is used up, the hint what to do.
+    The sandbox may still be running. The message says what is used up, the hint what to do.
     """
 
     code = "host_exhausted"
@@ -135,62 +135,62 @@ class HostExhaustedError(BackendUnavailableError):
 
 
 class UnknownBackendError(BackendError, ValueError):
-    """No backend of that name."""
+    """Unknown backend."""
 
     code = "unknown_backend"
 
 
 class CapabilityError(BackendError, NotImplementedError):
-    """This backend does not support that operation."""
+    """The backend does not support the operation."""
 
     code = "capability"
 
 
 class EnvironmentFullError(BackendError):
-    """An environment holds as many sandboxes as it may, and none of them is free."""
+    """The environment is at its limit of sandboxes, and all of them are in use."""
 
     code = "environment_full"
     retryable = True
 
 
 class SandboxError(CorralError):
-    """The sandbox as a whole."""
+    """A sandbox failed or is unusable."""
 
     code = "sandbox"
 
 
 class SandboxGoneError(SandboxError):
-    """The sandbox has ended, or there never was one of that name."""
+    """Sandbox not found: it has ended, or never existed."""
 
     code = "sandbox_gone"
 
 
 class SandboxStoppedError(SandboxGoneError):
-    """It was stopped: its processes are gone, its files are there, and it can be started again."""
+    """The sandbox is stopped: its processes have ended, its files are kept, and it can be started again."""
 
     code = "sandbox_stopped"
 
 
 class SandboxPausedError(SandboxError):
-    """It is paused: nothing can be done in it before it is resumed."""
+    """The sandbox is paused: resume it before using it."""
 
     code = "sandbox_paused"
 
 
 class SnapshotNotFoundError(SandboxError, LookupError):
-    """There is no snapshot of that id or name."""
+    """Snapshot not found."""
 
     code = "snapshot_not_found"
 
 
 class SandboxClosedError(SandboxError):
-    """You closed it."""
+    """You closed the sandbox."""
 
     code = "sandbox_closed"
 
 
 class LeftBehindError(SandboxError):
-    """Sandboxes that could not be deleted: `failures` says which, and why. Closing again tries again."""
+    """Sandboxes that could not be deleted: `failures` has the error for each id. Closing again retries."""
 
     code = "left_behind"
     retryable = True
@@ -209,37 +209,37 @@ class LeftBehindError(SandboxError):
 
 
 class ExecError(CorralError):
-    """Starting or ending a program."""
+    """A program could not be started or controlled."""
 
     code = "exec"
 
 
 class InvalidCommandError(ExecError, ValueError):
-    """A command that no kernel could run."""
+    """The command, its environment or its timeout is invalid."""
 
     code = "invalid_command"
 
 
 class WorkdirError(ExecError, FileNotFoundError):
-    """The folder to run in is not there, or not a folder."""
+    """The working folder does not exist, or is not a folder."""
 
     code = "workdir"
 
 
 class NameTakenError(ExecError):
-    """A recorded program, session or terminal of that name is there already."""
+    """A recorded program, session or terminal of that name already exists."""
 
     code = "name_taken"
 
 
 class NotRecordedError(ExecError, LookupError):
-    """There is no recorded program, session, terminal or command of that name."""
+    """Recorded program, session, terminal or command not found."""
 
     code = "not_recorded"
 
 
 class SessionEndedError(ExecError):
-    """The session's shell has ended, and takes no more commands."""
+    """The session's shell has exited."""
 
     code = "session_ended"
 
@@ -267,13 +267,13 @@ def _rebuild(
 
 
 class ExecTimeoutError(ExitError, TimeoutError):
-    """The program was out of time and `check=True` was given."""
+    """The program timed out and `check=True` was given."""
 
     code = "exec_timeout"
 
 
 class SandboxFileError(CorralError, OSError):
-    """One file operation failed. `path` is the path inside."""
+    """A file operation failed. `path` is the path inside."""
 
     code = "file"
 
@@ -297,13 +297,13 @@ class SandboxFileNotFoundError(SandboxFileError, FileNotFoundError):
 
 
 class SandboxFileExistsError(SandboxFileError, FileExistsError):
-    """Something of that name is there already."""
+    """The file or folder already exists, or a folder is not empty."""
 
     code = "file_exists"
 
 
 class SandboxPermissionError(SandboxFileError, PermissionError):
-    """The user inside may not."""
+    """The user inside has no permission."""
 
     code = "file_permission"
 
@@ -327,19 +327,19 @@ class SandboxFileKindError(SandboxFileError):
 
 
 class SandboxLinkError(SandboxFileError):
-    """A part of the path has become a link since rules were asked about it, so it may lead past them."""
+    """A part of the path became a symlink after its permission was checked."""
 
     code = "file_link"
 
 
 class SandboxFileTooLargeError(SandboxFileError):
-    """More bytes than the call may return."""
+    """The file is larger than the limit of the call."""
 
     code = "file_too_large"
 
 
 class SandboxFileInterruptedError(SandboxFileError):
-    """A program inside has killed the file agent in the middle (rootless, where it can)."""
+    """A program inside killed the file agent during the operation (possible as an ordinary user)."""
 
     code = "file_interrupted"
 
@@ -370,26 +370,26 @@ class EditError(SandboxFileError):
 
 
 class EditConflictError(SandboxFileError):
-    """The file is no longer what was read."""
+    """The file has changed since it was read."""
 
     code = "edit_conflict"
     retryable = True
 
 
 class PolicyError(CorralError, PermissionError):
-    """A rule of the caller forbids it."""
+    """A rule of the caller forbids the operation."""
 
     code = "policy"
 
 
 class RunFolderError(CorralError):
-    """A folder is not that of a contest, is used by somebody else, or belongs to another contest."""
+    """Not a contest's run folder, in use by another process, or of another contest."""
 
     code = "run_folder"
 
 
 class JudgeError(CorralError):
-    """A judge of a contest failed: `judge` names the gate or score, `candidate` at whom it looked, if at one alone."""
+    """A judge of a contest failed: `judge` names the gate or score, `candidate` the candidate, if only one."""
 
     code = "judge"
 
@@ -409,7 +409,7 @@ class JudgeError(CorralError):
 
 
 class EngineFaultError(CorralError):
-    """The engine broke a promise of its own."""
+    """A bug in the engine."""
 
     code = "engine_fault"
 
@@ -429,18 +429,18 @@ FILE_ERRORS_BY_ERRNO: dict[int, type[SandboxFileError]] = {
     errno.EFBIG: SandboxNoSpaceError,
     errno.EINVAL: SandboxFileKindError,
 }
-"""The one table from a kernel's word to a class of ours."""
+"""Which class is raised for an errno of the kernel."""
 
 
 def became_a_link(path: str, *, sandbox_id: str | None, op: str) -> SandboxLinkError:
-    """What is told of a path without links that has one by now."""
+    """The error for a path that had no symlink when its permission was checked, and has one now."""
     shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
     return SandboxLinkError(
-        f"{shown}: a part of this path has become a link since the rules were asked about it",
+        f"{shown}: a part of this path became a symlink after its permission was checked",
         path=path,
         sandbox_id=sandbox_id,
         op=op,
-        hint="look where it leads now, and ask again",
+        hint="check its target, and try again",
     )
 
 

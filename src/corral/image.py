@@ -37,7 +37,7 @@ class Image:
     def base(cls, name: str) -> Self:
         """Begin with an image of a registry. Raises: SpecError."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise SpecError(f"{name!r} is not the name of an image", hint="for example debian:12")
+            raise SpecError(f"{name!r} is not a valid image name", hint="for example debian:12")
         return cls(f"FROM {name}\n")
 
     @classmethod
@@ -73,7 +73,7 @@ class Image:
     def run(self, *commands: str) -> Self:
         """Run shell commands while the image is built."""
         if not commands or not all(isinstance(text, str) and text.strip() and "\0" not in text for text in commands):
-            raise SpecError("there is no command to run", hint="give shell texts")
+            raise SpecError("no command given", hint="pass shell commands")
         # As JSON: a text with line ends or quotes stays one instruction, and nothing in it is one of its own.
         return self._with("".join(f"RUN {json.dumps(['/bin/sh', '-c', text])}\n" for text in commands))
 
@@ -82,9 +82,9 @@ class Image:
         lines = []
         for name, value in variables.items():
             if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-                raise SpecError(f"{name!r} is not a name for a variable of an image", hint="letters, digits and '_'")
+                raise SpecError(f"{name!r} is not a valid environment variable name", hint="letters, digits and '_'")
             if not isinstance(value, str) or any(character in value for character in "\0\r\n"):
-                raise SpecError(f"the value of {name!r} is not a text of one line")
+                raise SpecError(f"the value of {name!r} is not a single line of text")
             quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
             lines.append(f'ENV {name}="{quoted}"\n')
         return self._with("".join(lines))

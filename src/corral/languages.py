@@ -282,7 +282,7 @@ def find_language(name: str) -> Language:
     if language is None:
         raise UnknownLanguageError(
             f"unknown language {name!r}",
-            hint=f"known are {', '.join(language_names())}; another is added by register_language",
+            hint=f"known languages: {', '.join(language_names())}; register_language adds others",
         )
     return language
 
@@ -301,7 +301,7 @@ def register_language(language: Language, *, replace: bool = False) -> None:
     for runtime in language.runtimes:
         if FILE not in runtime.argv:
             raise SpecError(
-                f"runtime {runtime.name!r} of language {language.name!r} never gets the snippet",
+                f"runtime {runtime.name!r} of language {language.name!r} does not use the snippet",
                 hint=f"put {FILE!r} into its argv as an argument of its own",
             )
     taken = [name for name in names if name in _table]

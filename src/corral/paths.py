@@ -43,11 +43,11 @@ def inside(path: str | PurePosixPath, *, workdir: str) -> SandboxPath:
         return path
     text = str(path)
     if isinstance(path, Path):
-        raise SandboxFileError(f"{text!r} is a path of the host", path=text, hint="give a string or a PurePosixPath")
+        raise SandboxFileError(f"{text!r} is a host path", path=text, hint="give a string or a PurePosixPath")
     if not text:
         raise SandboxFileError("the path is empty", path=text, hint="give a path inside the sandbox")
     if "\0" in text:
-        raise SandboxFileError(f"the path {text!r} has a NUL character", path=text, hint="no file can have such a name")
+        raise SandboxFileError(f"the path {text!r} has a NUL byte", path=text, hint="remove it")
     if len(text.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
         raise SandboxFileError(f"the path is longer than {MAX_PATH_BYTES} bytes", path=text[:80] + "…")
     joined = posixpath.join(workdir, text)

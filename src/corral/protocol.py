@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TypedDict
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from corral.base.files import AsyncFiles
     from corral.base.process import AsyncProcess, Clear
     from corral.client.sandbox import AsyncSandbox
+    from corral.sessions.detached import DetachedProgram
     from corral.sessions.record import Recorded, RecordInfo
 
 PathLike = str | PurePosixPath
@@ -321,7 +322,7 @@ class SandboxPrimitives(ABC):
 
     def refuse_closed(self) -> NoReturn:
         """Raises: SandboxClosedError."""
-        raise SandboxClosedError("the sandbox was closed", sandbox_id=self.id, hint="make a new one")
+        raise SandboxClosedError("the sandbox is closed", sandbox_id=self.id, hint="make a new one")
 
     async def aclose(self) -> None:
         """End it if it is owned; let go of it if it is detached. Idempotent, and safe to cancel."""
@@ -422,6 +423,33 @@ class Backend(ABC):
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Forget a snapshot. Sandboxes that began from it, and snapshots of those, are not touched."""
         self.lacks("delete_snapshot")
+
+    # Detached programs: recorded programs that outlive the process that started them, by number.
+
+    async def start_detached(
+        self,
+        sandbox_id: str,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Start a program in a detached sandbox; gives its number. It has no input. Raises: as `exec`."""
+        self.lacks("start_detached")
+
+    async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
+        """Those that run or have run, oldest first. Raises: SandboxGoneError."""
+        self.lacks("list_detached")
+
+    def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
+        """What the program of that number has printed (None: the one started last); with `follow`, until it ends.
+
+        Raises:
+            SandboxGoneError: there is no such program.
+        """
+        self.lacks("follow_detached")
 
     async def need(self, power: str) -> None:
         """Raises: CapabilityError, unless `capabilities()` lists the power."""

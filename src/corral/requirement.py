@@ -36,7 +36,9 @@ def check_packages(packages: Iterable[str]) -> tuple[str, ...]:
         )
     given = tuple(islice(packages, MAX_PACKAGES + 1))
     if len(given) > MAX_PACKAGES:
-        raise SpecError(f"packages= has more than {MAX_PACKAGES} items", hint="name fewer; what they need comes along")
+        raise SpecError(
+            f"packages= has more than {MAX_PACKAGES} items", hint="name fewer; dependencies are installed too"
+        )
     size = sum(len(package.encode("utf-8", "surrogatepass")) for package in given if isinstance(package, str))
     if size > _MAX_BYTES:
         raise SpecError(f"packages: {size} bytes are more than the {_MAX_BYTES} that are kept", hint="name fewer")
@@ -92,8 +94,8 @@ def is_file_name(text: str) -> bool:
 
 def _refuse(text: object) -> SpecError:
     return SpecError(
-        f"{_shorten(text)} is not a package by name",
-        hint="give a name and versions, such as 'numpy>=2'; addresses, paths and options are not taken",
+        f"{_shorten(text)} is not a package name",
+        hint="use a name and versions, such as 'numpy>=2'; URLs, paths and options are not accepted",
     )
 
 

@@ -139,7 +139,7 @@ class Pictures:
         """
         picture = self.png
         if picture is None:
-            raise LookupError("the code has shown no picture: matplotlib's show() shows one")
+            raise LookupError("no picture: the code did not call matplotlib's show()")
         file = Path(path)
         file.write_bytes(picture)
         return file

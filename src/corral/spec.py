@@ -43,11 +43,11 @@ def parse_size(value: int | str, *, what: str, as_docker: bool = False) -> int:
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b?)|b?)\s*", value.lower())
         if not match:
-            raise SpecError(f"{what}: {value!r} is not a size", hint='write bytes as a number, or like "512MiB"')
+            raise SpecError(f"{what}: {value!r} is not a size", hint='use bytes as a number, or text such as "512MiB"')
         base = 1000 if match[3] == "b" and not as_docker else 1024
         return int(float(match[1]) * base ** _POWERS[match[2] or ""])
     if isinstance(value, bool) or not isinstance(value, int):
-        raise SpecError(f"{what}: {value!r} is not a size", hint='write bytes as a number, or like "512MiB"')
+        raise SpecError(f"{what}: {value!r} is not a size", hint='use bytes as a number, or text such as "512MiB"')
     return value
 
 
@@ -78,10 +78,10 @@ class Resources:
         for name, least in (("memory_bytes", 16 * 2**20), ("disk_bytes", 2**20)):
             size = parse_size(getattr(self, name), what=name)
             if size < least:
-                raise SpecError(f"{name}={size} is too little for anything to run", hint=f"give at least {least} bytes")
+                raise SpecError(f"{name}={size} is too small to run anything", hint=f"give at least {least} bytes")
             object.__setattr__(self, name, size)
         if not (isinstance(self.cpus, int | float) and math.isfinite(self.cpus) and self.cpus >= 0.01):
-            raise SpecError(f"cpus={self.cpus!r} is not a share of processors", hint="give a number such as 0.5 or 2")
+            raise SpecError(f"cpus={self.cpus!r} is not a valid number of CPUs", hint="use a number such as 0.5 or 2")
         for name, least in (("processes", 1), ("inodes", 16), ("open_files", 16)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -138,14 +138,14 @@ def read_resources(value: object, *, without: Collection[str] = ()) -> dict[str,
     elif hasattr(value, "cpu") and hasattr(value, "memory"):
         given = {name: getattr(value, name, None) for name in (*_OTHER_NAMES, "gpu")}
     else:
-        raise SpecError(f"resources: {value!r} says nothing of cpus, memory and disk", hint=hint)
+        raise SpecError(f"resources: {value!r} has no cpus, memory or disk", hint=hint)
     found: dict[str, Any] = {}
     for name, wanted in given.items():
         if wanted is None or name in without:
             continue
         target = _OTHER_NAMES.get(name, name)
         if target not in known or target in found:
-            raise SpecError(f"resources: {name!r} is unknown, or is given twice", hint=hint)
+            raise SpecError(f"resources: {name!r} is unknown or duplicated", hint=hint)
         in_gib = target != name and target != "cpus" and isinstance(wanted, int | float)
         found[target] = int(wanted * _GIB) if in_gib else wanted
     return found
@@ -174,7 +174,7 @@ class NetworkPolicy:
         hosts = tuple(part.strip() for part in value.split(","))
         if not all(hosts):
             raise SpecError(
-                f"network={value!r} is not a policy", hint='write "none", "open", or hosts like "a.org,b.org"'
+                f"network={value!r} is not a valid policy", hint='use "none", "open", or hosts such as "a.org,b.org"'
             )
         return cls("allow", hosts)
 
@@ -192,7 +192,7 @@ class Lifetime:
         for name in ("seconds", "idle_seconds"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-                raise SpecError(f"lifetime {name}={value!r} is not a time", hint="give seconds above 0, or None")
+                raise SpecError(f"lifetime {name}={value!r} is not a duration", hint="use seconds above 0, or None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class Spec:
     venv: str | os.PathLike[str] | None = None
     """A virtual environment of the host whose packages are shown read-only."""
     ephemeral: bool = False
-    """Keep what is written in memory instead of on disk."""
+    """Keep written files in memory instead of on disk."""
     hostname: str = "corral"
     exec_timeout: float | None = None
     """The timeout of every call that names none."""
@@ -243,10 +243,10 @@ class Spec:
         check_name(self.name)
         if not isinstance(self.hostname, str) or not _HOSTNAME.fullmatch(self.hostname):
             raise SpecError(
-                f"hostname={self.hostname!r} is not a host name", hint="letters, digits and '-', at most 63"
+                f"hostname={self.hostname!r} is not a valid host name", hint="letters, digits and '-', at most 63"
             )
         if self.snapshot is not None and (not isinstance(self.snapshot, str) or not self.snapshot):
-            raise SpecError(f"snapshot={self.snapshot!r} is not a snapshot", hint="give its id or its name, or None")
+            raise SpecError(f"snapshot={self.snapshot!r} is not a valid snapshot", hint="use an id or a name, or None")
         check_timeout(self.exec_timeout, what="exec_timeout", error=SpecError)
         if (
             isinstance(self.output_limit_bytes, bool)
@@ -276,16 +276,16 @@ def check_timeout(value: float | None, *, what: str, error: type[CorralError]) -
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise error(f"{what}={value!r} is not a time", hint="give seconds above 0, or None for no limit")
+        raise error(f"{what}={value!r} is not a duration", hint="use seconds above 0, or None for no limit")
 
 
 def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """A mapping of texts. Raises: SpecError."""
     if not isinstance(labels, Mapping):
-        raise SpecError(f"labels are a {type(labels).__name__}", hint="give a mapping of names and values")
+        raise SpecError(f"labels is a {type(labels).__name__}", hint="give a mapping of names and values")
     for name, value in labels.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise SpecError(f"the label {name!r} is not a text with a text", hint="give strings: labels={'a': '1'}")
+            raise SpecError(f"the label {name!r} must map a string to a string", hint="use strings: labels={'a': '1'}")
     return dict(labels)
 
 
@@ -300,7 +300,7 @@ def _check_bytes(texts: Collection[object], *, limit_bytes: int, what: str) -> N
     if size > limit_bytes:
         raise SpecError(
             f"{what}: {size} bytes are more than the {limit_bytes} that are kept",
-            hint="put large values in a file inside, with files.write",
+            hint="write large values to a file inside with files.write",
         )
 
 
@@ -308,12 +308,12 @@ def check_env(env: Mapping[str, str], *, error: type[CorralError] = SpecError) -
     """Names without '=' and NUL, values without NUL; raises `error` otherwise. Values are never shown."""
     checked: dict[str, str] = {}
     if not isinstance(env, Mapping):
-        raise error(f"the environment is a {type(env).__name__}", hint="give a mapping of names and values")
+        raise error(f"env is a {type(env).__name__}", hint="give a mapping of names and values")
     for name, value in env.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise error(f"{name!r} is not a name for an environment variable", hint="no '=', no NUL, not empty")
+            raise error(f"{name!r} is not a valid environment variable name", hint="no '=', no NUL, not empty")
         if not isinstance(value, str) or "\0" in value:
-            raise error(f"the value of environment variable {name!r} is not a text", hint="a str without NUL")
+            raise error(f"the value of environment variable {name!r} is not a string", hint="use a str without NUL")
         checked[name] = value
     return checked
 
@@ -326,19 +326,19 @@ def check_argv(command: str | Sequence[str]) -> tuple[str, ...]:
     """
     if isinstance(command, str):
         if not command.strip():
-            raise InvalidCommandError("the command is empty", hint="give a shell text or a list of arguments")
+            raise InvalidCommandError("the command is empty", hint="pass a shell command or a list of arguments")
         argv: tuple[str, ...] = ("/bin/sh", "-c", command)
     elif isinstance(command, bytes) or not isinstance(command, Sequence):
-        raise InvalidCommandError(f"a command is a text or a list of texts, not {type(command).__name__}")
+        raise InvalidCommandError(f"a command must be a string or a list of strings, not {type(command).__name__}")
     else:
         argv = tuple(command)
     if not argv or not argv[0]:
-        raise InvalidCommandError("the command is empty", hint="give a shell text or a list of arguments")
+        raise InvalidCommandError("the command is empty", hint="pass a shell command or a list of arguments")
     for index, argument in enumerate(argv):
         if not isinstance(argument, str):
-            raise InvalidCommandError(f"argument {index} is {type(argument).__name__}, not a text", hint="use str(...)")
+            raise InvalidCommandError(f"argument {index} is {type(argument).__name__}, not str", hint="use str(...)")
         if "\0" in argument:
-            raise InvalidCommandError(f"argument {index} has a NUL character: {argument[:40]!r}", hint="remove it")
+            raise InvalidCommandError(f"argument {index} has a NUL byte: {argument[:40]!r}", hint="remove it")
         check_size(argument, f"argument {index}")
     return argv
 
@@ -348,6 +348,6 @@ def check_size(text: str, what: str) -> None:
     size = len(text.encode("utf-8", "surrogateescape"))
     if size > MAX_ARGUMENT_BYTES:
         raise InvalidCommandError(
-            f"{what} has {size} bytes, and the kernel takes {MAX_ARGUMENT_BYTES}",
+            f"{what} has {size} bytes; the kernel's limit is {MAX_ARGUMENT_BYTES}",
             hint="pass it as stdin=, or write it to a file first",
         )

@@ -105,7 +105,7 @@ async def main():
     backend = DockerBackend(host=sys.argv[1], image=sys.argv[2])
     standing = Standing("00000000-0000-0000-0000-000000000000")
     work = backend._create_container(make_spec(), sys.argv[2], standing)
-    await backend._links.get().io.run(work)
+    await backend._links.get().io.arun(work)
     os._exit(9)
 
 asyncio.run(main())

@@ -188,4 +188,4 @@ def test_wishes_are_refused_for_a_sandbox_that_is_there() -> None:
     argv = [sys.executable, "-m", "corral.cli", "shell", "some-box", "--memory", "1GiB"]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "--memory is for a new sandbox" in done.stderr
+    assert "--memory only applies to a new sandbox" in done.stderr

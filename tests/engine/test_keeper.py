@@ -1,6 +1,7 @@
 """Detached sandboxes: they outlive their maker, are found by whoever comes next, and end when they should."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -12,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend, keepers, seam
+from corral.backends.embedded import detached as detached_programs
 from corral.client.sandbox import AsyncSandbox
 from corral.engine.client import check
 from corral.engine.errors import EngineError
-from corral.engine.keptlog import MAX_LOG_BYTES
 from corral.engine.state import read_state
 from corral.engine.sweep import delete
-from corral.errors import SandboxGoneError, SpecError
+from corral.errors import SandboxGoneError, SpecError, WorkdirError
 from corral.spec import Lifetime, Spec
 from support.leftovers import instance_mark, list_files, list_groups, list_loops, wait_until
 
@@ -277,63 +278,91 @@ async def test_owned_sandbox_is_not_to_be_found(backend: EmbeddedBackend) -> Non
             await backend.connect(box.id)
 
 
-async def test_kept_program_runs_on_and_is_logged(backend: EmbeddedBackend) -> None:
+async def test_detached_program_runs_on_and_is_recorded(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
-    assert await backend.start_kept(box.id, "echo out; echo err >&2; exit 3") == 1
-    assert await backend.start_kept(box.id, ["sleep", "1000"]) == 2
     await box.aclose()
-    assert wait_until(lambda: kept(backend)[0].state == "ended")
-    first, second = kept(backend)
-    assert (first.exit_code, first.log.read_text()) == (3, "out\nerr\n")
-    assert (second.state, second.exit_code, second.argv) == ("running", None, ("sleep", "1000"))
+    assert await backend.start_detached("worker", "cat; echo out; sleep 0.5; echo err >&2; exit 3") == 1
+    assert await backend.start_detached("worker", ["sleep", "1000"]) == 2
+    assert await printed(backend, 1, follow=True) == b"out\nerr\n"
+    first, second = await backend.list_detached("worker")
+    assert (first.running, first.exit_code, first.text) == (False, 3, "cat; echo out; sleep 0.5; echo err >&2; exit 3")
+    assert (second.running, second.exit_code, second.argv) == (True, None, ("sleep", "1000"))
+    with pytest.raises(SandboxGoneError, match="no program 3"):
+        await printed(backend, 3)
 
 
-async def test_kept_program_that_can_not_start_says_so(backend: EmbeddedBackend) -> None:
+async def test_detached_program_that_can_not_start_says_so(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
-    await backend.start_kept(box.id, ["true"], cwd="/not/there")
-    assert wait_until(lambda: kept(backend)[0].state == "failed")
-    assert (await box.exec("echo on")).stdout == "on\n"
+    with pytest.raises(WorkdirError):
+        await backend.start_detached("worker", ["true"], cwd="/not/there")
+    assert await backend.list_detached("worker") == []
     await box.aclose()
 
 
-async def test_logs_of_the_life_before_a_stop_are_not_those_of_the_next(backend: EmbeddedBackend) -> None:
+async def test_records_outlive_a_stop_but_not_the_next_start(backend: EmbeddedBackend) -> None:
     box = await detached(backend, name="worker")
-    await backend.start_kept(box.id, "echo before; sleep 1000")
-    assert wait_until(lambda: kept(backend)[0].log.read_text() == "before\n")
+    await backend.start_detached("worker", "echo before; sleep 1000")
+    while await printed(backend) != b"before\n":
+        await asyncio.sleep(0.01)
     await box.stop()
     await box.aclose()
+    assert [(each.running, each.exit_code) for each in await backend.list_detached("worker")] == [(False, None)]
+    assert await printed(backend, follow=True) == b"before\n"
     async with await backend.start(box.id) as again:
-        assert kept(backend) == []
-        assert await backend.start_kept(again.id, "echo after") == 1
-        assert wait_until(lambda: kept(backend)[0].log.read_text() == "after\n")
+        assert await backend.list_detached("worker") == []
+        assert await backend.start_detached("worker", "echo after") == 1
+        assert await printed(backend, follow=True) == b"after\n"
         await again.kill()
 
 
-async def test_log_of_a_kept_program_turns_over(backend: EmbeddedBackend) -> None:
+async def test_of_many_detached_programs_the_oldest_that_ended_is_forgotten(
+    backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detached_programs, "MAX_PROGRAMS", 2)
     box = await detached(backend, name="worker")
-    await backend.start_kept(box.id, "head -c 20000000 /dev/zero | tr '\\0' x; echo last")
-    assert wait_until(lambda: kept(backend)[0].state == "ended")
-    log = kept(backend)[0].log
-    assert wait_until(lambda: log.read_bytes().endswith(b"last\n"))
-    sizes = [path.stat().st_size for path in log.parent.glob("1.log*")]
-    assert len(sizes) == 2
-    assert max(sizes) <= MAX_LOG_BYTES
+    await backend.start_detached("worker", "sleep 1000")
+    for number in (2, 3, 4):
+        assert await backend.start_detached("worker", f"echo {number}") == number
+        assert await printed(backend, number, follow=True) == b"%d\n" % number
+    assert [each.number for each in await backend.list_detached("worker")] == [1, 4]
     await box.aclose()
 
 
-async def test_kept_program_keeps_a_sandbox_from_being_idle(backend: EmbeddedBackend) -> None:
+async def test_detached_program_keeps_a_sandbox_from_being_idle(backend: EmbeddedBackend) -> None:
     box = await backend.create(Spec(lifetime=Lifetime(idle_seconds=2), name="worker"))
     await box.detach()
-    await backend.start_kept(box.id, "sleep 4; echo done")
     await box.aclose()
-    log = kept(backend)[0].log
+    await backend.start_detached("worker", "sleep 4; echo done")
     # Its end counts as use: there is time to read how it went.
-    assert wait_until(lambda: log.exists() and log.read_text() == "done\n")
+    assert await printed(backend, follow=True) == b"done\n"
+    assert await printed(backend) == b"done\n"
     assert wait_until(lambda: nothing_is_left(backend))
 
 
-def kept(backend: EmbeddedBackend) -> list[keepers.KeptProgram]:
-    return keepers.kept_programs(backend.data_folder, "worker")
+async def test_logs_that_release_0_1_wrote_are_read(backend: EmbeddedBackend) -> None:
+    box = await detached(backend, name="worker")
+    logs = backend.data_folder / "sandboxes" / box.id / "logs"
+    logs.mkdir()
+    about = {"argv": ["sh", "-c", "x"], "started": 1.5, "state": "running", "pid": 7}
+    (logs / "1.json").write_text(json.dumps(about))
+    (logs / "1.log.1").write_bytes(b"older\n")
+    (logs / "1.log").write_bytes(b"newer\n")
+    (program,) = await backend.list_detached("worker")
+    assert (program.number, program.running, program.argv) == (1, True, ("sh", "-c", "x"))
+    assert await printed(backend) == b"older\nnewer\n"
+    following = asyncio.ensure_future(printed(backend, follow=True))
+    await asyncio.sleep(0.3)
+    with (logs / "1.log").open("ab") as file:
+        file.write(b"last\n")
+    (logs / "1.json").write_text(json.dumps({**about, "state": "ended", "exit_code": 3}))
+    assert await following == b"older\nnewer\nlast\n"
+    assert await backend.start_detached("worker", "echo new") == 2
+    assert [(each.number, each.exit_code) for each in await backend.list_detached("worker")][:1] == [(1, 3)]
+    await box.aclose()
+
+
+async def printed(backend: EmbeddedBackend, number: int | None = None, *, follow: bool = False) -> bytes:
+    return b"".join([data async for data in backend.follow_detached("worker", number, follow=follow)])
 
 
 async def test_garbage_at_the_keepers_door_is_survived(backend: EmbeddedBackend) -> None:
@@ -343,7 +372,7 @@ async def test_garbage_at_the_keepers_door_is_survived(backend: EmbeddedBackend)
         connection.send(packet)
         connection.close()
     grip = keepers.KeeperGrip(backend.data_folder, box.id)
-    for message, refusal in (({"op": "nonsense"}, "unknown"), ({"op": "run"}, "KeyError")):
+    for message, refusal in (({"op": "nonsense"}, "unknown"), ({"op": "record"}, "KeyError")):
         with pytest.raises(EngineError, match=refusal):
             check(await seam.answer(await grip.ask(message)))
     grip.close()

@@ -39,7 +39,7 @@ async def count_sleepers(box: AsyncSandbox) -> int:
 async def test_a_session_whose_record_is_full_says_so(box: AsyncSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     session = await box.open_session("s")
     monkeypatch.setattr(records, "MAX_NOTES_BYTES", 10)
-    with pytest.raises(ExecError, match="record is full") as caught:
+    with pytest.raises(ExecError, match="too many commands") as caught:
         await session.run("true")
     assert not isinstance(caught.value, SessionEndedError)
     assert not await session.ended()

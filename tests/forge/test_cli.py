@@ -177,7 +177,7 @@ def test_resumed_run_with_a_judge_of_its_own_wants_it_again() -> None:
         (["a.py", "contest/", "-o", "x"], "is a whole contest"),
         (["a.py", "-o", "x", "--judge", "rubrik"], "did you mean 'rubric'?"),
         (["a.py", "-o", "x", "--judge", "no.py:judge"], "there is no file 'no.py'"),
-        (["a.py", "-o", "x", "--backend", "unsafe-subprocess"], "no isolation"),
+        (["a.py", "-o", "x", "--backend", "unsafe-subprocess"], "does not isolate"),
         (["a.py", "-o", "x", "-d", "--backend", "docker"], "give one of the two"),
         (["--resume", "nothing"], "is not a contest's folder"),
     ],
@@ -349,7 +349,7 @@ def test_want_of_sandboxes_is_nobodys_loss_and_exit_code_1(monkeypatch: pytest.M
     monkeypatch.setitem(registry._opened, "embedded", Failing())
     result = corral("run", write("a.py", WRITES.format("a")), "-o", "goal")
     assert code_of(result) == 1
-    assert "[a] infrastructure: create: no room" in result.output
+    assert "[a] infrastructure: could not create sandbox: no room" in result.output
     assert "Nobody could be run." in result.output
     assert f"to go on: corral forge run --resume {only_run()}" in result.output
     monkeypatch.setitem(registry._opened, "embedded", EmbeddedBackend())

@@ -109,7 +109,7 @@ def test_candidates_by_path(folder: Path, text: str, ids: list[str]) -> None:
         ("objectif = 'x'", "unknown key 'objectif' (did you mean 'objective'?)"),
         (
             "[[candidates]]\ncommand = 'x'\npackages = ['evil @ file:///x']",
-            "candidates 1: 'evil @ file:///x' is not a package by name",
+            "candidates 1: 'evil @ file:///x' is not a package name",
         ),
         ("[timeouts]\nrunn = 3", "timeouts: unknown key 'runn' (did you mean 'run'?)"),
         ("[resources]\nmemry = 3", "resources: unknown key 'memry' (did you mean 'memory'?)"),

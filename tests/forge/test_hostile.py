@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from corral.cli.root import root
 from corral.errors import RunFolderError, SpecError
 from corral.forge import Candidate, Contest, ForgeEvent, Seat, SyncSeat, Timeouts, read_run
-from corral.forge.logkeeper import LogKeeper
+from corral.forge.definition import rebuild_candidates
 from corral.forge.outcome import Attempt
-from corral.forge.rebuild import rebuild_candidates
+from corral.forge.output import AttemptLog
 from corral.forge.runfolder import RunWriter
 from corral.forge.settings import Settings, Take
 from corral.results import OutputChunk
@@ -103,7 +103,7 @@ async def test_our_full_disk_is_not_the_candidates_loss(tmp_path: Path, monkeypa
 
 def test_short_pieces_of_output_are_bounded_too() -> None:
     told: list[str] = []
-    log = LogKeeper(lambda kind, **_: told.append(kind), limit_bytes=6400)
+    log = AttemptLog(lambda kind, **_: told.append(kind), limit_bytes=6400)
     for _ in range(1000):
         log.take(OutputChunk("stdout", b"x"))
     log.finish()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from corral.errors import BackendUnavailableError, JudgeError, SpecError
+from corral.forge.artifacts import open_artifact, read_artifact
 from corral.forge.judge import (
     ArtifactPresent,
     Entry,
@@ -23,7 +24,6 @@ from corral.forge.judge import (
     Work,
 )
 from corral.forge.judge.apart import OutOfBoundsError, look_apart
-from corral.forge.judge.reading import open_artifact, read_artifact
 from corral.forge.outcome import Refused
 from support.forge_entries import GUARD_SECONDS, make_bench, make_entry, make_round
 from support.leftovers import list_children

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.forge.judge.ranking import rank
+from corral.forge.judge.judge import rank
 from corral.forge.numbers import DECIMALS
 
 TOTALS = st.dictionaries(

@@ -7,37 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.forge.dotenv import parse_lines, read_dotenv
-from corral.forge.lines import MAX_LINE_CHARACTERS, LineSplitter
+from corral.forge.output import MAX_LINE_CHARACTERS, LineSplitter
 from corral.forge.service import NAMES
 
 
 def test_lines_come_when_they_are_complete_and_streams_stay_apart() -> None:
-    lines = LineSplitter(limit=1000)
-    assert lines.feed("stdout", b"one\ntw") == ["one"]
-    assert lines.feed("stderr", b"other\r\n") == ["other"]
-    assert lines.feed("stdout", "o ä\nrest".encode()) == ["two ä"]
+    lines = LineSplitter()
+    assert lines.feed("stdout", "one\ntw") == ["one"]
+    assert lines.feed("stderr", "other\r\n") == ["other"]
+    assert lines.feed("stdout", "o ä\nrest") == ["two ä"]
     assert lines.finish() == ["rest"]
 
 
-def test_character_in_two_pieces_is_one_character() -> None:
-    lines = LineSplitter(limit=1000)
-    assert lines.feed("stdout", "ä".encode()[:1]) == []
-    assert lines.feed("stdout", "ä\n".encode()[1:]) == ["ä"]
-
-
-def test_line_without_end_comes_in_parts_and_the_limit_holds() -> None:
-    lines = LineSplitter(limit=3 * MAX_LINE_CHARACTERS)
-    found = lines.feed("stdout", b"x" * 10 * MAX_LINE_CHARACTERS)
-    assert lines.full
+def test_line_without_end_comes_in_parts() -> None:
+    lines = LineSplitter()
+    found = lines.feed("stdout", "x" * 10 * MAX_LINE_CHARACTERS)
     assert {len(line) for line in [*found, *lines.finish()]} == {MAX_LINE_CHARACTERS}
 
 
-@given(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(max_size=40)), max_size=20))
-def test_nothing_is_lost_or_made_up(pieces: list[tuple[str, bytes]]) -> None:
-    lines = LineSplitter(limit=10_000)
+@given(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text(max_size=40)), max_size=20))
+def test_nothing_is_lost_or_made_up(pieces: list[tuple[str, str]]) -> None:
+    lines = LineSplitter()
     found = [line for stream, data in pieces for line in lines.feed(stream, data)] + lines.finish()
     for stream in ("stdout", "stderr"):
-        text = b"".join(data for name, data in pieces if name == stream).decode("utf-8", "replace")
+        text = "".join(data for name, data in pieces if name == stream)
         for line in text.replace("\r\n", "\n").split("\n"):
             assert not line.strip("\r\n") or any(line.rstrip("\r") in each for each in found)
 

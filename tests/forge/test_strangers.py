@@ -191,7 +191,7 @@ async def test_sdk_reads_no_file(stranger: Listener, tmp_path: Path) -> None:
     write(".env", theirs)
     write(".env.local", theirs)
     backend = DaytonaBackend(api_key=KEY, api_url=stranger.url)
-    with pytest.raises(CorralError, match="refuses the key"):
+    with pytest.raises(CorralError, match="rejected the API key"):
         await backend.list()
     assert stranger.heard
     assert not [request for request in stranger.heard if "theirs" in request]

@@ -1,6 +1,6 @@
-"""Faults of the system that the recorded surface comes from, one test for each: none of them is here.
+"""Faults of Dream Foundry, one test for each: Corral has none of them.
 
-Numbers are those of docs/forge-recorded.md.
+Numbers are those of docs/forge-dreamfoundry.md.
 """
 
 import asyncio
@@ -13,8 +13,13 @@ import pytest
 from corral.backends.embedded import EmbeddedBackend
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, CapabilityError
-from corral.forge.recorded import CandidateRun, run_all_candidates_in_daytona, run_candidate_in_daytona, run_forge
-from corral.forge.recordedrun import Limits
+from corral.forge.dreamfoundry import (
+    CandidateRun,
+    Limits,
+    run_all_candidates_in_daytona,
+    run_candidate_in_daytona,
+    run_forge,
+)
 from corral.spec import Spec
 
 pytestmark = pytest.mark.needs_userns
@@ -158,7 +163,7 @@ def test_06_infrastructure_failure_is_nobodys_loss(capsys: pytest.CaptureFixture
 
 
 def test_07_without_isolation_nothing_runs() -> None:
-    with pytest.raises(CapabilityError, match="no isolation"):
+    with pytest.raises(CapabilityError, match="does not isolate"):
         run_forge("x", candidates=[{"id": "a", "script": write("a.py", GOOD)}], backend="unsafe-subprocess", quiet=True)
     assert not Path("artifacts").exists()
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corral.backends.embedded import keepers, process
+from corral.backends.embedded import detached, keepers, process
 from corral.base.process import Ending
 from corral.engine import wire
 from corral.engine.client import check, receive_within
@@ -239,4 +239,4 @@ def test_any_state_is_found_listed_and_connected_to_with_typed_errors_only(tmp_p
     with contextlib.suppress(*TYPED):
         asyncio.run(keepers.connect(data.path, "a1a1a1a1"))
     with contextlib.suppress(*TYPED):
-        keepers.kept_programs(data.path, "a1a1a1a1")
+        detached.list_all(data.path, "a1a1a1a1")

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from corral.cli.bench import server as bench
-from corral.cli.bench.constant import ORIGIN, make_app
 from corral.errors import BackendUnavailableError
+from corral_bench import server as bench
+from corral_bench.constant import ORIGIN, make_app
 
 
 @pytest.mark.check
@@ -45,7 +45,7 @@ def test_it_measures_how_long_a_second_tenant_waits(tmp_path: Path) -> None:
 
 async def test_without_the_sdk_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(BackendUnavailableError, match="official SDK is not installed"):
+    with pytest.raises(BackendUnavailableError, match="daytona SDK is not installed"):
         await bench.measure(runs=1, restart=0, tell=lambda text: None)
 
 

@@ -120,7 +120,7 @@ def test_fresh_sandbox_ends_with_its_command(corral: Corral) -> None:
     ("words", "said"),
     [
         (("sandbox", "list"), "CORRAL_API_KEY"),
-        (("sandbox", "list", "--backend", "memory"), "one of the two"),
+        (("sandbox", "list", "--backend", "memory"), "can't be combined"),
     ],
 )
 def test_what_is_missing_is_said(corral: Corral, words: tuple[str, ...], said: str) -> None:
@@ -130,6 +130,6 @@ def test_what_is_missing_is_said(corral: Corral, words: tuple[str, ...], said: s
 
 
 def test_wrong_key_and_wrong_address_are_said(corral: Corral) -> None:
-    assert "refuses the key" in corral("sandbox", "list", key="a-wrong-key-0123456789").stderr
-    assert "can't be reached" in corral("sandbox", "list", url="http://127.0.0.1:1/api").stderr
-    assert "not an address" in corral("sandbox", "list", url="somewhere").stderr
+    assert "rejected the API key" in corral("sandbox", "list", key="a-wrong-key-0123456789").stderr
+    assert "can't reach the service" in corral("sandbox", "list", url="http://127.0.0.1:1/api").stderr
+    assert "not a URL" in corral("sandbox", "list", url="somewhere").stderr

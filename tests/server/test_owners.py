@@ -167,7 +167,7 @@ async def test_an_error_about_a_sandbox_of_ours_does_not_point_to_the_servers_of
 ) -> None:
     await place.sdk.create(CreateSandboxFromSnapshotParams(name="web"))
     assert (await corral("create", "--name", "web"))[0] == 0
-    assert "no program was left running in 'web'" in (await corral("logs", "web"))[2]
+    assert "no background program found in 'web'" in (await corral("logs", "web"))[2]
     assert (await corral("exec", "-d", "web", "true"))[0] == 0
     assert "there is no program 9 in 'web'" in (await corral("logs", "web", "9"))[2]
     assert (await corral("rm", "web"))[0] == 0
@@ -188,7 +188,7 @@ async def test_a_name_of_the_servers_is_explained(place: Place, corral: Callable
         ):  # fmt: skip
             code, _, said = await corral(*words)
             assert code == (125 if words[0] == "exec" else 1), words
-            assert f"{wanted!r} is a sandbox of `corral serve` (server:team)" in said, words
+            assert f"{wanted!r} belongs to `corral serve` (server:team)" in said, words
             assert f"use its id here, {row.engine_id}, or --url" in said, words
         assert (await asyncio.to_thread(main, ["shell", wanted, "-c", "true"])) == 125
     assert (await corral("rm", "--force", "web"))[0] == 1

@@ -64,5 +64,5 @@ async def test_commands_that_wait_are_refused_when_there_are_too_many(
         async with client.post(f"{base}/process/session/s/exec", json=body | {"command": LONG}) as response:
             answers.append((response.status, await response.text()))
     assert answers[-1][0] == 400
-    assert "wait for their turn already" in answers[-1][1]
+    assert "are queued" in answers[-1][1]
     assert len(answers) > 50

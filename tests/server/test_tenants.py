@@ -15,11 +15,11 @@ import aiohttp
 import pytest
 
 from corral.backends.embedded.backend import EmbeddedBackend
-from corral.cli.bench.attacks import ATTACKS, Target, upgrade
 from corral.engine import wire
 from corral.server.app import opened
 from corral.server.serving import listening
 from corral.server.settings import Limits, ServerSettings
+from corral_bench.attacks import ATTACKS, Target, upgrade
 
 SCALE = 0.1
 CPU_SECONDS = 0.07

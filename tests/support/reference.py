@@ -45,7 +45,7 @@ The tour is in [forge.md](forge.md), judges are explained in [forge-judges.md](f
         {
             "corral.forge": "Contests",
             "corral.forge.judge": "Judges",
-            "corral.forge.recorded": "The interface of Dream Foundry",
+            "corral.forge.dreamfoundry": "The interface of Dream Foundry",
         },
     ),
     "reference-adapters.md": Page(
@@ -93,7 +93,7 @@ def get_text(value: Any) -> str:
     """The docstring, as `help()` has it."""
     if isinstance(value, classmethod | staticmethod):
         value = value.__func__
-    return inspect.cleandoc(value.__doc__ or "")
+    return inspect.getdoc(value) or ""
 
 
 def show_signature(value: Any) -> str:

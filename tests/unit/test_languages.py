@@ -99,7 +99,7 @@ RUBY = Runtime("ruby", ("ruby", "{file}"), "rb")
         (Language("ruby", ("PY",), (RUBY,)), "'py'"),
         (Language(" ", (), (RUBY,)), "empty name"),
         (Language("ruby", (), ()), "no runtime"),
-        (Language("ruby", (), (Runtime("ruby", ("ruby", "-e"), "rb"),)), "never gets the snippet"),
+        (Language("ruby", (), (Runtime("ruby", ("ruby", "-e"), "rb"),)), "does not use the snippet"),
     ],
 )
 def test_language_that_can_not_be_is_refused_and_changes_nothing(language: Language, named: str) -> None:

@@ -36,7 +36,7 @@ def bash_text(text: str) -> list[str]:
         InvalidCommandError: empty, or no text.
     """
     if not isinstance(text, str) or not text.strip():
-        raise InvalidCommandError("the command is empty, or no text", hint="give a shell text")
+        raise InvalidCommandError("the command is empty or not a string", hint="pass a shell command")
     return with_bash("-c", "--", text)
 
 

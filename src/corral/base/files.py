@@ -278,7 +278,7 @@ class AsyncFiles(ABC):
         target = self.at(path)
         before, after = encode(old), encode(new)
         if not before:
-            raise EditError("the text to replace is empty", path=target, op="edit", hint="say what shall be replaced")
+            raise EditError("the text to replace is empty", path=target, op="edit", hint="pass the text to replace")
         return await self._edit(target, before, after, replace_all=replace_all, expected_sha256=expected_sha256)
 
     async def exists(self, path: PathLike) -> bool:
@@ -346,7 +346,7 @@ class AsyncFiles(ABC):
             f"{path} has more than {max_bytes} bytes",
             path=path,
             op="read",
-            hint="raise max_bytes, or take it piece by piece with read_stream or download",
+            hint="raise max_bytes, or use read_stream or download",
         )
 
     async def _is_folder(self, path: PathLike) -> bool:
@@ -369,7 +369,7 @@ def check_content(content: bytes | str | AsyncIterable[bytes]) -> bytes | AsyncI
         return encode(content)
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
-    raise TypeError(f"content must be bytes, text or an async iterable of bytes, not {type(content).__name__}")
+    raise TypeError(f"content must be bytes, a string or an async iterable of bytes, not {type(content).__name__}")
 
 
 async def spool(stream: AsyncIterable[bytes], *, limit_bytes: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
@@ -449,7 +449,7 @@ def replace_text(
     count = content.count(old)
     if count != 1 and not (count and replace_all):
         text = f"the text to replace occurs {count} times" if count else "the text to replace is not in the file"
-        hint = "give more of the text around it, or replace_all=True" if count else "read the file again"
+        hint = "include more of the text, or pass replace_all=True" if count else "read the file again"
         raise EditError(f"{path}: {text}", path=path, sandbox_id=sandbox_id, op="edit", hint=hint, count=count)
     changed = content.replace(old, new)
     return changed, EditResult(path, count, hashlib.sha256(changed).hexdigest(), len(changed))

@@ -156,7 +156,7 @@ def _check_entries(data: bytes, version: int, count: int) -> int:
         place = end + 1 if version == 4 else begin + ((end - begin) // 8 + 1) * 8
         parts = name.decode("utf-8", "surrogateescape").rstrip("/").split("/")
         if any(part in ("", ".", "..") or is_git_folder(part) for part in parts):
-            raise ValueError("a path that git would not take")
+            raise ValueError("not a path that git accepts")
     return place
 
 

@@ -362,14 +362,14 @@ def as_bytes(data: bytes | str) -> bytes:
         return data.encode("utf-8", "surrogateescape")
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    raise ExecError(f"input must be bytes or text, not {type(data).__name__}")
+    raise ExecError(f"input must be bytes or a string, not {type(data).__name__}")
 
 
 def check_input(stdin: object) -> None:
     """Raises: InvalidCommandError for what can't be fed to a program."""
     if stdin is not None and not isinstance(stdin, bytes | bytearray | memoryview | str | AsyncIterable):
         kind = type(stdin).__name__
-        raise InvalidCommandError(f"stdin is {kind}", hint="give bytes, a text, or an async iterable of bytes")
+        raise InvalidCommandError(f"stdin is {kind}", hint="pass bytes, a string, or an async iterable of bytes")
 
 
 async def _wait(process: AsyncProcess, on_output: OnOutput | None) -> ExecResult:

@@ -79,7 +79,7 @@ def _discard(path: Path) -> None:
 
 def _refuse_odd_target(target: Path) -> None:
     if target.exists() and not target.is_file():
-        raise FileExistsError(f"{target.name!r} is there already, and is not a file that could be replaced")
+        raise FileExistsError(f"{target.name!r} already exists and is not a regular file")
 
 
 async def pack_host_tree(root: Path) -> AsyncGenerator[bytes, None]:
@@ -123,7 +123,7 @@ async def unpack_to_host(
     except BrokenPipeError:
         await unpacking  # it has stopped; its own error says why
     except BaseException:
-        # The source's own failure is what the caller must see, not that the archive was cut short by it.
+        # The source's own failure is what the caller must see, not that the archive is truncated by it.
         await asyncio.gather(unpacking, return_exceptions=True)
         raise
     return await unpacking
@@ -133,14 +133,14 @@ def _unpack(reader: int, landing: Landing, max_bytes: int | None) -> tuple[str, 
     target = landing.target
     with os.fdopen(reader, "rb") as source:
         if target.exists() and not target.is_dir():
-            raise FileExistsError(f"{target.name!r} is there already, and is not a folder")
+            raise FileExistsError(f"{target.name!r} already exists and is not a folder")
         try:
             target.mkdir(parents=True, exist_ok=True)
             with landing:
                 _unpack_from(source, landing, max_bytes)
                 return landing.finish()
         except BrokenArchiveError as error:
-            raise SandboxFileError(f"a broken archive: {error}", op="download") from error
+            raise SandboxFileError(f"malformed archive: {error}", op="download") from error
         except OSError as error:
             if isinstance(error, SandboxFileError):
                 raise
@@ -157,7 +157,7 @@ def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> 
             raise SandboxFileTooLargeError(text, op="download", hint="raise max_bytes")
         parts = tuple(part for part in member.name.split("/") if part not in ("", "."))
         if ".." in parts:
-            raise SandboxFileError(f"{member.name!r} leads out of the folder", op="download")
+            raise SandboxFileError(f"{member.name!r} is outside the folder", op="download")
         if parts and member.kind != "other":
             landing.take(reader, member, parts)
         else:
@@ -303,7 +303,7 @@ class Landing:
                 )
         what = repr("/".join(self._place_of_error)) if self._place_of_error else "the folder"
         text = f"can't lay {what} down: {error.strerror or error}"
-        return SandboxFileError(text, op="download", hint="see what lies in its place on the host")
+        return SandboxFileError(text, op="download", hint="check what exists at that path on the host")
 
     def _may_take(self, verdict: Verdict, name: str) -> bool:
         if verdict != "index" or self._waiting is None:

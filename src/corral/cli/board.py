@@ -49,7 +49,7 @@ class Board:
             self.say("key", f"in {key_file}, which only its owner can read; delete it when you have the key")
         elif key is not None:
             self.say("key", key)
-            self.say("", "shown this once; `corral key create` makes another")
+            self.say("", "shown only once; `corral key create` creates another")
         self.say("backend", server.backend.name)
         self.say("tier", f"{able.isolation}; memory {able.memory}, cpu {able.cpu}, disk {able.disk}")
         for note in able.notes:

@@ -50,9 +50,9 @@ async def examine(tell: Tell) -> tuple[list[Finding], bool]:
         text = f"this is {platform.system()}; the embedded engine needs Linux"
         findings.append(Finding("sandboxes", "embedded", "bad", text, "use a Linux machine or virtual machine"))
         return findings, False
-    tell("asking the engine …")
+    tell("checking the engine …")
     engine, hard = await _engine()
-    tell("making a sandbox …")
+    tell("creating a sandbox …")
     tried, works = await _try(tell)
     return [*findings, *tried, *engine, *(_data() if works or hard else [])], works
 
@@ -66,10 +66,10 @@ def _who() -> list[Finding]:
     if not hasattr(os, "geteuid"):
         return []
     if os.geteuid() == 0:
-        text = "root: each sandbox gets a range of user ids of its own"
+        text = "root: each sandbox gets its own range of user ids"
         return [Finding("machine", "user", "good", text), *_namespace_settings()]
     text = f"an ordinary user (uid {os.geteuid()}): one user id inside; system files can't be changed there"
-    remedy = "as root sandboxes have own users, `--user root`, and hard limits"
+    remedy = "run as root for separate users, `--user root`, and hard limits"
     return [Finding("machine", "user", "soft", text, remedy), *_namespace_settings()]
 
 
@@ -92,7 +92,7 @@ def _namespace_settings() -> list[Finding]:
             name = path.removeprefix("/proc/sys/").replace("/", ".")
             mark: Mark = "note" if os.geteuid() == 0 else "soft"
             findings.append(
-                Finding("machine", "namespaces", mark, f"{name} is {value}: not for ordinary users", remedy)
+                Finding("machine", "namespaces", mark, f"{name} is {value}: disabled for ordinary users", remedy)
             )
     return findings
 
@@ -107,41 +107,39 @@ async def _engine() -> tuple[list[Finding], bool]:
         engine = await asyncio.to_thread(report.examine, settings.default_data_folder())
     except (CorralError, OSError) as error:
         hint = (
-            in_cli_words(error.hint)
-            if isinstance(error, CorralError)
-            else "CORRAL_DATA_DIR must be a folder that you may write"
+            in_cli_words(error.hint) if isinstance(error, CorralError) else "CORRAL_DATA_DIR must be a writable folder"
         )
         return [Finding("limits", "engine", "bad", _message(error), hint)], False
     findings = [_cgroups(engine)]
     if not engine.uid_locks:
-        text = "any user of this machine can take the ranges of user ids: /run and /var/lib take no folder for locks"
+        text = "other users of this machine can claim the ranges of user ids: no lock folder in /run or /var/lib"
         findings.append(Finding("limits", "user ids", "soft", text, "let root write to /run"))
     for name, subject in (("memory", "memory"), ("pids", "processes"), ("cpu", "cpu")):
         if name in engine.limited:
             findings.append(Finding("limits", subject, "good", "hard: the kernel's cgroups"))
         elif name == "memory":
-            text = "soft: added up ten times a second; a single process is bounded by the kernel"
+            text = "soft: summed up ten times a second; a single process is limited by the kernel"
             findings.append(Finding("limits", subject, "soft", text, _CGROUP_REMEDY))
         elif name == "pids":
             findings.append(Finding("limits", subject, "good", "hard: a count of the sandbox's own user namespace"))
         else:
-            text = "none: --cpus and cpus= are refused, and a program may use every processor"
+            text = "not supported: --cpus and cpus= are rejected, and a program can use every CPU"
             findings.append(Finding("limits", subject, "soft", text, _CGROUP_REMEDY))
     if engine.hard_disk:
         findings.append(Finding("limits", "disk", "good", f"hard: a file system for each sandbox ({engine.storage})"))
     else:
         remedy = "--ephemeral is hard; as root with loop devices and mkfs.ext4 (package e2fsprogs) disks are too"
-        text = "soft: measured about once a second; a single file is bounded by the kernel"
+        text = "soft: measured about once a second; a single file is limited by the kernel"
         findings.append(Finding("limits", "disk", "soft", text, remedy))
-    locks = "soft: counted four times a second, since the kernel charges them to nobody"
+    locks = "soft: counted four times a second, since cgroups do not cover them"
     findings.append(Finding("limits", "file locks", "soft", locks))
     if engine.own_devices:
-        findings.append(Finding("limits", "devices", "good", "nodes of its own for each sandbox"))
+        findings.append(Finding("limits", "devices", "good", "separate nodes for each sandbox"))
     else:
-        text = "the host's nodes: programs inside can see when others open them, and lock them"
-        findings.append(Finding("limits", "devices", "soft", text, "as root, sandboxes have nodes of their own"))
+        text = "shared with the host: programs inside can see when others open them, and lock them"
+        findings.append(Finding("limits", "devices", "soft", text, "run as root for separate nodes"))
     findings.append(Finding("limits", "syscalls", "good", f"seccomp allow list: {engine.seccomp}"))
-    findings.append(Finding("limits", "network", "good", "none: a sandbox has loopback and nothing else"))
+    findings.append(Finding("limits", "network", "good", "off: a sandbox has only loopback"))
     return findings, True
 
 
@@ -156,9 +154,7 @@ def _cgroups(engine: object) -> Finding:
     if engine.v1_controllers:
         parts.append(f"v1 ({', '.join(engine.v1_controllers)})")
     if not parts:
-        return Finding(
-            "limits", "cgroups", "soft", "none that can be used; process trees by subreapers", _CGROUP_REMEDY
-        )
+        return Finding("limits", "cgroups", "soft", "not available; process trees by subreapers", _CGROUP_REMEDY)
     return Finding("limits", "cgroups", "good", f"{' and '.join(parts)}; process trees by {engine.trees}")
 
 
@@ -201,7 +197,7 @@ async def _languages(box: AsyncSandbox) -> list[Finding]:
         try:
             result = await box.run_code(hello[name], name, timeout=60)
         except CorralError as error:
-            findings.append(Finding("languages", name, "soft", "nothing runs it", error.hint or language.hint))
+            findings.append(Finding("languages", name, "soft", "not installed", error.hint or language.hint))
             continue
         if result.stdout.strip() == "1":
             seconds = show_seconds(result.usage.wall_seconds)
@@ -209,7 +205,7 @@ async def _languages(box: AsyncSandbox) -> list[Finding]:
         else:
             findings.append(Finding("languages", name, "bad", f"fails: {result.output.strip()[-200:]}", language.hint))
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    findings.append(Finding("languages", "programs", "note", found or "none of the usual ones"))
+    findings.append(Finding("languages", "programs", "note", found or "not found"))
     return findings
 
 
@@ -245,6 +241,6 @@ def _data() -> list[Finding]:
     findings = [Finding("data", "folder", mark, text, remedy)]
     left = report.measure_leftovers(folder)
     if left > 1 << 20:
-        text = f"{show_size(left)} of sandboxes that nobody holds any more"
+        text = f"{show_size(left)} of deleted sandboxes"
         findings.append(Finding("data", "leftovers", "note", text, "corral sandbox gc"))
     return findings

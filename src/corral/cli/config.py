@@ -44,23 +44,23 @@ class Setting:
 SETTINGS: dict[str, Setting] = {
     setting.key: setting
     for setting in (
-        Setting("backend", "--backend", "text", "embedded", "who makes sandboxes"),
-        Setting("url", "--url", "text", "none", "a server that makes them instead, such as http://127.0.0.1:3986/api"),
+        Setting("backend", "--backend", "text", "embedded", "the backend that creates sandboxes"),
+        Setting("url", "--url", "text", "none", "a server to create sandboxes on, such as http://127.0.0.1:3986/api"),
         Setting(
             "data_dir", "--data-dir", "text", "/var/lib/corral as root, else ~/.local/share/corral",
             "where the embedded engine keeps sandboxes, packages and runtimes",
         ),
-        Setting("timeout", "--timeout", "time", "no limit", "how long one program may run"),
-        Setting("memory", "--memory", "size", "1GiB", "memory of a sandbox"),
-        Setting("cpus", "--cpus", "number", "2", "processors of a sandbox; 0.5 is half of one"),
-        Setting("disk", "--disk", "size", "3GiB", "how much a sandbox may write"),
-        Setting("processes", "--processes", "number", "256", "processes and threads of a sandbox"),
-        Setting("network", "--network", "text", "none", "network inside: none, open, or hosts such as a.org,b.org"),
-        Setting("image", "--image", "text", "the host's own /usr", "what a sandbox starts from"),
-        Setting("workdir", "--workdir", "text", "/home/daytona", "the folder inside in which programs start"),
-        Setting("venv", "--venv", "text", "none", "a virtual environment of the host, shown read-only"),
-        Setting("lifetime", "--lifetime", "time", "no end", "how long a detached sandbox lives"),
-        Setting("output_limit", "--output-limit", "size", "4MiB", "how much of each stream `--json` keeps"),
+        Setting("timeout", "--timeout", "time", "no limit", "timeout of one program"),
+        Setting("memory", "--memory", "size", "1GiB", "memory limit of a sandbox"),
+        Setting("cpus", "--cpus", "number", "2", "CPUs of a sandbox; 0.5 is half of one"),
+        Setting("disk", "--disk", "size", "3GiB", "disk limit of a sandbox"),
+        Setting("processes", "--processes", "number", "256", "limit on processes and threads of a sandbox"),
+        Setting("network", "--network", "text", "none", "network access: none, open, or hosts such as a.org,b.org"),
+        Setting("image", "--image", "text", "the host's own /usr", "the image of a sandbox"),
+        Setting("workdir", "--workdir", "text", "/home/daytona", "the working folder inside"),
+        Setting("venv", "--venv", "text", "none", "a virtual environment of the host, mounted read-only"),
+        Setting("lifetime", "--lifetime", "time", "no limit", "maximum lifetime of a detached sandbox"),
+        Setting("output_limit", "--output-limit", "size", "4MiB", "how many bytes of each stream `--json` keeps"),
     )
 }  # fmt: skip
 
@@ -85,7 +85,7 @@ def read_config(path: Path | None = None) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         if os.environ.get("CORRAL_CONFIG"):
             raise SpecError(
-                f"CORRAL_CONFIG names {str(path)!r}, which is not there", hint="unset it, or write the file"
+                f"CORRAL_CONFIG names {str(path)!r}, which does not exist", hint="unset it, or create the file"
             ) from None
         return {}
     except OSError as error:
@@ -94,10 +94,10 @@ def read_config(path: Path | None = None) -> dict[str, Any]:
         raise SpecError(f"{path} is not TOML: {error}", hint='write lines such as: memory = "512MiB"') from error
     for key, value in values.items():
         if key not in SETTINGS:
-            raise SpecError(f"{path}: unknown setting {key!r}", hint=f"there are {', '.join(SETTINGS)}")
+            raise SpecError(f"{path}: unknown setting {key!r}", hint=f"known settings: {', '.join(SETTINGS)}")
         types, wanted = _TYPES[SETTINGS[key].kind]
         if isinstance(value, bool) or not isinstance(value, types):
-            raise SpecError(f"{path}: {key} = {value!r} is not a value for it", hint=f"give {wanted}")
+            raise SpecError(f"{path}: {key} = {value!r} is not a valid value", hint=f"use {wanted}")
     return values
 
 

@@ -21,18 +21,18 @@ _SIGNS: dict[Mark, tuple[str, str]] = {"good": ("✓", "+"), "soft": ("~", "~"),
 
 
 @click.command()
-@click.option("--prove", is_flag=True, help="Attack a sandbox with every hostile probe, and show what held.")
+@click.option("--prove", is_flag=True, help="Attack a sandbox with every hostile probe, and show which were stopped.")
 @click.option("--probe", "names", multiple=True, metavar="NAME", help="With --prove: only these probes.")
-@click.option("--plan", is_flag=True, help="Print what would be done to the kernel, step by step, and do nothing.")
+@click.option("--plan", is_flag=True, help="Print the kernel operations step by step, without doing them.")
 @json_option
 def doctor(prove: bool, names: tuple[str, ...], plan: bool, as_json: bool) -> int:
-    """Say what this machine can do, and what to do about the rest.
+    """Report what this machine supports, and how to get the rest.
 
-    Ends with 1 when sandboxes can't be made, and with --prove when a probe was not stopped.
+    Exits with 1 if sandboxes can't be created, or with --prove if a probe was not stopped.
 
     \b
     corral doctor
-    corral doctor --prove                 attacks a sandbox of its own: about two minutes
+    corral doctor --prove                 attacks its own sandbox: about two minutes
     corral doctor --plan
     """
     if plan:

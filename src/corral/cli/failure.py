@@ -86,7 +86,7 @@ def report(error: BaseException) -> int:
         if isinstance(error, SpecError | UnknownBackendError):
             exit_code = USAGE  # whoever finds it, click or we
         if isinstance(error, EngineFaultError) and not hint:
-            hint = "this is a bug of Corral: please report it, with what CORRAL_DEBUG=1 prints"
+            hint = "this is a bug in Corral: please report it with the output of CORRAL_DEBUG=1"
         say(error.message, hint=hint)
         return exit_code
     if isinstance(error, OSError):
@@ -95,7 +95,7 @@ def report(error: BaseException) -> int:
         return exit_code
     say(
         f"unexpected {type(error).__name__}: {error}",
-        hint="this is a bug of Corral: please report it, with what CORRAL_DEBUG=1 prints",
+        hint="this is a bug in Corral: please report it with the output of CORRAL_DEBUG=1",
     )
     return BUG
 

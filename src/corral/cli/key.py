@@ -41,7 +41,7 @@ def _keyring(data_dir: Path | None) -> Iterator[Keyring]:
 
 @click.group()
 def key() -> None:
-    """Make, list and end the keys of `corral serve`.
+    """Create, list and revoke the API keys of `corral serve`.
 
     \b
     corral key create --name ci --expires 30d
@@ -51,30 +51,30 @@ def key() -> None:
 
 
 @key.command()
-@click.option("--name", "-n", metavar="NAME", help="A name to find it by; else key, key-2, key-3 and so on.")
+@click.option("--name", "-n", metavar="NAME", help="A name for it. Default: key, key-2, key-3 and so on.")
 @click.option(
     "--organisation",
     default=FIRST_ORGANISATION,
     show_default=True,
     metavar="NAME",
-    help="Whose sandboxes it opens; made if there is none.",
+    help="The organisation that the key belongs to; created if needed.",
 )
 @click.option(
     "--scope",
     "scopes",
     multiple=True,
     type=click.Choice(_SCOPES),
-    help="What it may; without this, everything.",
+    help="A permission of the key; without this, all of them.",
 )
-@click.option("--expires", type=TIME, metavar="TIME", help="It ends by itself after so long.")
-@click.option("--max-sandboxes", type=click.IntRange(0), metavar="N", help="Of the whole organisation.")
+@click.option("--expires", type=TIME, metavar="TIME", help="The key expires after this time.")
+@click.option("--max-sandboxes", type=click.IntRange(0), metavar="N", help="Limit on the organisation's sandboxes.")
 @click.option("--max-cpu", type=click.IntRange(0), metavar="N", help="Of the organisation's running sandboxes.")
 @click.option("--max-memory", type=click.IntRange(0), metavar="GIB", help="Of the organisation's running sandboxes.")
 @click.option("--max-disk", type=click.IntRange(0), metavar="GIB", help="Of the organisation's sandboxes.")
 @data_option
 @json_option
 def create(data_dir: Path | None, as_json: bool, **given: Any) -> None:  # fmt: skip
-    """Make a key, and print it: it is not shown again."""
+    """Create a key and print it. It is not shown again."""
     with _keyring(data_dir) as keyring:
         organisation = keyring.organisation_named(given["organisation"])
         keyring.set_quota(
@@ -98,7 +98,7 @@ def create(data_dir: Path | None, as_json: bool, **given: Any) -> None:  # fmt: 
 @data_option
 @json_option
 def list_keys(data_dir: Path | None, as_json: bool) -> None:
-    """Show keys: never what they are, only how they begin."""
+    """List the keys, with only the first characters of each."""
     with _keyring(data_dir) as keyring:
         keys, organisations = keyring.keys, keyring.organisations
     shown: list[dict[str, Any]] = [
@@ -154,7 +154,7 @@ def _free_name(taken: set[str]) -> str:
 @click.argument("wanted", metavar="KEY")
 @data_option
 def revoke(wanted: str, data_dir: Path | None) -> None:
-    """End a key, by its name or the beginning of its id."""
+    """Revoke a key, by its name or the beginning of its id."""
     with _keyring(data_dir) as keyring:
         ended = keyring.revoke(wanted)
     click.echo(f"{plain(ended.name)} ({ended.id}) is revoked")

@@ -1,4 +1,4 @@
-"""What programs that run on have printed: behind `corral sandbox logs`."""
+"""Programs that run on after the command has returned: `corral sandbox exec --detach` and `corral sandbox logs`."""
 
 from __future__ import annotations
 
@@ -7,81 +7,31 @@ from typing import Any
 
 import click
 
-from corral.base.command import show_command
-from corral.cli import kept
 from corral.cli.display import plain, table, whole_in_a_pipe
 from corral.cli.loop import run_async
 from corral.cli.run import to_json
 from corral.cli.stdio import Outlet
 from corral.client.registry import get_backend
 from corral.protocol import Backend
+from corral.sessions.detached import DetachedProgram, choose
 
 
 def show_logs(
     backend: str | Backend, sandbox_id: str, number: int | None, *, follow: bool, as_list: bool, as_json: bool
 ) -> int:
-    """Print them, or a list of them."""
+    """Print what one has printed, or a list of them."""
     maker = get_backend(backend)
-    if isinstance(maker, kept.KeepsPrograms):
-        return _show_served(maker, sandbox_id, number, follow=follow, as_list=as_list, as_json=as_json)
-    embedded = kept.find_embedded(maker, what="logs")
     if as_list or (as_json and number is None):
-        programs = kept.list_kept(embedded, sandbox_id)
-        if as_json:
-            click.echo(to_json([_describe_kept(program) for program in programs]))
-        else:
-            _list([(each.number, each.state, each.exit_code, show_command(each.argv)) for each in programs])
+        programs = run_async(maker.list_detached(sandbox_id))
+        click.echo(to_json([_describe(each) for each in programs]) if as_json else _tabulate(programs))
         return 0
-    program = kept.find_kept(embedded, sandbox_id, number)
     if as_json:
-        output = b"".join(kept.read_log(program)).decode("utf-8", "replace")
-        click.echo(to_json({**_describe_kept(program), "output": output}))
+        click.echo(to_json(run_async(_read(maker, sandbox_id, number))))
         return 0
     outlet = Outlet()
 
     async def work() -> None:
-        async for data in kept.follow_log(embedded, sandbox_id, program):
-            outlet.write("stdout", data)
-
-    if follow:
-        run_async(work())
-    else:
-        for data in kept.read_log(program):
-            outlet.write("stdout", data)
-    outlet.finish()
-    return 0
-
-
-def _list(programs: Sequence[tuple[int, str, int | None, str]]) -> None:
-    rows = [
-        [str(number), state, "-" if code is None else str(code), plain(text)] for number, state, code, text in programs
-    ]
-    headers = ["NUMBER", "STATE", "CODE", "COMMAND"]
-    lines = table(rows, headers=headers, align=["right"], limit=whole_in_a_pipe())
-    click.echo("\n".join(lines) or "no programs")
-
-
-def _show_served(
-    maker: kept.KeepsPrograms, sandbox_id: str, number: int | None, *, follow: bool, as_list: bool, as_json: bool
-) -> int:
-    """Of a service, which keeps them as text."""
-    outlet = Outlet()
-
-    async def work() -> None:
-        if as_list or (as_json and number is None):
-            programs = await maker.list_kept(sandbox_id)
-            if as_json:
-                click.echo(to_json([_describe_served(program) for program in programs]))
-            else:
-                _list([(each.number, each.state, each.exit_code, each.text) for each in programs])
-            return
-        stream = maker.follow_kept(sandbox_id, number, follow=follow and not as_json)
-        if as_json:
-            output = b"".join([data async for data in stream]).decode("utf-8", "replace")
-            program = next(each for each in await maker.list_kept(sandbox_id) if each.number == number)
-            click.echo(to_json({**_describe_served(program), "output": output}))
-            return
-        async for data in stream:
+        async for data in maker.follow_detached(sandbox_id, number, follow=follow):
             outlet.write("stdout", data)
 
     run_async(work())
@@ -89,13 +39,30 @@ def _show_served(
     return 0
 
 
-def _describe_served(program: Any) -> dict[str, Any]:
-    return {"number": program.number, "text": program.text, "state": program.state, "exit_code": program.exit_code}
+async def _read(maker: Backend, sandbox_id: str, number: int | None) -> dict[str, Any]:
+    output = b"".join([data async for data in maker.follow_detached(sandbox_id, number, follow=False)])
+    program = choose(await maker.list_detached(sandbox_id), sandbox_id, number)
+    return {**_describe(program), "output": output.decode("utf-8", "replace")}
 
 
-def _describe_kept(program: Any) -> dict[str, Any]:
-    size = program.log.stat().st_size if program.log.exists() else 0
-    return {
-        "number": program.number, "argv": list(program.argv), "state": program.state, "exit_code": program.exit_code,
-        "log_bytes": size,
-    }  # fmt: skip
+def _tabulate(programs: Sequence[DetachedProgram]) -> str:
+    rows = [
+        [str(each.number), _state(each), "-" if each.exit_code is None else str(each.exit_code), plain(each.text)]
+        for each in programs
+    ]
+    headers = ["NUMBER", "STATE", "CODE", "COMMAND"]
+    return "\n".join(table(rows, headers=headers, align=["right"], limit=whole_in_a_pipe())) or "no programs"
+
+
+def _state(program: DetachedProgram) -> str:
+    return "running" if program.running else "ended"
+
+
+def _describe(program: DetachedProgram) -> dict[str, Any]:
+    about: dict[str, Any] = {"number": program.number, "text": program.text}
+    if program.argv is not None:
+        about["argv"] = list(program.argv)
+    about |= {"state": _state(program), "exit_code": program.exit_code}
+    if program.record_bytes is not None:
+        about["log_bytes"] = program.record_bytes
+    return about

@@ -97,7 +97,7 @@ def backend_option(function: F) -> F:
         setting_option("url", metavar="URL", is_eager=True, expose_value=False, callback=_remember),
         click.option("--key", metavar="KEY", envvar=KEY_VARIABLES, is_eager=True, expose_value=False,
                      callback=_remember, show_envvar=False,
-                     help=f"The key for --url; better in {' or '.join(KEY_VARIABLES)}."),
+                     help=f"The API key for --url; better set in {' or '.join(KEY_VARIABLES)}."),
     )):  # fmt: skip
         function = option(function)
     return function
@@ -117,7 +117,7 @@ def _choose_backend(context: click.Context, parameter: click.Parameter, value: s
         return value
     given = context.get_parameter_source("backend")
     if value != "daytona" and given in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-        raise click.UsageError(f"--url is for a server, and --backend {value} needs none: give one of the two", context)
+        raise click.UsageError(f"--url and --backend {value} can't be combined", context)
     server = open_server(url, context.meta.get("corral.key"))
     context.call_on_close(lambda: close_server(server))
     return server
@@ -138,10 +138,10 @@ def open_server(url: str, key: str | None) -> Any:
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise SpecError(f"--url {url}: not an address", hint="write http://127.0.0.1:3986/api")
+        raise SpecError(f"--url {url}: not a URL", hint="for example http://127.0.0.1:3986/api")
     if not key:
         raise SpecError(
-            "--url needs a key", hint=f"give --key, or set {KEY_VARIABLES[0]}; `corral key create` makes one"
+            "--url needs a key", hint=f"pass --key, or set {KEY_VARIABLES[0]}; `corral key create` creates one"
         )
     return make_backend("daytona", api_url=url if parts.path.strip("/") else f"{url.rstrip('/')}/api", api_key=key)
 
@@ -150,7 +150,7 @@ def language_option(function: F) -> F:
     """--language."""
     return click.option(
         "--language", "-l", metavar="NAME", shell_complete=_complete_language,
-        help="python, bash, sh, javascript, typescript. Default: by the file's name or its #! line; python for -c.",
+        help="python, bash, sh, javascript, typescript. Default: from the file's name or its #! line; python for -c.",
     )(function)  # fmt: skip
 
 
@@ -175,9 +175,9 @@ def environment_options(function: F) -> F:
     """--env and --env-file."""
     for option in (
         click.option("--env-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True,
-                     metavar="FILE", help="Lines NAME=VALUE; # begins a comment."),
+                     metavar="FILE", help="A file with lines NAME=VALUE; # starts a comment."),
         click.option("--env", "-e", "env", multiple=True, metavar="NAME=VALUE",
-                     help="An environment variable; NAME alone takes the value it has here."),
+                     help="An environment variable; NAME alone copies its current value."),
     ):  # fmt: skip
         function = option(function)
     return function
@@ -195,9 +195,9 @@ def wish_options(function: F) -> F:
         environment_options,
         setting_option("workdir", "-w", metavar="PATH"),
         click.option("--package", "-p", "packages", multiple=True, metavar="NAME",
-                     help="A Python package, as for pip; fetched on the host, shown read-only."),
+                     help="A Python package, as for pip; downloaded on the host, mounted read-only."),
         setting_option("venv", metavar="DIR", shell_complete=complete_file),
-        click.option("--ephemeral", is_flag=True, help="Keep what is written in memory instead of on disk."),
+        click.option("--ephemeral", is_flag=True, help="Keep written files in memory instead of on disk."),
     )):  # fmt: skip
         function = option(function)
     return function
@@ -256,7 +256,7 @@ def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> di
         name, equals, value = pair.partition("=")
         if not equals:
             if name not in os.environ:
-                raise SpecError(f"--env {name}: there is no such variable here", hint=f"give a value: --env {name}=…")
+                raise SpecError(f"--env {name}: the variable is not set", hint=f"pass a value: --env {name}=…")
             value = os.environ[name]
         found[name] = value
     return found
@@ -268,6 +268,6 @@ def read_labels(pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise SpecError(f"--label {pair}: not a label", hint="write KEY=VALUE")
+            raise SpecError(f"--label {pair}: malformed label", hint="write KEY=VALUE")
         labels[name] = value
     return labels

@@ -28,7 +28,7 @@ async def remove_all(backend: Backend, *, asking: bool) -> int:
     if others:
         note(
             f"{_count(others)} of `corral serve` ({', '.join(sorted({plain(str(info.owner)) for info in others}))}) "
-            "left alone: delete them through the server, or give their IDs"
+            "not deleted: delete them through the server, or give their IDs"
         )
     return code
 

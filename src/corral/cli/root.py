@@ -22,7 +22,7 @@ _COMMANDS = {
     "serve": "corral.cli.serve:serve",
     "key": "corral.cli.key:key",
     "doctor": "corral.cli.doctor:doctor",
-    "bench": "corral.cli.bench:bench",
+    "bench": "corral_bench:bench",
     "setup": "corral.cli.setup:setup",
     "completion": "corral.cli.completion:completion",
 }
@@ -56,15 +56,15 @@ class LazyGroup(click.Group):
 @click.option(
     "--data-dir", envvar=config.SETTINGS["data_dir"].variable, metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help=f"Where the embedded engine keeps its data. Default: {config.SETTINGS['data_dir'].default}.",
+    help=f"The data folder of the embedded engine. Default: {config.SETTINGS['data_dir'].default}.",
 )  # fmt: skip
 @click.version_option(corral.__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")
 @click.pass_context
 def root(ctx: click.Context, data_dir: Path | None) -> None:
-    """Run code that you don't trust, in sandboxes: no daemon, no image, no account.
+    """Run untrusted code in sandboxes: no daemon, no image, no account.
 
     \b
-    corral run script.py                    a file, in a fresh sandbox
+    corral run script.py                    a file, in a new sandbox
     corral run -c 'print(6 * 7)'            a snippet
     corral shell                            a terminal inside
     corral doctor                           what this machine can do

@@ -55,9 +55,9 @@ class Job:
               help="Copy the working folder out afterwards, also after a failure.")  # fmt: skip
 @options.git_settings_option
 @options.wish_options
-@click.option("--interactive", "-i", is_flag=True, help="Pass the terminal's input on as well, not only a pipe's.")
-@click.option("--no-input", "-n", is_flag=True, help="Pass no input on at all.")
-@click.option("--keep-on-failure", is_flag=True, help="If it fails, leave the sandbox there for a look.")
+@click.option("--interactive", "-i", is_flag=True, help="Pass the terminal's input on too, not only a pipe's.")
+@click.option("--no-input", "-n", is_flag=True, help="Pass no input to the program.")
+@click.option("--keep-on-failure", is_flag=True, help="If the program fails, keep the sandbox for inspection.")
 @options.setting_option("output_limit", metavar="SIZE")
 @options.json_option
 def run(
@@ -65,13 +65,13 @@ def run(
     copy_in: tuple[Path, ...], copy_out: Path | None, git_settings: bool, interactive: bool, no_input: bool,
     keep_on_failure: bool,    output_limit: str | None, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
-    """Run a file or a snippet in a fresh sandbox.
+    """Run a file or a snippet in a new sandbox.
 
-    Its output, input and exit code are those of the program. 124: it was out of time. 125: the sandbox failed, not
+    Its output, input and exit code are those of the program. 124: it timed out. 125: the sandbox failed, not
     the program.
 
-    A FILE is put into the working folder under its own name; one that is in a folder of --copy-in is run from its
-    place there, beside what it imports and reads. Its extension tells its language, else its #! line.
+    FILE is copied into the working folder under its own name. A file inside a --copy-in folder is run from its
+    place there, next to the files it imports and reads. The language comes from its extension, or else its #! line.
 
     \b
     corral run script.py -- first second          arguments go after --
@@ -112,7 +112,7 @@ def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, 
     if not words:
         if not has_input():
             raise click.UsageError(
-                "nothing to run: give a FILE, `-` for standard input, or -c CODE", click.get_current_context()
+                "nothing to run: pass a FILE, `-` for standard input, or -c CODE", click.get_current_context()
             )
         words = ("-",)
     name, args = words[0], words[1:]
@@ -122,11 +122,11 @@ def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, 
         return Path(name).read_bytes(), name, args
     except OSError as error:
         if name and isinstance(error, IsADirectoryError):
-            raise SpecError(f"{name!r} is a folder", hint="give a file, and the folder with --copy-in") from error
+            raise SpecError(f"{name!r} is a folder", hint="pass a file, and the folder with --copy-in") from error
         if not name or isinstance(error, FileNotFoundError):
             hint = "use -c for a snippet, and `-` for a program from a pipe"
             raise SpecError(f"file not found: {name!r}", hint=hint) from error
-        raise SpecError(f"can't read {name!r}: {error.strerror}", hint="give a file that you may read") from error
+        raise SpecError(f"can't read {name!r}: {error.strerror}", hint="check its permissions") from error
 
 
 def _guess_language(name: str, source: bytes) -> str:
@@ -168,7 +168,7 @@ async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
     if left_out.left_out:
         note(f"{left_out.describe()} (--git-settings copies them)")
     if kept is not None:
-        note(f"the sandbox was kept: corral shell {kept}")
+        note(f"the sandbox was kept; to inspect it: corral shell {kept}")
     return result.exit_code & 0xFF
 
 
@@ -176,7 +176,7 @@ def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
     """Why a program ended, where its exit code does not say it."""
     if result.reason == "timeout":
         limit = timeout if timeout is not None else spec.exec_timeout
-        note(f"timed out after {show_seconds(limit)}, and was ended with all that it started")
+        note(f"timed out after {show_seconds(limit)}; it was killed with all its processes")
     elif result.reason == "oom":
         note(f"out of memory: the sandbox has {show_size(spec.resources.memory)} (--memory gives more)")
     elif result.limit == "disk":

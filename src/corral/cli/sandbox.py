@@ -16,7 +16,7 @@ from corral.cli.loop import run_async
 from corral.cli.run import describe, explain, note, to_json
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.whose import explaining, show_labels, show_owner
-from corral.errors import SpecError
+from corral.errors import CapabilityError, SpecError
 from corral.protocol import Backend, Command
 from corral.results import SandboxInfo, SnapshotInfo, timestamp
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def sandbox() -> None:
-    """Make, use and remove sandboxes that outlive this command.
+    """Create, use and remove detached sandboxes, which outlive this command.
 
     \b
     corral sandbox create --name box --lifetime 2h
@@ -37,9 +37,9 @@ def sandbox() -> None:
 
 
 @sandbox.command()
-@click.option("--name", "-n", metavar="NAME", help="A name to find it by.")
+@click.option("--name", "-n", metavar="NAME", help="A name for it.")
 @options.setting_option("lifetime", type=options.TIME, metavar="TIME")
-@click.option("--idle", type=options.TIME, metavar="TIME", help="End it when nobody has used it for so long.")
+@click.option("--idle", type=options.TIME, metavar="TIME", help="Delete it after this time without use.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Shown by list; for your own use.")
 @options.timeout_option
 @options.backend_option
@@ -49,7 +49,7 @@ def create(
     name: str | None, lifetime: float | None, idle: float | None, labels: tuple[str, ...], timeout: float | None,
     backend: str | Backend, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
-    """Make a sandbox that lives on, and print its id."""
+    """Create a detached sandbox, and print its id."""
     from corral.client.wishes import make_spec
     from corral.spec import Lifetime
 
@@ -81,10 +81,10 @@ def create(
 
 @sandbox.command("list")
 @options.backend_option
-@click.option("--quiet", "-q", is_flag=True, help="Only the ids.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only the ids.")
 @options.json_option
 def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
-    """Show the sandboxes that live on by themselves."""
+    """List the detached sandboxes."""
     from corral.client.sandbox import AsyncSandbox
 
     infos = run_async(AsyncSandbox.list(backend=backend))
@@ -118,13 +118,13 @@ def describe_sandbox(info: SandboxInfo) -> dict[str, Any]:
 @sandbox.command("exec", cls=RunsProgram)
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
 @click.argument("command", nargs=-1, required=True, metavar="-- CMD…")
-@click.option("--detach", "-d", is_flag=True, help="Let it run on; its output goes to `corral sandbox logs`.")
-@click.option("--interactive", "-i", is_flag=True, help="Pass our standard input on.")
-@click.option("--tty", "-t", is_flag=True, help="In a terminal of its own, which is ours.")
+@click.option("--detach", "-d", is_flag=True, help="Run it in the background; `corral sandbox logs` shows its output.")
+@click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the program.")
+@click.option("--tty", "-t", is_flag=True, help="Give the program a terminal, connected to this one.")
 @options.timeout_option
 @click.option("--cwd", "-w", metavar="PATH", help="The folder to run in.")
 @options.environment_options
-@click.option("--user", "-u", metavar="NAME", help="As this user: daytona, root, nobody or a number.")
+@click.option("--user", "-u", metavar="NAME", help="Run as this user: daytona, root, nobody or a user id.")
 @options.backend_option
 @options.json_option
 def exec_(
@@ -132,9 +132,9 @@ def exec_(
     cwd: str | None, env: tuple[str, ...], env_file: tuple[Any, ...], user: str | None, backend: str | Backend,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Run a program in a sandbox that is there. One word is a text for the shell, several are an argv.
+    """Run a program in an existing sandbox. One argument is run by the shell, several are an argv.
 
-    The exit code is the program's. 124: it was out of time. 125: the sandbox failed, not the program.
+    The exit code is the program's. 124: it timed out. 125: the sandbox failed, not the program.
 
     \b
     corral sandbox exec box -- python3 -m http.server
@@ -143,7 +143,7 @@ def exec_(
     """
     wanted: Command = command[0] if len(command) == 1 else command
     if detach and (interactive or tty):
-        raise SpecError("--detach goes without --interactive and --tty", hint="a program that runs on has no input")
+        raise SpecError("--detach can't be combined with --interactive or --tty", hint="it has no input")
     variables = options.read_environment(env, env_file)
     call = {"cwd": cwd, "env": variables, "user": user, "timeout": timeout}
     with explaining(backend, sandbox_id):
@@ -179,7 +179,7 @@ async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call:
     from corral.client.sandbox import AsyncSandbox
 
     if not is_terminal():
-        raise SpecError("--tty needs a terminal on both sides", hint="leave it out in a script")
+        raise SpecError("--tty needs stdin and stdout to be a terminal", hint="leave it out in a script")
     box = await AsyncSandbox.connect(sandbox_id, backend=backend)
     try:
         result = await lend(box, command, **call)
@@ -192,14 +192,7 @@ async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call:
 async def _start(
     sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, as_json: bool
 ) -> int:
-    from corral.cli import kept
-    from corral.client.registry import get_backend
-
-    maker = get_backend(backend)
-    if isinstance(maker, kept.KeepsPrograms):
-        number = await maker.start_kept(sandbox_id, command, **call)
-    else:
-        number = await kept.find_embedded(maker, what="exec --detach").start_kept(sandbox_id, command, **call)
+    number = await _find_maker(backend).start_detached(sandbox_id, command, **call)
     click.echo(to_json({"number": number}) if as_json else number)
     return 0
 
@@ -221,7 +214,7 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
     from corral.cli import transfer
     from corral.client.sandbox import AsyncSandbox
 
-    origin, goal = transfer.Place.parse(source), transfer.Place.parse(target)
+    origin, goal = transfer.CopyEnd.parse(source), transfer.CopyEnd.parse(target)
     sandbox_id = transfer.check_ends(origin, goal)
 
     async def work() -> None:
@@ -244,14 +237,14 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
 @sandbox.command()
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
 @click.argument("number", required=False, type=int, metavar="[NUMBER]")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the program ends.")
-@click.option("--list", "-l", "as_list", is_flag=True, help="Show which programs there are.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing until the program ends.")
+@click.option("--list", "-l", "as_list", is_flag=True, help="List the programs.")
 @options.backend_option
 @options.json_option
 def logs(
     sandbox_id: str, number: int | None, follow: bool, as_list: bool, backend: str | Backend, as_json: bool
 ) -> int:
-    """Show what a program started with `exec --detach` has printed; without NUMBER the latest one."""
+    """Show the output of a program started with `exec --detach`; without NUMBER, of the latest one."""
     from corral.cli import logs as show
 
     with explaining(backend, sandbox_id):
@@ -260,19 +253,19 @@ def logs(
 
 @sandbox.command()
 @click.argument("sandbox_ids", nargs=-1, metavar="[ID…]", shell_complete=options.complete_sandbox)
-@click.option("--all", "-a", "everything", is_flag=True, help="All of yours; those of `corral serve` are left.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask. Without a terminal nothing is asked.")
-@click.option("--force", "-f", is_flag=True, help="Don't ask, and say nothing of those that are gone already.")
+@click.option("--all", "-a", "everything", is_flag=True, help="All of yours, except those of `corral serve`.")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation. Without a terminal there is no question.")
+@click.option("--force", "-f", is_flag=True, help="Don't ask for confirmation, and ignore sandboxes that don't exist.")
 @options.backend_option
 def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, backend: str | Backend) -> int:
-    """End sandboxes, with all that runs and lies in them."""
+    """Delete sandboxes, with their processes and files."""
     from corral.cli import remove
     from corral.client.registry import get_backend
 
     if not sandbox_ids and not everything:
-        raise click.UsageError("nothing to remove: give an ID, or --all", click.get_current_context())
+        raise click.UsageError("nothing to remove: pass an ID, or --all", click.get_current_context())
     if sandbox_ids and everything:
-        raise click.UsageError("give IDs, or --all, but not both", click.get_current_context())
+        raise click.UsageError("IDs and --all can't be combined", click.get_current_context())
     asking = not (yes or force) and remove.is_terminal()
     maker = get_backend(backend)
     if everything:
@@ -284,7 +277,7 @@ def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, b
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
 @options.backend_option
 def stop(sandbox_id: str, backend: str | Backend) -> int:
-    """End the processes of a sandbox and keep its files, until `start` or `rm`."""
+    """Stop a sandbox: end its processes and keep its files, until `start` or `rm`."""
     with explaining(backend, sandbox_id):
         run_async(_find_maker(backend).stop(sandbox_id))
     click.echo(sandbox_id)
@@ -295,7 +288,7 @@ def stop(sandbox_id: str, backend: str | Backend) -> int:
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
 @options.backend_option
 def start(sandbox_id: str, backend: str | Backend) -> int:
-    """Bring a stopped sandbox up again, on the files it left. Its lifetime begins anew."""
+    """Start a stopped sandbox with its files. Its lifetime starts again."""
 
     async def work() -> str:
         box = await _find_maker(backend).start(sandbox_id)
@@ -312,18 +305,18 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
 @click.option("--name", "-n", metavar="NAME", help="A name for the snapshot.")
 @options.backend_option
 def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
-    """Keep the files of this moment, and print the snapshot's id. `snapshots` lists them."""
+    """Take a snapshot of the files, and print its id. `snapshots` lists them."""
     with explaining(backend, sandbox_id):
         click.echo(run_async(_find_maker(backend).snapshot(sandbox_id, name)))
     return 0
 
 
 @sandbox.command()
-@click.option("--delete", "-d", "unwanted", multiple=True, metavar="ID", help="Delete this one; may be repeated.")
+@click.option("--delete", "-d", "unwanted", multiple=True, metavar="ID", help="Delete this snapshot; may be repeated.")
 @options.backend_option
 @options.json_option
 def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) -> int:
-    """Show the snapshots, or delete some. Sandboxes that stand on a deleted one live on."""
+    """List the snapshots, or delete some. Sandboxes created from a deleted snapshot keep working."""
     maker = _find_maker(backend)
 
     async def work() -> Sequence[SnapshotInfo]:
@@ -351,10 +344,10 @@ def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) 
 
 @sandbox.command()
 @click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
-@click.option("--name", "-n", metavar="NAME", help="A name for the new one.")
+@click.option("--name", "-n", metavar="NAME", help="A name for the new sandbox.")
 @options.backend_option
 def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
-    """Make a second sandbox that begins with the files of this one, lives on as well, and print its id."""
+    """Create a detached copy of a sandbox with its files, and print the new id."""
 
     async def work() -> str:
         box = await _find_maker(backend).fork(sandbox_id)
@@ -381,11 +374,14 @@ def _find_maker(backend: str | Backend) -> Backend:
 @options.backend_option
 @options.json_option
 def gc(backend: str | Backend, as_json: bool) -> int:
-    """Clear up what killed processes have left, and say what it was. Living sandboxes are never touched."""
-    from corral.backends.embedded import keepers, report
-    from corral.cli import kept
+    """Remove what killed processes left behind, and report it. Running and stopped sandboxes are never touched."""
+    from corral.backends.embedded import EmbeddedBackend, keepers, report
+    from corral.client.registry import get_backend
 
-    folder = kept.find_embedded(backend, what="gc").data_folder
+    maker: Backend = get_backend(backend)
+    if not isinstance(maker, EmbeddedBackend):
+        raise CapabilityError(f"the {maker.name} backend has no gc", hint="use --backend embedded")
+    folder = maker.data_folder
     progress = Progress()
     progress.show("looking for what was left behind …")
     before = report.measure_leftovers(folder)
@@ -398,7 +394,7 @@ def gc(backend: str | Backend, as_json: bool) -> int:
     for sandbox_id in removed:
         click.echo(f"{paint('removed', 'green')} {sandbox_id}")
     if not removed and not freed:
-        click.echo("nothing was left behind")
+        click.echo("nothing to remove")
     else:
         note(f"{len(removed)} sandboxes, {show_size(freed)} freed")
     return 0

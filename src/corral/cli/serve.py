@@ -39,7 +39,7 @@ def need_server() -> None:
     for package in ("aiohttp", "msgspec"):
         if importlib.util.find_spec(package) is None:
             raise BackendUnavailableError(
-                f"the server is not installed: {package} is missing", hint="pip install 'corral[server]'"
+                f"the server needs more packages: {package} is missing", hint="pip install 'corral[server]'"
             )
 
 
@@ -56,25 +56,25 @@ data_option = setting_option(
     "data_dir",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where sandboxes and the server's database are; the same as `corral --data-dir`.",
+    help="The folder of sandboxes and of the server's database; the same as `corral --data-dir`.",
 )
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@click.option("--port", default=3986, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
+@click.option("--port", default=3986, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
 @data_option
 @backend_option
-@click.option("--public-url", metavar="URL", help="How clients reach the server, if not by the address it listens on.")
-@click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="Another name to answer for.")
+@click.option("--public-url", metavar="URL", help="The URL that clients use, if it differs from the listening address.")
+@click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="Another accepted Host name.")
 @click.option(
-    "--tls-cert", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="PEM, with its chain."
+    "--tls-cert", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Certificate chain, as PEM."
 )
-@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="PEM.")
+@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Private key, as PEM.")
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
 @click.option("--key-memory", default="40MiB", show_default=True, metavar="SIZE",
-              help="What all requests of one key together may hold in the server's memory.")  # fmt: skip
-@click.option("--keep", is_flag=True, help="At Ctrl-C leave the sandboxes running, without asking.")
+              help="Limit on the server memory held by all requests of one API key.")  # fmt: skip
+@click.option("--keep", is_flag=True, help="On Ctrl-C, leave the sandboxes running without asking.")
 def serve(data_dir: Path | None, key_memory: str, keep: bool, **given: Any) -> None:
     """Serve sandboxes to Daytona's SDKs.
 
@@ -82,9 +82,9 @@ def serve(data_dir: Path | None, key_memory: str, keep: bool, **given: Any) -> N
     corral serve                            on 127.0.0.1:3986, for this machine
     export DAYTONA_API_URL=http://127.0.0.1:3986/api DAYTONA_API_KEY=…
 
-    The first start makes a key; CORRAL_API_KEY chooses it. On a terminal it is printed, once; elsewhere, where what is
-    printed goes to a log, it is written to a file. `corral key` makes more. SIGTERM leaves sandboxes running, and the
-    next start finds them.
+    The first start creates an API key, or takes the one in CORRAL_API_KEY. On a terminal the key is printed once;
+    otherwise it is written to a file, to keep it out of logs. `corral key` creates more. SIGTERM leaves sandboxes
+    running, and the next start finds them.
     """
     need_server()
     from corral.server import log
@@ -125,7 +125,7 @@ def _keep_heap_small() -> None:
 def _explain(error: OSError, settings: ServerSettings) -> Exception:
     if error.errno == errno.EADDRINUSE:
         text = f"port {settings.port} of {settings.host} is in use"
-        return BackendUnavailableError(text, hint="give --port another number, or 0 for any that is free")
+        return BackendUnavailableError(text, hint="choose another --port, or 0 for any free one")
     return error
 
 
@@ -171,8 +171,8 @@ async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
         signals.is_draining = False
         if server.lost.is_set():
             raise BackendUnavailableError(
-                "the data folder was moved or deleted under the server",
-                hint="what is left of its sandboxes is where the folder is; start again with --data-dir",
+                "the data folder was moved or deleted while the server was running",
+                hint="its sandboxes are in the moved folder; restart with --data-dir",
             )
         await _part(server, board, signals, keep=keep)
 
@@ -190,7 +190,7 @@ async def _work(server: Server, board: Board, signals: Signals) -> None:
     if counting is not None:
         board.put("")
         if server.metrics.in_flight:
-            board.say("ending", f"{server.metrics.in_flight} requests are under way; Ctrl-C again does not wait")
+            board.say("stopping", f"{server.metrics.in_flight} requests in progress; Ctrl-C again stops now")
 
 
 async def _part(server: Server, board: Board, signals: Signals, *, keep: bool) -> None:

@@ -12,11 +12,11 @@ from corral.cli.loop import run_async
 
 @click.group()
 def setup() -> None:
-    """Install what sandboxes can use, into Corral's own data folder."""
+    """Install optional runtimes for sandboxes into Corral's data folder."""
 
 
 @setup.command()
-@click.option("--force", is_flag=True, help="Install it again, even if it is there.")
+@click.option("--force", is_flag=True, help="Install it again, even if it is already installed.")
 def typescript(force: bool) -> int:
     """Install a small TypeScript runtime from npm, for machines whose Node.js can't run TypeScript by itself."""
     from corral.backends.embedded.settings import default_data_folder
@@ -24,7 +24,7 @@ def typescript(force: bool) -> int:
 
     folder = default_data_folder()
     if runtime.installed(folder) is not None and not force:
-        click.echo("typescript is there already")
+        click.echo("typescript is already installed")
         return 0
     progress = Progress()
 

@@ -24,14 +24,14 @@ _PROMPT = r"\[\e[32m\]\u@\h\[\e[0m\]:\[\e[36m\]\w\[\e[0m\]\$ "
 
 @click.command(cls=RunsProgram)
 @click.argument("sandbox_id", required=False, metavar="[ID]", shell_complete=options.complete_sandbox)
-@click.option("--command", "-c", metavar="TEXT", help="Run this text in bash instead (in sh, where there is no bash).")
-@click.option("--user", "-u", metavar="NAME", help="As this user: daytona, root, nobody or a number.")
+@click.option("--command", "-c", metavar="TEXT", help="Run this command in bash (in sh, if there is no bash).")
+@click.option("--user", "-u", metavar="NAME", help="Run as this user: daytona, root, nobody or a user id.")
 @options.backend_option
 @options.wish_options
 def shell(sandbox_id: str | None, command: str | None, user: str | None, backend: str | Backend, **given: Any) -> int:
-    """Open a terminal in a sandbox: a fresh one, or the one with this ID or name.
+    """Open a terminal in a sandbox: a new one, or the one with this ID or name.
 
-    A fresh sandbox ends with its shell. The exit code is the shell's; 125 if the sandbox failed.
+    A new sandbox is deleted when its shell exits. The exit code is the shell's; 125 if the sandbox failed.
 
     \b
     corral shell
@@ -56,7 +56,7 @@ def _refuse_wishes(context: click.Context) -> None:
     for name in fixed:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             flag = "package" if name == "packages" else name
-            raise SpecError(f"--{flag} is for a new sandbox", hint="leave it out, or leave the ID out")
+            raise SpecError(f"--{flag} only applies to a new sandbox", hint="remove the option or the ID")
 
 
 async def _shell(

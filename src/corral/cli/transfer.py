@@ -20,26 +20,26 @@ from corral.results import DownloadResult
 
 _QUIET_BYTES = 8 * 1024 * 1024
 """Below this nobody needs to be told how far it is."""
-_PLACE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):(.*)", re.DOTALL)
+_INSIDE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CopyEnd:
     """One end of a copy: a path inside a sandbox, a path of ours, or `-` for our own streams."""
 
     sandbox_id: str | None
     path: str
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> CopyEnd:
         """`ID:path` is inside; everything else is ours. A file of ours with a colon is written ./a:b."""
-        found = _PLACE.fullmatch(text)
+        found = _INSIDE.fullmatch(text)
         return cls(found[1], found[2] or ".") if found else cls(None, text)
 
 
-def check_ends(source: Place, target: Place) -> str:
+def check_ends(source: CopyEnd, target: CopyEnd) -> str:
     """The sandbox that takes part. Raises: SpecError unless exactly one end is inside."""
-    inside = [place.sandbox_id for place in (source, target) if place.sandbox_id is not None]
+    inside = [end.sandbox_id for end in (source, target) if end.sandbox_id is not None]
     if len(inside) != 1:
         wrong = "both ends are inside a sandbox" if inside else "neither end is inside a sandbox"
         raise SpecError(wrong, hint="write one of them as ID:PATH, for example: corral sandbox cp data.csv my-box:")
@@ -81,7 +81,7 @@ async def copy_in(box: AsyncSandbox, source: str, target: str) -> int:
     """From us to the sandbox; how many bytes went over."""
     if source == "-":
         if target.endswith("/") or await _is_folder(box, target):
-            raise SpecError(f"{target!r} is a folder", hint="what comes from `-` has no name: give one")
+            raise SpecError(f"{target!r} is a folder", hint="data from `-` has no name: pass a file name")
         meter = Meter(target)
         await box.files.write(target, meter.count(read_input()))
         return meter.bytes
@@ -116,14 +116,14 @@ async def copy_out(
     info = await box.files.stat(source)
     if target == "-":
         if info.is_folder:
-            raise SpecError(f"{source!r} is a folder", hint="only a file can go to `-`")
+            raise SpecError(f"{source!r} is a folder", hint="only a file can be copied to `-`")
         meter = Meter(info.name, info.size)
         async for chunk in meter.count(box.files.read_stream(source)):
             await asyncio.to_thread(write_all, 1, chunk)
         return meter.bytes, DownloadResult()
     goal = _find_goal(target, "" if source.endswith(("/.", "/")) else info.name)
     if not goal.parent.is_dir():
-        raise SpecError(f"there is no folder {os.fspath(goal.parent)!r} here", hint="make it first; nothing was copied")
+        raise SpecError(f"there is no folder {os.fspath(goal.parent)!r} here", hint="create it; nothing was copied")
     if info.is_folder:
         meter = Meter(info.name)
         left_out = await transfer.unpack_to_host(
@@ -131,9 +131,7 @@ async def copy_out(
         )
         return meter.bytes, DownloadResult(left_out)
     if goal.is_dir():
-        raise SandboxFileError(
-            f"{os.fspath(goal)!r} is a folder", op="download", hint="remove it, or give another name"
-        )
+        raise SandboxFileError(f"{os.fspath(goal)!r} is a folder", op="download", hint="remove it, or use another name")
     meter = Meter(info.name, info.size)
     await transfer.write_host_file(
         meter.count(box.files.read_stream(source)), goal, mode=info.mode & 0o777, max_bytes=None

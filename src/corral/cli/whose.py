@@ -57,7 +57,7 @@ async def explain(backend: Backend, wanted: str, error: SandboxGoneError) -> San
     owners = ", ".join(sorted({plain(str(info.owner)) for info in found}))
     ids = " or ".join(sorted(info.sandbox_id for info in found))
     return SandboxGoneError(
-        f"{wanted!r} is a sandbox of `corral serve` ({owners})",
+        f"{wanted!r} belongs to `corral serve` ({owners})",
         op=error.op,
         hint=f"use its id here, {ids}, or --url with the server's address and a key",
     )

@@ -38,17 +38,18 @@ FLAGS = {
 """Parameters of the library, and the flags that set them."""
 
 _PHRASES = (
-    (r"backend\.list\(\) shows", "`corral sandbox list` shows"),
-    (r"list_snapshots\(\) (?:shows|has)", "`corral sandbox snapshots` shows"),
+    (r"backend\.list\(\) lists", "`corral sandbox list` lists"),
+    (r"list_snapshots\(\) lists", "`corral sandbox snapshots` lists"),
     (r"start it: backend\.start\(id\)|backend\.start\(\) it", "`corral sandbox start ID` starts it"),
     (r"backend\.capabilities\(\) lists what it has", "`corral doctor` lists what this machine supports"),
     (r"resume\(\) it(?: first)?", "resume it in the program that paused it"),
     (r"start it with pty=True", "give --tty"),
     (r"files\.upload", "`corral sandbox cp`"),
     (r"pass (?:it|data|content) as stdin=", "pass it by standard input"),
-    (r"; another is added by register_language", ""),
+    (r"; register_language adds others", ""),
     (r", or None\b", ""),
-    (r"as host= or CORRAL_DOCKER_HOST", "in CORRAL_DOCKER_HOST"),
+    (r"set host= or CORRAL_DOCKER_HOST", "set CORRAL_DOCKER_HOST"),
+    (r"resources\.processes", "--processes"),
 )
 _PARAMETER = re.compile(rf"(?<![\w.-])({'|'.join(FLAGS)})=(\[[^\]]*\]|\{{[^}}]*\}}|'[^']*'|\"[^\"]*\"|[^\s,;:)(]*)")
 

@@ -62,8 +62,8 @@ def make_backend(name: str, **options: object) -> Backend:
     except TypeError as error:
         # Values are never shown: a key may be among them.
         raise SpecError(
-            f"the backend {name!r} can't be made with {', '.join(sorted(options))}",
-            hint="its maker says why, in the cause",
+            f"can't create the backend {name!r} with {', '.join(sorted(options))}",
+            hint="see the chained exception",
         ) from error
 
 
@@ -75,8 +75,8 @@ def need_isolation(backend: Backend, *, who: str) -> None:
     """
     if not getattr(backend, "isolated", True):
         raise CapabilityError(
-            f"{who} does not take the backend {backend.name!r}: it has no isolation",
-            hint="name one that isolates, such as embedded or docker",
+            f"{who} does not take the backend {backend.name!r}: it does not isolate code",
+            hint="use an isolating backend, such as embedded or docker",
         )
 
 
@@ -90,7 +90,7 @@ def _load(name: str) -> Callable[..., Backend]:
                 return cast("Callable[..., Backend]", point.load())
             except ImportError as error:
                 raise BackendUnavailableError(
-                    f"the backend {name!r} can't be loaded: {error}", hint=f"install what it needs: {point.value}"
+                    f"the backend {name!r} can't be loaded: {error}", hint=f"install its dependencies: {point.value}"
                 ) from error
     known = ", ".join(backend_names())
-    raise UnknownBackendError(f"there is no backend {name!r}", hint=f"known are: {known}")
+    raise UnknownBackendError(f"unknown backend {name!r}", hint=f"known are: {known}")

@@ -332,7 +332,7 @@ class AsyncSandbox:
         check_timeout(options.get("timeout"), what="timeout", error=InvalidCommandError)
         check_input(stdin)
         if charts and file is not None:
-            raise InvalidCommandError("charts and file go one without the other", hint="leave one of them out")
+            raise InvalidCommandError("charts= and file= can't be combined", hint="leave one of them out")
         if charts and found.name == "python":
             from corral.sessions.interpreter.oneshot import run_with_charts
 
@@ -555,7 +555,7 @@ class AsyncSandbox:
         """Check and resolve what a caller gave for a program in the background. Raises: as `exec`."""
         for name, value in (("rows", options.get("rows", 24)), ("columns", options.get("columns", 80))):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
-                raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="give 1 to 65535")
+                raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="use 1 to 65535")
         return self._resolve(command, options, stdin=options.get("stdin", True), background=True)
 
     def _resolve(
@@ -630,7 +630,7 @@ class AsyncSandbox:
         if result.ok:
             return result
         if result.timed_out:
-            text = f"out of time after {result.usage.wall_seconds:.1f} s"
+            text = f"timed out after {result.usage.wall_seconds:.1f} s"
             raise ExecTimeoutError(text, result=result, sandbox_id=self.id, op=operation)
         tail = result.stderr.strip().splitlines()[-1:] or [""]
         text = f"exit code {result.exit_code} ({result.reason}) {tail[0][:200]}".rstrip()

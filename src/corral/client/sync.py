@@ -32,45 +32,47 @@ A = TypeVar("A")
 W = TypeVar("W")
 
 
-class _Derived:
+class Derived:
     """Something sync that stands for something async."""
 
     _target: Any
 
 
-def _run(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[_Derived, P], R]:
+def derive(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Derived, P], R]:
     """The sync form of an async method."""
 
     @functools.wraps(method)
-    def call(self: _Derived, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Derived, *args: P.args, **kwargs: P.kwargs) -> R:
         bound = getattr(self._target, method.__name__)
         result: R = get_portal().run(bound(*map(_to_async, args), **{k: _to_async(v) for k, v in kwargs.items()}))
         return result
 
-    return cast("Callable[Concatenate[_Derived, P], R]", call)
+    return cast("Callable[Concatenate[Derived, P], R]", call)
 
 
-def _run_as(
+def derive_as(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], wrap: Callable[[R], W]
-) -> Callable[Concatenate[_Derived, P], W]:
+) -> Callable[Concatenate[Derived, P], W]:
     """The sync form of an async method whose result needs a sync form too."""
-    plain = _run(method)
+    plain = derive(method)
 
     @functools.wraps(method)
-    def call(self: _Derived, *args: P.args, **kwargs: P.kwargs) -> W:
+    def call(self: Derived, *args: P.args, **kwargs: P.kwargs) -> W:
         return wrap(plain(self, *args, **kwargs))
 
-    return cast("Callable[Concatenate[_Derived, P], W]", call)
+    return cast("Callable[Concatenate[Derived, P], W]", call)
 
 
-def _iterate(method: Callable[Concatenate[A, P], AsyncIterator[R]]) -> Callable[Concatenate[_Derived, P], Iterator[R]]:
+def derive_iterator(
+    method: Callable[Concatenate[A, P], AsyncIterator[R]],
+) -> Callable[Concatenate[Derived, P], Iterator[R]]:
     """The sync form of an async iterator."""
 
     @functools.wraps(method)
-    def call(self: _Derived, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+    def call(self: Derived, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         return get_portal().iterate(getattr(self._target, method.__name__)(*args, **kwargs))
 
-    return cast("Callable[Concatenate[_Derived, P], Iterator[R]]", call)
+    return cast("Callable[Concatenate[Derived, P], Iterator[R]]", call)
 
 
 def _to_async(value: Any) -> Any:
@@ -87,7 +89,7 @@ async def _async_iterator(source: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield cast("bytes", piece)
 
 
-class Files(_Derived):
+class Files(Derived):
     """The files of a sandbox. Errors are those of `corral.base.files.AsyncFiles`."""
 
     def __init__(self, box: AsyncSandbox) -> None:
@@ -97,30 +99,30 @@ class Files(_Derived):
     def _target(self) -> AsyncFiles:
         return self._box.files
 
-    read = _run(AsyncFiles.read)
-    read_text = _run(AsyncFiles.read_text)
-    read_stream = _iterate(AsyncFiles.read_stream)
-    write = _run(AsyncFiles.write)
-    edit = _run(AsyncFiles.edit)
-    stat = _run(AsyncFiles.stat)
-    exists = _run(AsyncFiles.exists)
-    list = _run(AsyncFiles.list)
-    glob = _run(AsyncFiles.glob)
-    grep = _run(AsyncFiles.grep)
-    replace = _run(AsyncFiles.replace)
-    move = _run(AsyncFiles.move)
-    remove = _run(AsyncFiles.remove)
-    mkdir = _run(AsyncFiles.mkdir)
-    symlink = _run(AsyncFiles.symlink)
-    chmod = _run(AsyncFiles.chmod)
-    watch = _iterate(AsyncFiles.watch)
-    pack = _iterate(AsyncFiles.pack)
-    unpack = _run(AsyncFiles.unpack)
-    upload = _run(AsyncFiles.upload)
-    download = _run(AsyncFiles.download)
+    read = derive(AsyncFiles.read)
+    read_text = derive(AsyncFiles.read_text)
+    read_stream = derive_iterator(AsyncFiles.read_stream)
+    write = derive(AsyncFiles.write)
+    edit = derive(AsyncFiles.edit)
+    stat = derive(AsyncFiles.stat)
+    exists = derive(AsyncFiles.exists)
+    list = derive(AsyncFiles.list)
+    glob = derive(AsyncFiles.glob)
+    grep = derive(AsyncFiles.grep)
+    replace = derive(AsyncFiles.replace)
+    move = derive(AsyncFiles.move)
+    remove = derive(AsyncFiles.remove)
+    mkdir = derive(AsyncFiles.mkdir)
+    symlink = derive(AsyncFiles.symlink)
+    chmod = derive(AsyncFiles.chmod)
+    watch = derive_iterator(AsyncFiles.watch)
+    pack = derive_iterator(AsyncFiles.pack)
+    unpack = derive(AsyncFiles.unpack)
+    upload = derive(AsyncFiles.upload)
+    download = derive(AsyncFiles.download)
 
 
-class Process(_Derived):
+class Process(Derived):
     """A program in the background."""
 
     def __init__(self, process: AsyncProcess) -> None:
@@ -131,14 +133,14 @@ class Process(_Derived):
         """Its number inside."""
         return cast("AsyncProcess", self._target).pid
 
-    output = _iterate(AsyncProcess.output)
-    write = _run(AsyncProcess.write)
-    close_stdin = _run(AsyncProcess.close_stdin)
-    signal = _run(AsyncProcess.signal)
-    resize = _run(AsyncProcess.resize)
-    wait = _run(AsyncProcess.wait)
-    kill = _run(AsyncProcess.kill)
-    close = _run(AsyncProcess.aclose)
+    output = derive_iterator(AsyncProcess.output)
+    write = derive(AsyncProcess.write)
+    close_stdin = derive(AsyncProcess.close_stdin)
+    signal = derive(AsyncProcess.signal)
+    resize = derive(AsyncProcess.resize)
+    wait = derive(AsyncProcess.wait)
+    kill = derive(AsyncProcess.kill)
+    close = derive(AsyncProcess.aclose)
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +149,7 @@ class Process(_Derived):
         self.close()
 
 
-class Recorded(_Derived):
+class Recorded(Derived):
     """A recorded program."""
 
     def __init__(self, recorded: AsyncRecorded) -> None:
@@ -163,20 +165,20 @@ class Recorded(_Derived):
         """Its number inside."""
         return cast("AsyncRecorded", self._target).pid
 
-    entries = _iterate(AsyncRecorded.entries)
-    write = _run(AsyncRecorded.write)
-    close_stdin = _run(AsyncRecorded.close_stdin)
-    signal = _run(AsyncRecorded.signal)
-    resize = _run(AsyncRecorded.resize)
-    note = _run(AsyncRecorded.note)
-    notes = _run(AsyncRecorded.notes)
-    wait = _run(AsyncRecorded.wait)
-    kill = _run(AsyncRecorded.kill)
-    end_rest = _run(AsyncRecorded.end_rest)
-    forget = _run(AsyncRecorded.forget)
+    entries = derive_iterator(AsyncRecorded.entries)
+    write = derive(AsyncRecorded.write)
+    close_stdin = derive(AsyncRecorded.close_stdin)
+    signal = derive(AsyncRecorded.signal)
+    resize = derive(AsyncRecorded.resize)
+    note = derive(AsyncRecorded.note)
+    notes = derive(AsyncRecorded.notes)
+    wait = derive(AsyncRecorded.wait)
+    kill = derive(AsyncRecorded.kill)
+    end_rest = derive(AsyncRecorded.end_rest)
+    forget = derive(AsyncRecorded.forget)
 
 
-class ShellSession(_Derived):
+class ShellSession(Derived):
     """A shell that stays. See `corral.sessions.session.ShellSession`."""
 
     def __init__(self, session: AsyncShellSession) -> None:
@@ -187,19 +189,19 @@ class ShellSession(_Derived):
         """Its name in the sandbox."""
         return cast("AsyncShellSession", self._target).name
 
-    run = _run(AsyncShellSession.run)
-    commands = _run(AsyncShellSession.commands)
-    command = _run(AsyncShellSession.command)
-    wait = _run(AsyncShellSession.wait)
-    logs = _run(AsyncShellSession.logs)
-    follow = _iterate(AsyncShellSession.follow)
-    feed = _run(AsyncShellSession.feed)
-    interrupt = _run(AsyncShellSession.interrupt)
-    ended = _run(AsyncShellSession.ended)
-    delete = _run(AsyncShellSession.delete)
+    run = derive(AsyncShellSession.run)
+    commands = derive(AsyncShellSession.commands)
+    command = derive(AsyncShellSession.command)
+    wait = derive(AsyncShellSession.wait)
+    logs = derive(AsyncShellSession.logs)
+    follow = derive_iterator(AsyncShellSession.follow)
+    feed = derive(AsyncShellSession.feed)
+    interrupt = derive(AsyncShellSession.interrupt)
+    ended = derive(AsyncShellSession.ended)
+    delete = derive(AsyncShellSession.delete)
 
 
-class Terminal(_Derived):
+class Terminal(Derived):
     """A terminal that stays. See `corral.sessions.terminal.Terminal`."""
 
     def __init__(self, terminal: AsyncTerminal) -> None:
@@ -210,16 +212,16 @@ class Terminal(_Derived):
         """Its name in the sandbox."""
         return cast("AsyncTerminal", self._target).name
 
-    output = _iterate(AsyncTerminal.output)
-    write = _run(AsyncTerminal.write)
-    resize = _run(AsyncTerminal.resize)
-    info = _run(AsyncTerminal.info)
-    wait = _run(AsyncTerminal.wait)
-    kill = _run(AsyncTerminal.kill)
-    delete = _run(AsyncTerminal.delete)
+    output = derive_iterator(AsyncTerminal.output)
+    write = derive(AsyncTerminal.write)
+    resize = derive(AsyncTerminal.resize)
+    info = derive(AsyncTerminal.info)
+    wait = derive(AsyncTerminal.wait)
+    kill = derive(AsyncTerminal.kill)
+    delete = derive(AsyncTerminal.delete)
 
 
-class Interpreter(_Derived):
+class Interpreter(Derived):
     """Code that keeps its state. See `corral.sessions.interpreter.contexts.Interpreter`."""
 
     def __init__(self, box: AsyncSandbox) -> None:
@@ -229,17 +231,17 @@ class Interpreter(_Derived):
     def _target(self) -> AsyncInterpreter:
         return self._box.interpreter
 
-    open_context = _run(AsyncInterpreter.open_context)
-    contexts = _run(AsyncInterpreter.contexts)
-    run = _iterate(AsyncInterpreter.run)
-    execute = _run(AsyncInterpreter.execute)
-    follow = _iterate(AsyncInterpreter.follow)
-    interrupt = _run(AsyncInterpreter.interrupt)
-    restart = _run(AsyncInterpreter.restart)
-    close_context = _run(AsyncInterpreter.close_context)
+    open_context = derive(AsyncInterpreter.open_context)
+    contexts = derive(AsyncInterpreter.contexts)
+    run = derive_iterator(AsyncInterpreter.run)
+    execute = derive(AsyncInterpreter.execute)
+    follow = derive_iterator(AsyncInterpreter.follow)
+    interrupt = derive(AsyncInterpreter.interrupt)
+    restart = derive(AsyncInterpreter.restart)
+    close_context = derive(AsyncInterpreter.close_context)
 
 
-class Sandbox(_Derived):
+class Sandbox(Derived):
     """A sandbox for plain code: `with Sandbox() as box:`. Keywords as for `AsyncSandbox`.
 
     It exists from the call on; `close()`, the end of the `with` block, or the end of the program ends it.
@@ -322,31 +324,31 @@ class Sandbox(_Derived):
     def _box(self) -> AsyncSandbox:
         return cast("AsyncSandbox", self._target)
 
-    exec = _run(AsyncSandbox.exec)
-    run_code = _run(AsyncSandbox.run_code)
-    is_alive = _run(AsyncSandbox.is_alive)
-    wait_until_gone = _run(AsyncSandbox.wait_until_gone)
-    usage = _run(AsyncSandbox.usage)
-    info = _run(AsyncSandbox.info)
-    detach = _run(AsyncSandbox.detach)
-    kill = _run(AsyncSandbox.kill)
-    close = _run(AsyncSandbox.aclose)
-    snapshot = _run(AsyncSandbox.snapshot)
-    stop = _run(AsyncSandbox.stop)
-    pause = _run(AsyncSandbox.pause)
-    resume = _run(AsyncSandbox.resume)
-    resize = _run(AsyncSandbox.resize)
-    expose = _run(AsyncSandbox.expose)
-    start = _run_as(AsyncSandbox.start, Process)
-    start_recorded = _run_as(AsyncSandbox.start_recorded, Recorded)
-    find_recorded = _run_as(AsyncSandbox.find_recorded, Recorded)
-    list_recorded = _run(AsyncSandbox.list_recorded)
-    open_session = _run_as(AsyncSandbox.open_session, ShellSession)
-    find_session = _run_as(AsyncSandbox.find_session, ShellSession)
-    list_sessions = _run(AsyncSandbox.list_sessions)
-    open_pty = _run_as(AsyncSandbox.open_pty, Terminal)
-    find_pty = _run_as(AsyncSandbox.find_pty, Terminal)
-    list_ptys = _run(AsyncSandbox.list_ptys)
+    exec = derive(AsyncSandbox.exec)
+    run_code = derive(AsyncSandbox.run_code)
+    is_alive = derive(AsyncSandbox.is_alive)
+    wait_until_gone = derive(AsyncSandbox.wait_until_gone)
+    usage = derive(AsyncSandbox.usage)
+    info = derive(AsyncSandbox.info)
+    detach = derive(AsyncSandbox.detach)
+    kill = derive(AsyncSandbox.kill)
+    close = derive(AsyncSandbox.aclose)
+    snapshot = derive(AsyncSandbox.snapshot)
+    stop = derive(AsyncSandbox.stop)
+    pause = derive(AsyncSandbox.pause)
+    resume = derive(AsyncSandbox.resume)
+    resize = derive(AsyncSandbox.resize)
+    expose = derive(AsyncSandbox.expose)
+    start = derive_as(AsyncSandbox.start, Process)
+    start_recorded = derive_as(AsyncSandbox.start_recorded, Recorded)
+    find_recorded = derive_as(AsyncSandbox.find_recorded, Recorded)
+    list_recorded = derive(AsyncSandbox.list_recorded)
+    open_session = derive_as(AsyncSandbox.open_session, ShellSession)
+    find_session = derive_as(AsyncSandbox.find_session, ShellSession)
+    list_sessions = derive(AsyncSandbox.list_sessions)
+    open_pty = derive_as(AsyncSandbox.open_pty, Terminal)
+    find_pty = derive_as(AsyncSandbox.find_pty, Terminal)
+    list_ptys = derive(AsyncSandbox.list_ptys)
 
     def fork(self, spec: Spec | None = None) -> Self:
         """A second sandbox that begins with the files of this one. Raises: CapabilityError where the backend can't."""

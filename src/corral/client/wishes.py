@@ -49,7 +49,7 @@ def make_spec(**wishes: Unpack[Wishes]) -> Spec:
         limits = [field.name for field in fields(Resources)]
         if limit := next((name for name in limits if unknown[0] in (name, name.removesuffix("_bytes"))), ""):
             hint = f"limits go into resources: resources=Resources({limit}=…)"
-        raise SpecError(f"a sandbox has no option {unknown[0]!r}", hint=hint)
+        raise SpecError(f"unknown option {unknown[0]!r}", hint=hint)
     lifetime = wishes.get("lifetime")
     keep = wishes.get("keep_on_failure", False)
     if not isinstance(lifetime, Lifetime):

@@ -1,59 +1,129 @@
-"""The portal: one thread with an event loop per process, on which the sync door runs everything.
+"""Portals: an event loop in a thread of its own, which any thread and any event loop can hand work to.
 
-It works inside a running loop (a notebook), from several threads, and is made anew after `os.fork`.
+The sync door runs everything on one. The Docker and Daytona backends keep theirs, because connections belong to one
+event loop, while sandboxes outlive the loop that made them. `PerProcess` makes a portal anew in a forked child, where
+the parent's thread does not exist.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
+import os
+import queue
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
-
-from corral.concurrency.perprocess import PerProcess
+from typing import Any, Generic, TypeVar
 
 A = TypeVar("A")
 T = TypeVar("T")
 
+_INTERRUPT_SECONDS = 10.0
+_STOP_SECONDS = 10.0
+
+
+class PerProcess(Generic[T]):
+    """One object per process: made when first needed, and made anew in a forked child."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._value: T | None = None
+        self._lock = threading.Lock()
+        self._fork_aware = False
+
+    def get(self) -> T:
+        """The object of this process."""
+        with self._lock:
+            if not self._fork_aware:
+                os.register_at_fork(after_in_child=self._forget)
+                self._fork_aware = True
+            if self._value is None:
+                self._value = self._make()
+            return self._value
+
+    def find(self) -> T | None:
+        """The same, if it was made already."""
+        with self._lock:
+            return self._value
+
+    def _forget(self) -> None:
+        # The parent's lock may have been held by another thread at the moment of the fork.
+        self._lock = threading.Lock()
+        self._value = None
+
+
+class Begun(concurrent.futures.Future[T]):
+    """Work on a portal that is carried out to its end: cancelling a caller that waits for it does not cancel it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()  # from here on `cancel` does nothing
+        self._loop = loop
+        self._task: asyncio.Task[T] | None = None
+
+    def follow(self, task: asyncio.Task[T]) -> None:
+        """In the portal's thread: take the task's result, once it has one."""
+        self._task = task
+        task.add_done_callback(self._take)
+
+    def _take(self, task: asyncio.Task[T]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
+
+    def interrupt(self) -> None:
+        """From any thread: cancel the work itself. This future is done when the work has cleared up."""
+        if not self.done():
+            self._loop.call_soon_threadsafe(self._cancel_task)
+
+    def _cancel_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
 
 class Portal:
-    """A loop in a thread of its own."""
+    """A thread with an event loop. It ends with the process, or by `stop`."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="corral-portal", daemon=True)
+    def __init__(self, name: str = "corral-portal", *, workers: int = 0) -> None:
+        """`workers` is the number of threads for blocking calls; 0: as many as asyncio starts by itself."""
+        self.loop = asyncio.new_event_loop()
+        if workers:
+            self.loop.set_default_executor(_Workers(name, workers))
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._begun: set[Begun[Any]] = set()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    # For callers that block.
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end, from any other thread. An interrupt cancels the work and waits until it is gone."""
+        """Run to the end, from any other thread. An interrupt cancels the work and waits until it has cleared up.
+
+        Raises:
+            RuntimeError: called in the portal's own thread, where waiting would never end.
+        """
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("a callback of the sync API can't call the sync API again; use the async one there")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise RuntimeError("a callback of the sync API can't call the sync API; use the async API there")
+        begun = self.begin(work)
         try:
-            return future.result()
+            return begun.result()
         except BaseException:
-            if not future.done():
-                future.cancel()
-                concurrent.futures.wait([asyncio.run_coroutine_threadsafe(_settle(), self._loop)], timeout=10)
+            begun.interrupt()
+            concurrent.futures.wait([begun], timeout=_INTERRUPT_SECONDS)
             raise
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run it here, from any thread, this one included; whoever wants to may wait, in whichever event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def call_later(self, seconds: float, function: Callable[[A], object], argument: A) -> None:
-        """Call a plain function here, after a while. At the end of the program it may not come to it."""
-        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, function, argument)
-
-    def run_soon(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run without waiting, from any thread, this one included. At the end of the program it may not come to it."""
-        if sys.is_finalizing() or not self._thread.is_alive():
-            work.close()
-            return
-        asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """An async iterator as a plain one; leaving the loop early closes it."""
@@ -69,19 +139,138 @@ class Portal:
             if close is not None:
                 self.run_soon(close())
 
+    # For callers in another event loop.
+
+    async def arun(
+        self, work: Coroutine[Any, Any, T], *, undo: Callable[[T], Coroutine[Any, Any, object]] | None = None
+    ) -> T:
+        """Run it on the portal and wait in the caller's loop. Cancelling this call cancels the work.
+
+        With `undo`, a result that was made in the same moment, and that the caller no longer gets, is given to it.
+        """
+        if undo is None:
+            return await asyncio.wrap_future(self.submit(work))
+        begun = self.begin(work)
+        try:
+            return await asyncio.wrap_future(begun)
+        except BaseException:
+            begun.add_done_callback(functools.partial(self._undo, undo))
+            begun.interrupt()
+            raise
+
+    def _undo(self, undo: Callable[[T], Coroutine[Any, Any, object]], done: concurrent.futures.Future[T]) -> None:
+        if done.exception() is None:
+            self.begin(undo(done.result()))
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it on the portal to its end, even if this call is cancelled."""
+        return await asyncio.wrap_future(self.begin(work))
+
+    # For callers that don't wait, in any thread, the portal's own included.
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin; cancelling the future cancels the work."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Begun[T]:
+        """Begin what is to be carried out to its end."""
+        begun: Begun[T] = Begun(self.loop)
+        self._begun.add(begun)
+
+        def start() -> None:
+            task = self.spawn(work)
+            begun.follow(task)
+            task.add_done_callback(lambda _: self._begun.discard(begun))
+
+        self.loop.call_soon_threadsafe(start)
+        return begun
+
+    def run_soon(self, work: Coroutine[Any, Any, object]) -> None:
+        """Begin, and forget. When the program is about to end, the work may be dropped."""
+        if sys.is_finalizing() or not self._thread.is_alive():
+            work.close()
+            return
+        self.begin(work)
+
+    def call_later(self, seconds: float, function: Callable[[A], object], argument: A) -> None:
+        """Call a plain function here, after a while. When the program ends before that, it is not called."""
+        self.loop.call_soon_threadsafe(self.loop.call_later, seconds, function, argument)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """In the portal's own thread only: begin a task, and hold it until it ends."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # The end.
+
+    def wait_for_work(self, seconds: float) -> None:
+        """At the end of the program: wait for what was begun, and for what that begins, for as long as this."""
+        deadline = time.monotonic() + seconds
+        while (left := list(self._begun)) and (more := deadline - time.monotonic()) > 0:
+            concurrent.futures.wait(left, timeout=more)
+
+    def stop(self) -> None:
+        """Cancel everything, and end the loop and the thread."""
+
+        async def finish() -> None:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.loop.shutdown_asyncgens()
+
+        if not self.loop.is_closed():
+            concurrent.futures.wait([self.submit(finish())], timeout=_STOP_SECONDS)
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(_STOP_SECONDS)
+
 
 async def _next(source: AsyncIterator[T]) -> T:
     return await source.__anext__()
 
 
-async def _settle() -> None:
-    """Let cancelled work run its clean-up."""
-    await asyncio.sleep(0.05)
+class _Workers(concurrent.futures.ThreadPoolExecutor):
+    """Threads for what blocks, such as looking up a name.
+
+    Python's own pools take no work once the program begins to end, and then no thread can be started either. But that
+    is when the last sandboxes are deleted; so these threads are there from the beginning, and take work to the end.
+    """
+
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__(max_workers=1)  # an event loop takes no other kind of pool; its own thread is never started
+        self._work: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None]
+        self._work = queue.SimpleQueue()
+        self._count = count
+        for number in range(count):
+            threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True).start()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
+        """Give it to the next free thread."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._work.put((future, functools.partial(fn, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - theirs
+        """Called when the loop is closed: the threads end after the work that they have."""
+        for _ in range(self._count):
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, work = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - the caller that waits gets it
+                future.set_exception(error)
 
 
 _portal = PerProcess(Portal)
 
 
 def get_portal() -> Portal:
-    """The portal of this process."""
+    """The portal of the sync door, and of everything that must outlive its caller's event loop."""
     return _portal.get()

@@ -216,8 +216,8 @@ def _give_away(path: Path) -> None:
         if error.errno != errno.EINVAL:
             raise
         raise UnsupportedError(
-            "root has too few user ids here: this is a container that maps only some of them",
-            hint="run Corral as an ordinary user in it, or give the container all ids",
+            "root has too few user ids: this container maps only some of them",
+            hint="run Corral as an ordinary user, or map all ids into the container",
         ) from error
 
 

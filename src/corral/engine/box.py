@@ -238,7 +238,7 @@ def _shift(mount_fd: int, at_rest: int, first: int) -> None:
         syscalls.mount_setattr(mount_fd, attr_set=syscalls.MOUNT_ATTR_IDMAP, userns_fd=userns)
     except OSError as error:
         raise UnsupportedError(
-            "this kernel can't show files under other ids", hint="snapshots shared between sandboxes need Linux 5.19"
+            "this kernel does not support id-mapped mounts", hint="sharing snapshots between sandboxes needs Linux 5.19"
         ) from error
     finally:
         os.close(userns)
@@ -266,7 +266,7 @@ def _start_init(
     try:
         pid = syscalls.clone(_NAMESPACES, cgroup_fd=group.unified_fd)
     except OSError as error:
-        raise UnsupportedError(f"this kernel gives no namespaces: {error.strerror}", hint=NAMESPACE_HINT) from error
+        raise UnsupportedError(f"this kernel refuses namespaces: {error.strerror}", hint=NAMESPACE_HINT) from error
     finally:
         # In the child this runs too, and must not: its ids are of the new namespace by then.
         if os.getpid() != 1 and not identity.rootless:
@@ -400,7 +400,7 @@ def _wait_ready(host: socket.socket) -> wire.Message:
     poll = select.poll()
     poll.register(host, select.POLLIN)
     if not poll.poll(_SETUP_SECONDS * 1000):
-        raise SetupError("set-up took too long", step="wait")
+        raise SetupError("set-up timed out", step="wait")
     received = wire.receive(host)
     if received is None:
         raise SetupError("init died during set-up", step="init")
@@ -463,7 +463,7 @@ def _open_shifted(shop: Workshop, path: str, userns: int) -> int:
 def _open_earlier(layer: Layer, identity: Identity) -> int:
     """What was written before, shown under the ids of this sandbox."""
     if layer.first_uid is None:
-        raise UnsupportedError("the snapshot was made by an ordinary user, and root can't use it")
+        raise UnsupportedError("the snapshot was created by an ordinary user; root can't use it")
     mount_fd = mount_layer(layer)
     try:
         if layer.first_uid != identity.outer_uid:

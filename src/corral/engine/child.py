@@ -146,7 +146,7 @@ def _restrict_view(program: Program) -> None:
         # Else the view of a neighbouring call would be a path away: /proc/PID/root.
         syscalls.forbid_looking_at_others()
     except OSError as error:
-        text = "this kernel has no Landlock, without which a restricted view could be gone round"
+        text = "this kernel has no Landlock, without which a restricted view can be bypassed"
         raise RefusedError(text, code="view", errno=error.errno or 0) from error
 
 

@@ -113,7 +113,7 @@ class LauncherClient:
     def _start(self) -> None:
         if sys.platform != "linux":
             raise UnsupportedError(
-                "the embedded engine needs Linux", hint="name another backend, such as one on a remote machine"
+                "the embedded engine needs Linux", hint="use another backend, such as docker or daytona"
             )
         import json
 
@@ -135,7 +135,7 @@ class LauncherClient:
         except OSError as error:
             ours.close()
             raise UnsupportedError(
-                f"this Python can't be started again: {error.strerror}",
+                f"can't start this Python again: {error.strerror}",
                 hint="use an interpreter that this user may execute",
             ) from error
         finally:
@@ -147,7 +147,7 @@ class LauncherClient:
         try:
             answer = receive_within(ours, _START_SECONDS)
             if "error" in answer:
-                raise UnsupportedError(f"the engine can't start: {answer['error']}", hint="run `corral doctor`")
+                raise UnsupportedError(f"the engine failed to start: {answer['error']}", hint="run `corral doctor`")
         except BaseException:
             ours.close()
             process.kill()
@@ -189,7 +189,7 @@ def ask(
 
 def not_sent(error: OSError) -> EngineError:
     """Why a message could not be sent: something is used up on this side, or nobody listens any more."""
-    return explain_shortage(error) or GoneError("the other side is gone")
+    return explain_shortage(error) or GoneError("the peer has closed the connection")
 
 
 def receive_within(sock: socket.socket, timeout: float) -> wire.Message:
@@ -197,10 +197,10 @@ def receive_within(sock: socket.socket, timeout: float) -> wire.Message:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     if not poll.poll(timeout * 1000):
-        raise GoneError("no answer in time")
+        raise GoneError("no reply before the timeout")
     received = wire.receive(sock)
     if received is None:
-        raise GoneError("the other side is gone")
+        raise GoneError("the peer has closed the connection")
     wire.close_all(received[1])
     return received[0]
 

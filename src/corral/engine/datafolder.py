@@ -20,14 +20,18 @@ import pwd
 import stat
 from pathlib import Path
 
-from corral.engine.errors import UnsafeFolderError
+from corral.engine.errors import UnsafeFolderError, UnsupportedError
+
+FORMAT = 1
+"""Of everything in a data folder together. It grows when a version of Corral writes what the one before can't read."""
 
 SET_ASIDE = ".old-"
 _PARTS = ("base", "disks", "layers", "packages", "runtimes", "sandboxes", "server", "snapshots", "trash")
 _SHOWN = ("base", "packages", "runtimes")
 """Parts that sandboxes see something of."""
 _LOCKS = ("founding.lock", "layers.lock", "names.lock", "trash.lock")
-_OURS = frozenset((*_PARTS, *_LOCKS, "instance", "lost+found"))
+_FORMAT_FILE = "format"
+_OURS = frozenset((*_PARTS, *_LOCKS, _FORMAT_FILE, "instance", "lost+found"))
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHOOSE = "set CORRAL_DATA_DIR (or --data-dir) to a folder of your own"
@@ -38,6 +42,7 @@ def secure(path: Path | str, *, make: bool = True) -> None:
 
     Raises:
         UnsafeFolderError: others could change it, or it can't be made; the hint says what to do.
+        UnsupportedError: a newer version of Corral has written it.
     """
     whole = str(Path(path).absolute())  # with each `..` kept: what it leads to depends on links
     try:
@@ -46,10 +51,39 @@ def secure(path: Path | str, *, make: bool = True) -> None:
             return
         try:
             _close(folder, whole)
+            _check_format(folder, make=make)
         finally:
             os.close(folder)
     except OSError as error:
         raise UnsafeFolderError(f"the data folder {whole} can't be used: {error.strerror}", hint=_CHOOSE) from error
+
+
+def _check_format(folder: int, *, make: bool) -> None:
+    """Refuse a folder of a newer format before anything in it is read, or swept because it can't be read.
+
+    Folders of 0.1.0 have no such file, and are of format 1.
+    """
+    try:
+        descriptor = os.open(_FORMAT_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        if make:
+            _write_format(folder)
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        text = file.read(32).strip()
+    if not text.isdigit() or int(text) > FORMAT:
+        raise UnsupportedError(
+            f"the data folder has format {text.decode('ascii', 'replace')}, and this version of Corral knows {FORMAT}",
+            hint=f"use the version of Corral that wrote it, or {_CHOOSE}",
+        )
+
+
+def _write_format(folder: int) -> None:
+    unfinished = f".format-{os.getpid()}-{os.urandom(4).hex()}"
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{FORMAT}\n")
+    os.rename(unfinished, _FORMAT_FILE, src_dir_fd=folder, dst_dir_fd=folder)  # whole when it appears
 
 
 def make_part(path: Path | str, name: str) -> Path:
@@ -89,7 +123,7 @@ def _enter(above: int, name: str, so_far: str, path: str, *, make: bool) -> int 
         if not stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
             raise
         raise UnsafeFolderError(
-            f"the data folder {path} is refused: {so_far} is a link, which could lead elsewhere tomorrow",
+            f"the data folder {path} is refused: {so_far} is a link, and links are not followed",
             hint=f"give the real path: CORRAL_DATA_DIR={os.path.realpath(path)} (or --data-dir)",
         ) from error
     with contextlib.suppress(FileExistsError):
@@ -121,7 +155,7 @@ def _close(folder: int, path: str) -> None:
     if _others_write(folder, found):
         raise UnsafeFolderError(
             f"{refused}others can write to it (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint=f"remove it; or see that nobody has put anything there, and chmod 700 {path}",
+            hint=f"remove it; or check its contents, and chmod 700 {path}",
         )
     if _is_closed(folder, path):
         return
@@ -131,7 +165,7 @@ def _close(folder: int, path: str) -> None:
         _close_all(inside, path)
         if not _is_closed(folder, path):  # vfat, and shares of other systems, may say yes and do nothing
             raise UnsafeFolderError(
-                f"{refused}others can read it, and its file system does not let us change that", hint=_CHOOSE
+                f"{refused}others can read it, and its mode can't be changed on this file system", hint=_CHOOSE
             )
     finally:
         os.close(inside)
@@ -148,13 +182,13 @@ def _is_part_closed(folder: int, name: str, path: str) -> bool:
         return True
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise UnsafeFolderError(
-            f"the data folder {path} is refused: {name} in it is no folder of yours",
-            hint="a data folder is moved as a whole: set CORRAL_DATA_DIR (or --data-dir) to where it is",
+            f"the data folder {path} is refused: {name} in it is not a folder that you own",
+            hint="move a data folder as a whole: set CORRAL_DATA_DIR (or --data-dir) to where it is",
         )
     if name not in _SHOWN and found.st_mode & 0o022:
         raise UnsafeFolderError(
             f"the data folder {path} is refused: others can write to {name} in it",
-            hint=f"remove it; or see that nobody has put anything there, and chmod 700 {path}/{name}",
+            hint=f"remove it; or check its contents, and chmod 700 {path}/{name}",
         )
     return not found.st_mode & 0o077
 
@@ -165,7 +199,7 @@ def _close_all(folder: int, path: str) -> None:
         if "instance" not in names and not names <= _OURS:
             raise UnsafeFolderError(
                 f"the data folder {path} is refused: others can read it, and it holds more than Corral's data",
-                hint=f"give it a folder of its own; or chmod 700 {path}, if nobody else needs what is in it",
+                hint=f"give it a folder of its own; or chmod 700 {path}, if no other user needs its contents",
             )
         os.fchmod(folder, 0o700)  # from here on nobody else comes in
     for name in _PARTS:

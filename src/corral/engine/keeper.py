@@ -1,8 +1,8 @@
 """The keeper: a process of its own for each detached sandbox.
 
-It holds the sandbox, its deadline (on the monotonic clock), and the output of programs that were started to run on. It
-is found through its socket in the sandbox's folder, and ends the sandbox if that folder vanishes. Whoever may open the
-folder may speak to it; messages carry a version so that an older keeper is understood by a newer client.
+It holds the sandbox, its deadline (on the monotonic clock), and its recorded programs. It is found through its socket
+in the sandbox's folder, and ends the sandbox if that folder vanishes. Any process that may open the folder may speak to
+it. It tells its version, so that a newer client can speak to an older keeper.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from corral.engine import sweep, syscalls, wire
 from corral.engine.box import Box
 from corral.engine.client import ask, receive_within
 from corral.engine.errors import EngineError, ExhaustedError, ProtocolError
-from corral.engine.keptlog import KeptLog, make_room
-from corral.engine.keptrecords import KeptRecords
 from corral.engine.powers import OPERATIONS, Powers
 from corral.engine.ready import Ready
 from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
+from corral.engine.records import Records
 from corral.engine.sampling import WALKING_SECONDS
 from corral.engine.state import LOCK_NAME, SOCKET_NAME, DataFolder, read_state, write_state
 
-VERSION = 1
+VERSION = 2
+"""2: programs are started by `record` alone; 1 had `run` as well."""
 _LOOK_SECONDS = 0.5
 _INIT_SECONDS = 5.0
 _BREATH_SECONDS = 0.05
@@ -84,7 +84,6 @@ class Keeper:
         self._deadline = _moment(info.get("lifetime_seconds"))
         self._idle_seconds = info.get("idle_seconds")
         self._last_use = time.monotonic()
-        self._logs: dict[int, KeptLog] = {}
         self._waiting: list[socket.socket] = []
         self._ready = Ready()
         self.watch, self.unwatch, self.loosen = self._ready.watch, self._ready.unwatch, self._ready.loosen
@@ -96,9 +95,9 @@ class Keeper:
         inner.close()
         self._control.settimeout(_INIT_SECONDS)  # an init that does not listen must not stop us
         os.chdir(box.folder)
-        for folder in ("logs", "records"):
+        for folder in ("logs", "records"):  # release 0.1 had logs as well
             shutil.rmtree(folder, ignore_errors=True)  # of the life before a stop: those programs are no more
-            os.makedirs(folder, mode=0o700)
+        os.makedirs("records", mode=0o700)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(SOCKET_NAME)  # of the life before a stop
@@ -110,9 +109,8 @@ class Keeper:
         box.keep_files = False  # from now on it lives with us, and goes with us
         os.chdir("/")
         self._powers = Powers(data, watch=self.watch, unwatch=self.unwatch, stop=self._stop)
-        self._budget = DiskBudget(min(MAX_BUDGET_BYTES, box.recipe.limits.disk_bytes))
-        records = str(box.folder / "records")
-        self._records = KeptRecords(self, records, self._control, self._give_up, budget=self._budget)
+        budget = DiskBudget(min(MAX_BUDGET_BYTES, box.recipe.limits.disk_bytes))
+        self._records = Records(self, str(box.folder / "records"), self._control, self._give_up, budget=budget)
         self.watch(self._door.fileno(), self._accept)
         self.watch(box.pid_fd, self._ended)
 
@@ -160,8 +158,7 @@ class Keeper:
             return  # a flood of output turns the loop much faster than there is anything to see here
         self._looked = now
         over = self._deadline is not None and now >= self._deadline
-        busy = any(not log.ended for log in self._logs.values())
-        idle = self._idle_seconds is not None and not busy and now - self._last_use >= self._idle_seconds
+        idle = self._idle_seconds is not None and now - self._last_use >= self._idle_seconds
         if idle and self._idle_seconds is not None:
             self._last_use = max(self._last_use, now - self._idle_inside())
             idle = now - self._last_use >= self._idle_seconds
@@ -262,8 +259,6 @@ class Keeper:
         elif operation == "record":
             self._records.answer(message, reply)
             return
-        elif operation == "run":
-            wire.send(reply, {"ok": True, "number": self._run(message["program"])})
         elif operation == "deadline":
             self._deadline = _moment(message.get("seconds"))
             wire.send(reply, {"ok": True})
@@ -280,41 +275,7 @@ class Keeper:
             "seconds_left": left,
             "paused": self._box.paused,
             "info": self._info,
-            "running": [number for number, log in self._logs.items() if not log.ended],
         }
-
-    def _run(self, program: dict[str, Any]) -> int:
-        """Start a program whose output goes to a log here, and that nobody's leaving ends."""
-        make_room(self._logs)
-        number = 1 + max([0, *self._logs])
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            message = {**program, "op": "start", "outlive_client": True}
-            channel = ask(self._control, message, (null, writer, writer))
-        except BaseException:
-            os.close(reader)
-            raise
-        finally:
-            os.close(null)
-            os.close(writer)
-        stem = str(self._box.folder / "logs" / str(number))
-        log = KeptLog(stem, reader, channel, list(program["argv"]), self._budget)
-        self._logs[number] = log
-        self.watch(reader, lambda: self._read_log(log))
-        self.watch(channel.fileno(), lambda: self._end_log(log))
-        return number
-
-    def _read_log(self, log: KeptLog) -> None:
-        if not log.take():
-            self.unwatch(log.reader)
-            log.close_reader()
-
-    def _end_log(self, log: KeptLog) -> None:
-        if log.hear():
-            self._last_use = time.monotonic()  # there is time to read how it went
-            self.unwatch(log.channel.fileno())
-            log.channel.close()
 
 
 def _moment(seconds: float | None) -> float | None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.engine import sweep
+from corral.engine.datafolder import FORMAT
 from corral.engine.errors import RefusedError
 from corral.engine.recipe import Layer, Recipe
 from corral.engine.state import DataFolder, read_state, write_state
@@ -69,7 +70,7 @@ class LayerStore:
         for snapshot in self.snapshots():
             if wanted in (snapshot.snapshot_id, snapshot.name):
                 return snapshot
-        raise RefusedError(f"there is no snapshot {wanted!r}", code="no_snapshot")
+        raise RefusedError(f"snapshot {wanted!r} not found", code="no_snapshot")
 
     def layer(self, name: str) -> Layer:
         """A layer by its name. Raises: RefusedError (`no_snapshot`)."""
@@ -107,7 +108,8 @@ class LayerStore:
         folder = self._data.layers / f".new-{os.getpid()}-{os.urandom(6).hex()}"
         folder.mkdir(mode=0o700, parents=True)
         trees = {tree.target: index for index, tree in enumerate(recipe.trees) if tree.writable}
-        (folder / "layer.json").write_text(json.dumps({"kind": kind, "first_uid": first_uid, "trees": trees}))
+        about = {"format": FORMAT, "kind": kind, "first_uid": first_uid, "trees": trees}
+        (folder / "layer.json").write_text(json.dumps(about))
         return folder
 
     def publish(
@@ -133,14 +135,14 @@ class LayerStore:
                 layers = (layer, *below)
             snapshot = Snapshot(str(uuid.uuid4()), name, sandbox_id, time.time(), layers, passing)
             unfinished = self._data.snapshots / f".new-{os.getpid()}-{os.urandom(4).hex()}"
-            unfinished.write_text(json.dumps(asdict(snapshot)))
+            unfinished.write_text(json.dumps({"format": FORMAT, **asdict(snapshot)}))
             unfinished.rename(self._data.snapshots / f"{snapshot.snapshot_id}.json")
         return snapshot
 
     def ensure_name_free(self, name: str | None) -> None:
         """Raises: RefusedError (`name_taken`)."""
         if name is not None and any(snapshot.name == name for snapshot in self.snapshots()):
-            raise RefusedError(f"there is a snapshot named {name!r} already", code="name_taken")
+            raise RefusedError(f"a snapshot named {name!r} already exists", code="name_taken")
 
     def delete(self, wanted: str) -> None:
         """Forget a snapshot. Its layers stay for as long as somebody stands on them. Raises: as `find`."""
@@ -231,5 +233,5 @@ def _is_alive(mark: str) -> bool:
 def ensure_not_too_deep(layers: int) -> None:
     """Whether one more may be put on so many. Raises: RefusedError (`too_deep`)."""
     if layers >= MAX_LAYERS:
-        text = f"the sandbox stands on {layers} layers already"
-        raise RefusedError(text, code="too_deep", hint="copy its files into a fresh sandbox")
+        text = f"the sandbox has {layers} layers, which is the limit"
+        raise RefusedError(text, code="too_deep", hint="copy its files into a new sandbox")

@@ -63,7 +63,9 @@ class Powers:
                 return
             if operation == "stop":
                 if box.recipe.ephemeral:
-                    raise RefusedError("what it wrote is in memory, and goes with its processes", code="ephemeral")
+                    raise RefusedError(
+                        "an ephemeral sandbox can't be stopped: its files are in memory", code="ephemeral"
+                    )
                 self._stop(box, reply)
                 return
             if operation == "resize":
@@ -79,7 +81,7 @@ class Powers:
     def _begin_snapshot(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
         store = LayerStore(self._data)
         if box.recipe.ephemeral:
-            raise RefusedError("what it wrote is in memory, where nothing can stand on it", code="ephemeral")
+            raise RefusedError("an ephemeral sandbox can't be snapshotted: its files are in memory", code="ephemeral")
         ensure_not_too_deep(len(box.recipe.layers))
         store.ensure_name_free(message.get("name"))
         held = box.disk_fd is None
@@ -120,8 +122,8 @@ def resize(box: Box, given: dict[str, Any]) -> None:
     """
     limits = dataclasses.replace(box.recipe.limits, **given)
     if "cpus" in given and "cpu" not in box.group.limited:
-        hint = "limits of processors need root, or a cgroup from systemd: systemd-run --user --scope -p Delegate=yes …"
-        raise RefusedError("there is no cgroup that could bound its processors", code="no_such_limit", hint=hint)
+        hint = "run as root, or get a cgroup from systemd: systemd-run --user --scope -p Delegate=yes …"
+        raise RefusedError("cpus= needs a cgroup, and none is available", code="no_such_limit", hint=hint)
     if "disk_bytes" in given:
         _resize_disk(box, limits)
     box.group.set_limits(limits)
@@ -135,15 +137,17 @@ def _resize_disk(box: Box, limits: Limits) -> None:
         box.disk_watch.set_limits(limit_bytes=limits.disk_bytes, limit_inodes=limits.inodes)
         return
     if box.disk_fd is None:
-        raise RefusedError("a disk in memory keeps its size", code="no_such_limit")
+        raise RefusedError("the disk of an ephemeral sandbox can't be resized", code="no_such_limit")
     try:
         loop.grow(str(box.folder / "disk.img"), box.disk_fd, limits)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            text = "a disk can grow while it is used, but not shrink"
-            raise RefusedError(text, code="no_such_limit", hint="snapshot it, and make one from that") from error
-        hint = "stop it first: a disk that nobody uses can be enlarged"
-        text = f"this kernel can't enlarge a disk that is used: {error.strerror}"
+            text = "a disk can be enlarged, but not shrunk"
+            raise RefusedError(
+                text, code="no_such_limit", hint="snapshot it, and create a new one from that"
+            ) from error
+        hint = "stop the sandbox first"
+        text = f"this kernel can't enlarge a mounted disk: {error.strerror}"
         raise RefusedError(text, code="no_such_limit", hint=hint) from error
 
 

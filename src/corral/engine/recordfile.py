@@ -12,7 +12,7 @@ import os
 import struct
 import time
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 _HEADER = struct.Struct("<QdIB3x")
 _KINDS = ("stdout", "stderr", "note", "end")
@@ -41,21 +41,6 @@ class Frame(NamedTuple):
         return self.offset + _HEADER.size + len(self.data)
 
 
-class Stored(Protocol):
-    """Something on disk that can give up its oldest part."""
-
-    @property
-    def stored_bytes(self) -> int:
-        """How much of the disk it takes."""
-
-    @property
-    def droppable_bytes(self) -> int:
-        """How much of that can be given up."""
-
-    def drop_oldest(self) -> None:
-        """Give up the oldest part of what was printed, all of it if it has one part only."""
-
-
 class DiskBudget:
     """What programs of one sandbox print is kept on the host, beyond its quota, and stays within some bytes together:
     when it is more, the largest gives up its oldest part."""
@@ -63,11 +48,11 @@ class DiskBudget:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._total = 0
-        self._counted: dict[Stored, int] = {}
+        self._counted: dict[RecordWriter, int] = {}
 
-    def update(self, stored: Stored) -> None:
+    def update(self, record: RecordWriter) -> None:
         """It has grown or shrunk."""
-        self._count(stored)
+        self._count(record)
         while self._total > self.limit_bytes:
             largest = max(self._counted, key=lambda each: each.droppable_bytes)
             if not largest.droppable_bytes:
@@ -80,14 +65,14 @@ class DiskBudget:
         kept = sum(each.stored_bytes - each.droppable_bytes for each in self._counted)
         return kept + size <= self.limit_bytes // 2
 
-    def remove(self, stored: Stored) -> None:
+    def remove(self, record: RecordWriter) -> None:
         """It is deleted."""
-        self._total -= self._counted.pop(stored, 0)
+        self._total -= self._counted.pop(record, 0)
 
-    def _count(self, stored: Stored) -> None:
-        now = stored.stored_bytes
-        self._total += now - self._counted.get(stored, 0)
-        self._counted[stored] = now
+    def _count(self, record: RecordWriter) -> None:
+        now = record.stored_bytes
+        self._total += now - self._counted.get(record, 0)
+        self._counted[record] = now
 
 
 class RecordWriter:
@@ -255,10 +240,11 @@ class RecordReader:
         finally:
             os.close(file)
 
-    def notes(self) -> list[Frame]:
-        """All notes there are, wherever one reads, and the end. None if the record is deleted."""
+    def notes(self, most_bytes: int = -1) -> list[Frame]:
+        """All notes there are, or those in the first bytes, and the end. Empty if the record is deleted."""
         try:
-            return parse((self._folder / _NOTES).read_bytes())
+            with (self._folder / _NOTES).open("rb") as file:
+                return parse(file.read(most_bytes))
         except FileNotFoundError:
             return []
 

@@ -2,6 +2,7 @@
 
 A data folder holds:
 
+    format              the number of the format of everything here; a newer one is refused
     instance            a random name that marks this folder's cgroups
     base/FORMAT-HASH/   the made-up part of the system (never changed once made)
     sandboxes/ID/       lock, state.json, disk or disk.img, keeper.sock, logs/
@@ -27,9 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from corral.engine.datafolder import secure
+from corral.engine.datafolder import FORMAT, secure
 
-FORMAT = 1
 LOCK_NAME = "lock"
 SOCKET_NAME = "keeper.sock"
 """Where a keeper listens, in its sandbox's folder."""

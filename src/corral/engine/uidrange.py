@@ -95,10 +95,10 @@ def claim_range(data: Path, *, preferred: int | None = None) -> UidRange:
                     found.sign(data)
                     return found
         raise SetupError(
-            f"every range of user ids is taken{_name_holders(locks)}",
+            f"all ranges of user ids are in use{_name_holders(locks)}",
             step="claim user ids",
             errno=errno.EUSERS,
-            hint="end sandboxes that are not needed: `corral sandbox list --data-dir …` shows those of a data folder",
+            hint="delete unused sandboxes: `corral sandbox list --data-dir …` lists those of a data folder",
         )
     finally:
         if locks is not None:
@@ -124,8 +124,8 @@ def lock_folder() -> Path | None:
         except OSError:  # not there, or not to be written
             continue
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            text = f"{path}, where the locks of user ids lie, is not root's alone"
-            raise SetupError(text, step="claim user ids", hint="remove it when no sandbox runs; it is made again")
+            text = f"{path}, the folder of user id locks, must be owned and writable by root only"
+            raise SetupError(text, step="claim user ids", hint="remove it when no sandbox runs; it is recreated")
         if writable:
             return path
     return None
@@ -161,7 +161,7 @@ def _lock(slot: int, locks: int) -> int | None:
     try:
         lock = os.open(str(slot), flags, 0o600, dir_fd=locks)
     except OSError as error:
-        text = f"a range of user ids can't be claimed: {error.strerror}"
+        text = f"can't claim a range of user ids: {error.strerror}"
         raise SetupError(text, step="claim user ids", errno=error.errno or 0) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

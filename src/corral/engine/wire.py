@@ -83,12 +83,12 @@ def receive(
         elif data[:1] == b"I":
             body = data[1:]
         else:
-            raise ProtocolError("a message of an unknown kind")
+            raise ProtocolError("a message has an unknown kind")
         message = json.loads(body)
         if not isinstance(message, dict):
-            raise ProtocolError("a message that is not an object")
+            raise ProtocolError("a message is not an object")
         if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deep(message):
-            raise ProtocolError("a message that is too deep")
+            raise ProtocolError("a message is nested too deeply")
     except (ValueError, RecursionError, OSError, ProtocolError) as error:
         close_all(descriptors)
         raise ProtocolError(f"unreadable message: {type(error).__name__}") from error
@@ -130,10 +130,10 @@ def memory_file(content: bytes) -> int:
 def _read_carrier(carrier: int) -> bytes:
     about = os.fstat(carrier)
     if not stat.S_ISREG(about.st_mode):
-        raise ProtocolError("a payload that is not a file")
+        raise ProtocolError("a payload is not a file")
     size = about.st_size
     if size > MAX_PAYLOAD_BYTES:
-        raise ProtocolError("a payload over the limit")
+        raise ProtocolError("a payload is over the limit")
     return os.pread(carrier, size, 0)
 
 
@@ -184,10 +184,10 @@ def _receive_raw(sock: socket.socket, max_descriptors: int) -> tuple[bytes, list
     received = list(descriptors)
     if flags & socket.MSG_CTRUNC and len(received) < max_descriptors:
         close_all(received)
-        shortage = explain_shortage(OSError(errno.EMFILE, "no room for what came with a message"))
+        shortage = explain_shortage(OSError(errno.EMFILE, "no free file descriptors for a message"))
         assert shortage is not None
         raise shortage
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         close_all(received)
-        raise ProtocolError("a message over the size limit")
+        raise ProtocolError("a message is over the size limit")
     return data, received

@@ -126,7 +126,7 @@ class Cache:
             raise EnvironmentFullError(
                 f"the environment has {self._max} sandboxes, and all are in use",
                 op="open",
-                hint="leave an open block, or raise max_sandboxes",
+                hint="leave an `open` block, or raise max_sandboxes",
             )
         self._lose(min(free, key=lambda entry: entry.used), "made room for another")
 
@@ -152,7 +152,7 @@ class Cache:
             # First out of the cache, then told: who tries again at once must not find it.
             self._drop(entry)
             self.give_back(entry.lent)
-            told = error if isinstance(error, Exception) else SandboxError("the sandbox was not made to its end")
+            told = error if isinstance(error, Exception) else SandboxError("the sandbox could not be created")
             entry.making.set_exception(told)
         else:
             entry.making.set_result(box)

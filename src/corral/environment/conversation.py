@@ -31,7 +31,7 @@ def conversation_of(context: Any, *, key: str | None, ask: bool | Conversation) 
         found = None  # nobody's id: those who have none would share a sandbox by it
     if found is None and not key:
         raise SpecError(
-            "the environment has a sandbox per conversation, and the context names none",
+            "the environment has one sandbox per conversation, and the context has no conversation id",
             hint=f"open it with key=, or put {NAME!r} into the context's variables",
         )
     return found

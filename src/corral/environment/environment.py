@@ -60,7 +60,7 @@ class Environment:
     ) -> None:
         if max_sandboxes is not None and (type(max_sandboxes) is not int or max_sandboxes < 1):
             raise SpecError(
-                f"max_sandboxes={max_sandboxes!r} is not a number of sandboxes", hint="give 1 or more, or None"
+                f"max_sandboxes={max_sandboxes!r} is not a valid number of sandboxes", hint="give 1 or more, or None"
             )
         check_timeout(idle_seconds, what="idle_seconds", error=SpecError)
         self._wishes = dict(wishes)
@@ -80,7 +80,7 @@ class Environment:
         unknown = later - set(Wishes.__annotations__)
         make_spec(**cast("Any", {name: value for name, value in self._wishes.items() if name not in later - unknown}))
         if self._options is not None and not has_variable(self._backend) and _is_backend(self._backend):
-            raise SpecError("options are for a backend that is yet to be made", hint="give its name or its class")
+            raise SpecError("options= can't be combined with a Backend object", hint="pass the backend's name or class")
         if isinstance(self._backend, str) and self._backend not in backend_names():
             get_backend(self._backend)  # raises, and says which there are
 
@@ -139,9 +139,7 @@ class Environment:
             return spec, Lent(get_backend(wanted)), (wanted, None)
         if not isinstance(wanted, str) and not callable(wanted):
             # Not the value: it may be a secret that stands in the wrong place.
-            raise SpecError(
-                f"a {type(wanted).__name__} is no backend", hint="give a name, a Backend, or what makes one"
-            )
+            raise SpecError(f"a {type(wanted).__name__} is not a backend", hint="pass a name, a Backend, or a factory")
         given = dict(options or {})
         key, _ = make_key(wanted, given)
         make = (lambda: make_backend(wanted, **given)) if isinstance(wanted, str) else (lambda: wanted(**given))
@@ -310,7 +308,7 @@ def _left_behind(failures: dict[str, Exception]) -> LeftBehindError:
     listed = ", ".join(f"{sandbox_id} ({type(failure).__name__})" for sandbox_id, failure in sorted(failures.items()))
     many = "sandbox" if len(failures) == 1 else f"{len(failures)} sandboxes"
     error = LeftBehindError(
-        f"could not delete {many}: {listed}", failures=failures, op="aclose", hint="close again to try again"
+        f"could not delete {many}: {listed}", failures=failures, op="aclose", hint="call close again to retry"
     )
     error.__cause__ = next(iter(failures.values()))
     return error

@@ -33,9 +33,9 @@ class Variable:
 
     def __post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
-            raise SpecError(f"{self.name!r} is not a name for a variable", hint="give a text, or None")
+            raise SpecError(f"{self.name!r} is not a valid variable name", hint="give a text, or None")
         if self.default is not MISSING and self.default_factory is not None:
-            raise SpecError(f"the variable {self.name!r} has two defaults", hint="give default or default_factory")
+            raise SpecError(f"the variable {self.name!r} has both default and default_factory", hint="pass one of them")
 
 
 def variables_of(context: Any) -> Mapping[str, Any]:
@@ -99,12 +99,12 @@ class Resolver:
             return
         names = tuple(dict.fromkeys(self._missing))
         listed = ", ".join(repr(name) for name in names)
-        text = f"there is no value for the variable{'s' if len(names) > 1 else ''} {listed}"
+        text = f"no value for the variable{'s' if len(names) > 1 else ''} {listed}"
         if self._failures:
             kinds = ", ".join(sorted({type(error).__name__ for error in self._failures}))
             text += f"; a default_factory failed with {kinds}"
         hint = "open the environment with a context" if self._without_context else "put them into context.variables"
-        error = VariableError(text, names=names, op="open", hint=f"{hint}, or give each a default")
+        error = VariableError(text, names=names, op="open", hint=f"{hint}, or set a default")
         raise error from (self._failures[0] if self._failures else None)
 
 

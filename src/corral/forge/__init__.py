@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from corral.forge.outcome import ArtifactFile, Attempt
     from corral.forge.result import ContestResult
     from corral.forge.runfolder import Run, read_run
-    from corral.forge.seat import Seat, SyncSeat
     from corral.forge.settings import Settings, Take, Timeouts
+    from corral.forge.sources import Seat, SyncSeat
 
 _HOME_OF = {
     "ArtifactFile": "outcome",
@@ -37,10 +37,10 @@ _HOME_OF = {
     "Judge": "judge.judge",
     "Points": "judge.model",
     "Run": "runfolder",
-    "Seat": "seat",
+    "Seat": "sources",
     "Settings": "settings",
     "Standing": "judge.model",
-    "SyncSeat": "seat",
+    "SyncSeat": "sources",
     "Take": "settings",
     "Timeouts": "settings",
     "default_judge": "judge.judge",

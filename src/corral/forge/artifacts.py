@@ -1,7 +1,8 @@
-"""Taking artifacts out of a sandbox. Everything there is hostile: names, kinds, sizes, and that it holds still.
+"""Artifacts: taking them out of a sandbox, and reading them on the host. Names, kinds, sizes and contents are hostile.
 
-Only regular files are taken, each through a bounded read of the sandbox's own files, and laid into a folder that was
-made for this attempt. What is not taken is said. The folder takes its final name when all is there.
+Only regular files are taken, each by a bounded read, into a folder that was made for this attempt; a file may change
+while it is read. What is not taken is listed with the reason. The folder gets its final name when it is complete. On
+the host no link is followed and no read is unbounded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,11 +25,15 @@ from corral.errors import (
     SandboxFileNotFoundError,
     SandboxFileTooLargeError,
 )
-from corral.forge.judge.reading import open_artifact
 from corral.forge.outcome import ArtifactFile, Refused
 from corral.forge.settings import Take
-from corral.results import FileInfo
+from corral.inside.nolinks import open_file
+from corral.results import FileInfo, GlobResult
 
+MAX_BYTES = 4 * 1024 * 1024
+_WALKS = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+# O_NONBLOCK: opening a FIFO would block before we could see what it is. Windows has neither of the two.
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MAX_DEPTH = 32
 _ERRORS_OF_NAMES = frozenset(
     {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
@@ -37,9 +43,11 @@ _MAX_REFUSED = 50
 
 
 async def take_out(
-    box: AsyncSandbox, inside: str, target: Path, take: Take, first: str
+    box: AsyncSandbox, inside: str, target: Path, take: Take, first: str, *, alone: bool = False
 ) -> tuple[tuple[ArtifactFile, ...], tuple[Refused, ...]]:
     """Copy what lies below `inside` to the new folder `target`: the file `first`, then as much as may be taken.
+
+    With `alone` only that file.
 
     What a former try left at `target` is replaced. If there is nothing, there is no folder.
 
@@ -50,7 +58,7 @@ async def take_out(
     unfinished = target.with_name(f".{target.name}.partial")
     await asyncio.to_thread(_clear, unfinished, target)
     try:
-        files, refused = await _copy(box, inside, unfinished, take, first)
+        files, refused = await _copy(box, inside, unfinished, take, first, alone=alone)
         if files:
             unfinished.replace(target)
     finally:
@@ -59,14 +67,16 @@ async def take_out(
 
 
 async def _copy(
-    box: AsyncSandbox, inside: str, target: Path, take: Take, first: str
+    box: AsyncSandbox, inside: str, target: Path, take: Take, first: str, *, alone: bool
 ) -> tuple[tuple[ArtifactFile, ...], list[Refused]]:
     try:
         # Not through a link: what a candidate has not made, but only points to, is not its artifact.
         if (await box.files.stat(inside, follow=False)).kind == "link":
             raise SandboxFileKindError(f"{inside}: is a link")
         main = await _look_for(box, f"{inside}/{first}")
-        found = await box.files.glob("**/*", path=inside, hidden=True, limit=take.files * 2 + 100)
+        found = GlobResult(())
+        if not alone:
+            found = await box.files.glob("**/*", path=inside, hidden=True, limit=take.files * 2 + 100)
     except SandboxFileNotFoundError:
         return (), []
     taken: list[ArtifactFile] = []
@@ -194,3 +204,38 @@ def are_whole(folder: Path, files: Sequence[ArtifactFile]) -> bool:
         except (OSError, ValueError):
             return False
     return True
+
+
+def open_artifact(folder: Path, path: str) -> int:
+    """A descriptor of a regular file below the folder, which the caller closes. The folder itself is ours.
+
+    Raises:
+        OSError: it is not there, not a regular file, or a link leads to it.
+    """
+    parts = path.split("/")
+    if "\0" in path or (os.sep != "/" and os.sep in path) or any(part in ("", ".", "..") for part in parts):
+        raise FileNotFoundError(f"{path!r} is not the name of an artifact")
+    descriptor = open_file(folder, parts, _READ) if _WALKS else _look_first(folder, parts)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(f"{path!r} is not a regular file")
+    return descriptor
+
+
+def read_artifact(folder: Path, path: str, *, max_bytes: int = MAX_BYTES) -> tuple[bytes, bool]:
+    """The first bytes of an artifact, and whether these are all. Raises: as `open_artifact`."""
+    with os.fdopen(open_artifact(folder, path), "rb") as file:
+        content = file.read(max_bytes + 1)
+    return content[:max_bytes], len(content) <= max_bytes
+
+
+def _look_first(folder: Path, parts: list[str]) -> int:
+    """For systems without descriptors of folders: only we write into the folder, so checking first is enough."""
+    here = folder
+    for part in parts:
+        here = here / part
+        if here.is_symlink():
+            raise FileNotFoundError(f"{part!r} is a link")
+    if not here.is_file():
+        raise FileNotFoundError(f"{parts[-1]!r} is not a regular file")
+    return os.open(here, _READ)

@@ -1,50 +1,76 @@
 """One attempt: a fresh sandbox, the candidate's files in it, the run, its artifacts, and the end of the sandbox.
 
-Whose failure is it? What the program does is the candidate's: a crash, no time left, no memory left, no artifact. That
-a sandbox could not be made, or ended under the program, is nobody's: the attempt is begun again, and if that fails too
-the candidate is not ranked, but has not lost either.
+Whose failure is it? What the program does is the candidate's: a crash, a timeout, out of memory, no artifact. If the
+sandbox could not be created, or failed during the run, the infrastructure failed: the attempt is retried, and if that
+fails too, the candidate is neither ranked nor counted as a loser.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from corral.client.sandbox import AsyncSandbox
-from corral.errors import CorralError, SandboxClosedError, SandboxFileError
+from corral.errors import CapabilityError, CorralError, SandboxClosedError, SandboxFileError, SpecError
 from corral.forge.artifacts import take_out
 from corral.forge.base import Base
 from corral.forge.candidate import Candidate
-from corral.forge.logkeeper import LogKeeper, Tell
 from corral.forge.outcome import Attempt, Outcome
-from corral.forge.plan import Turn
+from corral.forge.output import KEPT_BYTES, AttemptLog, Tell
+from corral.forge.plan import Slots, Turn
 from corral.forge.runs import Ran, run_source
 from corral.forge.settings import Phase, Settings
 from corral.forge.sources import FOLDER
 from corral.protocol import Backend
 from corral.spec import Lifetime, Spec
 
+log = logging.getLogger(__name__)
+
 OUT = "out"
 """Below the workdir: everything in it is an artifact."""
+FAILED: Mapping[Phase, str] = {
+    "create": "could not create sandbox",
+    "place": "could not copy its files into the sandbox",
+    "run": "the sandbox was lost",
+    "collect": "could not read its artifacts",
+}
+"""What an attempt says when the infrastructure fails in a phase."""
 _SPARE_SECONDS = 600.0
-"""How much longer than all its phases a sandbox may live, if nobody is left to end it."""
+"""How much longer than all its phases a sandbox may live if its owner is gone."""
+_LINE_CHARACTERS = 500
 
 
-class Slots(Protocol):
-    """Who may run now. What it gives is the processor to run on, None where none was asked for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where things are inside a sandbox."""
 
-    def take(self) -> contextlib.AbstractAsyncContextManager[int | None]:
-        """Wait for one's turn."""
+    folder: str
+    """The candidate's files; its program starts there."""
+    out: str
+    """The folder of the artifacts."""
+    name: str
+    """The file in it that the candidate has to write."""
+    alone: bool = False
+    """Take that file only; otherwise everything in the folder is an artifact."""
+
+    @property
+    def output(self) -> str:
+        """The path that the candidate is told to write."""
+        return f"{self.out}/{self.name}"
 
 
 class _InfrastructureError(Exception):
-    """Nobody's loss."""
+    """The infrastructure failed, not the candidate."""
+
+    def __init__(self, reason: str, *, retry: bool = True) -> None:
+        super().__init__(reason)
+        self.retry = retry
 
 
 @dataclass(slots=True)
@@ -52,7 +78,7 @@ class _Progress:
     """What is known of an attempt while it goes on."""
 
     tell: Tell
-    log: LogKeeper
+    log: AttemptLog
     phases: dict[str, float] = field(default_factory=dict)
     sandbox_id: str = ""
     retries: int = 0
@@ -72,17 +98,22 @@ class Attempts:
     """tell(kind, candidate, round, **data)."""
 
     on_end: Callable[[Attempt], None]
-    """Told once of every attempt that was begun, before its sandbox is closed."""
+    """Called once for every attempt that was begun. Its sandbox may still be open."""
+    layout_for: Callable[[Candidate], Layout] | None = None
+    """None: folders of their own below the workdir."""
+    kept_bytes: int = KEPT_BYTES
+    """How much of its log an `Attempt` has."""
+    failed: Mapping[Phase, str] = field(default_factory=lambda: FAILED)
 
     async def make(self, candidate: Candidate, turn: Turn, slots: Slots) -> None:
-        """One attempt, with its retries. Cancelled, it ends its sandbox and tells so, then goes on being cancelled."""
+        """Make one attempt, with its retries. If it is cancelled, it ends its sandbox and tells so first."""
         retries = 0
         while True:
             progress = self._begin(turn, retries)
             try:
                 await self._once(candidate, turn, slots, progress)
             except _InfrastructureError as error:
-                if retries >= self.settings.retries:
+                if retries >= self.settings.retries or not error.retry:
                     self._give_up(turn, progress, "infrastructure", str(error))
                     return
                 retries += 1
@@ -98,60 +129,69 @@ class Attempts:
         def tell(kind: str, **data: object) -> None:
             self.tell(kind, turn.candidate, turn.round, **data)
 
-        return _Progress(tell, LogKeeper(tell, limit_bytes=int(self.settings.take.log_bytes)), retries=retries)
+        limit = int(self.settings.take.log_bytes)
+        return _Progress(tell, AttemptLog(tell, limit_bytes=limit, kept_bytes=self.kept_bytes), retries=retries)
 
     async def _once(self, candidate: Candidate, turn: Turn, slots: Slots, progress: _Progress) -> None:
         base = self.base_of(candidate)
         async with self._sandbox(candidate, base, progress) as box:
-            folder, out = (f"{box.spec.workdir.rstrip('/')}/{name}" for name in (FOLDER, OUT))
-            async with self._phase("place", progress):
+            layout = self._lay_out(candidate, box)
+            async with self._phase("place", progress, sandbox_id=box.id):
                 if not base.ready_made:
                     await base.set_up(box)
-                await _place(candidate, box, folder)
-                await box.files.mkdir(out)
+                await _place(candidate, box, layout.folder)
+                await box.files.mkdir(layout.out)
             async with slots.take() as processor:
-                ran = await self._run(candidate, box, folder, f"{out}/{self.settings.output}", processor, progress)
+                ran = await self._run(candidate, box, layout, processor, progress)
             attempt = self._describe(turn, progress, ran)
-            self._end(await self._collect(box, out, turn, attempt, progress), progress)
+            self._end(await self._collect(box, layout, turn, attempt, progress), progress)
+
+    def _lay_out(self, candidate: Candidate, box: AsyncSandbox) -> Layout:
+        if self.layout_for is not None:
+            return self.layout_for(candidate)
+        folder, out = (f"{box.spec.workdir.rstrip('/')}/{name}" for name in (FOLDER, OUT))
+        return Layout(folder=folder, out=out, name=self.settings.output)
 
     async def _run(
-        self, candidate: Candidate, box: AsyncSandbox, folder: str, output: str, processor: int | None,
-        progress: _Progress,
-    ) -> Ran:  # fmt: skip
-        """Only this is timed for the candidate, and by whoever started the program."""
+        self, candidate: Candidate, box: AsyncSandbox, layout: Layout, processor: int | None, progress: _Progress
+    ) -> Ran:
+        """Run the program. Only this counts as the candidate's time; the process that started it measures."""
         begun = time.monotonic()
         progress.tell("phase", phase="run")
         metering = asyncio.ensure_future(_meter(box, self.settings.meter_seconds, progress.tell))
         try:
             return await run_source(
-                candidate.source, box, objective=self.objective, output=output, folder=folder, processor=processor,
-                timeout=self.settings.timeouts.run, log=progress.log,
+                candidate.source, box, objective=self.objective, output=layout.output, folder=layout.folder,
+                processor=processor, timeout=self.settings.timeouts.run, log=progress.log,
             )  # fmt: skip
         except CorralError as error:
-            raise _InfrastructureError(f"the sandbox failed under the run: {error}") from error
+            raise _InfrastructureError(f"{self.failed['run']}: {error}") from error
         finally:
             metering.cancel()
             progress.log.finish()
             progress.phases["run"] = time.monotonic() - begun
 
-    async def _collect(self, box: AsyncSandbox, out: str, turn: Turn, attempt: Attempt, progress: _Progress) -> Attempt:
-        """Artifacts are taken out whatever the exit code was; whether they are there decides only after a good one."""
+    async def _collect(
+        self, box: AsyncSandbox, layout: Layout, turn: Turn, attempt: Attempt, progress: _Progress
+    ) -> Attempt:
+        """Take artifacts out whatever the exit code was. If they are missing, that decides only after exit code 0."""
         try:
-            async with self._phase("collect", progress, own=True):
+            # A folder may be made slow to read; a single file of bounded size may not.
+            async with self._phase("collect", progress, own=True, own_time=not layout.alone):
                 files, refused = await take_out(
-                    box, out, self.folder_of(turn), self.settings.take, self.settings.output
+                    box, layout.out, self.folder_of(turn), self.settings.take, layout.name, alone=layout.alone
                 )
         except TimeoutError:
             return _lost(attempt, f"its artifacts took longer than {self.settings.timeouts.collect:g} seconds to read")
         except (SandboxFileError, SandboxClosedError) as error:  # closed: by its own function
             return _lost(attempt, f"its artifacts can't be read: {error.message}")
         attempt = replace(attempt, artifacts=files, refused=refused)
-        if not attempt.ok or any(file.path == self.settings.output for file in files):
+        if not attempt.ok or any(file.path == layout.name for file in files):
             return attempt
         for item in refused:
-            if item.path == self.settings.output:
+            if item.path == layout.name:
                 return _lost(attempt, f"its artifact was not taken: {item.reason}")
-        return replace(attempt, outcome="no-artifact", reason=f"it wrote no {self.settings.output}")
+        return replace(attempt, outcome="no-artifact", reason=f"it wrote no {layout.name}")
 
     @contextlib.asynccontextmanager
     async def _sandbox(self, candidate: Candidate, base: Base, progress: _Progress) -> AsyncIterator[AsyncSandbox]:
@@ -161,12 +201,14 @@ class Attempts:
         try:
             yield box
         finally:
-            # It may be gone already, and a failure to end it is the sweeper's; the candidate has nothing to do with it.
-            with contextlib.suppress(CorralError):
+            try:
                 await box.aclose()
+            except (CorralError, OSError) as error:  # the sweeper removes it later; the candidate is not to blame
+                log.warning("sandbox %s was not deleted: %s", box.id, error)
+                progress.tell("warning", text=f"Could not delete sandbox {box.id}: {error}"[:_LINE_CHARACTERS])
 
     def spec_for(self, candidate: Candidate, base: Base) -> Spec:
-        """What a candidate's sandbox shall be."""
+        """The spec of a candidate's sandbox."""
         times = self.settings.timeouts
         whole = times.create + times.place + times.run + times.collect + _SPARE_SECONDS
         return Spec(
@@ -181,22 +223,27 @@ class Attempts:
         )
 
     @contextlib.asynccontextmanager
-    async def _phase(self, phase: Phase, progress: _Progress, *, own: bool = False) -> AsyncIterator[None]:
-        """A phase with its time. What goes wrong in it is nobody's loss, unless it is the candidate's `own`."""
+    async def _phase(
+        self, phase: Phase, progress: _Progress, *, own: bool = False, own_time: bool = False, **more: object
+    ) -> AsyncIterator[None]:
+        """A phase with its timeout. Failures in it are the infrastructure's, unless they are the candidate's `own`:
+        those of files, and with `own_time` the timeout."""
         limit = getattr(self.settings.timeouts, phase)
         begun = time.monotonic()
-        progress.tell("phase", phase=phase)
+        progress.tell("phase", phase=phase, **more)
         try:
             async with asyncio.timeout(limit):
                 yield
-        except TimeoutError as error:
-            if own:
-                raise
-            raise _InfrastructureError(f"{phase} took longer than {limit:g} seconds") from error
         except CorralError as error:
             if own and isinstance(error, SandboxFileError | SandboxClosedError):
                 raise
-            raise _InfrastructureError(f"{phase}: {error}") from error
+            # A request that can't be met is not met the second time either.
+            retry = not isinstance(error, SpecError | CapabilityError)
+            raise _InfrastructureError(f"{self.failed[phase]}: {error}", retry=retry) from error
+        except TimeoutError as error:
+            if own_time:
+                raise
+            raise _InfrastructureError(f"{self.failed[phase]}: timed out after {limit:g} seconds") from error
         finally:
             progress.phases[phase] = time.monotonic() - begun
 
@@ -237,18 +284,18 @@ async def _place(candidate: Candidate, box: AsyncSandbox, folder: str) -> None:
     except OSError as error:
         if isinstance(error, CorralError):
             raise
-        # Gone or unreadable since the contest was made: the others go on without it.
-        raise _InfrastructureError(f"its files can't be read here: {error}") from error
+        # Gone or unreadable since the contest was made: the other candidates go on without it.
+        raise _InfrastructureError(f"its files can't be read on this machine: {error}") from error
 
 
 def _lost(attempt: Attempt, reason: str) -> Attempt:
-    """The artifact is not to be had. A run that failed before keeps its own reason."""
+    """The artifact can't be taken. A run that failed before keeps its own reason."""
     return replace(attempt, outcome="refused-artifact", reason=reason) if attempt.ok else attempt
 
 
 def _judge_end(ran: Ran, log: str, settings: Settings) -> tuple[Outcome, str]:
     if ran.reason == "timeout":
-        return "timeout", f"still running after {settings.timeouts.run:g} seconds"
+        return "timeout", f"timed out after {settings.timeouts.run:g} seconds"
     if ran.reason == "oom":
         return "oom", "out of memory"
     if ran.limit:
@@ -260,7 +307,7 @@ def _judge_end(ran: Ran, log: str, settings: Settings) -> tuple[Outcome, str]:
     else:
         how = f"exit code {ran.exit_code}"
     last = ran.said or next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
-    return "crashed", f"{how}: {last[:200]}" if last else how
+    return "crashed", f"{how}: {last[:_LINE_CHARACTERS]}" if last else how
 
 
 def _signal_name(number: int) -> str:
@@ -271,7 +318,7 @@ def _signal_name(number: int) -> str:
 
 
 async def _meter(box: AsyncSandbox, every: float, tell: Tell) -> None:
-    """Tell what a running candidate uses, as long as nobody stops this."""
+    """Tell what a running candidate uses, until this is cancelled."""
     if every <= 0:
         return
     begun = time.monotonic()

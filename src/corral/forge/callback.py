@@ -29,21 +29,14 @@ def run_with_callback(work: Callable[[SayFor], Coroutine[Any, Any, T]], callback
         RuntimeError: called from a callback of the sync API, where waiting would never end.
     """
     lines: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
-    tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
 
     def say(who: str, line: str) -> None:
         if callback is not None:
             lines.put((who, line))
 
-    async def begin() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.append((asyncio.get_running_loop(), task))
-        return await work(say)
-
     portal = get_portal()
     portal.run(asyncio.sleep(0))  # refuses on the portal's own thread
-    future = portal.submit(begin())
+    future = portal.begin(work(say))
     future.add_done_callback(lambda _: lines.put(None))
     try:
         while (item := lines.get()) is not None:
@@ -51,10 +44,7 @@ def run_with_callback(work: Callable[[SayFor], Coroutine[Any, Any, T]], callback
                 callback = None
         return future.result()
     except BaseException:
-        # Not future.cancel(): that says at once that it is over, while sandboxes are still being ended.
-        for loop, task in tasks:
-            if not future.done():
-                loop.call_soon_threadsafe(task.cancel)
+        future.interrupt()
         concurrent.futures.wait([future], timeout=_SETTLE_SECONDS)
         raise
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from corral.errors import SpecError
 from corral.forge.ids import check_id, id_from_name
-from corral.forge.sources import Agent, Command, Folder, GitFolder, Script, Source
+from corral.forge.sources import Agent, Command, Folder, GitFolder, Script, Seat, Source, SyncSeat
 from corral.image import Image
 from corral.requirement import check_packages
 from corral.spec import NetworkPolicy, Resources, check_env
-
-if TYPE_CHECKING:
-    from corral.forge.seat import Seat, SyncSeat
 
 
 class Needs(TypedDict, total=False):

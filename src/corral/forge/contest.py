@@ -11,7 +11,6 @@ A sandbox is made and filled while others run, and emptied after; only the run i
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -20,25 +19,23 @@ from pathlib import Path
 from typing import Any
 
 from corral.client.registry import get_backend, need_isolation
-from corral.concurrency.portal import get_portal
 from corral.errors import BackendUnavailableError, CapabilityError, CorralError, RunFolderError, SpecError
 from corral.forge.artifacts import are_whole
 from corral.forge.attempt import Attempts
 from corral.forge.base import Base
+from corral.forge.callback import run_with_callback
 from corral.forge.candidate import Candidate, as_candidates
 from corral.forge.definition import describe_run, differences
-from corral.forge.events import Listener
+from corral.forge.events import Listener, Teller
 from corral.forge.ids import check_id, new_run_id
 from corral.forge.judge.bench import SandboxBench
 from corral.forge.judge.judge import Judge, default_judge
 from corral.forge.judge.model import Entry, Standing
 from corral.forge.outcome import Attempt
-from corral.forge.plan import Turn, decide_jobs, list_processors, plan_turns
+from corral.forge.plan import Slots, Turn, decide_jobs, list_processors, plan_turns
 from corral.forge.result import ContestResult, State
 from corral.forge.runfolder import Run, RunWriter, artifact_folder, read_run
 from corral.forge.settings import Settings
-from corral.forge.slots import Slots
-from corral.forge.teller import Teller
 from corral.image import Image
 from corral.protocol import Backend
 from corral.spec import Lifetime, NetworkPolicy, Spec
@@ -47,8 +44,6 @@ MAX_OBJECTIVE_BYTES = 100_000
 """It is an argument of a command, and no kernel takes one of more than 128 KiB."""
 _LOCAL_BACKENDS = ("embedded", "docker", "memory")
 _BASE_SECONDS = 3600.0
-_LEAVE_SECONDS = 30.0
-"""How long an interrupted contest may take to end what it has begun; a second interrupt does not wait for it."""
 
 
 class Contest:
@@ -107,21 +102,7 @@ class Contest:
 
         Raises: as `run`.
         """
-        begun, ended = threading.Event(), threading.Event()
-
-        async def whole() -> ContestResult:
-            begun.set()
-            try:
-                return await self.run(run_id=run_id, resume=resume)
-            finally:
-                ended.set()
-
-        try:
-            return get_portal().run(whole())
-        except BaseException:
-            if begun.is_set():
-                ended.wait(_LEAVE_SECONDS)
-            raise
+        return run_with_callback(lambda _: self.run(run_id=run_id, resume=resume), None)
 
 
 def race(candidates: Iterable[object], objective: str, judge: Judge | None = None, **options: Any) -> ContestResult:
@@ -150,11 +131,8 @@ class _Hold:
         self._take_over()
         writer = RunWriter.begin(self._path) if self._resumed is None else RunWriter.resume(self._path)
         try:
-            self._teller = Teller(
-                writer,
-                self._contest.listeners,
-                offset=self._resumed.seconds if self._resumed else 0.0,
-            )
+            offset = self._resumed.seconds if self._resumed else 0.0
+            self._teller = Teller(writer.append, self._contest.listeners, offset=offset)
             writer.define(self._definition)
             try:
                 await self._go()

@@ -19,13 +19,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.forge.kinds import NUMBER, check_kinds
+log = logging.getLogger(__name__)
 
 _MAX_SECONDS = 1e9
+NUMBER = (int, float, type(None))
+"""A number, or none."""
 _KINDS: dict[str, dict[str, tuple[type, ...]]] = {
     "run-started": {
         "run": (str,), "objective": (str,), "candidates": (list,), "order": (list,), "jobs": (int,), "repeat": (int,),
@@ -76,3 +81,48 @@ class ForgeEvent:
 
 Listener = Callable[[ForgeEvent], None]
 """Called on the contest's event loop, in order. One that raises is told of in a warning and not called again."""
+
+
+class Teller:
+    """Tells the events of one run, with the time of each. `offset` is what a resumed run has behind it."""
+
+    def __init__(
+        self, append: Callable[[ForgeEvent], object], listeners: Sequence[Listener], *, offset: float = 0.0
+    ) -> None:
+        self._append = append
+        self._listeners = list(listeners)
+        self._begun = time.monotonic() - offset
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._begun
+
+    def tell(self, kind: str, candidate: str | None = None, number: int | None = None, /, **data: object) -> None:
+        """Something happened."""
+        event = ForgeEvent(kind, self.seconds, candidate, number, data)
+        self._append(event)
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception as error:  # a listener's bug must not end the contest
+                log.exception("a listener of the contest failed, and is not called again")
+                self._listeners.remove(listener)
+                self.tell("warning", text=f"a listener failed: {type(error).__name__}")
+
+
+def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> None:
+    """Look at those that are there. Raises: TypeError, and ValueError for what is not a number in spite of its kind."""
+    for name, allowed in kinds.items():
+        if name not in values:
+            continue
+        value = values[name]
+        if not isinstance(value, allowed):
+            raise TypeError(f"{name} is {type(value).__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}")
+
+
+def check_all(values: Mapping[Any, Any], *allowed: type) -> None:
+    """The same for a table whose names are anybody's. Raises: as `check_kinds`."""
+    check_kinds(values, dict.fromkeys(values, allowed))

@@ -1,9 +1,12 @@
-"""Numbers as they are told: to people, in `--json`, and in a run's folder. What a float has beyond this is noise."""
+"""Numbers: checked when they are given, and rounded when they are shown, in `--json` and in a run's folder."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
+
+from corral.errors import SpecError
 
 DECIMALS = 6
 """Of points and of seconds: totals are compared rounded to so many, too."""
@@ -24,3 +27,27 @@ def round_all(value: Any) -> Any:
 def show_number(value: float) -> str:
     """For people: 0.248, 12, 98.681."""
     return f"{value:.{_SHOWN}f}".rstrip("0").rstrip(".") if abs(value) >= 10**-_SHOWN or value == 0 else f"{value:.1g}"
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a finite number. True and False are not numbers here."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that is larger than any float
+        return False
+
+
+def check_count(value: object, *, what: str, least: int = 1) -> None:
+    """Raises: SpecError if it is not a whole number of at least that."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SpecError(f"{what}={value!r} is not a count", hint=f"give a whole number of at least {least}")
+
+
+def check_number(
+    value: object, *, what: str, kind: str, hint: str, above: float = 0.0, least: float | None = None
+) -> None:
+    """Raises: SpecError if it is not a finite number above `above`, or of at least `least` where that is given."""
+    if not is_number(value) or (value <= above if least is None else value < least):
+        raise SpecError(f"{what}={value!r} is not a {kind}", hint=hint)

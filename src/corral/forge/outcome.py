@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from corral.forge.kinds import NUMBER, check_all, check_kinds
+from corral.forge.events import NUMBER, check_all, check_kinds
 from corral.forge.numbers import round_all
 
 Outcome = Literal["ok", "crashed", "timeout", "oom", "no-artifact", "refused-artifact", "infrastructure", "cancelled"]

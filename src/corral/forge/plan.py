@@ -1,10 +1,12 @@
-"""Who starts when, and how many run at once."""
+"""Which attempt starts when, and how many run at once."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from corral.forge.candidate import Candidate
@@ -50,6 +52,25 @@ def decide_jobs(candidates: Sequence[Candidate], settings: Settings, *, local: b
     by_cpu = int(count_processors() / max(resource.cpus for resource in resources))
     by_memory = int(_free_memory() * _MEMORY_SHARE / max(resource.memory for resource in resources))
     return max(1, min(turns, by_cpu, by_memory))
+
+
+class Slots:
+    """So many run at once; who asked first is served first."""
+
+    def __init__(self, jobs: int, processors: Sequence[int] = ()) -> None:
+        """With `processors`, each slot has one of its own, as long as there are enough."""
+        self._free: asyncio.Queue[int | None] = asyncio.Queue()
+        for number in range(jobs):
+            self._free.put_nowait(processors[number % len(processors)] if processors else None)
+
+    @contextlib.asynccontextmanager
+    async def take(self) -> AsyncIterator[int | None]:
+        """Wait for a slot, and have it until the end of the block."""
+        slot = await self._free.get()
+        try:
+            yield slot
+        finally:
+            self._free.put_nowait(slot)
 
 
 def count_processors() -> int:

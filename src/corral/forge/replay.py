@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from corral.errors import SpecError
 from corral.forge.events import ForgeEvent
+from corral.forge.numbers import check_number
 
 if TYPE_CHECKING:
     from corral.forge.runfolder import Run
@@ -36,10 +35,8 @@ async def replay(
     Raises:
         SpecError: not a speed.
     """
-    if isinstance(speed, bool) or not isinstance(speed, int | float) or not math.isfinite(speed) or speed < 0:
-        raise SpecError(
-            f"speed={speed!r} is not a speed", hint="give 1 for the pace it had, 10 for faster, 0 for at once"
-        )
+    hint = "give 1 for the pace it had, 10 for faster, 0 for at once"
+    check_number(speed, what="speed", kind="speed", hint=hint, least=0)
     begun = clock()
     for number, event in enumerate(run.events()):
         wait = (event.at / speed - (clock() - begun)) if speed else 0.0

@@ -20,10 +20,9 @@ from typing import IO, Any
 
 from corral.errors import RunFolderError
 from corral.forge.definition import FORMAT
-from corral.forge.events import ForgeEvent
+from corral.forge.events import NUMBER, ForgeEvent, check_all, check_kinds
 from corral.forge.ids import check_id
 from corral.forge.judge.model import Standing
-from corral.forge.kinds import NUMBER, check_all, check_kinds
 from corral.forge.outcome import Attempt
 from corral.forge.plan import Turn
 from corral.forge.settings import check_output_name

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
+from corral.base.process import AsyncProcess
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.errors import (
@@ -21,9 +22,9 @@ from corral.errors import (
     SnapshotNotFoundError,
     UnknownBackendError,
 )
-from corral.forge.logkeeper import LogKeeper
-from corral.forge.seat import Seat, SyncSeat
-from corral.forge.sources import Agent, Source, fill_in
+from corral.forge.calling import call_in_thread
+from corral.forge.output import AttemptLog
+from corral.forge.sources import Agent, Seat, Source, SyncSeat, fill_in
 from corral.results import EndReason, Usage
 
 _LEAVE_SECONDS = 5.0
@@ -55,7 +56,7 @@ class Ran:
 
 async def run_source(
     source: Source, box: AsyncSandbox, *, objective: str, output: str, folder: str, processor: int | None,
-    timeout: float, log: LogKeeper,
+    timeout: float, log: AttemptLog,
 ) -> Ran:  # fmt: skip
     """Run to the end, or to the end of its time.
 
@@ -80,7 +81,8 @@ async def run_source(
             log.take(chunk)
         result = await process.wait()
         log.count(result.stdout_total_bytes + result.stderr_total_bytes)
-        await process.end_rest()  # whoever runs on in the background has no more time to work on the artifact
+        if isinstance(process, AsyncProcess):
+            await process.end_rest()  # whoever runs on in the background has no more time to work on the artifact
     finally:
         await process.aclose()
     return Ran(
@@ -89,7 +91,7 @@ async def run_source(
 
 
 async def _run_agent(
-    source: Agent, box: AsyncSandbox, *, objective: str, output: str, timeout: float, log: LogKeeper
+    source: Agent, box: AsyncSandbox, *, objective: str, output: str, timeout: float, log: AttemptLog
 ) -> Ran:
     loop = asyncio.get_running_loop()
 
@@ -102,7 +104,7 @@ async def _run_agent(
             await cast("Any", source.function)(Seat(objective=objective, sandbox=box, output=output, log=say))
         else:
             seat = SyncSeat(objective=objective, sandbox=Sandbox.over(box), output=output, log=say)
-            await _in_thread(cast("Callable[[SyncSeat], object]", source.function), seat)
+            await call_in_thread(source.function, seat, name="corral-candidate")
 
     before = await box.usage()
     begun = time.perf_counter()
@@ -172,33 +174,3 @@ async def _catch(work: Coroutine[Any, Any, object]) -> BaseException | None:
 
 def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-async def _in_thread(function: Callable[[SyncSeat], object], seat: SyncSeat) -> None:
-    """In a thread that nobody waits for at the end of the program: a function that hangs must not hold it up."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if done.done():
-            return  # nobody waits any more
-        if error is None:
-            done.set_result(None)
-        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-            done.set_exception(error)
-        else:  # SystemExit and the like, which no future takes
-            done.set_exception(RuntimeError(_describe(error)))
-
-    def work() -> None:
-        error: BaseException | None = None
-        try:
-            function(seat)
-        except BaseException as caught:  # noqa: BLE001 - handed over
-            error = caught
-        try:
-            loop.call_soon_threadsafe(settle, error)
-        except RuntimeError:
-            pass  # the contest is over, and its loop closed
-
-    threading.Thread(target=work, name="corral-candidate", daemon=True).start()
-    await done

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from corral.errors import SpecError
+from corral.forge.numbers import check_count, check_number
 from corral.spec import Resources, parse_size
 
 Phase = Literal["create", "place", "run", "collect", "judge"]
@@ -27,9 +27,7 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         for name in ("create", "place", "run", "collect", "judge"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-                raise SpecError(f"timeout {name}={value!r} is not a time", hint="give seconds above 0")
+            check_number(getattr(self, name), what=f"timeout {name}", kind="time", hint="give seconds above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +45,7 @@ class Take:
             object.__setattr__(self, name, parse_size(getattr(self, name), what=name))
             if int(getattr(self, name)) < 1:
                 raise SpecError(f"{name}={getattr(self, name)!r} is not a limit", hint="give bytes, 1 or more")
-        if isinstance(self.files, bool) or not isinstance(self.files, int) or self.files < 1:
-            raise SpecError(f"files={self.files!r} is not a limit", hint="give a whole number, 1 or more")
+        check_count(self.files, what="files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +85,12 @@ class Settings:
                 raise SpecError(
                     f"{name}={getattr(self, name)!r} is not {kind.__name__}", hint=f"give a {kind.__name__}"
                 )
-        every = self.meter_seconds
-        if isinstance(every, bool) or not isinstance(every, int | float) or not math.isfinite(every) or every < 0:
-            raise SpecError(f"meter_seconds={every!r} is not a time", hint="give seconds, or 0 for never")
-        for name, least in (("repeat", 1), ("retries", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SpecError(f"{name}={value!r} is not a count", hint=f"give a whole number of at least {least}")
-        if self.jobs is not None and (isinstance(self.jobs, bool) or not isinstance(self.jobs, int) or self.jobs < 1):
-            raise SpecError(f"jobs={self.jobs!r} is not a count", hint="give 1 or more, or None")
+        hint = "give seconds, or 0 for never"
+        check_number(self.meter_seconds, what="meter_seconds", kind="time", hint=hint, least=0)
+        check_count(self.repeat, what="repeat")
+        check_count(self.retries, what="retries", least=0)
+        if self.jobs is not None:
+            check_count(self.jobs, what="jobs")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise SpecError(f"seed={self.seed!r} is not a seed", hint="give a whole number")
         check_output_name(self.output)

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
+from corral.forge.calling import is_async
 from corral.forge.git import GIT, git_environment, run_git
 
 if TYPE_CHECKING:
-    from corral.forge.seat import Seat, SyncSeat
+    from corral.client.sandbox import AsyncSandbox
+    from corral.client.sync import Sandbox
 
 OBJECTIVE = "{objective}"
 OUTPUT = "{output}"
@@ -43,9 +45,12 @@ class Script:
     """One file. How it is run follows from its ending; anything else is executed, so its first line says how (#!)."""
 
     path: Path
+    name: str = ""
+    """Its name inside; without one, its own."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
+        object.__setattr__(self, "name", self.name or self.path.name)
         if not self.path.is_file():
             raise SpecError(f"there is no file {str(self.path)!r}", hint="a candidate is a script that exists")
 
@@ -54,17 +59,13 @@ class Script:
         return {"kind": "script", "path": str(self.path.absolute()), "sha256": hash_file(self.path)}
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """The script under its own name."""
-        mode = 0o755 if self.path.suffix not in _INTERPRETERS else 0o644
-        await box.files.write(f"{folder}/{self._name}", await asyncio.to_thread(self.path.read_bytes), mode=mode)
+        """The script, under its name."""
+        mode = 0o755 if Path(self.name).suffix not in _INTERPRETERS else 0o644
+        await box.files.write(f"{folder}/{self.name}", await asyncio.to_thread(self.path.read_bytes), mode=mode)
 
     def command(self, folder: str) -> tuple[str, ...]:
         """By its ending, or by itself."""
-        return (*_INTERPRETERS.get(self.path.suffix, ()), f"{folder}/{self._name}")
-
-    @property
-    def _name(self) -> str:
-        return self.path.name
+        return (*_INTERPRETERS.get(Path(self.name).suffix, ()), f"{folder}/{self.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,29 @@ class Command:
         return self.argv
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """For an async function."""
+
+    objective: str
+    sandbox: AsyncSandbox
+    """Its own. The contest closes it."""
+    output: str
+    """Path inside that the artifact must have. Everything beside it in that folder is an artifact as well."""
+    log: Callable[[str], None] = field(repr=False)
+    """Says something in the candidate's log. From any thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncSeat:
+    """For a plain function, which runs in a thread."""
+
+    objective: str
+    sandbox: Sandbox
+    output: str
+    log: Callable[[str], None] = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Agent:
     """A function of yours that drives an agent. It is run here, by you, and gets a sandbox for what the agent does.
@@ -196,9 +220,7 @@ class Agent:
     @property
     def is_async(self) -> bool:
         """Whether the function is to be awaited."""
-        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
-            getattr(self.function, "__call__", None)  # noqa: B004 - an object with an async __call__, not "can be called"
-        )
+        return is_async(self.function)
 
     def describe(self) -> dict[str, Any]:
         """Kind and name; the hash is of its source, where that can be found."""

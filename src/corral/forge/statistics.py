@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from corral.errors import SpecError
@@ -23,30 +23,6 @@ class Interval:
     low: float
     high: float
     coverage: float
-
-    def overlaps(self, other: Interval) -> bool:
-        """Whether the two have a point in common: then a difference may be chance."""
-        return self.low <= other.high and other.low <= self.high
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """Some measured values in a few numbers."""
-
-    count: int
-    median: float
-    mean: float
-    least: float
-    most: float
-    deviation: float
-    """Standard deviation of the sample; 0 for one value."""
-    low: float
-    high: float
-    """The median's interval, by `median_interval`."""
-
-    def to_json(self) -> dict[str, float]:
-        """As plain values."""
-        return asdict(self)
 
 
 def find_median(values: Sequence[float]) -> float:
@@ -92,18 +68,6 @@ def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) 
             break
         below, rank = below + ways, rank + 1
     return Interval(ordered[rank], ordered[count - 1 - rank], _coverage(below, count))
-
-
-def summarize(values: Sequence[float]) -> Summary:
-    """Everything at once. Raises: as `find_median`."""
-    ordered = _check(values)
-    mean = find_mean(ordered)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in ordered) / max(len(ordered) - 1, 1))
-    interval = median_interval(ordered)
-    return Summary(
-        count=len(ordered), median=find_median(ordered), mean=mean, least=ordered[0], most=ordered[-1],
-        deviation=spread, low=interval.low, high=interval.high,
-    )  # fmt: skip
 
 
 def describe_seconds(values: Sequence[float]) -> dict[str, float]:

@@ -109,9 +109,9 @@ class MemoryLog:
         with self._lock:
             cost = len(data) + _ENTRY_COST
             if self._over:
-                raise ExecError("the program has ended, and its record with it", op="note")
+                raise ExecError("the program has ended, and its record was deleted", op="note")
             if self._notes_cost + cost > MAX_NOTES_BYTES:
-                raise ExecError("there are too many notes in this record", op="note", hint="forget it and start anew")
+                raise ExecError("too many notes in this record", op="note", hint="forget it and start a new one")
             entry = self._make("note", data, time.time())
             self._notes.append(entry)
             self._notes_cost += cost
@@ -301,10 +301,10 @@ class RecordBook:
 def name_taken(name: str) -> CorralError:
     """The error for a name that is in use."""
     return NameTakenError(
-        f"there is one named {name!r} already", op="start_recorded", hint="forget it, or take another"
+        f"a recorded program named {name!r} already exists", op="start_recorded", hint="forget it, or use another"
     )
 
 
 def not_recorded(name: str) -> CorralError:
     """The error for a name that nobody has."""
-    return NotRecordedError(f"there is none named {name!r}", op="find_recorded")
+    return NotRecordedError(f"no recorded program named {name!r}", op="find_recorded")

@@ -120,7 +120,7 @@ class ShellSession:
                 **options,
             )
         except NameTakenError as error:
-            raise NameTakenError(f"there is a session named {name!r} already", op="open_session") from error
+            raise NameTakenError(f"a session named {name!r} already exists", op="open_session") from error
         return cls(box, recorded)
 
     @classmethod
@@ -129,7 +129,7 @@ class ShellSession:
         try:
             session = cls(box, await box.find_recorded(prefix + name))
         except NotRecordedError as error:
-            raise NotRecordedError(f"there is no session named {name!r}", op="find_session") from error
+            raise NotRecordedError(f"session {name!r} not found", op="find_session") from error
         await session._catch_up()
         return session
 
@@ -173,9 +173,9 @@ class ShellSession:
             SandboxGoneError: the sandbox ended meanwhile.
         """
         if not isinstance(command, str) or not command.strip():
-            raise InvalidCommandError("the command is empty, or no text", op="run", hint="give a shell text")
+            raise InvalidCommandError("the command is empty or not a string", op="run", hint="pass a shell command")
         if "\0" in command:
-            raise InvalidCommandError(f"the command has a NUL character: {command[:40]!r}", op="run", hint="remove it")
+            raise InvalidCommandError(f"the command has a NUL byte: {command[:40]!r}", op="run", hint="remove it")
         # Shielded: half a request would leave a command in the record that never runs.
         takes_input = not wait if open_input is None else open_input
         submitting = asyncio.ensure_future(self._submit(command, takes_input=takes_input, input_echo=input_echo))
@@ -207,7 +207,7 @@ class ShellSession:
             await self._until(command_id, lambda told: told.ended)
         told = self._told(command_id)
         if not told.ended:
-            raise SessionEndedError("the shell ended before it got to this command", op="wait")
+            raise SessionEndedError("the shell exited before it ran this command", op="wait")
         return _describe(told)
 
     async def ended(self) -> bool:
@@ -276,7 +276,7 @@ class ShellSession:
         content = as_bytes(data)
         await self._catch_up()
         if not self._told(command_id).takes_input:
-            raise ExecError("the command has no open input", op="feed", hint="run it with wait=False")
+            raise ExecError("the command's stdin is not open", op="feed", hint="run it with wait=False")
         await self._until(command_id, lambda told: told.begun or told.ended)
         if self._is_over(command_id):
             raise ExecError("the command has ended", op="feed")
@@ -292,7 +292,7 @@ class ShellSession:
                 ending.result()
                 await asyncio.wait((feeding,), timeout=_FED_SECONDS)  # it may have read all, and ended of it
             if not feeding.done():
-                raise ExecError("the command ended before it read all of its input", op="feed")
+                raise ExecError("the command ended before it read all of its stdin", op="feed")
             feeding.result()
         finally:
             for task in (feeding, ending):
@@ -330,7 +330,7 @@ class ShellSession:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_INTERRUPT_SECONDS):
                     await self._until(command_id, lambda told: told.ended)
-        raise ExecError("the shell does not react", op="interrupt", hint="delete the session, and open another")
+        raise ExecError("the shell does not respond", op="interrupt", hint="delete the session, and open another")
 
     async def delete(self) -> None:
         """End the shell and all that it started, SIGTERM first, and forget the session. Idempotent."""
@@ -364,7 +364,7 @@ class ShellSession:
             waiting, sealed = tuple(self._transcript.waiting.values()), self._transcript.unsealed()
         if len(waiting) >= _MAX_WAITING or sum(told.memory_bytes for told in waiting) > KEPT_BYTES:
             raise ExecError(
-                f"{len(waiting)} commands of this session wait for their turn already",
+                f"{len(waiting)} commands are queued in this session, which is the limit",
                 op="run",
                 hint="wait until some of them have ended, or open another session",
             )
@@ -378,9 +378,7 @@ class ShellSession:
             await self._catch_up()
             if self._transcript.end is None:
                 hint = "open another session"
-                raise ExecError(
-                    "the session's record is full: it has too many commands", op="run", hint=hint
-                ) from error
+                raise ExecError("the session has run too many commands", op="run", hint=hint) from error
             raise _shell_ended() from error
         try:
             await self._recorded.write(f"{command_id} {kind}\n")
@@ -397,7 +395,7 @@ class ShellSession:
             ["/bin/sh", "-c", script, "sh", *args], cwd="/", stdin=stdin, user=user, timeout=timeout
         )
         if not result.ok:
-            raise ExecError(f"the session's folder can't be used: {result.stderr.strip()[-200:]}", op="session")
+            raise ExecError(f"can't use the session's folder: {result.stderr.strip()[-200:]}", op="session")
 
     async def _signal_programs(self, name: str, whom: str, *, grace: int = 0) -> None:
         with contextlib.suppress(ExecError):  # a process table so full that nothing starts: the caller goes on
@@ -411,7 +409,7 @@ class ShellSession:
             told = self._transcript.commands.get(command_id)
         if told is None:
             raise NotRecordedError(
-                f"there is no command {command_id!r} in this session, or it is so old that it was forgotten",
+                f"there is no command {command_id!r} in this session, or it is too old",
                 op="session",
             )
         return told
@@ -480,7 +478,7 @@ def _read(entry: Entry, gap: int, demux: Demux, told: Told) -> list[Piece]:
 
 
 def _shell_ended() -> SessionEndedError:
-    return SessionEndedError("the session's shell has ended", op="run", hint="open another session")
+    return SessionEndedError("the session's shell has exited", op="run", hint="open another session")
 
 
 def _shown(piece: Piece) -> bytes:

@@ -74,7 +74,7 @@ class Terminal:
                 **options,
             )
         except NameTakenError as error:
-            raise NameTakenError(f"there is a terminal named {name!r} already", op="open_pty") from error
+            raise NameTakenError(f"a terminal named {name!r} already exists", op="open_pty") from error
         return cls(recorded, box)
 
     @classmethod
@@ -83,7 +83,7 @@ class Terminal:
         try:
             return cls(await box.find_recorded(prefix + name), box)
         except NotRecordedError as error:
-            raise NotRecordedError(f"there is no terminal named {name!r}", op="find_pty") from error
+            raise NotRecordedError(f"terminal {name!r} not found", op="find_pty") from error
 
     @property
     def name(self) -> str:
@@ -149,7 +149,7 @@ class Terminal:
         for info in await self._box.list_recorded():
             if info.name == self._recorded.name:
                 return info
-        raise NotRecordedError(f"there is no terminal named {self.name!r} any more", op="info")
+        raise NotRecordedError(f"terminal {self.name!r} not found: it was closed", op="info")
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
         """Wait for the end; the result has the exit code and the reason. Raises: TimeoutError, SandboxGoneError."""

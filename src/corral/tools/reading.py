@@ -76,6 +76,8 @@ class Window:
     """Place of such a line in `lines` → how many bytes of it are not there."""
     binary: bool = False
     beginning: bytes = b""
+    size: int = 0
+    """In bytes, of a file that is no text."""
 
 
 async def read_window(files: AsyncFiles, path: str, *, offset: int, limit: int, max_chars: int) -> Window:
@@ -89,6 +91,7 @@ async def read_window(files: AsyncFiles, path: str, *, offset: int, limit: int, 
             reader.window.beginning = piece[:SNIFFED_BYTES]
             if b"\0" in reader.window.beginning:
                 reader.window.binary = True
+                reader.window.size = (await files.stat(path)).size
                 return reader.window
         reader.take(piece)
         if reader.seen > _COUNTED_BYTES and reader.full:

@@ -242,6 +242,11 @@ def _render_line(line: str, *, number: int, max_chars: int, beyond_bytes: int) -
     return f"{text} [… {left} more bytes in this line; in a shell: sed -n {number}p FILE | tail -c +{at + 1}]", True
 
 
+def count_lines(content: str) -> int:
+    """How many lines a text has, one that does not end in a newline included."""
+    return content.count("\n") + (1 if content and not content.endswith("\n") else 0)
+
+
 def render_binary(path: str, *, size: int, beginning: bytes) -> ToolText:
     """A file that is no text."""
     start = " ".join(f"{byte:02x}" for byte in beginning[:16])
@@ -271,13 +276,13 @@ def render_glob(pattern: str, result: GlobResult, *, max_chars: int = DEFAULT_MA
     """Paths that match."""
     notes = _render_unreadable(result.unreadable)
     if not result.files:
-        return ToolText("\n".join([f"No files match {quote(pattern)!r}", *notes]))
+        return ToolText("\n".join([f"No files match {quote(pattern)!r}", *notes]), result=result)
     more = " at least" if result.truncated else ""
     lines = [f"Found{more} {len(result.files)} that match {quote(pattern)!r}:"]
     lines += [f"  {quote(info.path, max_chars=1000)}{'/' if info.is_folder else ''}" for info in result.files]
     if result.truncated:
         notes.append("[there are more; give a narrower pattern]")
-    return _join([*lines, *notes], max_chars=max_chars, hint="give a narrower pattern", cut=result.truncated)
+    return _join([*lines, *notes], max_chars=max_chars, hint="give a narrower pattern", result=result)
 
 
 def render_grep(
@@ -286,7 +291,7 @@ def render_grep(
     """Lines that match, or the files they are in, or how many there are in each."""
     notes = _render_unreadable(result.unreadable)
     if not result.matches:
-        return ToolText("\n".join([f"No matches for {quote(pattern)!r}", *notes]))
+        return ToolText("\n".join([f"No matches for {quote(pattern)!r}", *notes]), result=result)
     if mode == "content":
         lines = [
             f"{quote(match.path, max_chars=1000)}:{match.line}: {quote(match.text, max_chars=_GREP_LINE_CHARS)}"
@@ -299,7 +304,7 @@ def render_grep(
         ]
     if result.truncated:
         notes.append("[there are more; give a narrower pattern or path]")
-    return _join([*lines, *notes], max_chars=max_chars, hint="give a narrower pattern or path", cut=result.truncated)
+    return _join([*lines, *notes], max_chars=max_chars, hint="give a narrower pattern or path", result=result)
 
 
 def _render_unreadable(paths: Sequence[str]) -> list[str]:
@@ -309,6 +314,8 @@ def _render_unreadable(paths: Sequence[str]) -> list[str]:
     return [f"[{len(paths)} could not be looked into: {shown}]"]
 
 
-def _join(lines: Sequence[str], *, max_chars: int, hint: str, cut: bool = False) -> ToolText:
-    text, shortened = bound("\n".join(lines), max_chars=max_chars, hint=hint)
-    return ToolText(text, truncated=shortened or cut)
+def _join(
+    lines: Sequence[str], *, max_chars: int, hint: str, result: GlobResult | GrepResult | None = None
+) -> ToolText:  # fmt: skip
+    text, cut = bound("\n".join(lines), max_chars=max_chars, hint=hint)
+    return ToolText(text, truncated=cut or (result is not None and result.truncated), result=result)

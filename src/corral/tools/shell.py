@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from corral.base.command import bash_text
 from corral.client.sandbox import AsyncSandbox
-from corral.errors import CapabilityError, InvalidCommandError, SandboxFileError
+from corral.errors import CapabilityError, SandboxFileError
 from corral.paths import inside
 from corral.results import Capabilities, ExecResult
 from corral.tools.code import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
@@ -19,10 +20,9 @@ from corral.tools.policy import ShellPolicy
 from corral.tools.render import DEFAULT_MAX_CHARS, OUTPUT_HINT, ToolText, render_result
 from corral.tools.schema import Parameter
 from corral.tools.tool import Source, Tool, open_source, timeout_parameter
-from corral.tools.view import Viewer
+from corral.tools.view import Viewer, run_in_view
 
 Enforcement = Literal["both", "kernel"]
-_ATTEMPTS = 3
 _PARTS = {
     "tail": ("tail -n +LINE", "tail -n +LINE FILE"),
     "head": ("head -n LINES", "head -n LINES FILE"),
@@ -183,23 +183,8 @@ class ShellTool(Tool):
                 self.policy.check_path(await self._find_real(box, path), workdir=await self._find_real(box, workdir))
         if not await self._can_view(box):
             return await box.exec(words, cwd=self._cwd, env=self._env, timeout=timeout)
-        for attempt in range(_ATTEMPTS):
-            view = await self._viewer.make(box, workdir=workdir)
-            try:
-                return await box.exec(
-                    words,
-                    cwd=self._cwd,
-                    env=self._env,
-                    timeout=timeout,
-                    read_only=view.read_only,
-                    hidden=view.hidden,
-                )
-            except InvalidCommandError as error:
-                # A path of the view has vanished between looking and running. Nothing was run.
-                if "view path" not in str(error) or attempt == _ATTEMPTS - 1:
-                    raise
-                self._viewer.forget(box)
-        raise AssertionError("the loop ends by itself")
+        make_view = functools.partial(self._viewer.make, box, workdir=workdir)
+        return await run_in_view(box, words, make_view, cwd=self._cwd, env=self._env, timeout=timeout)
 
     @staticmethod
     async def _find_real(box: AsyncSandbox, path: str) -> str:

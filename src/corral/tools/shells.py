@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,40 +16,26 @@ from corral.tools.background import (
     start_shell,
     write_shell,
 )
+from corral.tools.gate import Gate
 from corral.tools.render import DEFAULT_MAX_CHARS, ToolText, bound, make_harmless, quote
 from corral.tools.schema import Parameter
-from corral.tools.tool import Source, Tool
+from corral.tools.tool import Row, Source, ToolSet
 
 MAX_WAIT_SECONDS = 60.0
 _FOOTER_CHARS = 200
 
 
-class BackgroundTool(Tool):
-    """One of the tools of `BackgroundTools`."""
+@dataclass(frozen=True, slots=True)
+class _Commands:
+    """Where commands run, and the rules for them. What is typed into a command is judged as one: a shell obeys it."""
 
-    def __init__(
-        self,
-        environment: Source,
-        *,
-        name: str,
-        description: str,
-        parameters: Sequence[Parameter],
-        max_chars: int,
-        env: Mapping[str, str],
-        cwd: str | None,
-        act: Callable[[BackgroundTool, AsyncSandbox, Mapping[str, Any]], Awaitable[ToolText]],
-    ) -> None:
-        super().__init__(environment, name=name, description=description, parameters=parameters, max_chars=max_chars)
-        self.env = env
-        self.cwd = cwd
-        self._act = act
-
-    async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
-        """See `Tool`."""
-        return await self._act(self, box, values)
+    box: AsyncSandbox
+    gate: Gate
+    env: Mapping[str, str]
+    cwd: str | None
 
 
-class BackgroundTools:
+class BackgroundTools(ToolSet[_Commands]):
     """Tools for commands that go on: start, read, write, kill and list. Iterate over them, or take one by its name.
 
     No rules of a `ShellTool` hold for them: a model that may only run certain commands should not have these.
@@ -62,43 +48,20 @@ class BackgroundTools:
         max_chars: int = DEFAULT_MAX_CHARS,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        self._tools = {
-            name: BackgroundTool(
-                environment,
-                name=name,
-                description=row.description,
-                parameters=row.parameters,
-                max_chars=max_chars,
-                env=dict(env or {}),
-                cwd=cwd,
-                act=row.act,
-            )
-            for name, row in _TABLE.items()
-        }
-
-    def __iter__(self) -> Iterator[BackgroundTool]:
-        return iter(self._tools.values())
-
-    def __len__(self) -> int:
-        return len(self._tools)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tools
-
-    def __getitem__(self, name: str) -> BackgroundTool:
-        return self._tools[name]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The tools that there are."""
-        return tuple(self._tools)
+        super().__init__(
+            environment,
+            BACKGROUND_TOOLS,
+            max_chars=max_chars,
+            prepare=lambda box: _Commands(box, gate or Gate(), dict(env or {}), cwd),
+        )
 
 
-# The texts, for our own tools and for those of frameworks.
+# The texts.
 
 
-def render_output(output: ShellOutput, *, max_chars: int = DEFAULT_MAX_CHARS) -> ToolText:
+def _render_output(output: ShellOutput, *, max_chars: int) -> ToolText:
     """What is new, and how the command stands; the last line is always ours."""
     lost = f"[about {output.lost_bytes} bytes before this were not kept]\n" if output.lost_bytes else ""
     # It was read to fit; only what is full of control characters, each shown by several, has to be cut.
@@ -114,17 +77,12 @@ def render_output(output: ShellOutput, *, max_chars: int = DEFAULT_MAX_CHARS) ->
     )
 
 
-def render_shells(shells: Sequence[ShellInfo]) -> ToolText:
+def _render_shells(shells: Sequence[ShellInfo]) -> ToolText:
     """A list of commands."""
     if not shells:
         return ToolText("No background commands")
     lines = [f"{shell.shell_id}: {_say(shell.running, shell.exit_code)}: {quote(shell.command)}" for shell in shells]
     return ToolText("\n".join(lines), result=tuple(shells))
-
-
-def fit_bytes(max_chars: int) -> int:
-    """How many bytes of output to read for a text of that length."""
-    return max(1, max_chars - _FOOTER_CHARS)
 
 
 def _describe_state(output: ShellOutput) -> str:
@@ -141,52 +99,56 @@ def _say(running: bool, exit_code: int | None) -> str:  # noqa: FBT001 - one pla
 # What each does.
 
 
-async def _start(tool: BackgroundTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
-    handle = await start_shell(box, values["command"], cwd=tool.cwd, env=tool.env)
+async def _start(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
+    await commands.gate.check_command(values["command"])
+    handle = await start_shell(commands.box, values["command"], cwd=commands.cwd, env=commands.env)
     return ToolText(f"Started {handle.shell_id}. Read what it prints with read_background.", result=handle)
 
 
-async def _read(tool: BackgroundTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
+async def _read(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
     output = await read_shell(
-        box,
+        commands.box,
         values["shell_id"],
         wait_seconds=values["wait_seconds"],
         newest=values["newest"],
-        max_bytes=fit_bytes(tool.max_chars),
+        max_bytes=max(1, max_chars - _FOOTER_CHARS),
     )
-    return render_output(output, max_chars=tool.max_chars)
+    return _render_output(output, max_chars=max_chars)
 
 
-async def _write(tool: BackgroundTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
-    await write_shell(box, values["shell_id"], values["text"], close=values["close"])
+async def _write(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
+    await commands.gate.check_command(values["text"])
+    await write_shell(commands.box, values["shell_id"], values["text"], close=values["close"])
     return ToolText(f"Wrote {len(values['text'])} characters to {quote(values['shell_id'])}")
 
 
-async def _kill(tool: BackgroundTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
-    was_running = await kill_shell(box, values["shell_id"])
+async def _kill(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
+    was_running = await kill_shell(commands.box, values["shell_id"])
     return ToolText(f"{quote(values['shell_id'])} {'was ended' if was_running else 'had ended already'}")
 
 
-async def _list(tool: BackgroundTool, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
-    return render_shells(await list_shells(box))
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    description: str
-    act: Callable[[BackgroundTool, AsyncSandbox, Mapping[str, Any]], Awaitable[ToolText]]
-    parameters: tuple[Parameter, ...]
+async def _list(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
+    return _render_shells(await list_shells(commands.box))
 
 
 _SHELL = Parameter("shell_id", "string", "the command's id, as execute_background gave it", required=True)
-_TABLE: dict[str, _Row] = {
-    "execute_background": _Row(
-        "Start a shell command that goes on in the background, such as a server, and get its id.",
+BACKGROUND_TOOLS: dict[str, Row[_Commands]] = {
+    "execute_background": Row(
+        "execute",
+        """\
+Start a shell command that goes on in the background, such as a server or a watcher, and get its id.
+
+It runs until it ends by itself or you end it with `kill_background`. Read what it prints with `read_background`, and
+type into it with `write_background`.""",
         _start,
         (Parameter("command", "string", "the command", required=True),),
     ),
-    "read_background": _Row(
-        "Read what a background command has printed since the last time, and whether it still runs.",
+    "read_background": Row(
+        "execute",
+        """\
+Read what a background command has printed since you last read it, and whether it still runs.
+
+With `wait_seconds` it waits for something new, so there is no need to ask again and again.""",
         _read,
         (
             _SHELL,
@@ -201,19 +163,26 @@ _TABLE: dict[str, _Row] = {
             Parameter("newest", "boolean", "skip to the newest output", default=False),
         ),
     ),
-    "write_background": _Row(
+    "write_background": Row(
+        "execute",
         "Type into a background command: its standard input.",
         _write,
         (
             _SHELL,
             Parameter("text", "string", "what to type; a line needs its newline", required=True),
-            Parameter("close", "boolean", "end the input afterwards", default=False),
+            Parameter("close", "boolean", "close the input afterwards", default=False),
         ),
     ),
-    "kill_background": _Row(
-        "End a background command with all that it has started; what it printed can still be read.",
+    "kill_background": Row(
+        "execute",
+        "End a background command with all that it has started. What it printed can still be read.",
         _kill,
         (_SHELL,),
     ),
-    "list_background": _Row("List the background commands, those that have ended too.", _list, ()),
+    "list_background": Row(
+        "execute",
+        "List the background commands: their ids, whether they run, and how those that ended did.",
+        _list,
+        (),
+    ),
 }

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from corral.base.docstrings import Documented
 from corral.client.sandbox import AsyncSandbox
@@ -22,6 +23,7 @@ from corral.errors import (
     SandboxFileInterruptedError,
     UnknownLanguageError,
 )
+from corral.tools.permission import Operation
 from corral.tools.render import DEFAULT_MAX_CHARS, LEAST_MAX_CHARS, ToolText, render_error
 from corral.tools.schema import ArgumentsError, Parameter, make_schema, parse_arguments
 
@@ -105,9 +107,7 @@ class Tool(Documented, ABC):
                     return render_error(str(error), code=error.code)
         except ArgumentsError as error:
             return render_error(f"{error}. Call {self.name} again with what its schema says.", code="arguments")
-        except PolicyError as error:
-            return render_error(str(error), code=error.code)
-        except UnknownLanguageError as error:
+        except (PolicyError, UnknownLanguageError) as error:
             return render_error(str(error), code=error.code)
 
     async def __call__(self, arguments: Mapping[str, Any] | str | None = None, context: Any = None) -> ToolText:
@@ -128,6 +128,73 @@ class Tool(Documented, ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[T]):
+    """One tool of a set: what the model is told of it, and what it does with checked values.
+
+    `act` is given what the set makes of a sandbox, the values, and how long its text may be.
+    """
+
+    operation: Operation
+    description: str
+    act: Callable[[T, Mapping[str, Any], int], Awaitable[ToolText]]
+    parameters: tuple[Parameter, ...]
+
+
+class SetTool(Tool, Generic[T]):
+    """One of the tools of a set."""
+
+    def __init__(
+        self, environment: Source, *, name: str, row: Row[T], max_chars: int, prepare: Callable[[AsyncSandbox], T]
+    ) -> None:
+        super().__init__(
+            environment, name=name, description=row.description, parameters=row.parameters, max_chars=max_chars
+        )
+        self._act = row.act
+        self._prepare = prepare
+
+    async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
+        """Do it, with checked values."""
+        return await self._act(self._prepare(box), values, self.max_chars)
+
+
+class ToolSet(Generic[T]):
+    """Tools on one environment: iterate over them, or take one by its name."""
+
+    def __init__(
+        self,
+        environment: Source,
+        rows: Mapping[str, Row[T]],
+        *,
+        max_chars: int,
+        prepare: Callable[[AsyncSandbox], T],
+    ) -> None:
+        self._tools = {
+            name: SetTool(environment, name=name, row=row, max_chars=max_chars, prepare=prepare)
+            for name, row in rows.items()
+        }
+
+    def __iter__(self) -> Iterator[SetTool[T]]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __getitem__(self, name: str) -> SetTool[T]:
+        return self._tools[name]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tools."""
+        return tuple(self._tools)
 
 
 def timeout_parameter(default: float, most: float) -> Parameter:

@@ -13,23 +13,26 @@ from __future__ import annotations
 
 import posixpath
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
+    InvalidCommandError,
+    PolicyError,
     SandboxFileError,
     SandboxFileNotFoundError,
     SandboxNotFolderError,
     SandboxPermissionError,
     SpecError,
 )
-from corral.results import FileInfo
+from corral.results import ExecResult, FileInfo
 from corral.tools.concealment import MAX_HIDDEN, SYSTEM, complete, find_unreadable, is_below
-from corral.tools.permission import real_path
+from corral.tools.permission import Permissions, normal_path, real_path
 from corral.tools.policy import Ignored, ShellPolicy, read_ignore
 from corral.tools.programs import is_loader, means_program
+from corral.tools.reading import JUDGED_FILES, limit_search
 
 _BOX_OF_TOOLS = 20
 _PATH_SECONDS = 30.0
@@ -37,6 +40,7 @@ _LISTED = ("/etc/alternatives",)
 """Folders outside PATH to which many programs are links: listed at once, instead of asking for each."""
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHEBANG_BYTES = 256
+_ATTEMPTS = 3
 _MAX_LINKS = 40
 
 
@@ -46,6 +50,77 @@ class View:
 
     read_only: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+
+
+MakeView = Callable[[], Awaitable[View]]
+
+
+async def run_in_view(
+    box: AsyncSandbox,
+    words: list[str],
+    make_view: MakeView,
+    *,
+    cwd: str | None,
+    env: Mapping[str, str] | None = None,
+    timeout: float,
+) -> ExecResult:
+    """Run a command that writes and sees no more than a view lets it; the view is made for each attempt.
+
+    Raises:
+        CapabilityError: the backend has no views.
+    """
+    for attempt in range(_ATTEMPTS):
+        view = await make_view()
+        try:
+            return await box.exec(
+                words, cwd=cwd, env=env, timeout=timeout, read_only=view.read_only, hidden=view.hidden
+            )
+        except InvalidCommandError as error:
+            # A path of the view has vanished between looking and running. Nothing was run.
+            if "view path" not in str(error) or attempt == _ATTEMPTS - 1:
+                raise
+            _inventories.pop(box, None)
+    raise AssertionError("the loop ends by itself")
+
+
+async def make_view_of_rules(box: AsyncSandbox, permissions: Permissions, *, workdir: str) -> View:
+    """The view of a command that may not read what the rules deny, or say to ask for, in the working folder.
+
+    Raises:
+        PolicyError: there is more to hide, or to look through, than can be.
+        SandboxFileError: the sandbox could not be searched.
+    """
+    root = await real_path(box.files, workdir, workdir=workdir)
+    permissions = permissions.within(normal_path(workdir, workdir=workdir), root)
+    async with limit_search():
+        found = await box.files.glob("**", path=root, hidden=True, limit=JUDGED_FILES)
+    if found.truncated:
+        raise PolicyError(f"{root} holds more than {JUDGED_FILES} files, too many to keep rules for commands")
+    hidden: dict[str, FileInfo | None] = dict.fromkeys(find_unreadable(found))
+    if root in hidden:
+        raise PolicyError(f"{root} can't be looked into, so no rule can be kept for commands there")
+    for info in found.files:
+        if not _is_denied(permissions, info):
+            continue
+        meant = info
+        if info.kind == "link":
+            try:
+                meant = await box.files.stat(await real_path(box.files, info.path, workdir=root))
+            except SandboxFileError:
+                continue  # it leads nowhere
+            if meant.path == root or not is_below(meant.path, root):
+                continue  # a link to the root, which any program can make, must not hide everything
+        hidden[meant.path] = meant
+    kept = await complete(box.files, hidden, workdir=root)
+    return View(("/",) if permissions.never("write") and permissions.never("edit") else (), kept)
+
+
+def _is_denied(permissions: Permissions, info: FileInfo) -> bool:
+    decision = permissions.decide("read", info.path)
+    if decision.rule is not None:
+        return decision.action != "allow"
+    # A folder that only the default denies may hold what a rule allows.
+    return decision.action == "deny" and not info.is_folder
 
 
 @dataclass(slots=True)
@@ -73,10 +148,6 @@ class Viewer:
         self._policy = policy
         self._env = dict(env or {})
         self._shell = shell
-
-    def forget(self, box: AsyncSandbox) -> None:
-        """Look everything up again: something that was to be hidden is not there any more."""
-        _inventories.pop(box, None)
 
     async def make(self, box: AsyncSandbox, *, workdir: str) -> View:
         """The view of the next call, in that folder.

@@ -59,7 +59,7 @@ REFUSED = "refused"
 def test_first_source_with_a_key_gives_the_address_too(first: str, second: str, expected: object) -> None:
     sources = source("one", first), source("two", second)
     if expected is REFUSED:
-        with pytest.raises(SpecError, match="not sent to an address from elsewhere") as caught:
+        with pytest.raises(SpecError, match="not sent to a URL from another source") as caught:
             choose_address(sources)
         assert "key of" not in str(caught.value)
         return

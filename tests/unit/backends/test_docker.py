@@ -85,7 +85,7 @@ def test_no_daemon_is_said_with_a_remedy(tmp_path: Path) -> None:
             await backend.aclose()
 
     asyncio.run(ask())
-    with pytest.raises(BackendUnavailableError, match="is not the address of a Docker daemon"):
+    with pytest.raises(BackendUnavailableError, match="is not the URL of a Docker daemon"):
         DockerBackend(host="localhost:2375")
 
 

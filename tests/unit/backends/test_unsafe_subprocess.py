@@ -144,7 +144,7 @@ def test_corral_serve_refuses_it(tmp_path: Path) -> None:
     env = {**os.environ, "CORRAL_DATA_DIR": str(tmp_path / "data")}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 1, done.stderr
-    assert "the server does not take the backend 'unsafe-subprocess': it has no isolation" in done.stderr
+    assert "the server does not take the backend 'unsafe-subprocess': it does not isolate code" in done.stderr
     assert "embedded" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -115,7 +115,7 @@ async def test_dependency_on_an_address_is_refused(index: Index, requirement: st
 
 @pytest.mark.parametrize("requirement", ["-r /etc/passwd", "a b", "a\u00a0b", "x" * 5000, "a; extra == " + "(" * 99])
 def test_dependency_that_can_not_be_read_is_refused(tmp_path: Path, requirement: str) -> None:
-    with pytest.raises(SpecError, match="depends on what can't be read"):
+    with pytest.raises(SpecError, match="has an unreadable dependency"):
         read_wheel(make_wheel(tmp_path, "odd", requires=[requirement]))
 
 
@@ -123,7 +123,7 @@ async def test_chain_without_an_end_is_given_up(index: Index, monkeypatch: pytes
     monkeypatch.setattr(wheels, "_MAX_ROUNDS", 3)
     for number in range(6):
         index.add(f"link{number}", "1.0", f"link{number + 1}")
-    with pytest.raises(SpecError, match="link0 depends on has no end"):
+    with pytest.raises(SpecError, match="link0 depends on can't be resolved in a bounded number of steps"):
         await index.gather("link0")
 
 
@@ -132,7 +132,7 @@ async def test_crowd_of_dependencies_is_given_up(index: Index) -> None:
     with pytest.raises(SpecError, match="more than 500 wheels"):
         await index.gather("one")
     index.add("one", "2.0", *(f"a{number}" for number in range(2001)))
-    with pytest.raises(SpecError, match="more than can be read"):
+    with pytest.raises(SpecError, match="too many packages"):
         await index.gather("one")
 
 
@@ -173,7 +173,7 @@ def test_script_that_would_be_written_elsewhere_is_refused(tmp_path: Path, name:
     wheel = make_wheel(tmp_path, "odd")
     with zipfile.ZipFile(wheel, "a") as file:
         file.writestr(place, f"[types]\ntext/plain = a:b\n[console_scripts]\n{name} = odd:main\n")
-    with pytest.raises(SpecError, match="script that is a path"):
+    with pytest.raises(SpecError, match="script whose name is a path"):
         read_wheel(wheel)
 
 

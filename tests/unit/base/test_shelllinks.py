@@ -129,7 +129,7 @@ async def test_a_link_that_is_there_already_is_named(work: Path, kind: str) -> N
     ]
     for attempt in attempts:
         for path in ("link/key", "folder/other"):
-            with pytest.raises(SandboxLinkError, match="has become a link"):
+            with pytest.raises(SandboxLinkError, match="became a symlink"):
                 await attempt(FollowedPath(work / path))
     for look in (files.list, lambda path: files.glob("**", path=path), lambda path: files.grep("x", path=path)):
         for path in ("link", "link/inner"):

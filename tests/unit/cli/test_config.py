@@ -114,7 +114,7 @@ def test_a_wrong_value_is_an_error_that_names_the_flag(corral: Corral, config_fi
 def test_a_file_that_was_named_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_config() == {}
     monkeypatch.setenv("CORRAL_CONFIG", str(tmp_path / "nowhere.toml"))
-    with pytest.raises(SpecError, match="is not there"):
+    with pytest.raises(SpecError, match="does not exist"):
         read_config()
 
 

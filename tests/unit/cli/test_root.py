@@ -12,10 +12,10 @@ import pytest
 
 import corral as package
 from corral.cli import failure, main
-from corral.cli.bench.peer import find_peers
 from corral.cli.failure import Failed
 from corral.cli.root import root
 from corral.errors import EngineFaultError, SandboxGoneError, SpecError, UnknownBackendError
+from corral_bench.peer import find_peers
 
 Corral = Callable[..., Any]
 

@@ -77,7 +77,7 @@ def test_environment_from_flags_and_files(
 def test_timeout_is_124_and_one_line(corral: Corral, memory: MemoryBackend) -> None:
     ended = corral(*RUN, "-l", "sh", "-c", "echo partial; sleep 9", "--timeout", "0.2")
     assert (ended.code, ended.stdout) == (124, "partial\n")
-    assert ended.stderr.splitlines() == ["corral: timed out after 200 ms, and was ended with all that it started"]
+    assert ended.stderr.splitlines() == ["corral: timed out after 200 ms; it was killed with all its processes"]
 
 
 def test_json_says_everything(corral: Corral, memory: MemoryBackend) -> None:
@@ -118,7 +118,7 @@ def test_keep_on_failure_leaves_a_sandbox_that_can_be_found(corral: Corral, memo
     assert memory.count_living() == 0
     ended = corral(*RUN, "-l", "sh", "-c", "exit 9", "--keep-on-failure")
     assert ended.code == 9
-    found = re.search(r"the sandbox was kept: corral shell (\S+)", ended.stderr)
+    found = re.search(r"the sandbox was kept; to inspect it: corral shell (\S+)", ended.stderr)
     assert found is not None
     assert corral("sandbox", "rm", "--backend", "memory", found[1]).code == 0
     assert memory.count_living() == 0
@@ -162,7 +162,7 @@ def test_bad_input_is_one_line_and_a_hint(
 def test_package_by_address_is_a_mistake_of_the_caller(corral: Corral, package: str) -> None:
     ended = corral("run", f"--package={package}", "-c", "1")
     assert ended.code == 2
-    assert "is not a package by name" in ended.stderr
+    assert "is not a package name" in ended.stderr
 
 
 def test_a_file_that_is_no_python_is_not_run_as_python(corral: Corral, memory: MemoryBackend, tmp_path: Path) -> None:

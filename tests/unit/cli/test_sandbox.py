@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from corral.backends.memory import MemoryBackend
-from corral.cli.transfer import Place, check_ends
+from corral.cli.transfer import CopyEnd, check_ends
 from corral.errors import SpecError
 
 Corral = Callable[..., Any]
@@ -108,24 +108,24 @@ def test_folders_go_both_ways_as_cp_does_it(corral: Corral, memory: MemoryBacken
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "end"),
     [
-        ("box:", Place("box", ".")),
-        ("box:/a:b", Place("box", "/a:b")),
-        ("./a:b", Place(None, "./a:b")),
-        ("/tmp/x", Place(None, "/tmp/x")),
-        ("-", Place(None, "-")),
-        ("plain", Place(None, "plain")),
+        ("box:", CopyEnd("box", ".")),
+        ("box:/a:b", CopyEnd("box", "/a:b")),
+        ("./a:b", CopyEnd(None, "./a:b")),
+        ("/tmp/x", CopyEnd(None, "/tmp/x")),
+        ("-", CopyEnd(None, "-")),
+        ("plain", CopyEnd(None, "plain")),
     ],
 )
-def test_places(text: str, place: Place) -> None:
-    assert Place.parse(text) == place
+def test_ends_of_a_copy(text: str, end: CopyEnd) -> None:
+    assert CopyEnd.parse(text) == end
 
 
 @pytest.mark.parametrize(("source", "target"), [("a", "b"), ("x:a", "y:b")])
 def test_one_end_must_be_inside(source: str, target: str) -> None:
     with pytest.raises(SpecError, match="inside a sandbox"):
-        check_ends(Place.parse(source), Place.parse(target))
+        check_ends(CopyEnd.parse(source), CopyEnd.parse(target))
 
 
 @pytest.mark.parametrize("command", [("logs", "box"), ("gc",), ("exec", "-d", "box", "true")])
@@ -135,7 +135,7 @@ def test_what_only_keepers_can_is_refused_with_a_hint(
     ended = corral("sandbox", command[0], *HERE, *command[1:])
     assert ended.code in (1, 125)
     assert "the memory backend has no" in ended.stderr
-    assert "hint: --backend embedded has" in ended.stderr
+    assert "hint: use --backend embedded" in ended.stderr
 
 
 def test_a_server_without_the_sdk_says_what_to_install(corral: Corral, monkeypatch: pytest.MonkeyPatch) -> None:

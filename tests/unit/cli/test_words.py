@@ -51,7 +51,7 @@ def test_no_hint_speaks_python_at_a_terminal() -> None:
     ("said", "shown"),
     [
         ("start it: backend.start(id)", "`corral sandbox start ID` starts it"),
-        ("packages=[…] or venv= bring Python packages", "--package or --venv bring Python packages"),
+        ("packages=[…] or venv= for Python packages", "--package or --venv for Python packages"),
         ("backend='docker' runs images; ephemeral=True is hard", "--backend 'docker' runs images; --ephemeral is hard"),
         ("set CORRAL_X=1, write NAME=VALUE or --env name_of=…", "set CORRAL_X=1, write NAME=VALUE or --env name_of=…"),
     ],
@@ -61,8 +61,8 @@ def test_hints(said: str, shown: str) -> None:
 
 
 def test_only_the_beginning_of_a_message_is_ours() -> None:
-    message = "cpus=-1.0 is not a share of processors: name='x' memory=3"
-    assert begin_in_cli_words(message) == "--cpus -1.0 is not a share of processors: name='x' memory=3"
+    message = "cpus=-1.0 is not a valid number of CPUs: name='x' memory=3"
+    assert begin_in_cli_words(message) == "--cpus -1.0 is not a valid number of CPUs: name='x' memory=3"
 
 
 def test_every_flag_is_one() -> None:

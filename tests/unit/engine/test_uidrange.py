@@ -58,7 +58,7 @@ def test_every_range_fits_into_what_a_uid_can_be() -> None:
 def test_range_is_free_again_when_its_claim_is_closed(monkeypatch: pytest.MonkeyPatch, machine: Path) -> None:
     monkeypatch.setattr(uidrange, "SLOTS", 1)
     first = claim_range(DATA)
-    with pytest.raises(SetupError, match=f"taken.*1 by {DATA} .*process {os.getpid()}"):
+    with pytest.raises(SetupError, match=f"in use.*1 by {DATA} .*process {os.getpid()}"):
         claim_range(DATA)
     first.unsign()
     first.close()
@@ -88,11 +88,11 @@ def test_folder_of_locks_is_its_owners_alone(machine: Path) -> None:
     assert folder is not None
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o770)
-    with pytest.raises(SetupError, match="alone"):
+    with pytest.raises(SetupError, match="root only"):
         claim_range(DATA)
     folder.rmdir()
     folder.symlink_to(machine)
-    with pytest.raises(SetupError, match="alone"):
+    with pytest.raises(SetupError, match="root only"):
         claim_range(DATA)
 
 

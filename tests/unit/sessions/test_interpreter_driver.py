@@ -251,10 +251,10 @@ def test_environment_is_for_one_run(driver: Driver) -> None:
     assert driver.run("(os.environ['KEPT'], os.environ.get('NEW'))").text == "('mine', None)"
 
 
-def test_input_says_that_there_is_nobody(driver: Driver) -> None:
+def test_input_says_that_it_is_not_available(driver: Driver) -> None:
     error = driver.run("input('name? ')").get("error")
     assert error["name"] == "EOFError"
-    assert "nobody to ask" in error["value"]
+    assert "not available" in error["value"]
     assert driver.run("import sys\nsys.stdin.read()").text == "''"
     assert driver.run("import os\nos.read(0, 1)").text == "b''"
     assert driver.run("import subprocess\nsubprocess.run(['cat'], capture_output=True).stdout").text == "b''"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.adapters.pydantic_ai.opening import Birth, OwnBackend
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
-from corral.adapters.pydantic_ai.sync import CorralSandbox
+from corral.adapters.pydantic_ai.sync import CorralSandbox, started_as
 from corral.client.wishes import make_spec
 from corral.image import Image
 from corral.spec import HOME, Lifetime, NetworkPolicy, Resources
@@ -93,42 +93,9 @@ class DaytonaSandbox(CorralSandbox):
 
     kind = AsyncDaytonaSandbox
 
-    def __init__(
-        self,
-        api_key: str | None = None,
-        sandbox_id: str | None = None,
-        work_dir: str = HOME,
-        startup_timeout: float = 180,
-        *,
-        api_url: str | None = None,
-        target: str | None = None,
-        snapshot: str | None = None,
-        image: str | Image | None = None,
-        resources: Resources | Mapping[str, Any] | None = None,
-        env_vars: Mapping[str, str] | None = None,
-        labels: Mapping[str, str] | None = None,
-        network: NetworkPolicy | str | None = None,
-        auto_stop_seconds: float | None = None,
-        lifetime_seconds: float | EllipsisType | None = ...,
-    ) -> None:
-        self._start_with(
-            AsyncDaytonaSandbox(
-                api_key,
-                sandbox_id,
-                work_dir,
-                startup_timeout,
-                api_url=api_url,
-                target=target,
-                snapshot=snapshot,
-                image=image,
-                resources=resources,
-                env_vars=env_vars,
-                labels=labels,
-                network=network,
-                auto_stop_seconds=auto_stop_seconds,
-                lifetime_seconds=lifetime_seconds,
-            )
-        )
+    @started_as(AsyncDaytonaSandbox)
+    def __init__(self) -> None:
+        """The parameters are those of the async class."""
 
 
 def _open_backend(options: Mapping[str, str]) -> Backend:

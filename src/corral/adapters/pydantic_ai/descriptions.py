@@ -46,19 +46,4 @@ Run a shell command in the working folder and get what it prints.
 For running programs, tests and builds. To read, write, find and search files, use the other tools. Commands that depend
 on each other go into one call with `&&`. Of a long output only the beginning is shown: write it to a file, and read
 that. After `timeout` seconds the command and all it started are ended.""",
-    "execute_background": """\
-Start a shell command that goes on in the background, such as a server or a watcher, and get its id.
-
-It runs until it ends by itself or you end it with `kill_background`. Read what it prints with `read_background`, and
-type into it with `write_background`. For commands that end soon, use `execute`.""",
-    "read_background": """\
-Read what a background command has printed since you last read it, and whether it still runs.
-
-With `wait_seconds` it waits for something new, so there is no need to ask again and again.""",
-    "write_background": """\
-Type into a background command: its standard input. A line needs its newline.""",
-    "kill_background": """\
-End a background command with all that it has started. What it printed can still be read.""",
-    "list_background": """\
-List the background commands: their ids, whether they run, and how those that ended did.""",
 }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NotRequired, TypedDict, TypeVar
 
-from corral.errors import SandboxClosedError, SandboxGoneError
+from corral.errors import EditError, SandboxClosedError, SandboxGoneError
 from corral.results import EndReason, ExecResult
+from corral.results import FileInfo as CoreFileInfo
 
 MAX_OUTPUT_CHARS = 100_000
 T = TypeVar("T")
@@ -156,3 +158,30 @@ def narrow_result(result: ExecResult, *, timeout: float) -> ExecuteResponse:
         reason=result.reason,
         duration_seconds=result.usage.wall_seconds,
     )
+
+
+def describe_file(info: CoreFileInfo, real: CoreFileInfo) -> FileInfo:
+    """The known type for an entry, and what it leads to if it is a link."""
+    return FileInfo(
+        name=info.name,
+        path=info.path,
+        is_dir=real.is_folder,
+        size=None if real.is_folder else real.size,
+        modified_at=datetime.fromtimestamp(real.modified, UTC).isoformat(),
+    )
+
+
+def as_text(line: str) -> str:
+    """What is not UTF-8 becomes U+FFFD."""
+    return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def describe_edit_error(error: EditError, old: str) -> str:
+    """The known text for an edit that failed."""
+    if not old:
+        return "Failed to edit file: the text to replace is empty"
+    if not error.count:
+        return "String not found in file"
+    return (
+        f"String found {error.count} times. Use replace_all=True to replace all, or provide more context."
+    )  # fmt: skip

@@ -12,24 +12,27 @@ import logging
 import posixpath
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import EllipsisType, TracebackType
 from typing import Self, Unpack
 
-from corral.adapters.pydantic_ai.background import BackgroundBase
-from corral.adapters.pydantic_ai.describing import as_text, describe_edit_error, describe_file, follow_link
 from corral.adapters.pydantic_ai.opening import Birth, Opening, let_go
 from corral.adapters.pydantic_ai.results import (
     MAX_OUTPUT_CHARS,
+    BackgroundHandle,
+    BackgroundOutput,
+    BackgroundProcessInfo,
     EditResult,
     ExecuteResponse,
     FileInfo,
     Found,
     GrepMatch,
     WriteResult,
+    as_text,
+    describe_edit_error,
+    describe_file,
     narrow_result,
 )
-from corral.adapters.pydantic_ai.search import find_files, search_lines
 from corral.base.command import bash_text
 from corral.base.files import encode
 from corral.client.sandbox import AsyncSandbox
@@ -38,9 +41,9 @@ from corral.client.wishes import Wishes, make_spec
 from corral.errors import (
     BackendError,
     CorralError,
-    EditConflictError,
     EditError,
     EngineFaultError,
+    NotRecordedError,
     PolicyError,
     SandboxClosedError,
     SandboxError,
@@ -49,31 +52,20 @@ from corral.errors import (
 )
 from corral.protocol import Backend
 from corral.spec import HOME, Spec
-from corral.tools.hashline import edit_lines
+from corral.tools.background import READ_BYTES, kill_shell, list_shells, read_shell, start_shell, write_shell
+from corral.tools.gate import Gate
+from corral.tools.operations import FileOperations, follow_link
 from corral.tools.permission import normal_path, real_path
-from corral.tools.reading import Window, read_window
+from corral.tools.reading import Window
+from corral.tools.view import MakeView, View, run_in_view
 
 log = logging.getLogger("corral.adapters.pydantic_ai")
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 ALIVE_SECONDS = 10.0
-_EDIT_ATTEMPTS = 5
 
 
-class RealPath(str):
-    """A path as somebody named it, for messages, with where it really leads, for use."""
-
-    __slots__ = ("real",)
-    real: str
-
-    def __new__(cls, name: str, *, real: str) -> Self:
-        """The name, and the absolute path behind it."""
-        self = super().__new__(cls, name)
-        self.real = real
-        return self
-
-
-class AsyncCorralSandbox(BackgroundBase):
+class AsyncCorralSandbox:
     """The protocol for async callers. The sandbox is made at the first use, or by `start`.
 
     With a `sandbox_id` it is found again under that id, by any process, until `stop`; without one it belongs to this
@@ -82,6 +74,7 @@ class AsyncCorralSandbox(BackgroundBase):
     those of `corral.Sandbox`; `over(box)` takes one that is there.
     """
 
+    _gate = Gate()
     returns_failures = False
     """Whether even a sandbox that is gone is returned, as the classes of the known names do."""
 
@@ -189,13 +182,13 @@ class AsyncCorralSandbox(BackgroundBase):
             self.last_error = error
             return False
 
-    def raising(self) -> Self:
-        """The same sandbox, seen so that one that is gone raises; for those who show results to a model."""
-        if not self.returns_failures:
+    def raising(self, gate: Gate | None = None) -> Self:
+        """The same sandbox, as tools for models use it: one that is gone raises, and the rules of a gate hold."""
+        if not self.returns_failures and gate is None:
             return self
         view = copy.copy(self)
-        # As long as somebody uses the view, its origin is not forgotten, and so the sandbox is not ended.
-        vars(view).update(returns_failures=False, _origin=self)
+        # As long as the view is in use, its origin is not forgotten, and so the sandbox is not ended.
+        vars(view).update(returns_failures=False, _origin=self, _gate=gate or self._gate)
         return view
 
     def touch(self) -> None:
@@ -235,17 +228,103 @@ class AsyncCorralSandbox(BackgroundBase):
 
         `read_only` and `hidden` restrict what this one command may write and see, where the backend has views.
         """
+
+        async def make_view() -> View:
+            return View(tuple(read_only), tuple(hidden))
+
+        return await self.execute_in_view(command, timeout, make_view)
+
+    async def execute_in_view(self, command: str, timeout: float | None, make_view: MakeView) -> ExecuteResponse:
+        """The same in a view that is made when the command is about to run."""
         seconds = timeout or DEFAULT_TIMEOUT_SECONDS
         try:
             box = await self._open()
+            await self._gate.check_command(command)
             seconds = timeout or box.spec.exec_timeout or DEFAULT_TIMEOUT_SECONDS
-            result = await box.exec(
-                bash_text(command), cwd=self.work_dir, timeout=seconds, read_only=read_only, hidden=hidden
-            )
+            result = await run_in_view(box, bash_text(command), make_view, cwd=self.work_dir, timeout=seconds)
         except CorralError as error:
             self._note(error, "execute")
             return ExecuteResponse(f"Error: {error}", 1, error=error)
         return narrow_result(result, timeout=seconds)
+
+    # Commands in the background: each runs on until it ends or the sandbox does.
+
+    async def execute_background(self, command: str) -> BackgroundHandle:
+        """Start a command in bash (in sh, where there is none), in `work_dir`.
+
+        Raises:
+            ExecError: the command can't be started, or too many are running. There is no handle to say so.
+            SandboxGoneError: the sandbox has ended.
+        """
+        handle = await start_shell(await self._open(), command, cwd=self.work_dir)
+        return BackgroundHandle(handle.shell_id, handle.pid, handle.command)
+
+    async def read_background(
+        self, shell_id: str, *, wait_seconds: float = 0.0, newest: bool = False, max_bytes: int = READ_BYTES
+    ) -> BackgroundOutput:
+        """What it has printed since the last reading.
+
+        With `wait_seconds`, wait so long for something new or the end. What does not fit into `max_bytes` waits for the
+        next reading; with `newest`, older output is skipped instead.
+        """
+        try:
+            found = await read_shell(
+                await self._open(), shell_id, wait_seconds=wait_seconds, newest=newest, max_bytes=max_bytes
+            )
+        except CorralError as error:
+            self._note(error, "read_background")
+            return BackgroundOutput(shell_id, "", f"Error: {error}", running=False, error=error)
+        return BackgroundOutput(
+            shell_id,
+            found.stdout.decode("utf-8", "replace"),
+            found.stderr.decode("utf-8", "replace"),
+            running=found.running,
+            exit_code=found.exit_code,
+            output=found.output.decode("utf-8", "replace"),
+            waiting=found.waiting,
+            lost_bytes=found.lost_bytes,
+        )
+
+    async def write_background(self, shell_id: str, text: str | bytes, *, close: bool = False) -> bool:
+        """Write to its standard input; with `close`, close that afterwards. Gives whether it worked."""
+        try:
+            await write_shell(await self._open(), shell_id, text, close=close)
+        except CorralError as error:
+            self._note(error, "write_background")
+            return False
+        return True
+
+    async def kill_background(self, shell_id: str) -> bool:
+        """End it with all that it started. Gives whether it was running."""
+        try:
+            return await kill_shell(await self._open(), shell_id)
+        except CorralError as error:
+            self._note(error, "kill_background")
+            return False
+
+    async def list_background(self) -> list[BackgroundProcessInfo]:
+        """Those that run, and those that have ended."""
+        try:
+            found = await list_shells(await self._open())
+        except CorralError as error:
+            self._note(error, "list_background")
+            return []
+        return [
+            BackgroundProcessInfo(shell.shell_id, shell.command, shell.running, shell.exit_code, shell.started)
+            for shell in found
+        ]
+
+    async def kill_all_background(self) -> None:
+        """End all that run."""
+        try:
+            box = await self._open()
+            for shell in await list_shells(box):
+                try:
+                    await kill_shell(box, shell.shell_id)
+                except NotRecordedError:
+                    continue  # forgotten meanwhile
+        except CorralError as error:
+            self._note(error, "kill_all_background")
 
     # Files.
 
@@ -299,8 +378,7 @@ class AsyncCorralSandbox(BackgroundBase):
     async def write(self, path: str, content: str | bytes) -> WriteResult:
         """Write a whole file, byte for byte; folders on the way are made, and readers never see a part."""
         try:
-            box = await self._open()
-            await box.files.write(self.at(path), encode(content))
+            await (await self._operate()).write(path, encode(content))
         except CorralError as error:
             self._note(error, "write")
             return WriteResult(error=f"Failed to write file: {error}", cause=error)
@@ -318,15 +396,7 @@ class AsyncCorralSandbox(BackgroundBase):
         In a file with CRLF line ends, a text with LF is found and replaced as CRLF.
         """
         try:
-            box = await self._open()
-            target = self.at(path)
-            try:
-                done = await box.files.edit(target, old_string, new_string, replace_all=replace_all)
-            except EditError as error:
-                if error.count or "\n" not in old_string or "\r" in old_string:
-                    raise
-                old, new = (text.replace("\n", "\r\n") for text in (old_string, new_string.replace("\r\n", "\n")))
-                done = await box.files.edit(target, old, new, replace_all=replace_all)
+            done = await (await self._operate()).edit(path, old_string, new_string, replace_all=replace_all)
         except SandboxFileNotFoundError as error:
             self.last_error = error
             return EditResult(error=f"File not found: {path}", cause=error)
@@ -352,60 +422,51 @@ class AsyncCorralSandbox(BackgroundBase):
     ) -> tuple[EditResult, str]:
         """Replace, insert or delete lines that are still what their hashes say; gives a summary as well.
 
-        By compare-and-swap: if somebody changes the file meanwhile, it is read again and the hashes decide.
+        By compare-and-swap: if the file changes meanwhile, it is read again and the hashes decide.
         """
         try:
-            box = await self._open()
-            target = self.at(path)
-            for _ in range(_EDIT_ATTEMPTS):
-                before = await box.files.read(target)
-                done = edit_lines(
-                    before.decode("utf-8", "surrogateescape"),
-                    start_line,
-                    start_hash,
-                    new_content,
-                    end_line=end_line,
-                    end_hash=end_hash,
-                    insert_after=insert_after,
-                    hash_length=hash_length,
-                )
-                if done.error is not None:
-                    return EditResult(error=done.error), ""
-                if await _swap(box, target, before, encode(done.content)):
-                    return EditResult(path=path, occurrences=1), done.summary
+            done = await (await self._operate()).edit_lines(
+                path,
+                start_line,
+                start_hash,
+                new_content,
+                end_line=end_line,
+                end_hash=end_hash,
+                insert_after=insert_after,
+                hash_length=hash_length,
+            )
         except SandboxFileNotFoundError as error:
             self.last_error = error
             return EditResult(error=f"File not found: {path}", cause=error), ""
         except CorralError as error:
             self._note(error, "edit_lines")
             return EditResult(error=f"Failed to edit file: {error}", cause=error), ""
-        return EditResult(error="Failed to edit file: it kept changing while it was edited"), ""
+        if done.error is not None:
+            return EditResult(error=done.error), ""
+        return EditResult(path=path, occurrences=1), done.summary
 
     async def ls_info(self, path: str) -> list[FileInfo]:
         """A folder's entries, folders first, then by name; none if it can't be listed."""
         try:
-            box = await self._open()
-            found = await box.files.list(self.at(path or "."))
-            entries = [describe_file(info, await follow_link(box, info)) for info in found]
+            operations = await self._operate()
+            entries = [
+                describe_file(info, await follow_link(operations.files, info))
+                for info in await operations.list(path or ".")
+            ]
         except CorralError as error:
             self._note(error, "ls_info")
             return []
         return sorted(entries, key=lambda entry: (not entry["is_dir"], entry["name"]))
 
-    async def glob_info(
-        self, pattern: str, path: str = "/", *, shows: Callable[[str], bool] | None = None
-    ) -> list[FileInfo]:
+    async def glob_info(self, pattern: str, path: str = "/") -> list[FileInfo]:
         """Files that match, below `work_dir` or another folder. `**` crosses folders; a pattern without a slash
-        matches at any depth; an absolute one says itself where to look. With `shows`, only what it says yes to."""
+        matches at any depth; an absolute one says itself where to look."""
         try:
-            box = await self._open()
-            found = await find_files(box.files, pattern, root=self._root(path), shows=shows)
-        except PolicyError:
-            raise
+            found = await (await self._operate()).glob(pattern, self._root(path), any_depth=True, only_files=True)
         except CorralError as error:
             self._note(error, "glob_info")
             return []
-        return Found((describe_file(info, info) for info in found), truncated=found.truncated)
+        return Found((describe_file(info, info) for info in found.files), truncated=found.truncated)
 
     async def grep_raw(
         self,
@@ -413,36 +474,30 @@ class AsyncCorralSandbox(BackgroundBase):
         path: str | None = None,
         glob: str | None = None,
         ignore_hidden: bool = True,  # noqa: FBT001, FBT002 - the known signature
-        *,
-        shows: Callable[[str], bool] | None = None,
     ) -> list[GrepMatch] | str:
         """Lines that match a regular expression, or a text that says why there are none.
 
         What is no regular expression, such as `print(`, is looked for as it stands.
         """
         try:
-            box = await self._open()
-            found = await search_lines(
-                box.files, pattern, root=self._root(path), include=glob, hidden=not ignore_hidden, shows=shows
+            found = await (await self._operate()).grep(
+                pattern, self._root(path), include=glob, hidden=not ignore_hidden, or_fixed=True
             )
-        except PolicyError:
-            raise
         except CorralError as error:
             self._note(error, "grep_raw")
             return f"Error: {error}"
-        matches = (GrepMatch(path=match.path, line_number=match.line, line=match.text) for match in found)
+        matches = (GrepMatch(path=match.path, line_number=match.line, line=match.text) for match in found.matches)
         return Found(matches, truncated=found.truncated)
 
     async def read_image(self, path: str, *, max_bytes: int) -> bytes:
-        """The whole content. Raises: as `corral.base.files.AsyncFiles.read`."""
-        box = await self._open()
-        return await box.files.read(self.at(path), max_bytes=max_bytes)
+        """The whole content. Raises: as `corral.protocol.AsyncFiles.read`."""
+        return await (await self._operate()).read(path, max_bytes=max_bytes)
 
     async def read_window(self, path: str, *, offset: int, limit: int) -> Window:
-        """Some lines. Raises: as `corral.base.files.AsyncFiles.read_stream`."""
-        box = await self._open()
-        at = self.at(path)
-        return await read_window(box.files, at, offset=max(0, offset), limit=max(0, limit), max_chars=MAX_OUTPUT_CHARS)
+        """Some lines. Raises: as `corral.protocol.AsyncFiles.read_stream`."""
+        return await (await self._operate()).read_window(
+            path, offset=max(0, offset), limit=max(0, limit), max_chars=MAX_OUTPUT_CHARS
+        )
 
     async def real_path(self, path: str) -> str:
         """Where a path leads, links followed inside. Raises: as `corral.tools.permission.real_path`."""
@@ -451,7 +506,7 @@ class AsyncCorralSandbox(BackgroundBase):
 
     def at(self, path: str) -> str:
         """An absolute path: relative ones are below `work_dir`, as for commands."""
-        return path.real if isinstance(path, RealPath) else posixpath.join(self.work_dir, path)
+        return posixpath.join(self.work_dir, path)
 
     def normal(self, path: str) -> str:
         """The same, with `..` taken as text."""
@@ -465,29 +520,20 @@ class AsyncCorralSandbox(BackgroundBase):
         self.touch()
         return await self._opening.get()
 
+    async def _operate(self) -> FileOperations:
+        return FileOperations(await self._open(), self.work_dir, self._gate)
+
     def _root(self, path: str | None) -> str:
         """Where a search begins. "/" is what the protocol calls the root: the folder to work in, not the machine's."""
-        return self.work_dir if path in (None, "", "/", ".", "./") else self.at(path or "")
+        return path if path and path != "/" else "."
 
     def _note(self, error: CorralError, operation: str) -> None:
-        """Keep and log an error that is going to be returned; raise it if it is the sandbox's own."""
+        """Keep and log an error that is going to be returned; raise it if it is the sandbox's own, or a rule's."""
         self.last_error = error
+        if isinstance(error, PolicyError):
+            raise error
         ours = isinstance(error, SandboxError | BackendError | EngineFaultError)
         if ours and not self.returns_failures:
             raise error
         level = logging.WARNING if ours else logging.DEBUG
         log.log(level, "%s failed in sandbox %s: %s", operation, self.id or "(none)", error)
-
-
-async def _swap(box: AsyncSandbox, path: str, before: bytes, after: bytes) -> bool:
-    """Put new content in the place of the old, if it is still there."""
-    if before == after:
-        return True
-    if not before:
-        await box.files.write(path, after)  # nothing to compare with; an empty file loses nothing
-        return True
-    try:
-        await box.files.edit(path, before, after, replace_all=True)
-    except (EditConflictError, EditError):
-        return False
-    return True

@@ -7,27 +7,29 @@ it may not do is a failed call. A sandbox that is gone is raised, and ends the r
 from __future__ import annotations
 
 import contextlib
+import functools
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, Never, TypeVar
 
-from pydantic_ai import BinaryContent, FunctionToolset, ModelRetry, RunContext
+from pydantic_ai import BinaryContent, FunctionToolset, ModelRetry, RunContext, Tool
 from pydantic_ai.exceptions import ToolFailed
 
 from corral.adapters.pydantic_ai import texts
-from corral.adapters.pydantic_ai.backgroundtools import BackgroundCalls
 from corral.adapters.pydantic_ai.descriptions import DESCRIPTIONS
-from corral.adapters.pydantic_ai.hiding import execute_hidden
-from corral.adapters.pydantic_ai.permissions import Gate
-from corral.adapters.pydantic_ai.results import EditResult, is_truncated
+from corral.adapters.pydantic_ai.permissions import RunGate, RunRules
+from corral.adapters.pydantic_ai.results import MAX_OUTPUT_CHARS, EditResult, is_truncated
 from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback, PermissionRuleset, as_permissions
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.source import AnySource, check_source, open_for_run
 from corral.errors import PolicyError, SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
+from corral.tools.gate import Gate
 from corral.tools.hashline import DEFAULT_HASH_LENGTH, KNOWN_HASH_LENGTH
 from corral.tools.permission import Operation, Permissions
 from corral.tools.render import make_harmless, quote
+from corral.tools.schema import make_schema
+from corral.tools.shells import BACKGROUND_TOOLS, BackgroundTools
+from corral.tools.view import View, make_view_of_rules
 
 EditFormat = Literal["str_replace", "hashline"]
 D = TypeVar("D")
@@ -81,7 +83,8 @@ class CorralToolset(FunctionToolset[D]):
             raise ValueError(f"edit_format={edit_format!r} is neither 'str_replace' nor 'hashline'")
         self._source = check_source(sandbox) if sandbox is not None else None
         rules = as_permissions(permissions) if permissions is not None else None
-        self._gate = Gate(rules, ask_callback, ask_fallback)
+        self._rules = RunRules(rules, ask_callback, ask_fallback)
+        could_allow = Gate(rules).could_allow
         if hide_denied and (rules is None or include_background):
             raise ValueError("hide_denied= needs permissions=, and can't be kept for commands in the background")
         self._hide_denied = hide_denied
@@ -96,36 +99,44 @@ class CorralToolset(FunctionToolset[D]):
 
         def add(operation: Operation, tool: Callable[..., Any], *, approval: bool = False) -> None:
             name = tool.__name__
-            if self._gate.shows(operation):
+            if could_allow(operation):
                 text = own.get(name, DESCRIPTIONS["read_file:hashline" if self._tags(name) else name])
                 self.add_function(tool, takes_ctx=True, description=text, requires_approval=approval or None)
 
         add("ls", self.ls)
         add("read", self.read_file)
         add("write", self.write_file, approval=write)
-        if self._gate.shows("read"):  # an edit tells what is in a file
-            add("edit", self.hashline_edit if self._hashline else self.edit_file, approval=write)
+        add("edit", self.hashline_edit if self._hashline else self.edit_file, approval=write)
         add("glob", self.glob)
         add("grep", self.grep)
         if include_execute:
             add("execute", self.execute, approval=execute)
-        if include_background:
-            background = BackgroundCalls(self.open_sandbox, self._gate)
-            for call in (
-                background.execute_background,
-                background.read_background,
-                background.write_background,
-                background.kill_background,
-                background.list_background,
-            ):
-                add("execute", call, approval=execute and call.__name__ in ("execute_background", "write_background"))
+        if include_background and could_allow("execute"):
+            for name, row in BACKGROUND_TOOLS.items():
+                tool = Tool[D].from_schema(
+                    functools.partial(self._call_background, name),
+                    name,
+                    own.get(name, row.description),
+                    make_schema(row.parameters),
+                    takes_ctx=True,
+                )
+                tool.requires_approval = execute and name in ("execute_background", "write_background")
+                self.add_tool(tool)
 
     def _tags(self, name: str) -> bool:
         return self._hashline and name == "read_file"
 
-    def open_sandbox(self, ctx: RunContext[D]) -> AbstractAsyncContextManager[AsyncCorralSandbox]:
-        """The sandbox of a call, for as long as the block lasts. Raises: UserError if there is none."""
-        return open_for_run(ctx, self._source)
+    @contextlib.asynccontextmanager
+    async def open_sandbox(self, ctx: RunContext[D]) -> AsyncIterator[AsyncCorralSandbox]:
+        """The sandbox of a call, under the rules, for as long as the block lasts. Raises: UserError if there is none.
+
+        A rule that can't be kept is a failed call.
+        """
+        async with open_for_run(ctx, self._source) as sandbox:
+            try:
+                yield sandbox.raising(RunGate(self._rules, ctx, workdir=sandbox.work_dir))
+            except PolicyError as error:
+                raise ToolFailed(f"Permission denied for {error.op}: {quote(str(error))}") from error
 
     # The tools. Their docstrings describe the parameters to a model.
 
@@ -136,9 +147,7 @@ class CorralToolset(FunctionToolset[D]):
             path: The folder to list; the working folder if not given.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            sight = await self._gate.check_path(ctx, sandbox, "ls", path)
-            entries = await sandbox.ls_info(sight.path)
-            return texts.render_listing(path, [entry for entry in entries if sight.shows(entry["path"], "ls")])
+            return texts.render_listing(path, await sandbox.ls_info(path))
 
     async def read_file(
         self, ctx: RunContext[D], path: str, offset: int = 0, limit: int = 2000
@@ -151,7 +160,6 @@ class CorralToolset(FunctionToolset[D]):
             limit: How many lines to read at most.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            path = (await self._gate.check_path(ctx, sandbox, "read", path)).path
             kind = IMAGE_TYPES.get(posixpath.splitext(path)[1].lower())
             if kind is not None and self._max_image_bytes:
                 return await self._read_image(ctx, sandbox, path, kind)
@@ -170,7 +178,6 @@ class CorralToolset(FunctionToolset[D]):
             content: Everything that shall be in it.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            path = (await self._gate.check_path(ctx, sandbox, "write", path)).path
             result = await sandbox.write(path, content)
             if result.error is not None:
                 _let_mend(ctx, f"Error: {result.error}")
@@ -193,7 +200,6 @@ class CorralToolset(FunctionToolset[D]):
             replace_all: Replace it wherever it stands; otherwise it must stand there exactly once.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            path = (await self._gate.check_path(ctx, sandbox, "edit", path, "read")).path
             result = await sandbox.edit(path, old_string, new_string, replace_all)
             return f"Edited {quote(path)}: replaced {self._check_edit(ctx, result).occurrences} occurrence(s)"
 
@@ -220,7 +226,6 @@ class CorralToolset(FunctionToolset[D]):
             insert_after: Insert after the line instead of replacing it.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            path = (await self._gate.check_path(ctx, sandbox, "edit", path, "read")).path
             result, summary = await sandbox.edit_lines(
                 path,
                 start_line,
@@ -242,11 +247,7 @@ class CorralToolset(FunctionToolset[D]):
             path: The folder to look in; the working folder if not given.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            anchored = pattern.startswith("/")  # then the pattern says where to look
-            root = _search_root(pattern if anchored else path, sandbox)
-            sight = await self._gate.check_path(ctx, sandbox, "glob", root)
-            with _refusing("glob"):
-                found = await sandbox.glob_info(pattern, path if anchored else sight.path, shows=sight.filter("glob"))
+            found = await sandbox.glob_info(pattern, path)
             return texts.render_found(pattern, path, found, truncated=is_truncated(found))
 
     async def grep(
@@ -268,16 +269,11 @@ class CorralToolset(FunctionToolset[D]):
             ignore_hidden: Leave out files and folders whose names begin with a dot.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            sight = await self._gate.check_path(ctx, sandbox, "grep", _search_root(path, sandbox))
             hidden = self._ignore_hidden if ignore_hidden is None else ignore_hidden
-            shows = sight.filter("grep", "read")
-            with _refusing("grep"):
-                matches = await sandbox.grep_raw(pattern, sight.path, glob_pattern, hidden, shows=shows)
+            matches = await sandbox.grep_raw(pattern, path, glob_pattern, hidden)
             if isinstance(matches, str):
                 _let_mend(ctx, matches)
-            # Once more: a file may have come since the rules were asked.
-            shown = [match for match in matches if shows is None or shows(match["path"])]
-            return texts.render_matches(pattern, shown, mode=output_mode, truncated=is_truncated(matches))
+            return texts.render_matches(pattern, matches, mode=output_mode, truncated=is_truncated(matches))
 
     async def execute(self, ctx: RunContext[D], command: str, timeout: float | None = EXECUTE_SECONDS) -> str:
         """Run a command.
@@ -287,12 +283,8 @@ class CorralToolset(FunctionToolset[D]):
             timeout: How many seconds it may take.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            await self._gate.check_command(ctx, command)
             if self._hide_denied:
-                try:
-                    response = await execute_hidden(sandbox, self._gate, command, timeout)
-                except (PolicyError, SandboxFileError) as error:
-                    raise ToolFailed(f"Permission denied for execute: {quote(str(error))}") from error
+                response = await sandbox.execute_in_view(command, timeout, lambda: self._hide(sandbox))
             else:
                 response = await sandbox.execute(command, timeout)
             if response.error is not None:
@@ -300,6 +292,26 @@ class CorralToolset(FunctionToolset[D]):
             return texts.render_execution(response)
 
     # Underneath.
+
+    async def _hide(self, sandbox: AsyncCorralSandbox) -> View:
+        assert self._rules.permissions is not None
+        try:
+            return await make_view_of_rules(await sandbox.get_box(), self._rules.permissions, workdir=sandbox.work_dir)
+        except SandboxFileError as error:
+            raise PolicyError(str(error), op="execute") from error
+
+    async def _call_background(self, name: str, ctx: RunContext[D], **arguments: Any) -> str:
+        async with self.open_sandbox(ctx) as sandbox:
+            tools = BackgroundTools(
+                await sandbox.get_box(),
+                cwd=sandbox.work_dir,
+                max_chars=MAX_OUTPUT_CHARS,
+                gate=RunGate(self._rules, ctx, workdir=sandbox.work_dir),
+            )
+            told = await tools[name].call(arguments)
+            if not told.ok:
+                _let_mend(ctx, told)
+            return str(told)
 
     async def _read_image(
         self, ctx: RunContext[D], sandbox: AsyncCorralSandbox, path: str, kind: str
@@ -372,24 +384,6 @@ def create_console_toolset(
         hash_length=hash_length,
         descriptions=descriptions,
     )
-
-
-@contextlib.contextmanager
-def _refusing(operation: Operation) -> Iterator[None]:
-    """A policy that can't be kept is a failed call."""
-    try:
-        yield
-    except PolicyError as error:
-        raise ToolFailed(f"Permission denied for {operation}: {quote(str(error))}") from error
-
-
-def _search_root(path: str | None, sandbox: AsyncCorralSandbox) -> str:
-    """What a search looks through; of an absolute pattern, the part before its first special character."""
-    if path in (None, "", "/", ".", "./"):
-        return sandbox.work_dir
-    parts = (path or "").split("/")
-    fixed = [part for index, part in enumerate(parts) if not any(set("*?[{") & set(p) for p in parts[: index + 1])]
-    return "/".join(fixed) or "/"
 
 
 def _let_mend(ctx: RunContext[Any], text: str) -> Never:

@@ -80,13 +80,13 @@ def check_address(found: Address) -> None:
     for name, value in (("key", found.api_key), ("JWT token", found.jwt_token)):
         if value is not None and not (value.isascii() and value.isprintable() and " " not in value):
             raise BackendUnavailableError(
-                f"the {name} for the Daytona service has a character in it that can't be sent",
-                hint="look for a line break, a space or a quote that came with it when it was copied",
+                f"the {name} for the Daytona service contains a character that can't be sent",
+                hint="remove line breaks, spaces and quotes that were copied with it",
             )
     parts = urlsplit(found.url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BackendUnavailableError(
-            f"{found.url!r} is not the address of a service", hint="for example http://localhost:3986/api"
+            f"{found.url!r} is not the URL of a service", hint="for example http://localhost:3986/api"
         )
 
 
@@ -104,8 +104,8 @@ def choose_address(sources: Sequence[Address]) -> Address | None:
         alone = other.api_url is not None and not other.has_key and other.url != chosen.url
         if alone and (place < number or chosen.api_url is None):
             raise SpecError(
-                f"the key is in {chosen.source} (DAYTONA_API_KEY), and the address {other.url!r} in {other.source}: "
-                "a key is not sent to an address from elsewhere",
+                f"DAYTONA_API_KEY is set in {chosen.source}, but the URL {other.url!r} in {other.source}: "
+                "a key is not sent to a URL from another source",
                 hint=f"if they belong together, set DAYTONA_API_URL in {chosen.source} too",
             )
     return chosen

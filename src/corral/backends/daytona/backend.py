@@ -8,16 +8,15 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from corral.backends.daytona import life
+from corral.backends.daytona import detached, life
 from corral.backends.daytona.address import Address
 from corral.backends.daytona.client import Client
-from corral.backends.daytona.kept import KeptPrograms
 from corral.backends.daytona.makings import Making, closed_meanwhile, get_book
-from corral.backends.daytona.powers import GIB, find_snapshot, whole
+from corral.backends.daytona.powers import GIB, KeepingBackend, find_snapshot, whole
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.sandbox import NAME, DaytonaSandbox
 from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
@@ -26,8 +25,9 @@ from corral.concurrency.tokens import TokenBook
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
 from corral.image import Image
-from corral.protocol import OnEvent
+from corral.protocol import Command, OnEvent
 from corral.results import Capabilities, SandboxInfo
+from corral.sessions.detached import DetachedProgram
 from corral.spec import HOME, Resources, Spec
 
 POWERS = frozenset({"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"})
@@ -36,7 +36,7 @@ _SHORT_SECONDS = 10.0
 log = logging.getLogger("corral.daytona")
 
 
-class DaytonaBackend(KeptPrograms):
+class DaytonaBackend(KeepingBackend):
     """A Daytona service, as `corral.protocol.Backend`. Usable after a fork.
 
     What is not given comes from DAYTONA_API_KEY, DAYTONA_API_URL and DAYTONA_TARGET of the process, as in the SDK
@@ -111,9 +111,9 @@ class DaytonaBackend(KeptPrograms):
             if spec.image is None or not isinstance(error, SpecError | SandboxGoneError):
                 raise
             raise CapabilityError(
-                f"the service can't make a sandbox of that image: {error.message}",
+                f"the service can't create a sandbox from this image: {error.message}",
                 op="create",
-                hint="name one that it can fetch; `corral serve` knows snapshots only",
+                hint="name an image that it can fetch; `corral serve` supports snapshots only",
             ) from error
         get_book().strike(making)
         return sandbox
@@ -227,7 +227,7 @@ class DaytonaBackend(KeptPrograms):
                 return  # it is there
             if error.status in (400, 403):
                 raise CapabilityError(
-                    f"the sandbox's user can't make the folder {workdir!r}",
+                    f"the sandbox's user can't create the folder {workdir!r}",
                     op="create",
                     hint=f"give a workdir below {HOME}, /workspace or /tmp, or an image that has it",
                 ) from error
@@ -271,12 +271,12 @@ class DaytonaBackend(KeptPrograms):
             if wanted:
                 raise CapabilityError(f"the daytona backend has no {wish}", op="create", hint=hint)
         if spec.image is not None and spec.snapshot is not None:
-            raise CapabilityError("image= and snapshot= at once", op="create", hint="a snapshot is an image already")
+            raise CapabilityError("image= and snapshot= can't be combined", op="create", hint="leave one of them out")
 
     async def _refuse_network(self, spec: Spec) -> None:
         if spec.network.mode != "none" and await self._is_ours():
             raise CapabilityError(
-                f"network={spec.network.mode!r}: this server gives no network",
+                f"network={spec.network.mode!r}: this server does not support network access",
                 op="create",
                 hint="bring files with files.upload, or use the hosted service",
             )
@@ -298,7 +298,7 @@ class DaytonaBackend(KeptPrograms):
     async def find(self, wanted: str, op: str) -> Any:
         """What the service says of a sandbox that is nobody's own, by id or name. Raises: SandboxGoneError."""
         missing = SandboxGoneError(
-            f"there is no sandbox {wanted!r}", op=op, hint="backend.list() shows those that are there"
+            f"sandbox {wanted!r} not found", op=op, hint="backend.list() lists the existing ones"
         )
         if not wanted or "/" in wanted:
             raise missing
@@ -326,9 +326,7 @@ class DaytonaBackend(KeptPrograms):
         """Raises: SpecError when another has that name."""
         with contextlib.suppress(SandboxGoneError):
             if (await self.find(name, "detach")).id != sandbox_id:
-                raise SpecError(
-                    f"there is a sandbox named {name!r} already", hint="take another name, or remove that one"
-                )
+                raise SpecError(f"a sandbox named {name!r} already exists", hint="use another name, or remove that one")
 
     async def connect(self, sandbox_id: str) -> AsyncSandbox:
         box = await self.find(sandbox_id, "connect")
@@ -352,6 +350,26 @@ class DaytonaBackend(KeptPrograms):
         box = await self.find(sandbox_id, "delete")
         with mapped(sandbox_id=box.id, op="delete"):
             await asyncio.wrap_future(Remote(self._client, box.id, box).end())
+
+    async def start_detached(
+        self, sandbox_id: str, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None,
+        user: str | None = None, timeout: float | None = None,
+    ) -> int:  # fmt: skip
+        remote, spec = await self._reach(sandbox_id)
+        return await detached.start(remote, spec, command, cwd=cwd, env=env or {}, user=user, timeout=timeout)
+
+    async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
+        remote, _ = await self._reach(sandbox_id)
+        return await detached.list_all(remote)
+
+    async def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
+        remote, _ = await self._reach(sandbox_id)
+        async for data in detached.follow_one(remote, sandbox_id, number, follow=follow):
+            yield data
+
+    async def _reach(self, sandbox_id: str) -> tuple[Remote, Spec]:
+        box = await self.find(sandbox_id, "exec")
+        return Remote(self._client, box.id, box), life.spec_of(box)
 
     async def capabilities(self) -> Capabilities:
         ours = await self._is_ours()

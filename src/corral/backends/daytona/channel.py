@@ -119,7 +119,7 @@ class Channel:
             self.lost = True
             self._keep(self._destroy())
             if isinstance(error, TimeoutError):
-                raise ServiceError(503, "the sandbox's terminal does not answer") from error
+                raise ServiceError(503, "the sandbox's terminal does not respond") from error
             raise
         self._sending = self._keep(self._send_all())
         self._keep(self._watch_silence())
@@ -186,8 +186,8 @@ class Channel:
         elif f"<{self._token}-no-python>".encode() in before and not self._booted.done():
             self._booted.set_exception(
                 BackendUnavailableError(
-                    "the sandbox has no python3, with which programs are watched over",
-                    hint="take an image or a snapshot that has one",
+                    "the sandbox has no python3, which is needed to run programs",
+                    hint="use an image or a snapshot that has it",
                 )
             )
         elif len(self._noise) > _NOISE_BYTES:
@@ -282,9 +282,9 @@ class Channel:
 def lost_inside() -> ExecError:
     """The sandbox runs, but what watched over its programs does not."""
     return ExecError(
-        "what watches over programs inside was ended, and they with it",
+        "the process supervisor inside the sandbox was killed, and its programs with it",
         op="exec",
-        hint="a program of this sandbox may have killed it; the next call starts it again",
+        hint="a program in the sandbox may have killed it; the next call restarts it",
     )
 
 

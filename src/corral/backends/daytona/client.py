@@ -94,9 +94,9 @@ class Client:
         found = fill_from_environment(self.address)
         if not found.has_key:
             raise BackendUnavailableError(
-                "there is no key for the Daytona service",
+                "no API key for the Daytona service",
                 op="create",
-                hint="set DAYTONA_API_KEY, or give api_key=; `corral key create` makes one for `corral serve`",
+                hint="set DAYTONA_API_KEY or pass api_key=; `corral key create` creates one for `corral serve`",
             )
         check_address(found)
         try:
@@ -112,9 +112,9 @@ class Client:
                 )
         except Exception as error:  # the SDK's own class for everything
             raise BackendUnavailableError(
-                f"the SDK refuses these settings: {error}",
+                f"the SDK rejected the settings: {error}",
                 op="create",
-                hint="check DAYTONA_API_KEY, DAYTONA_API_URL and their like, or what was given instead",
+                hint="check DAYTONA_API_KEY, DAYTONA_API_URL and the arguments",
             ) from error
 
     async def call(
@@ -134,7 +134,7 @@ class Client:
 
         thread = get_loop()
         with mapped(sandbox_id=sandbox_id, op=op):
-            return await (thread.finish(ask()) if finish else thread.run(ask()))
+            return await (thread.finish(ask()) if finish else thread.arun(ask()))
 
     async def repeat(self, call: Callable[[], Awaitable[T]], *, safe: bool) -> T:
         """See `seam.repeat`; for what may be the first that the service is asked."""

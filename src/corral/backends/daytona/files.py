@@ -94,9 +94,9 @@ class DaytonaFiles(ShellFiles):
                 return await work(await self._remote.box())
 
         try:
-            return await get_loop().run(ask())
+            return await get_loop().arun(ask())
         except ServiceError as refusal:
-            error = await get_loop().run(self._remote.explain(op))
+            error = await get_loop().arun(self._remote.explain(op))
             if not isinstance(error, ExecError):
                 raise error from refusal
             kind = SandboxFileNotFoundError if refusal.status == 404 else SandboxFileError

@@ -25,7 +25,7 @@ from corral.backends.daytona.client import Client, close_all
 from corral.backends.daytona.loop import find_loop, get_loop
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
-from corral.concurrency.perprocess import PerProcess
+from corral.concurrency.portal import PerProcess
 from corral.errors import BackendUnavailableError, CorralError
 
 _EXIT_SECONDS = 30.0
@@ -127,7 +127,7 @@ class Making:
 
 def closed_meanwhile() -> BackendUnavailableError:
     """For whoever still waits for one that was given up."""
-    return BackendUnavailableError("the backend was closed while the sandbox was made", op="create")
+    return BackendUnavailableError("the backend was closed while the sandbox was being created", op="create")
 
 
 class Book:
@@ -147,7 +147,7 @@ class Book:
         with self._lock:
             if self._is_over:
                 raise BackendUnavailableError(
-                    "the program is at its end, and nobody would end a sandbox that is made now", op="create"
+                    "this process is exiting: a sandbox created now would never be deleted", op="create"
                 )
             making.answer = making.client.see_through(get_loop().begin(making.make(ask)))
             self._makings.add(making)

@@ -98,7 +98,7 @@ async def find_snapshot(client: Client, wanted: str) -> Any:
         return await client.call(lambda sdk: sdk.snapshot.get(wanted), op="snapshot", safe=True)
     except SandboxGoneError:
         raise SnapshotNotFoundError(
-            f"there is no snapshot {wanted!r}", op="snapshot", hint="list_snapshots() shows those that are there"
+            f"snapshot {wanted!r} not found", op="snapshot", hint="list_snapshots() lists the existing ones"
         ) from None
 
 
@@ -189,10 +189,10 @@ class KeepingBackend(Backend):
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
         # The service has no such call.
         raise CapabilityError(
-            "the service has no rollback",
+            "the service does not support rollback",
             sandbox_id=sandbox_id,
             op="rollback",
-            hint=f"make a new sandbox from the snapshot: Spec(snapshot={snapshot_id!r})",
+            hint=f"create a new sandbox from the snapshot: Spec(snapshot={snapshot_id!r})",
         )
 
     async def resize(
@@ -206,7 +206,7 @@ class KeepingBackend(Backend):
     ) -> None:
         if processes is not None:
             raise CapabilityError(
-                "the service has no limit of processes", sandbox_id=sandbox_id, op="resize", hint="leave it out"
+                "the service has no limit on processes", sandbox_id=sandbox_id, op="resize", hint="leave it out"
             )
         box = await self.find(sandbox_id, "resize")
         given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes}

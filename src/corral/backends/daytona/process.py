@@ -216,16 +216,16 @@ class DaytonaProcess(AsyncProcess):
     def _refusal(self, code: str, text: str) -> CorralError:
         where: dict[str, Any] = {"sandbox_id": self._sandbox_id, "op": "exec"}
         if code == "cwd":
-            hint = "make the folder first, or give another cwd"
+            hint = "create the folder, or pass another cwd"
             return WorkdirError(f"can't run in {self._request.cwd!r}: {text}", hint=hint, **where)
         if code == "too_big":
             return InvalidCommandError(
-                "arguments and environment are together more than the kernel takes",
-                hint="pass data as stdin=, or in a file",
+                "arguments and environment exceed the kernel's limit",
+                hint="pass data as stdin= or in a file",
                 **where,
             )
         if code == "fork":
-            return ExecError(text, hint="the sandbox has used up its processes: end some, or give it more", **where)
+            return ExecError(text, hint="end some processes, or raise resources.processes", **where)
         return EngineFaultError(f"a program could not be set up: {text}", **where)
 
     # From anywhere.
@@ -237,14 +237,14 @@ class DaytonaProcess(AsyncProcess):
     def _here(self) -> None:
         if os.getpid() != self._made_by:
             raise ExecError(
-                "the program was started by the process that this one was forked from",
+                "the program belongs to the parent of this forked process",
                 sandbox_id=self._sandbox_id,
                 op="exec",
             )
 
     async def write(self, data: bytes | str) -> None:
         self._here()
-        await get_loop().run(self._write(as_bytes(data)))
+        await get_loop().arun(self._write(as_bytes(data)))
 
     async def _write(self, data: bytes) -> None:
         assert self._turn is not None
@@ -256,14 +256,14 @@ class DaytonaProcess(AsyncProcess):
                     self._room.clear()
                     await self._room.wait()
                 if not self._input_open:
-                    raise ExecError("the program takes no more input", sandbox_id=self._sandbox_id, op="write")
+                    raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
                 self._credit -= len(piece)
                 small = self._packer.pack(piece) if self._channel is not None and self._channel.takes_packed else None
                 self._say(b"I" if small is None else b"J", piece if small is None else small)
 
     async def close_stdin(self) -> None:
         self._here()
-        await get_loop().run(self._close_stdin())
+        await get_loop().arun(self._close_stdin())
 
     async def _close_stdin(self) -> None:
         assert self._turn is not None

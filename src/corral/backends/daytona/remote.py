@@ -55,7 +55,7 @@ class Remote:
         thread = get_loop()
         try:
             with mapped(sandbox_id=self.id, op=op):
-                return await (thread.finish(ask()) if finish else thread.run(ask()))
+                return await (thread.finish(ask()) if finish else thread.arun(ask()))
         except SandboxGoneError:
             self.gone = True
             raise
@@ -85,7 +85,7 @@ class Remote:
             error = state_error(life.state_of(box), sandbox_id=self.id, op=op) or lost_inside()
         except ServiceError as refusal:
             if refusal.status != 404:
-                return BackendError(f"the connection was lost: {refusal.message}", sandbox_id=self.id, op=op)
+                return BackendError(f"lost the connection to the service: {refusal.message}", sandbox_id=self.id, op=op)
             error = SandboxGoneError("the sandbox has ended", sandbox_id=self.id, op=op, hint="make a new one")
         if type(error) is SandboxGoneError:
             self.gone = True

@@ -188,17 +188,17 @@ class DaytonaSandbox(SandboxPrimitives):
             self.refuse_closed()
         if request.user not in (USER, "1000"):
             raise CapabilityError(
-                f"user={request.user!r}: the service runs every program as one user",
+                f"user={request.user!r}: the service runs every program as the same user",
                 sandbox_id=self.id,
                 op="exec",
-                hint="users are the sandbox's own: DaytonaBackend(os_user=…) makes sandboxes of another",
+                hint="DaytonaBackend(os_user=…) creates sandboxes with another user",
             )
         if request.read_only or request.hidden:
             raise CapabilityError(
-                "read_only= and hidden= (views) can't be had through the service",
+                "the service does not support read_only= and hidden= (views)",
                 sandbox_id=self.id,
                 op="exec",
-                hint="the embedded and docker backends have them",
+                hint="the embedded and docker backends support them",
             )
 
     async def _spawn_inner(self, request: SpawnRequest) -> AsyncProcess:

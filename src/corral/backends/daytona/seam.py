@@ -127,23 +127,23 @@ def translate(error: ServiceError, *, sandbox_id: str | None, op: str) -> Corral
     text, status = error.message, error.status
     where: dict[str, Any] = {"sandbox_id": sandbox_id, "op": op}
     if status == 404:
-        hint = "make a new one" if sandbox_id else "backend.list() shows those that are there"
-        return SandboxGoneError("the sandbox has ended, or there is none of that name", hint=hint, **where)
+        hint = "make a new one" if sandbox_id else "backend.list() lists the existing ones"
+        return SandboxGoneError("sandbox not found: it has been deleted, or never existed", hint=hint, **where)
     if status in (401, 403):
-        hint = "check DAYTONA_API_KEY (or api_key=), and what the key may do"
-        return BackendUnavailableError(f"the service refuses the key: {text}", hint=hint, **where)
+        hint = "check DAYTONA_API_KEY (or api_key=) and the key's permissions"
+        return BackendUnavailableError(f"the service rejected the API key: {text}", hint=hint, **where)
     if status == 409:
-        return SpecError(text, hint="take another name, or delete what has it", **where)
+        return SpecError(text, hint="choose another name, or delete the existing one", **where)
     if status in (400, 422):
-        return SpecError(f"the service refuses it: {text}", **where)
+        return SpecError(f"the service rejected the request: {text}", **where)
     if status == 501:
         hint = "capabilities() lists what this server supports"
-        return CapabilityError(f"the service does not support that: {text}", hint=hint, **where)
+        return CapabilityError(f"the service does not support this: {text}", hint=hint, **where)
     if status == _TOO_MANY:
-        return RateLimitedError(f"the service takes no more for now: {text}", hint="try again later", **where)
+        return RateLimitedError(f"the service's rate limit is exceeded: {text}", hint="try again later", **where)
     if status is None:
-        hint = "check DAYTONA_API_URL (or api_url=), and that the server runs"
-        return BackendUnavailableError(f"the service can't be reached: {text}", hint=hint, **where)
+        hint = "check DAYTONA_API_URL (or api_url=), and that the server is running"
+        return BackendUnavailableError(f"can't reach the service: {text}", hint=hint, **where)
     return BackendError(f"the service failed ({status}): {text}", **where)
 
 
@@ -157,7 +157,7 @@ def state_error(state: str | None, *, sandbox_id: str, op: str) -> CorralError |
     if state in ("paused", "pausing"):
         return SandboxPausedError("the sandbox is paused", hint="resume() it", **where)
     if state in ("error", "build_failed"):
-        return SandboxError("the sandbox is in a state of error", hint="the service's own page may say why", **where)
+        return SandboxError("the sandbox is in the error state", hint="look at the service's dashboard", **where)
     return SandboxGoneError("the sandbox has ended", hint="make a new one", **where)
 
 

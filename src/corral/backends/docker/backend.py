@@ -119,7 +119,7 @@ class DockerBackend(Backend):
         refuse_what_is_missing(spec)
         self._own()
         work = self._create(spec, image=image, trash=trash, sandbox_id=sandbox_id)
-        return await self._links.get().io.run(work, undo=self._undo)
+        return await self._links.get().io.arun(work, undo=self._undo)
 
     async def _undo(self, sandbox: DockerSandbox) -> None:
         if sandbox.spec.client_token is None:  # of one with a token, others may have been given the same
@@ -139,7 +139,7 @@ class DockerBackend(Backend):
         info = await self._api.info()
         if self.settings.isolation == "gvisor" and GVISOR_RUNTIME not in (info.get("Runtimes") or {}):
             raise BackendUnavailableError(
-                "isolation='gvisor' needs the runtime runsc, which the daemon does not have", op="create",
+                "isolation='gvisor' needs the runtime runsc, which the Docker daemon does not have", op="create",
                 hint="install gVisor, run `runsc install`, and restart the daemon: https://gvisor.dev/docs/user_guide/install",
             )  # fmt: skip
         self._swept = True
@@ -202,7 +202,7 @@ class DockerBackend(Backend):
         """Before anything of the image runs: over a link, the volume would lie elsewhere, and the link be changed."""
         if not await self._api.is_folder(container, FOLDER):
             raise BackendUnavailableError(
-                f"the image has a link at {FOLDER}, where views are made", op="create", hint="take another image"
+                f"the image has a link at {FOLDER}, where views are mounted", op="create", hint="use another image"
             )
 
     async def _identify(self, sandbox: DockerSandbox) -> tuple[int, int, str]:
@@ -213,7 +213,7 @@ class DockerBackend(Backend):
             if not await sandbox.runs():
                 raise gone(sandbox.id, op="create")
             raise BackendUnavailableError(
-                "the image has no POSIX shell with coreutils", op="create", hint="take another image"
+                "the image has no POSIX shell with coreutils", op="create", hint="use another image"
             )
         return int(words[0]), int(words[1]), words[2]
 
@@ -239,7 +239,7 @@ class DockerBackend(Backend):
         return AsyncSandbox.around(await self._adopted(sandbox_id))
 
     async def _adopted(self, sandbox_id: str) -> DockerSandbox:
-        return await self._links.get().io.run(self._connect(sandbox_id))
+        return await self._links.get().io.arun(self._connect(sandbox_id))
 
     async def _connect(self, wanted: str) -> DockerSandbox:
         with mapped(op="connect", host=self.settings.host):
@@ -268,7 +268,7 @@ class DockerBackend(Backend):
         return sandbox
 
     async def list(self) -> Sequence[SandboxInfo]:
-        return await self._links.get().io.run(self._list())
+        return await self._links.get().io.arun(self._list())
 
     async def _list(self) -> Sequence[SandboxInfo]:
         with mapped(op="list", host=self.settings.host):
@@ -284,7 +284,7 @@ class DockerBackend(Backend):
             return [*found, *await self._keeping.list_stopped()]
 
     async def delete(self, sandbox_id: str) -> None:
-        await self._links.get().io.run(self._delete(sandbox_id))
+        await self._links.get().io.arun(self._delete(sandbox_id))
 
     async def _delete(self, wanted: str) -> None:
         with mapped(op="delete", host=self.settings.host):
@@ -305,13 +305,13 @@ class DockerBackend(Backend):
 
     async def start(self, sandbox_id: str) -> AsyncSandbox:
         io_thread = self._links.get().io
-        info = await io_thread.run(self._find_stopped(sandbox_id))
+        info = await io_thread.arun(self._find_stopped(sandbox_id))
         if info is None:
             return await self.connect(sandbox_id)
-        spec = await io_thread.run(self._keeping.read_stopped(info.sandbox_id))
+        spec = await io_thread.arun(self._keeping.read_stopped(info.sandbox_id))
         image = f"{STOPPED}:{info.sandbox_id}"
         sandbox = await self._make(spec, image=image, sandbox_id=info.sandbox_id)
-        await io_thread.run(self._finish_start(sandbox, info, image))
+        await io_thread.arun(self._finish_start(sandbox, info, image))
         return AsyncSandbox.around(sandbox)
 
     async def _finish_start(self, sandbox: DockerSandbox, info: SandboxInfo, image: str) -> None:
@@ -324,34 +324,34 @@ class DockerBackend(Backend):
             return await self._keeping.find_stopped(wanted)
 
     async def stop(self, sandbox_id: str) -> None:
-        if await self._links.get().io.run(self._find_stopped(sandbox_id)) is None:
+        if await self._links.get().io.arun(self._find_stopped(sandbox_id)) is None:
             await (await self._adopted(sandbox_id)).stop()
 
     async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
         check_name(name)
-        info = await self._links.get().io.run(self._find_stopped(sandbox_id))
+        info = await self._links.get().io.arun(self._find_stopped(sandbox_id))
         if info is None:
             return await (await self._adopted(sandbox_id)).snapshot(name)
-        return await self._links.get().io.run(self._keeping.snapshot_stopped(info, name))
+        return await self._links.get().io.arun(self._keeping.snapshot_stopped(info, name))
 
     async def fork(self, sandbox_id: str, spec: Spec | None = None) -> AsyncSandbox:
-        info = await self._links.get().io.run(self._find_stopped(sandbox_id))
+        info = await self._links.get().io.arun(self._find_stopped(sandbox_id))
         if info is None:
             return await (await self._adopted(sandbox_id)).fork(spec)
-        known = await self._links.get().io.run(self._keeping.read_stopped(info.sandbox_id))
+        known = await self._links.get().io.arun(self._keeping.read_stopped(info.sandbox_id))
         wish = spec or as_another(known)
         sandbox = await self._make(wish, image=f"{STOPPED}:{info.sandbox_id}")
         return AsyncSandbox.around(sandbox, event="created")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
         io_thread = self._links.get().io
-        image = await io_thread.run(self._find_snapshot(snapshot_id))
+        image = await io_thread.arun(self._find_snapshot(snapshot_id))
         await self.stop(sandbox_id)
-        info = await io_thread.run(self._find_stopped(sandbox_id))
+        info = await io_thread.arun(self._find_stopped(sandbox_id))
         if info is None:
             raise gone(sandbox_id, op="rollback")
-        spec = await io_thread.run(self._keeping.read_stopped(info.sandbox_id))
-        await io_thread.run(self._keeping.relabel(image, info, spec))
+        spec = await io_thread.arun(self._keeping.read_stopped(info.sandbox_id))
+        await io_thread.arun(self._keeping.relabel(image, info, spec))
 
     async def _find_snapshot(self, wanted: str) -> str:
         with mapped(op="snapshot", host=self.settings.host):
@@ -367,28 +367,28 @@ class DockerBackend(Backend):
         processes: int | None = None,
     ) -> None:
         io_thread = self._links.get().io
-        info = await io_thread.run(self._find_stopped(sandbox_id))
+        info = await io_thread.arun(self._find_stopped(sandbox_id))
         if info is None:
             sandbox = await self._adopted(sandbox_id)
             await sandbox.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
             return
-        spec = await io_thread.run(self._keeping.read_stopped(info.sandbox_id))
+        spec = await io_thread.arun(self._keeping.read_stopped(info.sandbox_id))
         limits = resized(spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=info.sandbox_id)
         wish = replace(spec, resources=limits)
-        await io_thread.run(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, wish))
+        await io_thread.arun(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, wish))
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:
-        return await self._links.get().io.run(self._keeping.list_snapshots())
+        return await self._links.get().io.arun(self._keeping.list_snapshots())
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         io_thread = self._links.get().io
-        image = await io_thread.run(self._find_snapshot(snapshot_id))
-        await io_thread.run(self._keeping.discard(image))
+        image = await io_thread.arun(self._find_snapshot(snapshot_id))
+        await io_thread.arun(self._keeping.discard(image))
 
     # Life.
 
     async def capabilities(self) -> Capabilities:
-        return await self._links.get().io.run(self._capabilities())
+        return await self._links.get().io.arun(self._capabilities())
 
     async def _capabilities(self) -> Capabilities:
         with mapped(op="capabilities", host=self.settings.host):
@@ -416,7 +416,7 @@ class DockerBackend(Backend):
 
     async def aclose(self) -> None:
         owned = [sandbox for sandbox in self._own() if sandbox.owned]
-        await asyncio.gather(*(self._links.get().io.run(sandbox.end()) for sandbox in owned), return_exceptions=True)
+        await asyncio.gather(*(self._links.get().io.arun(sandbox.end()) for sandbox in owned), return_exceptions=True)
         await asyncio.to_thread(self._links.close)
 
 

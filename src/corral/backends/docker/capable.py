@@ -42,7 +42,7 @@ def refuse_unkept(resources: Resources, info: dict[str, Any], *, disk: bool) -> 
             raise CapabilityError(
                 f"{name}={getattr(resources, name)!r} can't be kept: this Docker has no such limit for a container",
                 op="create",
-                hint="leave it out, or see docs/backends.md for what the daemon needs",
+                hint="leave it out, or see docs/backends.md for the daemon's requirements",
             )
 
 

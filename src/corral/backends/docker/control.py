@@ -42,7 +42,7 @@ class Control:
                         waiting.set_result(None)
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(ConnectionResetError("the container has ended"))
+                waiting.set_exception(ConnectionResetError("the container has stopped"))
                 waiting.exception()  # nobody may be asking
         if not self._closed:
             self._closed = True

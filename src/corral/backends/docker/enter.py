@@ -156,17 +156,15 @@ def explain(answer: Sequence[str], request: SpawnRequest, *, sandbox_id: str | N
     step, number, index = answer[0], int(answer[1]), int(answer[2])
     reason = os.strerror(number)
     if step == "cwd":
-        return WorkdirError(
-            f"can't run in {request.cwd!r}", sandbox_id=sandbox_id, op="exec", hint="make the folder first"
-        )
+        return WorkdirError(f"can't run in {request.cwd!r}", sandbox_id=sandbox_id, op="exec", hint="create the folder")
     paths = {"read_only": request.read_only, "hidden": request.hidden}.get(step, ())
     if index < len(paths):
-        text = f"a restricted view can't be made: view path {paths[index]!r}: {reason}"
+        text = f"can't create a restricted view: view path {paths[index]!r}: {reason}"
         return InvalidCommandError(text, sandbox_id=sandbox_id, op="exec")
     if step == "landlock":
-        text = "the daemon's kernel has no Landlock, without which a restricted view could be gone round"
+        text = "the daemon's kernel has no Landlock, without which a restricted view can be bypassed"
         return CapabilityError(text, sandbox_id=sandbox_id, op="exec")
-    return ExecError(f"a restricted view can't be made: {step}: {reason}", sandbox_id=sandbox_id, op="exec")
+    return ExecError(f"can't create a restricted view: {step}: {reason}", sandbox_id=sandbox_id, op="exec")
 
 
 def _escape(word: str) -> str:

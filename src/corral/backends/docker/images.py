@@ -40,14 +40,14 @@ async def ensure_image(api: EngineApi, settings: Settings, wish: str | Image | N
 async def _pull(api: EngineApi, settings: Settings, name: str) -> None:
     hint = "pull it by hand (`docker pull`), name one that is here: image=, or CORRAL_DOCKER_IMAGE"
     if not settings.pull:
-        raise BackendUnavailableError(f"the image {name!r} is not here", op="create", hint=hint)
+        raise BackendUnavailableError(f"the image {name!r} is not on this machine", op="create", hint=hint)
     log.info("fetching the image %s", name)
     try:
         await _follow(api.pull(name), name)
     except (DockerError, aiohttp.ClientError, _StepFailedError) as error:
         reason = str(getattr(error, "message", error))[:200]
         raise BackendUnavailableError(
-            f"the image {name!r} is not here and can't be fetched: {reason}", op="create", hint=hint
+            f"the image {name!r} is missing and can't be pulled: {reason}", op="create", hint=hint
         ) from error
     log.info("the image %s is here", name)
 
@@ -64,7 +64,7 @@ async def _build(api: EngineApi, image: Image) -> str:
     except (DockerError, aiohttp.ClientError, _StepFailedError) as error:
         reason = str(getattr(error, "message", error))[:300]
         raise BackendUnavailableError(
-            f"the image could not be built: {reason}", op="create", hint="the log of corral.docker has the steps"
+            f"the image could not be built: {reason}", op="create", hint="the logger corral.docker has the build steps"
         ) from error
     return tag
 
@@ -77,9 +77,7 @@ async def _follow(steps: AsyncIterator[Json], name: str) -> None:
     last = ""
     async for step in steps:
         if "error" in step:
-            raise _StepFailedError(
-                f"{step['error']}; the last line before was: {last[-200:]}" if last else step["error"]
-            )
+            raise _StepFailedError(f"{step['error']}; last line of output: {last[-200:]}" if last else step["error"])
         text = _COLOUR.sub("", str(step.get("status") or step.get("stream") or "")).strip()
         last = text or last
         if text and "progressDetail" not in step:

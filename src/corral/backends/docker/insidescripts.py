@@ -149,7 +149,7 @@ def part_env(request: SpawnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
     )  # fmt: skip
     if sum(len(word.encode("utf-8", "surrogateescape")) + 9 for word in words) > _MAX_TOGETHER_BYTES:
         raise InvalidCommandError(
-            "arguments and environment are together too much for a kernel",
+            "arguments and environment exceed the kernel's limit",
             hint="pass content as stdin=, or write a file",
         )
     return odd, plain

@@ -142,14 +142,14 @@ class Keeping:
 
     async def _claim_snapshot(self, name: str | None) -> None:
         if name is not None and any(info.name == name for info in await self.list_snapshots()):
-            raise SpecError(f"a snapshot named {name!r} is there already", op="snapshot", hint="take another name")
+            raise SpecError(f"a snapshot named {name!r} already exists", op="snapshot", hint="use another name")
 
     async def find_snapshot(self, wanted: str) -> str:
         """The image of a snapshot, by id or name. Raises: SnapshotNotFoundError."""
         for info in await self.list_snapshots():
             if wanted in (info.snapshot_id, info.name):
                 return f"{SNAPSHOTS}:{info.snapshot_id}"
-        raise SnapshotNotFoundError(f"there is no snapshot {wanted!r}", op="snapshot", hint="list_snapshots() has all")
+        raise SnapshotNotFoundError(f"snapshot {wanted!r} not found", op="snapshot", hint="list_snapshots() lists them")
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
         """All of them, oldest first."""
@@ -185,7 +185,7 @@ class Keeping:
 
     async def fork(self, container: str, spec: Spec) -> DockerSandbox:
         """From any event loop."""
-        image = await self._links.get().io.run(self._make_trash_mapped(container))
+        image = await self._links.get().io.arun(self._make_trash_mapped(container))
         return await self._make(spec, image=image, trash=image)
 
     async def _make_trash_mapped(self, container: str) -> str:

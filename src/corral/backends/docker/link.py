@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from corral.backends.docker.engine_api import EngineApi
-from corral.backends.docker.iothread import IoThread
 from corral.backends.docker.settings import Settings
 from corral.backends.docker.views import Views
-from corral.concurrency.perprocess import PerProcess
+from corral.concurrency.portal import PerProcess, Portal
 
 
 class Link:
@@ -14,7 +13,7 @@ class Link:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.io = IoThread()
+        self.io = Portal("corral-docker")
         self._api: EngineApi | None = None
         self._views: Views | None = None
 

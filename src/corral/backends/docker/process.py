@@ -168,7 +168,7 @@ class DockerProcess(AsyncProcess):
                 f"can't run in {self._request.cwd!r}",
                 sandbox_id=self._sandbox.id,
                 op="exec",
-                hint="make the folder first",
+                hint="create the folder",
             )
         self._pid = int(words[1])
         if rest:
@@ -186,10 +186,10 @@ class DockerProcess(AsyncProcess):
             raise gone(where, op="exec")
         if "/bin/sh" in text and "no such file" in text:
             raise BackendUnavailableError(
-                "the image has no /bin/sh", sandbox_id=where, op="exec", hint="take an image with a shell and coreutils"
+                "the image has no /bin/sh", sandbox_id=where, op="exec", hint="use an image with a shell and coreutils"
             )
         if "argument list too long" in text.lower():
-            raise InvalidCommandError("arguments and environment are together too much", sandbox_id=where, op="exec")
+            raise InvalidCommandError("arguments and environment are too long", sandbox_id=where, op="exec")
         raise ExecError(
             f"the program could not be started: {text or 'no reason was told'}", sandbox_id=where, op="exec"
         )
@@ -208,7 +208,7 @@ class DockerProcess(AsyncProcess):
             ending = error
         except _BROKEN as error:
             alive = await self._sandbox.runs()
-            text = f"the connection to the daemon broke: {type(error).__name__}"
+            text = f"the connection to the Docker daemon was lost: {type(error).__name__}"
             ending = ExecError(text, sandbox_id=self._sandbox.id) if alive else gone(self._sandbox.id, op="exec")
         finally:
             if self._timer is not None:
@@ -294,18 +294,18 @@ class DockerProcess(AsyncProcess):
     async def write(self, data: bytes | str) -> None:
         content = as_bytes(data)
         if not self._takes_input or self.ended:
-            raise ExecError("the program takes no more input", sandbox_id=self._sandbox.id, op="write")
-        await self._io.run(self._write(content))
+            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox.id, op="write")
+        await self._io.arun(self._write(content))
 
     async def _write(self, content: bytes) -> None:
         async with self._writing:
             if not self._takes_input or self.ended:
-                raise ExecError("the program takes no more input", sandbox_id=self._sandbox.id, op="write")
+                raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox.id, op="write")
             try:
                 for offset in range(0, len(content), 65536):
                     await self._stream.write_in(content[offset : offset + 65536])
             except (*_BROKEN, AssertionError) as error:
-                text = "the program takes no more input"
+                text = "the program's stdin is closed"
                 raise ExecError(text, sandbox_id=self._sandbox.id, op="write") from error
 
     async def close_stdin(self) -> None:
@@ -314,7 +314,7 @@ class DockerProcess(AsyncProcess):
         if self._request.pty:
             await self.write(b"\x04")
             return
-        await self._io.run(self._close_stdin())
+        await self._io.arun(self._close_stdin())
 
     async def _close_stdin(self) -> None:
         async with self._writing:
@@ -326,12 +326,12 @@ class DockerProcess(AsyncProcess):
         if not 1 <= int(number) < signals.NSIG:
             raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox.id, op="signal")
         if not self.ended:
-            await self._io.run(self._sandbox.send_signal(self, int(number)))
+            await self._io.arun(self._sandbox.send_signal(self, int(number)))
 
     async def resize(self, *, rows: int, columns: int) -> None:
         if not self._request.pty or self.ended:
             raise ExecError("the program has no terminal", sandbox_id=self._sandbox.id, op="resize")
-        await self._io.run(self._sandbox.api.resize_exec(self._exec_id, rows=rows, columns=columns))
+        await self._io.arun(self._sandbox.api.resize_exec(self._exec_id, rows=rows, columns=columns))
 
     def end_tree(self, reason: EndReason) -> None:
         if self.ended:
@@ -353,4 +353,4 @@ class DockerProcess(AsyncProcess):
         self.finish(gone(self._sandbox.id, op="exec"))
 
     async def end_rest(self) -> None:
-        await self._io.run(self._sandbox.end_call(self, final=False))
+        await self._io.arun(self._sandbox.end_call(self, final=False))

@@ -19,7 +19,6 @@ from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi
 from corral.backends.docker.enter import Who
 from corral.backends.docker.insidescripts import KILLER, SIGNALLER
-from corral.backends.docker.iothread import IoThread
 from corral.backends.docker.keeping import Keeping
 from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.process import DockerProcess
@@ -28,6 +27,7 @@ from corral.base.shellfiles.files import ShellFiles
 from corral.base.shellfiles.processes import ProcessShell
 from corral.base.shellfiles.resident import ResidentShell
 from corral.client.sandbox import AsyncSandbox
+from corral.concurrency.portal import Portal
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxPausedError, SandboxStoppedError, SpecError
 from corral.languages import Language
@@ -86,7 +86,7 @@ class DockerSandbox(SandboxPrimitives):
     # What its parts need.
 
     @property
-    def io(self) -> IoThread:
+    def io(self) -> Portal:
         """The thread in which the daemon is spoken to."""
         return self._links.get().io
 
@@ -156,10 +156,10 @@ class DockerSandbox(SandboxPrimitives):
     async def spawn(self, request: SpawnRequest) -> DockerProcess:
         self._check()
         if request.read_only or request.hidden:
-            await self.io.run(self._check_views())
+            await self.io.arun(self._check_views())
         process = DockerProcess(self, request)
         try:
-            await self.io.run(self._begin(process), undo=_end_process)
+            await self.io.arun(self._begin(process), undo=_end_process)
         except CorralError as error:
             if self._body.is_stopped or self._body.is_gone:
                 self._check()
@@ -173,8 +173,8 @@ class DockerSandbox(SandboxPrimitives):
             with mapped(op="exec", sandbox_id=self.id):
                 lack = await self._links.get().views.find_lack()
         if lack is not None:
-            text = f"this sandbox has no views: {lack}"
-            raise CapabilityError(text, sandbox_id=self.id, op="exec", hint="the embedded backend has them")
+            text = f"views are not supported here: {lack}"
+            raise CapabilityError(text, sandbox_id=self.id, op="exec", hint="the embedded backend supports them")
 
     async def _begin(self, process: DockerProcess) -> DockerProcess:
         await process.begin()
@@ -250,7 +250,7 @@ class DockerSandbox(SandboxPrimitives):
         return bool(told["State"]["Running"])
 
     async def is_alive(self) -> bool:
-        return await self.io.run(self.runs())
+        return await self.io.arun(self.runs())
 
     async def outlived_a_kill(self) -> bool:
         """Whether it still runs a moment after a program of it was killed: the end of a container kills them all."""
@@ -275,7 +275,7 @@ class DockerSandbox(SandboxPrimitives):
 
     async def usage(self) -> SandboxUsage:
         self._check()
-        return await self.io.run(self._usage())
+        return await self.io.arun(self._usage())
 
     async def _usage(self) -> SandboxUsage:
         with mapped(op="usage", sandbox_id=self.id):
@@ -294,7 +294,7 @@ class DockerSandbox(SandboxPrimitives):
 
     async def info(self) -> SandboxInfo:
         self._check()
-        if not await self.io.run(self.runs()):
+        if not await self.io.arun(self.runs()):
             raise gone(self.id, op="info")
         standing = self._body.standing
         return SandboxInfo(
@@ -364,7 +364,7 @@ class DockerSandbox(SandboxPrimitives):
 
     async def kill(self) -> None:
         if not self._body.is_stopped:
-            await self.io.run(self.end())
+            await self.io.arun(self.end())
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         self._check()
@@ -372,7 +372,7 @@ class DockerSandbox(SandboxPrimitives):
         if lifetime_seconds is not None:
             Lifetime(seconds=lifetime_seconds)  # raises for what is no time
         if not self._body.standing.kept:
-            await self.io.run(self.keep(name or self.spec.name, lifetime_seconds))
+            await self.io.arun(self.keep(name or self.spec.name, lifetime_seconds))
         return self.id
 
     async def keep(self, name: str | None, lifetime_seconds: float | None) -> None:
@@ -395,7 +395,7 @@ class DockerSandbox(SandboxPrimitives):
     async def snapshot(self, name: str | None = None) -> str:
         self._check()
         check_name(name)
-        return await self.io.run(self._keeping.snapshot(self.container, self.id, name))
+        return await self.io.arun(self._keeping.snapshot(self.container, self.id, name))
 
     async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
         self._check()
@@ -408,7 +408,7 @@ class DockerSandbox(SandboxPrimitives):
         if self._body.is_stopped:
             return
         self._check()
-        await self.io.run(self._stop())
+        await self.io.arun(self._stop())
 
     async def _stop(self) -> None:
         name = self._body.standing.name or self.spec.name
@@ -421,13 +421,13 @@ class DockerSandbox(SandboxPrimitives):
     async def pause(self) -> None:
         self._check()
         with mapped(op="pause", sandbox_id=self.id):
-            await self.io.run(self.api_pause(pause=True))
+            await self.io.arun(self.api_pause(pause=True))
         self._body.is_paused = True
 
     async def resume(self) -> None:
         self._check()
         with mapped(op="resume", sandbox_id=self.id):
-            await self.io.run(self.api_pause(pause=False))
+            await self.io.arun(self.api_pause(pause=False))
         self._body.is_paused = False
 
     @property
@@ -450,7 +450,7 @@ class DockerSandbox(SandboxPrimitives):
         resources = resized(self.spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=self.id)
         if resources != self.spec.resources:
             with mapped(op="resize", sandbox_id=self.id):
-                await self.io.run(self._resize(resources))
+                await self.io.arun(self._resize(resources))
             self.spec = replace(self.spec, resources=resources)
 
     async def _resize(self, resources: Resources) -> None:

@@ -39,7 +39,7 @@ def mapped(*, op: str, sandbox_id: str | None = None, host: str = "") -> Iterato
             raise
         raise unreachable(error, op=op, host=host) from error
     except TimeoutError as error:
-        raise BackendUnavailableError("the Docker daemon does not answer", op=op, sandbox_id=sandbox_id) from error
+        raise BackendUnavailableError("the Docker daemon does not respond", op=op, sandbox_id=sandbox_id) from error
 
 
 def translate(error: DockerError, *, op: str, sandbox_id: str | None) -> CorralError:
@@ -50,7 +50,7 @@ def translate(error: DockerError, *, op: str, sandbox_id: str | None) -> CorralE
     if sandbox_id is not None and is_gone(error):
         return gone(sandbox_id, op=op)
     if op == "exec" and says_no_user(text):  # podman's way; Docker says so in the program's output
-        return InvalidCommandError("there is no such user inside", sandbox_id=sandbox_id, op=op)
+        return InvalidCommandError("unknown user", sandbox_id=sandbox_id, op=op)
     return BackendError(f"the Docker daemon refused: {text[:300]}", sandbox_id=sandbox_id, op=op)
 
 
@@ -80,4 +80,4 @@ def unreachable(error: BaseException, *, op: str, host: str) -> BackendUnavailab
     # The client's own error says nothing; what it comes of does.
     cause = (error.__cause__ or error.__context__ or error) if isinstance(error, DockerError) else error
     reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-    return BackendUnavailableError(f"no Docker daemon answers at {host}: {reason}", op=op, hint=hint)
+    return BackendUnavailableError(f"no Docker daemon responds at {host}: {reason}", op=op, hint=hint)

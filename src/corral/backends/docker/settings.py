@@ -31,7 +31,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.isolation not in ("runc", "gvisor"):
-            raise SpecError(f"isolation={self.isolation!r} is not known", hint="give 'runc' or 'gvisor'")
+            raise SpecError(f"isolation={self.isolation!r} is unknown", hint="use 'runc' or 'gvisor'")
 
     def find_memory(self, resources: Resources) -> int:
         """A spec that leaves memory at the library's default leaves it to the backend, whose default is stricter.
@@ -55,9 +55,9 @@ def find_host(given: str | None, env: Mapping[str, str] = os.environ) -> str:
         if host:
             if not host.startswith(_SCHEMES):
                 raise BackendUnavailableError(
-                    f"{host!r} is not the address of a Docker daemon",
+                    f"{host!r} is not the URL of a Docker daemon",
                     op="create",
-                    hint="give a path, or unix://…, tcp://…, http://… or https://…, as host= or CORRAL_DOCKER_HOST",
+                    hint="set host= or CORRAL_DOCKER_HOST to a path, or to a unix://, tcp://, http:// or https:// URL",
                 )
             return f"unix://{host}" if host.startswith("/") else host
     podman = [f"{folder}/podman/podman.sock" for folder in (env.get("XDG_RUNTIME_DIR"), "/run") if folder]

@@ -66,7 +66,7 @@ class Views:
 
     async def _try(self) -> str | None:
         if self._settings.isolation == "gvisor":
-            return "gVisor has no Landlock, without which a restricted view could be gone round"
+            return "gVisor has no Landlock, without which a restricted view can be bypassed"
         architecture = str((await self._api.info()).get("Architecture", ""))
         program = read_enter(architecture)
         if program is None:

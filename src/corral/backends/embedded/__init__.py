@@ -24,7 +24,7 @@ def open_backend() -> EmbeddedBackend:
         raise BackendUnavailableError(
             f"the embedded engine needs Linux, and this is {sys.platform}",
             op="create",
-            hint="name another backend, such as one that speaks to a remote machine",
+            hint="use another backend, such as docker or daytona",
         )
     from corral.backends.embedded.backend import EmbeddedBackend
 

@@ -9,12 +9,11 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
 
-from corral.backends.embedded import keepers, packages, seam, settings
+from corral.backends.embedded import detached, keepers, packages, seam, settings
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.programs import find_programs
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
@@ -28,8 +27,9 @@ from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, identi
 from corral.engine.client import check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxStoppedError
-from corral.protocol import Command, OnEvent, RecordedOptions
+from corral.protocol import Command, OnEvent
 from corral.results import Capabilities, SandboxInfo
+from corral.sessions.detached import DetachedProgram
 from corral.spec import Resources, Spec
 
 NAME = "embedded"
@@ -125,17 +125,6 @@ class EmbeddedBackend(StoppedSandboxes):
         sandbox.maker = self.make
         return sandbox
 
-    async def start_kept(self, sandbox_id: str, command: Command, **options: Unpack[RecordedOptions]) -> int:
-        """Start a program in a detached sandbox that outlives us; its keeper writes its log. Gives its number.
-
-        Raises: as `connect` and `exec`.
-        """
-        sandbox = await self.adopt(sandbox_id)
-        try:
-            return await sandbox.start_kept(AsyncSandbox.around(sandbox).resolve(command, stdin=False, **options))
-        finally:
-            await sandbox.aclose()
-
     async def list(self) -> Sequence[SandboxInfo]:
         return await keepers.list_all(self.data_folder)
 
@@ -150,6 +139,24 @@ class EmbeddedBackend(StoppedSandboxes):
         else:
             await sandbox.kill()
             await sandbox.aclose()
+
+    async def start_detached(
+        self, sandbox_id: str, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None,
+        user: str | None = None, timeout: float | None = None,
+    ) -> int:  # fmt: skip
+        box = await self.connect(sandbox_id)
+        try:
+            return await detached.start(
+                box, self.data_folder, command, cwd=cwd, env=env or {}, user=user, timeout=timeout
+            )
+        finally:
+            await box.aclose()
+
+    async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
+        return await asyncio.to_thread(detached.list_all, self.data_folder, sandbox_id)
+
+    def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
+        return detached.follow_one(self.data_folder, sandbox_id, number, follow=follow)
 
     async def capabilities(self) -> Capabilities:
         hello = await self._ask_launcher(op="capabilities")
@@ -176,7 +183,7 @@ class EmbeddedBackend(StoppedSandboxes):
             )
         if not hello["own_devices"]:
             shares.add("devices")
-            notes.append("/dev has the host's nodes: programs inside can see when others open them, and lock them")
+            notes.append("/dev has shared with the host: programs inside can see when others open them, and lock them")
         if not hello["uid_locks"]:
             notes.append("no folder for locks in /run or /var/lib: any local user can take the ranges of user ids")
         if hello["trees"] != "cgroup":
@@ -205,9 +212,9 @@ class EmbeddedBackend(StoppedSandboxes):
         hello = await self._ask_launcher(op=op)
         if "cpu" not in hello["limited"]:
             raise CapabilityError(
-                f"a limit of {resources.cpus:g} processor(s) can't be kept here: there is no cgroup for it",
+                f"a limit of {resources.cpus:g} processor(s) is not supported on this machine: no cgroup is available",
                 op=op,
-                hint="leave it out, run as root, or get a cgroup of your own from systemd: "
+                hint="leave it out, run as root, or get a cgroup from systemd: "
                 "systemd-run --user --scope -p Delegate=yes YOUR-COMMAND",
             )
 
@@ -313,13 +320,13 @@ class EmbeddedBackend(StoppedSandboxes):
 def _refuse_what_is_missing(spec: Spec) -> None:
     if spec.image is not None:
         raise CapabilityError(
-            "the embedded backend has no images yet: image= is for others",
+            "the embedded backend does not support image= yet",
             op="create",
-            hint="packages=[…] or venv= bring Python packages to the host's own /usr; backend='docker' runs images",
+            hint="use packages=[…] or venv= for Python packages, or backend='docker' for images",
         )
     if spec.network.mode != "none":
         raise CapabilityError(
-            f"network={spec.network.mode!r}: the embedded backend gives no network yet",
+            f"network={spec.network.mode!r}: the embedded backend does not support network access yet",
             op="create",
             hint="bring files with files.upload, Python packages with packages=[…]",
         )

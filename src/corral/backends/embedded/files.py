@@ -105,7 +105,7 @@ class AgentClient:
             except GoneError:
                 # The agent can be killed from inside (rootless, where it shares the code's uid): start another, once.
                 self._forget(agent)
-        raise GoneError("the file agent does not stay alive")
+        raise GoneError("the file agent keeps exiting")
 
     def _forget(self, agent: socket.socket) -> None:
         with self._lock:
@@ -157,11 +157,11 @@ class AgentClient:
                 await self._ping()
                 self.close()
                 raise SandboxFileInterruptedError(
-                    f"{path}: the operation was interrupted from inside",
+                    f"{path}: the operation was interrupted by a program in the sandbox",
                     path=path,
                     sandbox_id=self._sandbox_id,
                     op=operation,
-                    hint="a program in the sandbox has killed its file agent; look whether it was done, and try again",
+                    hint="a program in the sandbox killed the file agent; check its effect, then retry",
                 ) from error
 
     def check(self, answer: wire.Message, path: str, operation: str) -> wire.Message:
@@ -179,7 +179,7 @@ class AgentClient:
             items.extend(batch)
             if last is not None:
                 return items, last
-        raise GoneError("an answer without an end")
+        raise GoneError("an unterminated reply")
 
     async def batches(
         self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
@@ -445,7 +445,7 @@ class EmbeddedFiles(AsyncFiles):
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
         target = self.at(path)
         if target == "/":
-            raise SandboxFileError("the root can't be removed", path=target, op="remove")
+            raise SandboxFileError("the root folder can't be removed", path=target, op="remove")
         try:
             await self._agent.ask({"op": "remove", "path": target, "recursive": recursive}, path=target)
         except SandboxFileNotFoundError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import re
 import socket
@@ -152,10 +151,8 @@ def find(data_folder: Path, wanted: str, *, op: str = "connect") -> Found:
     exact = [found for found in everything if wanted in (found.sandbox_id, found.name)]
     close = exact or [found for found in everything if len(wanted) >= 4 and found.sandbox_id.startswith(wanted)]
     if len(close) != 1:
-        how = "is no sandbox" if not close else "are several sandboxes"
-        raise SandboxGoneError(
-            f"there {how} {wanted!r}", op=op, hint="`corral sandbox list` shows those that are there"
-        )
+        how = "not found" if not close else "matches several sandboxes"
+        raise SandboxGoneError(f"sandbox {wanted!r} {how}", op=op, hint="`corral sandbox list` lists the existing ones")
     return close[0]
 
 
@@ -175,7 +172,7 @@ async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[No
             else:
                 break
         if any(found.name == name and found.is_there for found in find_all(data_folder)):
-            raise SpecError(f"there is a sandbox named {name!r} already", hint="take another name, or remove that one")
+            raise SpecError(f"a sandbox named {name!r} already exists", hint="use another name, or remove that one")
         yield
     finally:
         os.close(descriptor)
@@ -295,39 +292,11 @@ def _dial(data_folder: Path, sandbox_id: str) -> socket.socket:
         connection.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
     except OSError as error:
         connection.close()
-        raise GoneError("its keeper does not answer") from error
+        raise GoneError("its keeper does not respond") from error
     finally:
         os.close(folder)
     connection.settimeout(None)
     return connection
-
-
-# Programs that run on by themselves, with logs.
-
-
-@dataclass(frozen=True, slots=True)
-class KeptProgram:
-    """A program that a keeper runs."""
-
-    number: int
-    argv: tuple[str, ...]
-    state: str
-    exit_code: int | None
-    log: Path
-
-
-def kept_programs(data_folder: Path, wanted: str) -> list[KeptProgram]:
-    """The programs a keeper runs or has run, oldest first."""
-    folder = find(data_folder, wanted).folder / "logs"
-    programs = []
-    for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
-        about = json.loads(path.read_text())
-        programs.append(
-            KeptProgram(
-                int(path.stem), tuple(about["argv"]), about["state"], about.get("exit_code"), path.with_suffix(".log")
-            )
-        )
-    return programs
 
 
 def sweep_now(data_folder: Path) -> list[str]:

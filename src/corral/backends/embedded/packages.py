@@ -25,7 +25,7 @@ from corral.errors import BackendUnavailableError, SpecError
 from corral.requirement import check_packages
 
 _INSTALL_SECONDS = 600
-_HINT = "check the names; only packages with a wheel for this Python work"
+_HINT = "check the names; only packages with a wheel for this Python are supported"
 _REASON_LINES = 3
 _REASON_LENGTH = 500
 _WHEELS_ONLY = "--only-binary=:all:"
@@ -98,7 +98,7 @@ async def _install(packages: tuple[str, ...], unfinished: Path) -> None:
                     hint=f"{sys.executable} -m ensurepip, or install uv",
                 )
     except TimeoutError:
-        raise BackendUnavailableError("fetching packages took too long", op="create", hint="try again") from None
+        raise BackendUnavailableError("downloading packages timed out", op="create", hint="try again") from None
     await asyncio.to_thread(_refuse_addresses, unfinished)
 
 
@@ -151,7 +151,7 @@ def _refuse_addresses(folder: Path) -> None:
 
 def _expect(packages: Iterable[str], reason: str | None) -> None:
     if reason is not None:
-        raise SpecError(f"packages={list(packages)} can't be had: {reason}", op="create", hint=_HINT)
+        raise SpecError(f"packages={list(packages)} can't be installed: {reason}", op="create", hint=_HINT)
 
 
 async def _run(argv: list[str], env: Mapping[str, str]) -> str | None:
@@ -188,13 +188,13 @@ def venv_site_packages(venv: str | os.PathLike[str]) -> Path:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not (root / "pyvenv.cfg").is_file():
         raise SpecError(
-            f"venv={str(venv)!r} is not a virtual environment", hint="give the folder that has pyvenv.cfg in it"
+            f"venv={str(venv)!r} is not a virtual environment", hint="pass the folder that contains pyvenv.cfg"
         )
     site = root / "lib" / f"python{version}" / "site-packages"
     if not site.is_dir():
         raise SpecError(
-            f"venv={str(venv)!r} is not of Python {version}, which sandboxes here run",
-            hint=f"make one with python{version} -m venv",
+            f"venv={str(venv)!r} is not of Python {version}, which sandboxes run here",
+            hint=f"create one with python{version} -m venv",
         )
     return site.resolve()
 

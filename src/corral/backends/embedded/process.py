@@ -29,7 +29,7 @@ from typing import Protocol
 from corral.backends.embedded import seam
 from corral.backends.embedded.seam import exec_error
 from corral.base.process import AsyncProcess, Ending, as_bytes
-from corral.concurrency.perprocess import PerProcess
+from corral.concurrency.portal import PerProcess
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
 from corral.engine.pipes import NAP_SECONDS, READ_BYTES, OutputReading, Turn, waiting_bytes
@@ -263,12 +263,12 @@ class EmbeddedProcess(AsyncProcess):
         pid = message["started"]
         if not isinstance(pid, int) or pid < 1 or len(descriptors) != int(self._request.pty):
             wire.close_all(descriptors)
-            raise ProtocolError("init announces a program in a way it never should")
+            raise ProtocolError("malformed message from init about a new program")
         if self._request.pty:
             (terminal,) = descriptors
             if not os.isatty(terminal):
                 os.close(terminal)
-                raise ProtocolError("init sends something else than a terminal")
+                raise ProtocolError("init sent something other than a terminal")
             os.set_blocking(terminal, False)
             self._terminal_fd = self._stdin_fd = terminal
             self._outputs = {terminal: "stdout"}
@@ -386,7 +386,7 @@ class EmbeddedProcess(AsyncProcess):
             try:
                 self.finish(read_ending(message))
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-                self.finish(EngineFaultError(f"an unreadable end: {error!r}", sandbox_id=self._sandbox_id, op="exec"))
+                self.finish(EngineFaultError(f"malformed end: {error!r}", sandbox_id=self._sandbox_id, op="exec"))
         self._let_go()
 
     def _drain(self) -> bool:
@@ -450,11 +450,11 @@ class EmbeddedProcess(AsyncProcess):
         with self._fds:
             descriptor = os.dup(self._stdin_fd) if self._stdin_fd is not None else None
         if descriptor is None:
-            raise ExecError("the program takes no more input", sandbox_id=self._sandbox_id, op="write")
+            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
         try:
             await seam.write_pipe(descriptor, as_bytes(data))
         except OSError as error:
-            raise ExecError("the program has closed its input", sandbox_id=self._sandbox_id, op="write") from error
+            raise ExecError("the program has closed its stdin", sandbox_id=self._sandbox_id, op="write") from error
         finally:
             os.close(descriptor)
 
@@ -475,7 +475,7 @@ class EmbeddedProcess(AsyncProcess):
     async def resize(self, *, rows: int, columns: int) -> None:
         with self._fds:
             if self._terminal_fd is None or self.ended:
-                text = "the program has no terminal, or none any more"
+                text = "the program has no terminal, or it has been closed"
                 raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
             fcntl.ioctl(self._terminal_fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
@@ -534,7 +534,7 @@ async def spawn(
                 channel.close()  # which is the cancellation: init ends the tree
         if isinstance(error, TimeoutError):
             give_up()  # an init that does not answer can't be trusted with anything else either
-            raise GoneError("init does not answer") from error
+            raise GoneError("init does not respond") from error
         raise
     return process
 
@@ -584,7 +584,7 @@ def read_ending(message: wire.Message) -> Ending:
     """Init's report, taken apart with care: init is not trusted."""
     reason = next((known for known in _REASONS if known == message["reason"]), None)
     if reason is None:
-        raise ValueError("an end for no known reason")
+        raise ValueError("the end reason is unknown")
     usage = message["usage"]
     cpu, peak = usage["cpu_seconds"], usage["peak_memory_bytes"]
     notes = ["peak_memory_bytes is of the largest process, not of all together"]

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
-from corral.backends.embedded import kept, seam, settings
+from corral.backends.embedded import recorded, seam, settings
 from corral.backends.embedded.files import EmbeddedFiles
 from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
 from corral.backends.embedded.seam import mapped
@@ -174,10 +174,10 @@ class EmbeddedSandbox(SandboxPrimitives):
             return CODE_UID, CODE_GID
         if not self._root:
             raise CapabilityError(
-                f"user={user!r}: without root there is one user id, which is 'daytona'",
+                f"user={user!r}: without root there is only the user 'daytona'",
                 sandbox_id=self.id,
                 op="exec",
-                hint="run Corral as root for other users inside",
+                hint="run Corral as root to use other users",
             )
         if user == "root" or user == "0":
             return 0, 0
@@ -185,7 +185,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             return 65534, 65534
         if user.isdigit() and int(user) < 65536:
             return int(user), int(user)
-        raise InvalidCommandError(f"there is no user {user!r} inside", hint="daytona, root, nobody, or a number")
+        raise InvalidCommandError(f"unknown user {user!r}", hint="use daytona, root, nobody, or a user id")
 
     def base_env(self, user: str) -> Mapping[str, str]:
         uid, _ = self._ids(user)
@@ -327,31 +327,11 @@ class EmbeddedSandbox(SandboxPrimitives):
             return SandboxInfo(self.id, self.backend, self.spec.name, state, self._created, left, labels)
         with mapped(sandbox_id=self.id, op="info"), self._noticing_stop("info"):
             answer = check(await seam.answer(await self._grip.ask({"op": "info"})))
-        kept = answer["info"]
+        info = answer["info"]
         state = "paused" if answer.get("paused") else "running"
-        return SandboxInfo(self.id, self.backend, kept["name"], state, kept["created"], answer["seconds_left"], labels)
+        return SandboxInfo(self.id, self.backend, info["name"], state, info["created"], answer["seconds_left"], labels)
 
-    # Programs that a keeper runs, so that they and their output outlive us.
-
-    async def start_kept(self, request: SpawnRequest) -> int:
-        """Start a program in a detached sandbox that outlives us; its keeper writes its log. Gives its number.
-
-        Raises:
-            CapabilityError: the sandbox is not detached.
-        """
-        if self._grip.owned:
-            raise CapabilityError(
-                "only a detached sandbox keeps programs running",
-                sandbox_id=self.id,
-                op="start_kept",
-                hint="detach() it",
-            )
-        uid, gid = self._ids(request.user)
-        wanted = ("argv", "env", "cwd", "uid", "gid", "timeout")
-        program = {name: value for name, value in describe(request, uid, gid).items() if name in wanted}
-        with mapped(sandbox_id=self.id, op="start_kept"):
-            answer = check(await seam.answer(await self._grip.ask({"op": "run", "program": program})))
-            return int(answer["number"])
+    # Programs whose records its keeper writes, so that they outlive us.
 
     @property
     def keeps_records(self) -> bool:
@@ -361,16 +341,16 @@ class EmbeddedSandbox(SandboxPrimitives):
         self, request: SpawnRequest, *, name: str, limit_bytes: int, note: bytes | None, clear: Clear | None
     ) -> Recorded:
         uid, gid = self._ids(request.user)
-        return await kept.start(
+        return await recorded.start(
             self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes, note=note,
             sandbox_id=self.id, clear=clear,
         )  # fmt: skip
 
     async def find_recorded(self, name: str) -> Recorded:
-        return await kept.find(self._ask_keeper, self._folder, name, sandbox_id=self.id)
+        return await recorded.find(self._ask_keeper, self._folder, name, sandbox_id=self.id)
 
     async def list_recorded(self) -> Sequence[RecordInfo]:
-        return await kept.list_all(self._ask_keeper, sandbox_id=self.id)
+        return await recorded.list_all(self._ask_keeper, sandbox_id=self.id)
 
     @property
     def _folder(self) -> Path:
@@ -429,7 +409,9 @@ class EmbeddedSandbox(SandboxPrimitives):
             if self._grip.owned:
                 if self.spec.ephemeral:
                     with mapped(sandbox_id=self.id, op="stop"):
-                        raise RefusedError("what it wrote is in memory, and goes with its processes", code="ephemeral")
+                        raise RefusedError(
+                            "an ephemeral sandbox can't be stopped: its files are in memory", code="ephemeral"
+                        )
                 await self.detach()
             await self._ask_holder("stop")
         self.is_stopped = True

@@ -102,7 +102,7 @@ async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
             await _ready(loop, sock.fileno(), loop.add_reader, loop.remove_reader)
             continue
         if received is None:
-            raise GoneError("the other side is gone")
+            raise GoneError("the peer has closed the connection")
         return received
 
 
@@ -112,7 +112,7 @@ async def receive_within(sock: socket.socket, seconds: float) -> tuple[wire.Mess
         async with asyncio.timeout(seconds):
             return await receive(sock)
     except TimeoutError as error:
-        raise GoneError("no answer in time") from error
+        raise GoneError("no reply before the timeout") from error
 
 
 async def answer(sock: socket.socket, *, lost: Callable[[wire.Message], object] | None = None) -> wire.Message:
@@ -220,10 +220,10 @@ def translate(error: engine.EngineError, *, sandbox_id: str | None, op: str) -> 
 
 _REFUSALS: dict[str, tuple[type[CorralError], str]] = {
     "paused": (SandboxPausedError, "resume() it"),
-    "no_snapshot": (SnapshotNotFoundError, "list_snapshots() shows those that are there"),
+    "no_snapshot": (SnapshotNotFoundError, "list_snapshots() lists the existing ones"),
     "name_taken": (SpecError, "take another name, or delete that one"),
     "ephemeral": (CapabilityError, "make it without ephemeral=True"),
-    "too_deep": (CapabilityError, "copy its files into a fresh sandbox"),
+    "too_deep": (CapabilityError, "copy its files into a new sandbox"),
     "no_such_limit": (CapabilityError, "capabilities() says what is bounded here"),
     "not_still": (SandboxError, "try again"),
     "os": (BackendUnavailableError, "the host refused: is there room in the data folder?"),
@@ -239,21 +239,21 @@ def exec_error(answer: Message, *, cwd: str, sandbox_id: str) -> CorralError:
             f"can't run in {cwd!r}: {text.rpartition(': ')[2]}",
             sandbox_id=sandbox_id,
             op="exec",
-            hint="make the folder first, or give another cwd",
+            hint="create the folder, or pass another cwd",
         )
     if code == "paused":
         return SandboxPausedError("the sandbox is paused", sandbox_id=sandbox_id, op="exec", hint="resume() it")
     if code == "too_big":
         return InvalidCommandError(
-            "arguments and environment are together more than the kernel takes",
+            "arguments and environment exceed the kernel's limit",
             sandbox_id=sandbox_id,
             op="exec",
-            hint="pass data as stdin=, or in a file",
+            hint="pass data as stdin= or in a file",
         )
     if code == "view":
-        return InvalidCommandError(f"a restricted view can't be made: {text}", sandbox_id=sandbox_id, op="exec")
+        return InvalidCommandError(f"can't create a restricted view: {text}", sandbox_id=sandbox_id, op="exec")
     if code in ("fork", "pty"):
-        hint = "the sandbox has used up its processes or terminals: end some, or give it more"
+        hint = "end some processes or terminals, or raise resources.processes"
         return ExecError(text, sandbox_id=sandbox_id, op="exec", hint=hint)
     return EngineFaultError(f"a program could not be set up: {text}", sandbox_id=sandbox_id, op="exec")
 
@@ -270,7 +270,7 @@ def file_error(answer: Message, *, path: str, sandbox_id: str, op: str) -> Sandb
     if code == "too_big":
         return SandboxFileTooLargeError(message, path=path, sandbox_id=sandbox_id, op=op)
     if code in ("no_match", "ambiguous"):
-        hint = "give more of the text around it, or replace_all=True" if code == "ambiguous" else "read the file again"
+        hint = "include more of the text, or pass replace_all=True" if code == "ambiguous" else "read the file again"
         return EditError(message, path=path, sandbox_id=sandbox_id, op=op, hint=hint, count=_int(answer.get("count")))
     if code == "conflict":
         return EditConflictError(message, path=path, sandbox_id=sandbox_id, op=op, hint="read it again and retry")

@@ -122,7 +122,7 @@ class StoppedSandboxes(Backend):
                 request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
                 answer = await seam.answer(await seam.ask(self._launcher.peer, request, (theirs.fileno(),)))
                 if answer.get("error") == "held":
-                    raise GoneError("somebody else has it")
+                    raise GoneError("another process is using it")
                 check(answer)
                 info = (read_state(found.folder) or found.state)["info"]
                 request = {"op": "detach", "id": found.sandbox_id, "info": info}
@@ -214,7 +214,7 @@ class StoppedSandboxes(Backend):
                 limits.get("disk_bytes", state["recipe"]["limits"]["disk_bytes"])
                 < state["recipe"]["limits"]["disk_bytes"]
             ):
-                text = "a disk can grow, but not shrink"
+                text = "a disk can be enlarged, but not shrunk"
                 raise RefusedError(text, code="no_such_limit", hint="fork it with a smaller disk")
             note_limits(folder, state, limits)
 
@@ -262,7 +262,7 @@ class StoppedSandboxes(Backend):
             with _holding(folder):
                 state = read_state(folder) or {}
                 if not state.get("stopped"):
-                    raise GoneError("it was started meanwhile")
+                    raise GoneError("it has been started in the meantime")
                 try:
                     return work(LayerStore(data), folder, state)
                 finally:
@@ -290,10 +290,10 @@ def _holding(folder: Path) -> Iterator[None]:
     try:
         while (descriptor := lock(folder)) is None:
             if time.monotonic() >= deadline:
-                raise GoneError("somebody else works on it")
+                raise GoneError("another process is working on it")
             time.sleep(0.01)
     except FileNotFoundError as error:
-        raise GoneError("it was deleted meanwhile") from error
+        raise GoneError("it has been deleted in the meantime") from error
     try:
         yield
     finally:

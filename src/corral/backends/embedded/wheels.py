@@ -90,13 +90,13 @@ async def gather_wheels(packages: Iterable[str], folder: Path, fetch: Fetch) -> 
         askers = [chosen[name] for name in wish.askers if name in chosen]
         if not askers:
             raise SpecError(
-                reason, hint="check the names and versions; only packages with a wheel for this Python work"
+                reason, hint="check the names and versions; only packages with a wheel for this Python are supported"
             )
         last = askers[-1]
         given_up[last.name] = given_up.get(last.name, SpecifierSet()) & SpecifierSet(f"!={last.version}")
         del chosen[last.name]
     raise SpecError(
-        reason or f"what {', '.join(map(str, asked))[:200]} depends on has no end",
+        reason or f"what {', '.join(map(str, asked))[:200]} depends on can't be resolved in a bounded number of steps",
         hint="ask for fewer packages, or for exact versions",
     )
 
@@ -117,7 +117,7 @@ async def _fetch_all(missing: Mapping[str, SpecifierSet], folder: Path, fetch: F
             alone = await fetch([text], folder / name) if len(wanted) > 1 else reason
             if alone is not None:
                 return _Lack(name, alone)
-        raise SpecError(f"packages can't be had: {reason}", hint="try again")
+        raise SpecError(f"can't get packages: {reason}", hint="try again")
     found = await asyncio.to_thread(_read_folder, folder)
     for name in missing:
         if name not in found:
@@ -137,7 +137,7 @@ def _find_wishes(roots: Iterable[tuple[Requirement, str]], chosen: Mapping[str, 
         requirement, asker = queue.pop(0)
         wish = wishes.setdefault(requirement.name, _Wish())
         if len(wishes) > _MAX_WHEELS:
-            raise SpecError(f"packages come to more than {_MAX_WHEELS} wheels", hint="ask for fewer packages")
+            raise SpecError(f"packages need more than {_MAX_WHEELS} wheels", hint="ask for fewer packages")
         is_new = not wish.askers
         new_extras = requirement.extras - wish.extras
         wish.specifier &= requirement.specifier
@@ -161,7 +161,7 @@ def read_wheel(path: Path) -> Wheel:
         with zipfile.ZipFile(path) as file:
             entries = [each for each in file.infolist() if _is_of_info(each.filename, "METADATA")]
             if len(entries) != 1 or entries[0].file_size > _MAX_METADATA_BYTES:
-                raise SpecError(f"{path.name}: its METADATA is missing, there twice, or too large", hint=_OTHER)
+                raise SpecError(f"{path.name}: its METADATA is missing, duplicated, or too large", hint=_OTHER)
             with file.open(entries[0]) as member:
                 text = member.read(_MAX_METADATA_BYTES + 1)  # what the directory says of the size may be a lie
             for each in file.infolist():
@@ -175,15 +175,15 @@ def read_wheel(path: Path) -> Wheel:
     if len(text) > _MAX_METADATA_BYTES:
         raise SpecError(f"{path.name}: its METADATA is too large", hint=_OTHER)
     if is_file_name(str(version)):  # the version goes to pip
-        raise SpecError(f"{path.name}: its version looks like a file", hint=_OTHER)
+        raise SpecError(f"{path.name}: its version looks like a path", hint=_OTHER)
     known, unknown = parse_email(text)
     requires = known.get("requires_dist", [])
     if "requires-dist" in unknown or len(requires) > _MAX_REQUIREMENTS:
-        raise SpecError(f"{path.name} depends on more than can be read", hint=_OTHER)
+        raise SpecError(f"{path.name} depends on too many packages", hint=_OTHER)
     try:
         return Wheel(path, name, version, tuple(map(parse_requirement, requires)))
     except SpecError as error:
-        raise SpecError(f"{path.name} depends on what can't be read: {error.message}", hint=_OTHER) from error
+        raise SpecError(f"{path.name} has an unreadable dependency: {error.message}", hint=_OTHER) from error
 
 
 def _is_of_info(name: str, file: str) -> bool:
@@ -202,7 +202,7 @@ def _check_scripts(text: bytes, wheel: str) -> None:
         if line.startswith("[") and line.endswith("]"):
             section = line.strip("[]").strip()
         elif section in ("console_scripts", "gui_scripts") and "/" in line and not line.startswith("#"):
-            raise SpecError(f"{wheel} has a script that is a path: {line[:100]!r}", hint=_OTHER)
+            raise SpecError(f"{wheel} has a script whose name is a path: {line[:100]!r}", hint=_OTHER)
     if len(text) > _MAX_METADATA_BYTES:
         raise SpecError(f"{wheel}: its entry points are too large", hint=_OTHER)
 
@@ -212,7 +212,7 @@ def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
     try:
         return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"the marker of {str(requirement)!r} can't be judged here", hint=_OTHER) from error
+        raise SpecError(f"the marker of {str(requirement)!r} can't be evaluated", hint=_OTHER) from error
 
 
 def _check_dependency(requirement: Requirement, wheel: Wheel) -> Requirement:
@@ -220,8 +220,8 @@ def _check_dependency(requirement: Requirement, wheel: Wheel) -> Requirement:
         return check_named(requirement)
     except SpecError as error:
         raise SpecError(
-            f"{wheel} depends on {str(requirement)[:200]!r}, which is not a package by name",
-            hint="wheels that depend on addresses are refused, because pip would build what it finds there",
+            f"{wheel} depends on {str(requirement)[:200]!r}, which is a URL or path and not a package name",
+            hint="wheels that depend on URLs are rejected, because pip would build what it downloads",
         ) from error
 
 

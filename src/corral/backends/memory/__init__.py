@@ -18,9 +18,9 @@ from collections.abc import Sequence
 
 from corral.backends.memory.backend import MemoryBackend
 from corral.backends.memory.call import Call, Program
-from corral.backends.memory.script import Recorded
+from corral.backends.memory.script import PastCall
 
-__all__ = ["Call", "MemoryBackend", "Program", "Recorded", "open_backend"]
+__all__ = ["Call", "MemoryBackend", "PastCall", "Program", "open_backend"]
 
 
 def open_backend() -> MemoryBackend:

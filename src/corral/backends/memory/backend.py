@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from corral.backends.memory.call import Program
 from corral.backends.memory.program import BUILT_IN, shell
 from corral.backends.memory.sandbox import CODE_PROGRAM, Box, MemorySandbox
-from corral.backends.memory.script import Recorded, Script, Wanted
+from corral.backends.memory.script import PastCall, Script, Wanted
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SpecError
 from corral.protocol import Backend, OnEvent
@@ -32,7 +32,7 @@ class MemoryBackend(Backend):
 
     def __init__(self, *, programs: Mapping[str, Program] | None = None, on_code: Program | None = None) -> None:
         self.script = Script()
-        self.calls: list[Recorded] = []
+        self.calls: list[PastCall] = []
         """Every program and snippet that was run, in order."""
         self.programs: Mapping[str, Program] = {**BUILT_IN, CODE_PROGRAM: on_code or shell, **(programs or {})}
         self._on_code = on_code
@@ -160,9 +160,7 @@ class MemoryBackend(Backend):
         Spec(name=name)  # raises for what is no name
         with self._lock:
             if any(other.name == name for other in self._boxes.values() if other is not box):
-                raise SpecError(
-                    f"there is a sandbox named {name!r} already", hint="take another name, or remove that one"
-                )
+                raise SpecError(f"a sandbox named {name!r} already exists", hint="use another name, or remove that one")
             box.name = name
 
     def _find(self, wanted: str) -> Box:
@@ -171,7 +169,7 @@ class MemoryBackend(Backend):
                 if box.detached and wanted in (box.sandbox_id, box.name):
                     return box
         raise SandboxGoneError(
-            f"there is no sandbox {wanted!r}", op="connect", hint="backend.list() shows those that live"
+            f"sandbox {wanted!r} not found", op="connect", hint="backend.list() lists the existing ones"
         )
 
 

@@ -92,7 +92,7 @@ class MemoryProcess(AsyncProcess):
                 self.input.received += (
                     content  # a scripted reply is over before it is fed: the record has it all the same
                 )
-            raise ExecError("the program takes no more input", sandbox_id=self._sandbox_id, op="write")
+            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
         self.input.feed(content)
         await asyncio.sleep(0)
 
@@ -107,7 +107,7 @@ class MemoryProcess(AsyncProcess):
         if number in self._traps and number != signals.SIGKILL:
             self._loop.call_soon_threadsafe(self._traps[number])
         elif number in _STOPPING:
-            text = "the memory backend can't stop a program and let it go on"
+            text = "the memory backend does not support SIGSTOP and SIGCONT"
             raise CapabilityError(text, sandbox_id=self._sandbox_id, op="signal")
         else:
             self._stop(self._signalled(int(number)))

@@ -15,7 +15,7 @@ from corral.backends.memory.call import Call, Program
 from corral.backends.memory.files import MemoryFiles
 from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.program import run_program
-from corral.backends.memory.script import Recorded, Script
+from corral.backends.memory.script import PastCall, Script
 from corral.backends.memory.tree import Tree
 from corral.base.command import show_command
 from corral.errors import SandboxGoneError, WorkdirError
@@ -32,7 +32,7 @@ class World(Protocol):
     """What a sandbox needs of its maker."""
 
     script: Script
-    calls: list[Recorded]
+    calls: list[PastCall]
     programs: Mapping[str, Program]
 
     def check_language(self, language: str, source: bytes, sandbox_id: str) -> None:
@@ -136,9 +136,7 @@ class MemorySandbox(SandboxPrimitives):
         except OSError:
             folder = "other"
         if folder != "folder":
-            raise WorkdirError(
-                f"can't run in {request.cwd!r}", sandbox_id=self.id, op="exec", hint="make the folder first"
-            )
+            raise WorkdirError(f"can't run in {request.cwd!r}", sandbox_id=self.id, op="exec", hint="create the folder")
         process = MemoryProcess(sandbox_id=self.id, request=request)
         self._box.processes.add(process)
         call = Call(
@@ -158,7 +156,7 @@ class MemorySandbox(SandboxPrimitives):
             language, text = request.argv[1], source.decode("utf-8", "surrogateescape")
             call = replace(call, argv=(language, *request.argv[2:]), code=text, language=language)
         text = call.code if call.code is not None else show_command(request.argv)
-        self._world.calls.append(Recorded(call.argv, text, call.cwd, call.env, process.input, call.language))
+        self._world.calls.append(PastCall(call.argv, text, call.cwd, call.env, process.input, call.language))
         process.begin(call, self._perform)
         return process
 

@@ -112,9 +112,9 @@ class UnsafeSubprocessBackend(Backend):
 
 def _lacks_detach(operation: str) -> CapabilityError:
     return CapabilityError(
-        f"the {NAME} backend has no {operation}: its sandboxes end with their owner",
+        f"the {NAME} backend has no {operation}: its sandboxes are deleted when their owner exits",
         op=operation,
-        hint="use the embedded backend for sandboxes that live on",
+        hint="use the embedded backend for detached sandboxes",
     )
 
 

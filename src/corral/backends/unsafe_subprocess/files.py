@@ -332,8 +332,8 @@ class HostFiles(AsyncFiles):
     async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
         self._guard()
         raise CapabilityError(
-            "the unsafe-subprocess backend has no watch",
-            sandbox_id=self._sandbox_id, op="watch", hint="list or glob again, and compare `modified`",
+            "the unsafe-subprocess backend does not support watch",
+            sandbox_id=self._sandbox_id, op="watch", hint="call list or glob again and compare `modified`",
         )  # fmt: skip
         yield  # an async generator, as the contract has it
 
@@ -366,7 +366,7 @@ class HostFiles(AsyncFiles):
             finally:
                 (outcome,) = await asyncio.shield(asyncio.gather(task, return_exceptions=True))
             if isinstance(outcome, BrokenArchiveError | LeadsOutError):
-                text = f"{target}: a bad archive: {outcome}"
+                text = f"{target}: malformed archive: {outcome}"
                 raise SandboxFileError(text, path=target, sandbox_id=self._sandbox_id, op="unpack") from outcome
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -33,7 +33,7 @@ def find_base(given: Path | str | None = None) -> Path:
     info = base.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
         raise BackendUnavailableError(
-            f"{base} belongs to somebody else, or others may write there", op="create", hint="set TMPDIR to another"
+            f"{base} belongs to another user, or others can write to it", op="create", hint="set TMPDIR to another"
         )
     return base.resolve()
 

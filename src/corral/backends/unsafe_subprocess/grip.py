@@ -68,7 +68,7 @@ class Grip:
         """Wait for the keeper's first word. Raises: BackendUnavailableError."""
         if await asyncio.get_running_loop().sock_recv(self._life, 1) != READY:
             raise BackendUnavailableError(
-                "the keeper of the sandbox did not start", op="create", hint="is there room for another process?"
+                "the keeper of the sandbox did not start", op="create", hint="check the limit on processes (ulimit -u)"
             )
 
     @property
@@ -149,7 +149,7 @@ def find_python() -> str:
     """What the keeper runs on. Raises: BackendUnavailableError."""
     found = sys.executable or shutil.which("python3")
     if not found:
-        raise BackendUnavailableError("there is no Python to run the keeper with", op="create", hint="put one on PATH")
+        raise BackendUnavailableError("no Python found to run the keeper", op="create", hint="put python3 on PATH")
     return found
 
 

@@ -170,14 +170,14 @@ class HostProcess(AsyncProcess):
         where, code, text = self._grip.sandbox_id, answer.get("error"), answer.get("text", "")
         if code == "cwd":
             return WorkdirError(
-                f"can't run in {self._request.cwd!r}: {text}", sandbox_id=where, op="exec", hint="make the folder first"
+                f"can't run in {self._request.cwd!r}: {text}", sandbox_id=where, op="exec", hint="create the folder"
             )
         if code == "too_big":
             return InvalidCommandError(
-                "arguments and environment are together more than the kernel takes",
+                "arguments and environment exceed the kernel's limit",
                 sandbox_id=where,
                 op="exec",
-                hint="pass data as stdin=, or in a file",
+                hint="pass data as stdin= or in a file",
             )
         return ExecError(f"the program could not be started: {text}", sandbox_id=where, op="exec")
 
@@ -186,7 +186,7 @@ class HostProcess(AsyncProcess):
         if not self._grip.is_alive():
             return self._grip.gone(op="exec")
         return ExecError(
-            "the program's warden was killed", sandbox_id=self._grip.sandbox_id, op="exec", hint="what killed it?"
+            "the program's warden was killed", sandbox_id=self._grip.sandbox_id, op="exec", hint="check the system log"
         )
 
     # Following, in a thread of its own.
@@ -202,7 +202,7 @@ class HostProcess(AsyncProcess):
             while not self.ended or self._outputs or self._listening:
                 self._turn(watch, channel)
         except Exception as error:  # noqa: BLE001 - whoever waits must be told, whatever it is
-            self.finish(ExecError(f"the program can't be followed any more: {error!r}"))
+            self.finish(ExecError(f"lost track of the program: {error!r}"))
         finally:
             self._close_all()
             self._rest_ended.set()
@@ -370,11 +370,11 @@ class HostProcess(AsyncProcess):
             source = self._terminal if self._request.pty else self._stdin
             descriptor = os.dup(source) if source is not None else None
         if descriptor is None:
-            raise ExecError("the program takes no more input", sandbox_id=self._grip.sandbox_id, op="write")
+            raise ExecError("the program's stdin is closed", sandbox_id=self._grip.sandbox_id, op="write")
         try:
             await write_pipe(descriptor, content)
         except OSError as error:
-            raise ExecError("the program has closed its input", sandbox_id=self._grip.sandbox_id, op="write") from error
+            raise ExecError("the program has closed its stdin", sandbox_id=self._grip.sandbox_id, op="write") from error
         finally:
             os.close(descriptor)
 
@@ -396,7 +396,7 @@ class HostProcess(AsyncProcess):
     async def resize(self, *, rows: int, columns: int) -> None:
         with self._fds:
             if self._terminal is None:
-                text = "the program has no terminal, or none any more"
+                text = "the program has no terminal, or it has been closed"
                 raise ExecError(text, sandbox_id=self._grip.sandbox_id, op="resize", hint="start it with pty=True")
             _set_size(self._terminal, rows, columns)
 

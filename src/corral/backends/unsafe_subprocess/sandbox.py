@@ -64,7 +64,7 @@ class HostSandbox(SandboxPrimitives):
         if request.user != USER:
             power, hint = "users", "programs run as whoever calls: leave user= away"
         elif request.read_only or request.hidden:
-            power, hint = "views", "the embedded backend has them"
+            power, hint = "views", "the embedded backend supports them"
         else:
             return
         raise CapabilityError(f"the {NAME} backend has no {power}", sandbox_id=self.id, op="exec", hint=hint)
@@ -74,10 +74,10 @@ class HostSandbox(SandboxPrimitives):
         folder = self._names.resolve(cwd)
         if self._names.is_ours(folder) and not self._names.is_ours(os.path.realpath(folder)):
             raise WorkdirError(
-                f"can't run in {cwd!r}: it leads out of the sandbox's folder",
+                f"can't run in {cwd!r}: it is outside the sandbox's folder",
                 sandbox_id=self.id,
                 op="exec",
-                hint="name the folder itself, without the link",
+                hint="pass the folder's real path, without the link",
             )
         return folder
 

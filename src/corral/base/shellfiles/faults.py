@@ -61,8 +61,10 @@ def make_error(end: ScriptEnd, *, path: str, op: str, sandbox_id: str) -> Sandbo
         kind = FILE_ERRORS_BY_ERRNO.get(number, SandboxFileError)
         return kind(f"{shown}: {_describe(number)}", path=path, sandbox_id=sandbox_id, op=op)
     if end.exit_code == KILLED:
-        text = f"{shown}: something inside has ended the operation"
-        return SandboxFileInterruptedError(text, path=path, sandbox_id=sandbox_id, op=op, hint="look before you retry")
+        text = f"{shown}: a program in the sandbox interrupted the operation"
+        return SandboxFileInterruptedError(
+            text, path=path, sandbox_id=sandbox_id, op=op, hint="check its effect, then retry"
+        )
     said = end.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {end.exit_code}"]
     hint = "the image needs a POSIX sh with coreutils, find and tar" if "not found" in said[0] else ""
     return SandboxFileError(f"{shown}: {said[0][:200]}", path=path, sandbox_id=sandbox_id, op=op, hint=hint)

@@ -302,8 +302,8 @@ class ShellFiles(AsyncFiles):
     async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
         self._guard()
         raise CapabilityError(
-            "there is no watch here: nothing of ours runs inside that could be told of changes",
-            sandbox_id=self._sandbox_id, op="watch", hint="list or glob again, and compare `modified`",
+            "this backend does not support watch",
+            sandbox_id=self._sandbox_id, op="watch", hint="call list or glob again and compare `modified`",
         )  # fmt: skip
         yield  # an async generator, as the contract has it
 
@@ -321,7 +321,7 @@ class ShellFiles(AsyncFiles):
         counted = measured(checked)
         _, end = await self._runner.finish(scripts.UNPACK, (target,), stdin=counted)
         if isinstance(counted.error, BrokenArchiveError):
-            text = f"{target}: a bad archive: {counted.error}"
+            text = f"{target}: malformed archive: {counted.error}"
             raise SandboxFileError(text, path=target, sandbox_id=self._sandbox_id, op="unpack") from counted.error
         if counted.error is not None:
             raise counted.error

@@ -37,7 +37,7 @@ def _make(path: str, about: bytes, target: bytes) -> FileInfo:
         size, modified, uid, gid = int(numbers[0]), float(numbers[1]), int(numbers[2]), int(numbers[3])
         file_id, links = numbers[4], int(numbers[5])
     except (ValueError, IndexError) as error:
-        raise SandboxFileError(f"{path}: the sandbox told nonsense about it", path=path, op="stat") from error
+        raise SandboxFileError(f"{path}: malformed file information", path=path, op="stat") from error
     aim = target.decode("utf-8", "surrogateescape") if kind == "link" else None
     return FileInfo(path, kind, size, mode, modified, uid, gid, aim, file_id, links)
 
@@ -50,7 +50,7 @@ async def parse_records(stream: AsyncIterator[bytes], *, root: str) -> AsyncIter
     async for piece in stream:
         *complete, rest = (rest + piece).split(b"\0")
         if len(rest) > _MAX_RECORD_BYTES:
-            raise SandboxFileError(f"{root}: the sandbox told nonsense about it", path=root, op="list")
+            raise SandboxFileError(f"{root}: malformed file information", path=root, op="list")
         for field in complete:
             fields.append(field)
             if len(fields) == 3:

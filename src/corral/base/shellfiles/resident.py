@@ -116,8 +116,8 @@ class _Seat:
             chunk = await anext(self._chunks)
         except StopAsyncIteration:
             self.usable = False
-            text = "something inside has ended the operation"
-            raise SandboxFileInterruptedError(text, op="files", hint="look before you retry") from None
+            text = "a program in the sandbox interrupted the operation"
+            raise SandboxFileInterruptedError(text, op="files", hint="check its effect, then retry") from None
         stream, data = chunk.stream, chunk.data  # type: ignore[attr-defined]
         if stream == "stderr":
             self._stderr = (self._stderr + data)[-STDERR_LIMIT_BYTES - 64 :]

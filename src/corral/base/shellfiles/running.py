@@ -52,7 +52,7 @@ class Runner:
             async for piece in run.stdout():
                 output += piece
                 if len(output) > _MAX_ANSWER_BYTES:
-                    raise SandboxFileError("the sandbox answered far too much", op="files")
+                    raise SandboxFileError("the sandbox's reply is too large", op="files")
             return bytes(output), await run.end()
         finally:
             await asyncio.shield(asyncio.ensure_future(run.stop()))

@@ -78,11 +78,11 @@ class StreamedMember:
             while offset < end:
                 piece = await self._source.read_some(min(end - offset, PIECE_BYTES))
                 if not piece:
-                    raise BrokenArchiveError("the archive was cut short")
+                    raise BrokenArchiveError("the archive is truncated")
                 yield offset, piece
                 offset += len(piece)
         if len(await self._source.read(self.about.padding)) < self.about.padding:
-            raise BrokenArchiveError("the archive was cut short")
+            raise BrokenArchiveError("the archive is truncated")
 
 
 async def read_members(stream: AsyncIterable[bytes], *, several: bool = False) -> AsyncIterator[StreamedMember]:

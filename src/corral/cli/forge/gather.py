@@ -47,7 +47,7 @@ class Gathered:
     """The same, about the service."""
     says_where: bool = False
     """Whether it is told where candidates run: `--daytona` may be there, or here."""
-    is_known: bool = False
+    is_dream_foundry: bool = False
     """Whether it is the command of Dream Foundry: `--daytona`, its candidates and its rubric."""
     again: tuple[str, ...]
     """What a command line that resumes it needs beside the run: what is not written in its folder."""
@@ -125,7 +125,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
         judge = judge or "rubric"  # whatever the objective: these are scripts for a list of events
     notes = _ask(asks, flags, contest, resumed)
     if not candidates and resumed is not None:
-        from corral.forge.rebuild import rebuild_candidates
+        from corral.forge.definition import rebuild_candidates
 
         candidates = rebuild_candidates(resumed.definition, flags.env)
     objective = told or (contest.objective if contest is not None else None)
@@ -144,7 +144,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
         notes=notes,
         remarks=more,
         says_where=bool(flags["daytona"]),
-        is_known=bool(flags["daytona"]) and usual is not None and judge == "rubric" and not resumed,
+        is_dream_foundry=bool(flags["daytona"]) and usual is not None and judge == "rubric" and not resumed,
         again=_again(judge, contest, candidates, opened, flags),
     )
 
@@ -350,7 +350,7 @@ def _find_judge(name: str | None, contest: ContestFile | None, resumed: Run | No
 
 
 def _settings(flags: Flags, contest: ContestFile | None, resumed: Run | None) -> Settings:
-    from corral.forge.rebuild import rebuild_settings
+    from corral.forge.definition import rebuild_settings
     from corral.forge.settings import Settings
     from corral.spec import Resources, parse_size
 

@@ -69,7 +69,7 @@ def show_winner(standings: Sequence[Standing], artifact: Path | None) -> None:
 
 def show_artifact(path: Path) -> None:
     """The beginning of a file that somebody hostile wrote: bounded, and with nothing that a terminal would obey."""
-    from corral.forge.judge.reading import read_artifact
+    from corral.forge.artifacts import read_artifact
 
     click.echo(paint(plain(str(path)), "cyan"))
     try:

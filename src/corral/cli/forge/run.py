@@ -89,21 +89,26 @@ def run(
     corral forge run my-contest/ --report report.html
     corral forge run --resume artifacts/20260101-120000-abcdef
     """
-    from corral.cli.forge import known
+    from corral.cli.forge import dreamfoundry
     from corral.cli.forge.gather import Flags, gather
-    from corral.forge.recordedtext import falls_back, write_lines
+    from corral.forge.dreamfoundry import falls_back, write_lines
 
     wish = gather(names, Flags(context, values))
     for text in wish.notes:
         note(text)
     stream = sys.stderr if as_json else sys.stdout
     shown = not quiet and not (as_json and not stream.isatty())
-    if wish.is_known:
-        known.begin(wish, stream if shown else None)
+    if wish.is_dream_foundry:
+        dreamfoundry.begin(wish, stream if shown else None)
     else:
         _say_where(wish, stream)
     held = _hold(wish, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
-    if isinstance(held, _Held) and wish.is_known and wish.is_remote and (why := known.had_no_sandbox(held.result)):
+    if (
+        isinstance(held, _Held)
+        and wish.is_dream_foundry
+        and wish.is_remote
+        and (why := dreamfoundry.had_no_sandbox(held.result))
+    ):
         # Nobody had a sandbox there. One after another elsewhere would not be a fair contest; all of them are.
         write_lines(stream if shown else sys.stderr, falls_back(why))
         wish = replace(wish, backend="embedded")
@@ -111,13 +116,13 @@ def run(
     if isinstance(held, int):
         return held
     result = held.result
-    if wish.is_known:
-        for text in known.conclude(wish, result, None if as_json else stream):
+    if wish.is_dream_foundry:
+        for text in dreamfoundry.conclude(wish, result, None if as_json else stream):
             note(text)
     if as_json:
         click.echo(to_json(result.to_json()))
     else:
-        _show(result, known=wish.is_known)
+        _show(result, shown=wish.is_dream_foundry)
         if not result.complete:
             note(f"not everybody could be run; to go on: {held.resume}")
         if watched:
@@ -139,14 +144,14 @@ def _hold(
     wish: Gathered, stream: TextIO, *, shown: bool, watched: bool, report_file: Path | None, as_json: bool
 ) -> _Held | int:
     """Hold it, and show it. Gives an exit code if it was interrupted."""
-    from corral.cli.forge.known import KnownLines
+    from corral.cli.forge.dreamfoundry import DreamFoundryLines
     from corral.cli.forge.live import choose_view
     from corral.forge.contest import Contest
     from corral.forge.ids import new_run_id
 
     view: View = choose_view(stream, quiet=not shown)
-    if wish.is_known and shown:
-        view = KnownLines(stream, {candidate.id: candidate.name for candidate in wish.candidates})
+    if wish.is_dream_foundry and shown:
+        view = DreamFoundryLines(stream, {candidate.id: candidate.name for candidate in wish.candidates})
     contest = Contest(
         wish.candidates, wish.objective, wish.judge, backend=wish.backend, artifacts_dir=wish.artifacts, on_event=view,
         settings=wish.settings,
@@ -171,7 +176,7 @@ def _say_where(wish: Gathered, stream: TextIO) -> None:
     for text in wish.remarks:
         note(text)
     if wish.says_where:
-        from corral.forge.recordedtext import execution
+        from corral.forge.dreamfoundry import execution
 
         click.echo(execution(remote=wish.is_remote), file=stream)
 
@@ -222,12 +227,12 @@ def _was_begun(folder: Path) -> bool:
         return False
 
 
-def _show(result: ContestResult, *, known: bool) -> None:
-    """Who won. Of the `known` command the table is shown already."""
+def _show(result: ContestResult, *, shown: bool) -> None:
+    """Who won. `shown`: the table is on the screen already."""
     from corral.cli.display import paint, plain, show_seconds
     from corral.cli.forge.leaderboard import show_standings, show_winner
 
-    if not known:
+    if not shown:
         click.echo(f"{paint(plain(result.objective), 'bold')}\n")
         show_standings(result.standings, result.attempts)
         show_winner(result.standings, result.winner_artifact)

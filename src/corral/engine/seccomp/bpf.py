@@ -181,7 +181,7 @@ def simulate(program: bytes, *, arch: str, nr: int, args: Sequence[int] = ()) ->
             at += op.k
         else:
             at += op.jt if _holds(op, accumulator) else op.jf
-    raise ValueError("the program runs out of its end")
+    raise ValueError("the program has no return at its end")
 
 
 @lru_cache(maxsize=8)  # the same few filters are asked thousands of times

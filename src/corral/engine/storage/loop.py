@@ -276,7 +276,7 @@ def _wait_released(image: str) -> None:
     deadline = time.monotonic() + _RELEASE_SECONDS
     while _devices_on(image):
         if time.monotonic() >= deadline:
-            raise OSError(errno.EBUSY, "a file of the sandbox is still held open by some process of the host")
+            raise OSError(errno.EBUSY, "a process of the host still has a file of the sandbox open")
         time.sleep(0.002)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
-from corral.forge.judge.crowd import check_count
+from corral.forge.numbers import check_count
 from corral.protocol import Backend
 from corral.spec import Spec, check_timeout
 

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from corral.errors import CorralError, JudgeError, SandboxError, SandboxNoSpaceError, SpecError
+from corral.forge.calling import do_all
 from corral.forge.judge.bench import ARTIFACT
-from corral.forge.judge.crowd import do_all
 from corral.forge.judge.gates import GateBase
 from corral.forge.judge.model import Bench, Points
 from corral.forge.judge.rounds import RoundScore
-from corral.forge.judge.work import Work, hash_text, is_number, make_printable
+from corral.forge.judge.work import Work, hash_text, make_printable
+from corral.forge.numbers import is_number
 from corral.results import ExecResult
 from corral.spec import check_env, check_timeout
 
@@ -153,13 +154,11 @@ class Command(GateBase):
         _ = self._run
 
     async def objection(self, work: Work, bench: Bench) -> str | None:
-        """See `GateBase`."""
         if work.folder is None:
             return work.explain_lack()
         return tell_end(await self._run.over(work, bench))
 
     def describe_more(self) -> dict[str, Any]:
-        """See `GateBase`."""
         return {"kind": "command", **self._run.describe()}
 
     @property
@@ -193,7 +192,7 @@ class CommandScore(RoundScore):
         _ = self._run
 
     async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
-        """See `RoundScore`. The bench says how many run at once; a thousand tasks need not wait for it."""
+        # The bench says how many run at once; a thousand tasks need not wait for it.
         return await do_all(works, lambda work: self._rate_one(work, bench), jobs=16)
 
     async def _rate_one(self, work: Work, bench: Bench) -> Points:

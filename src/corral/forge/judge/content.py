@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral.errors import BackendUnavailableError, SpecError
+from corral.forge.artifacts import MAX_BYTES
 from corral.forge.judge.apart import OutOfBoundsError, look_apart
 from corral.forge.judge.gates import GateBase
 from corral.forge.judge.model import Bench
-from corral.forge.judge.reading import MAX_BYTES
 from corral.forge.judge.work import Work, hash_text
 from corral.spec import check_timeout
 
@@ -34,7 +34,6 @@ class FileGate(GateBase):
         check_timeout(self.timeout, what="timeout", error=SpecError)
 
     async def objection(self, work: Work, bench: Bench) -> str | None:
-        """See `GateBase`."""
         try:
             content, whole = work.read_start(self.file, max_bytes=self.max_bytes)
         except OSError:
@@ -74,7 +73,6 @@ class Regex(FileGate):
             raise SpecError("a gate without a pattern", hint="give must=… or must_not=…")
 
     async def look(self, content: bytes) -> str | None:
-        """See `FileGate`."""
         must, must_not = tuple(_compile(self.must)), tuple(_compile(self.must_not))
         patterns = [(pattern.pattern, pattern.flags) for pattern in (*must, *must_not)]
         answer = await look_apart({"task": "regex", "patterns": patterns}, content, timeout=self.timeout)
@@ -86,7 +84,6 @@ class Regex(FileGate):
         return ", ".join(reasons) or None
 
     def describe_more(self) -> dict[str, Any]:
-        """See `GateBase`."""
         return {
             "kind": "regex", "must": [[one.pattern, one.flags] for one in _compile(self.must)],
             "must_not": [[one.pattern, one.flags] for one in _compile(self.must_not)], "file": self.file,
@@ -114,12 +111,10 @@ class Schema(FileGate):
         _check_schema(self.schema)
 
     async def look(self, content: bytes) -> str | None:
-        """See `FileGate`."""
         answer = await look_apart({"task": "schema", "schema": self.schema}, content, timeout=self.timeout)
         return "; ".join(answer["problems"]) or None
 
     def describe_more(self) -> dict[str, Any]:
-        """See `GateBase`."""
         text = json.dumps(self.schema, sort_keys=True)
         return {"kind": "schema", "schema": self.schema, "sha256": hash_text(text), "file": self.file}
 

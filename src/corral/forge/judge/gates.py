@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from corral.base.docstrings import Documented
 from corral.errors import JudgeError, SpecError
-from corral.forge.judge.crowd import call, check_callable
+from corral.forge.calling import call, check_callable
 from corral.forge.judge.model import Bench, Entry, Gate, GateVerdict
 from corral.forge.judge.work import Work, describe_function, list_work
 from corral.spec import parse_size
@@ -19,7 +18,7 @@ Rounds = Literal["all", "most", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateBase(Documented, ABC, promises=(Gate,)):
+class GateBase(Gate, ABC):
     """What gates have in common: they look round by round."""
 
     rounds: Rounds = "all"
@@ -32,7 +31,6 @@ class GateBase(Documented, ABC, promises=(Gate,)):
 
     @property
     def name(self) -> str:
-        """See `Gate`."""
         return self.label or str(self.describe_more()["kind"])
 
     @abstractmethod
@@ -44,7 +42,6 @@ class GateBase(Documented, ABC, promises=(Gate,)):
         """Kind and parameters."""
 
     async def check(self, entry: Entry, bench: Bench) -> GateVerdict:
-        """See `Gate`."""
         works = list_work(entry)
         reasons: dict[str, list[str]] = {}
         for work in works:
@@ -59,7 +56,6 @@ class GateBase(Documented, ABC, promises=(Gate,)):
         return GateVerdict(self.name, len(works) - failed >= needed, "; ".join(told))
 
     def describe(self) -> dict[str, Any]:
-        """See `Gate`."""
         return self.describe_more() | {"rounds": self.rounds}
 
 
@@ -70,7 +66,6 @@ class ExitCode(GateBase):
     codes: tuple[int, ...] = (0,)
 
     async def objection(self, work: Work, bench: Bench) -> str | None:
-        """See `GateBase`."""
         attempt = work.attempt
         if attempt.outcome in ("timeout", "oom"):
             return attempt.reason or attempt.outcome
@@ -79,7 +74,6 @@ class ExitCode(GateBase):
         return attempt.reason or f"exit code {attempt.exit_code}"
 
     def describe_more(self) -> dict[str, Any]:
-        """See `GateBase`."""
         return {"kind": "exit-code", "codes": list(self.codes)}
 
 
@@ -90,13 +84,11 @@ class ArtifactPresent(GateBase):
     also: tuple[str, ...] = ()
 
     async def objection(self, work: Work, bench: Bench) -> str | None:
-        """See `GateBase`."""
         there = {file.path for file in work.files}
         missing = [name for name in (work.output, *self.also) if name not in there]
         return ", ".join(work.explain_lack(name) for name in missing) or None
 
     def describe_more(self) -> dict[str, Any]:
-        """See `GateBase`."""
         return {"kind": "artifact", "also": list(self.also)}
 
 
@@ -119,7 +111,6 @@ class Size(GateBase):
                 raise SpecError(f"max={self.max} is less than min={self.min}", hint="nothing would pass")
 
     async def objection(self, work: Work, bench: Bench) -> str | None:
-        """See `GateBase`."""
         name = self.file or work.output
         sizes = [file.size for file in work.files if file.path == name]
         if not sizes:
@@ -135,7 +126,6 @@ class Size(GateBase):
         return None
 
     def describe_more(self) -> dict[str, Any]:
-        """See `GateBase`."""
         return {
             "kind": "size", "min": self.min, "max": self.max, "min_characters": self.min_characters, "file": self.file,
         }  # fmt: skip
@@ -157,11 +147,9 @@ class PythonGate(GateBase):
 
     @property
     def name(self) -> str:
-        """See `Gate`."""
         return self.label or getattr(self.function, "__name__", "function")
 
     async def objection(self, work: Work, bench: Bench) -> str | None:
-        """See `GateBase`."""
         if not work.has_artifact:
             return work.explain_lack()
         said = await call(self.function, work, timeout=bench.timeout, who=self.name)
@@ -172,5 +160,4 @@ class PythonGate(GateBase):
         return None if said else "not passed"
 
     def describe_more(self) -> dict[str, Any]:
-        """See `GateBase`."""
         return {"kind": "python", **describe_function(self.function)}

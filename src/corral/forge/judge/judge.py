@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.errors import JudgeError, SpecError
-from corral.forge.judge.crowd import check_count, do_all
+from corral.forge.calling import do_all
 from corral.forge.judge.gates import ArtifactPresent, ExitCode
 from corral.forge.judge.measures import Speed, Success, measure
 from corral.forge.judge.model import Bench, Entry, Gate, GateVerdict, Points, Score, Standing
-from corral.forge.judge.ranking import rank
-from corral.forge.judge.work import is_number, make_plain, make_printable
+from corral.forge.judge.work import make_plain, make_printable
+from corral.forge.numbers import DECIMALS, check_count, check_number, is_number
 from corral.forge.statistics import describe_seconds, find_median
 
 
@@ -36,11 +36,9 @@ class Judge:
         object.__setattr__(self, "gates", tuple(self.gates))
         object.__setattr__(self, "scores", tuple(self.scores))
         check_count(self.jobs, what="jobs")
-        if not is_number(self.tie_margin) or self.tie_margin < 0:
-            raise SpecError(f"tie_margin={self.tie_margin!r} is not a margin", hint="give points, 0 or more")
+        check_number(self.tie_margin, what="tie_margin", kind="margin", hint="give points, 0 or more", least=0)
         for score in self.scores:
-            if not is_number(score.weight) or score.weight < 0:
-                raise SpecError(f"{score.name}: weight={score.weight!r} is not a weight", hint="give 0 or more")
+            check_number(score.weight, what=f"{score.name}: weight", kind="weight", hint="give 0 or more", least=0)
         names = [score.name for score in self.scores]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise SpecError(f"two scores have the name {twice[0]!r}", hint="give each its own: name=…")
@@ -124,6 +122,35 @@ class Judge:
             raise _refuse("score", score.name, strangers[0], "points for somebody who was not to be rated")
         missing = Points(0.0, {"note": "the score did not say anything about it"})
         return {name: _check_points(score.name, name, found.get(name, missing)) for name in ids}
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate with its rank; `tied` if another candidate has the same rank."""
+
+    candidate: str
+    rank: int
+    total: float
+    tied: bool
+
+
+def rank(totals: Mapping[str, float], *, tie_margin: float = 0.0) -> list[Ranked]:
+    """Candidates with their ranks, best first. Those within `tie_margin` of the best of a rank share it; the next rank
+    counts all before it (1, 1, 3). The margin is measured from the best, never from neighbour to neighbour: a long
+    chain of small differences does not make the first and the last equal. Equal candidates are sorted by id.
+    """
+    ordered = sorted((-round(total, DECIMALS), candidate) for candidate, total in totals.items())
+    groups: list[list[tuple[float, str]]] = []
+    for negative, candidate in ordered:
+        if groups and round(negative - groups[-1][0][0], DECIMALS) <= tie_margin:
+            groups[-1].append((negative, candidate))
+        else:
+            groups.append([(negative, candidate)])
+    places: list[Ranked] = []
+    for group in groups:
+        number = len(places) + 1
+        places += [Ranked(candidate, number, 0.0 - negative, len(group) > 1) for negative, candidate in group]
+    return places
 
 
 def default_judge() -> Judge:

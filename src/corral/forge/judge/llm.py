@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from corral.errors import JudgeError, SpecError
-from corral.forge.judge.crowd import call, check_callable, check_count, do_all
+from corral.forge.calling import call, check_callable, do_all
 from corral.forge.judge.model import Bench, Points
 from corral.forge.judge.prompt import (
     MAX_CHARACTERS,
@@ -23,6 +23,7 @@ from corral.forge.judge.prompt import (
 )
 from corral.forge.judge.rounds import RoundScore
 from corral.forge.judge.work import Work, describe_function, hash_text, make_printable
+from corral.forge.numbers import check_count
 from corral.forge.statistics import find_median
 from corral.spec import check_timeout
 
@@ -107,7 +108,6 @@ class LLMScore(RoundScore):
         _ = self._model
 
     async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
-        """See `RoundScore`."""
         shown = [await asyncio.to_thread(show, work, max_characters=self.max_characters) for work in works]
         questions = [(work, text) for work, text in zip(works, shown, strict=True) for _ in range(self.times)]
         answers = await do_all(questions, self._ask_one, jobs=self.jobs)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from corral.base.docstrings import Documented
-from corral.errors import SpecError
 from corral.forge.judge.model import Bench, Entry, Points, Score
+from corral.forge.numbers import check_number
 from corral.forge.statistics import find_median
 from corral.spec import parse_size
 
@@ -21,14 +19,13 @@ def measure(entry: Entry, what: Literal["seconds", "cpu_seconds", "peak_memory_b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Success(Documented, promises=(Score,)):
+class Success(Score):
     """100 × the part of its rounds that ended with exit code 0 and an artifact."""
 
     weight: float = 1.0
     name: str = "success"
 
     async def rate(self, entries: Sequence[Entry], bench: Bench) -> Mapping[str, Points]:
-        """See `Score`."""
         found: dict[str, Points] = {}
         for entry in entries:
             good = sum(attempt.ok for attempt in entry.attempts)
@@ -37,12 +34,11 @@ class Success(Documented, promises=(Score,)):
         return found
 
     def describe(self) -> dict[str, Any]:
-        """See `Score`."""
         return {"kind": "success"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed(Documented, promises=(Score,)):
+class Speed(Score):
     """Without a limit 100 × fastest ÷ own, with one 100 × (1 − own ÷ limit), and never below 0.
 
     `own` is the median over the rounds that succeeded, of the run alone: the making of the sandbox and the way of the
@@ -55,19 +51,18 @@ class Speed(Documented, promises=(Score,)):
     name: str = "speed"
 
     def __post_init__(self) -> None:
-        _check_limit(self.limit, "seconds above 0, or None")
+        if self.limit is not None:
+            check_number(self.limit, what="limit", kind="limit", hint="give seconds above 0, or None")
 
     async def rate(self, entries: Sequence[Entry], bench: Bench) -> Mapping[str, Points]:
-        """See `Score`."""
         return _rate_less(entries, "seconds", self.limit)
 
     def describe(self) -> dict[str, Any]:
-        """See `Score`."""
         return {"kind": "speed", "limit": self.limit}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory(Documented, promises=(Score,)):
+class Memory(Score):
     """As `Speed`, of the most memory that was in use at a time, as the kernel counted it."""
 
     limit: int | str | None = None
@@ -78,14 +73,13 @@ class Memory(Documented, promises=(Score,)):
     def __post_init__(self) -> None:
         if self.limit is not None:
             object.__setattr__(self, "limit", parse_size(self.limit, what="limit"))
-        _check_limit(self.limit, 'bytes above 0, a text such as "512MiB", or None')
+            hint = 'give bytes above 0, a text such as "512MiB", or None'
+            check_number(self.limit, what="limit", kind="limit", hint=hint)
 
     async def rate(self, entries: Sequence[Entry], bench: Bench) -> Mapping[str, Points]:
-        """See `Score`."""
         return _rate_less(entries, "peak_memory_bytes", None if self.limit is None else float(self.limit))
 
     def describe(self) -> dict[str, Any]:
-        """See `Score`."""
         return {"kind": "memory", "limit": self.limit}
 
 
@@ -111,10 +105,3 @@ def _rate_less(
         else:
             found[entry.candidate] = Points(100.0 * best / own if own > 0 else 100.0, {what: own, "best": best})
     return found
-
-
-def _check_limit(limit: object, hint: str) -> None:
-    if limit is not None and (
-        isinstance(limit, bool) or not isinstance(limit, int | float) or not math.isfinite(limit) or limit <= 0
-    ):
-        raise SpecError(f"limit={limit!r} is not a limit", hint=f"give {hint}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from corral.client.sandbox import AsyncSandbox
-from corral.forge.judge.reading import MAX_BYTES, read_artifact
+from corral.forge.artifacts import MAX_BYTES, read_artifact
 from corral.forge.numbers import round_all
 from corral.forge.outcome import Attempt
 from corral.forge.settings import Settings

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from corral.base.docstrings import Documented
 from corral.errors import JudgeError, SpecError
-from corral.forge.judge.crowd import call, check_callable, check_count, do_all
+from corral.forge.calling import call, check_callable, do_all
 from corral.forge.judge.llm import CRITERIA, Ask, LLMComparison
 from corral.forge.judge.model import Bench, Entry, Points, Score
-from corral.forge.judge.work import Work, describe_function, is_number, list_work
+from corral.forge.judge.work import Work, describe_function, list_work
+from corral.forge.numbers import check_count, is_number
 from corral.forge.statistics import find_strengths
 
 _WORDS = {"first": 1.0, "second": -1.0, "tie": 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairwise(Documented, promises=(Score,)):
+class Pairwise(Score):
     """Everyone is compared with everyone, in both orders: with many judges, whoever is shown first has an advantage.
 
     `compare` gets two `Work` and says `"first"`, `"second"` or `"tie"`, or a number of −1 (the second is far better) to
@@ -58,7 +58,6 @@ class Pairwise(Documented, promises=(Score,)):
         return cls(LLMComparison(ask, criteria=criteria), **options)
 
     async def rate(self, entries: Sequence[Entry], bench: Bench) -> Mapping[str, Points]:
-        """See `Score`."""
         works = {entry.candidate: work for entry in entries if (work := _choose(entry)) is not None}
         pairs = list_pairs(list(works), max_pairs=self.max_pairs, seed=self.seed)
         asked = [(works[a], works[b]) for a, b in pairs]
@@ -81,7 +80,6 @@ class Pairwise(Documented, promises=(Score,)):
         return found | self._give(list(works), wins, split)
 
     def describe(self) -> dict[str, Any]:
-        """See `Score`."""
         own = getattr(self.compare, "describe", None)
         return {
             "kind": "pairwise", "compare": own() if callable(own) else describe_function(self.compare),

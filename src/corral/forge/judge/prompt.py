@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from corral.forge.judge.reading import MAX_BYTES
+from corral.forge.artifacts import MAX_BYTES
 from corral.forge.judge.work import Work
 
 MAX_CHARACTERS = 24_000

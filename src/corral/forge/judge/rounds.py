@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from corral.base.docstrings import Documented
 from corral.errors import JudgeError
-from corral.forge.judge.crowd import call, check_callable, check_count, do_all
+from corral.forge.calling import call, check_callable, do_all
 from corral.forge.judge.model import Bench, Entry, Points, Score
-from corral.forge.judge.work import Work, describe_function, is_number, list_work, make_plain
+from corral.forge.judge.work import Work, describe_function, list_work, make_plain
+from corral.forge.numbers import check_count, is_number
 from corral.forge.statistics import Over, check_over, join_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundScore(Documented, ABC, promises=(Score,)):
+class RoundScore(Score, ABC):
     """What such scores have in common. A round without an artifact has no points, and nobody is asked."""
 
     weight: float = 1.0
@@ -32,7 +32,6 @@ class RoundScore(Documented, ABC, promises=(Score,)):
         """Points for each of these rounds, in their order."""
 
     async def rate(self, entries: Sequence[Entry], bench: Bench) -> Mapping[str, Points]:
-        """See `Score`."""
         every = {entry.candidate: list_work(entry) for entry in entries}
         works = [work for of_one in every.values() for work in of_one if work.has_artifact]
         rated = await self.rate_rounds(works, bench)
@@ -76,7 +75,6 @@ class PythonScore(RoundScore):
         object.__setattr__(self, "name", self.name or getattr(self.function, "__name__", "function"))
 
     async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
-        """See `RoundScore`."""
         return await do_all(works, partial(self._rate_one, bench=bench), jobs=self.jobs)
 
     async def _rate_one(self, work: Work, *, bench: Bench) -> Points:

@@ -20,7 +20,8 @@ from corral.forge.judge.judge import Judge
 from corral.forge.judge.measures import Speed, Success
 from corral.forge.judge.model import Bench, Points
 from corral.forge.judge.rounds import RoundScore
-from corral.forge.judge.work import Work, is_number, make_printable
+from corral.forge.judge.work import Work, make_printable
+from corral.forge.numbers import check_number, is_number
 
 SUCCESS_WEIGHT, QUALITY_WEIGHT, SPEED_WEIGHT = 0.2, 0.6, 0.2
 MORE_THAN_CHARACTERS = 10
@@ -48,8 +49,7 @@ class EventRules:
             raise SpecError("min_events and target_events do not fit", hint="give 1 <= min_events <= target_events")
         if self.window is not None and self.window[0] > self.window[1]:
             raise SpecError("the window ends before it begins", hint="give (first day, last day)")
-        if not is_number(self.speed_limit) or self.speed_limit <= 0:
-            raise SpecError(f"speed_limit={self.speed_limit!r} is not a limit", hint="give seconds above 0")
+        check_number(self.speed_limit, what="speed_limit", kind="limit", hint="give seconds above 0")
 
     @property
     def year(self) -> int:
@@ -172,7 +172,6 @@ class EventGate(GateBase):
     rules: EventRules
 
     async def objection(self, work: Work, bench: Bench) -> str | None:
-        """See `GateBase`."""
         if not work.has_artifact:
             return work.explain_lack()
         text = work.read_text(max_bytes=_READ_BYTES)
@@ -180,7 +179,6 @@ class EventGate(GateBase):
         return ", ".join(_objections(text, quality, self.rules)) or None
 
     def describe_more(self) -> dict[str, Any]:
-        """See `GateBase`."""
         return {"kind": "events", "rules": self.rules.to_json()}
 
 
@@ -192,14 +190,12 @@ class EventQuality(RoundScore):
     name: str = "quality"
 
     async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
-        """See `RoundScore`."""
         found = [
             await asyncio.to_thread(assess_quality, work.read_text(max_bytes=_READ_BYTES), self.rules) for work in works
         ]
         return [Points(quality.score, quality.to_json()) for quality in found]
 
     def describe(self) -> dict[str, Any]:
-        """See `Score`."""
         return {"kind": "events", "rules": self.rules.to_json(), "over": self.over}
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
+from corral.forge.artifacts import MAX_BYTES, read_artifact
 from corral.forge.judge.model import Entry
-from corral.forge.judge.reading import MAX_BYTES, read_artifact
 from corral.forge.numbers import round_all
 from corral.forge.outcome import ArtifactFile, Attempt
 
@@ -83,16 +82,6 @@ def list_work(entry: Entry) -> list[Work]:
         )
         for attempt in entry.attempts
     ]  # fmt: skip
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a finite number. True and False are none, though Python says so."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number that is larger than any float
-        return False
 
 
 def describe_function(function: Callable[..., Any]) -> dict[str, Any]:

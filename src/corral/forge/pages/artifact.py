@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import codecs
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
+from corral.forge.artifacts import open_artifact
 from corral.forge.pages.text import clean, show_size
-from corral.inside.nolinks import open_file
 
 Kind = Literal["text", "image", "binary"]
 
 _HEX_BYTES = 512
 _SNIFFED_BYTES = 4096
-
-
-def open_confined(folder: Path, name: str) -> BinaryIO:
-    """Open a regular file below a folder; no link is followed on the way.
-
-    Raises:
-        OSError: it is not there, or is not such a file.
-    """
-    parts = name.split("/")
-    if "\0" in name or any(part in ("", ".", "..") for part in parts):
-        raise FileNotFoundError(f"no file below the folder: {name!r}")
-    # Not blocking: a FIFO would wait for somebody who writes.
-    found = open_file(folder, parts, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        raise FileNotFoundError(f"not a regular file: {name!r}")
-    return os.fdopen(found, "rb")
 
 
 def find_image_type(data: bytes) -> str | None:
@@ -80,7 +62,7 @@ class Shown:
 def show_file(folder: Path, name: str, *, text_bytes: int, image_bytes: int) -> Shown:
     """Read what may be shown of one artifact. Never raises for what became of it: the note says so."""
     try:
-        with open_confined(folder, name) as file:
+        with os.fdopen(open_artifact(folder, name), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             head = file.read(_SNIFFED_BYTES)
             kind = find_kind(head)

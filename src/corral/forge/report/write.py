@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from corral.forge.pages.assets import read_asset
+from corral.forge.pages import read_asset
 from corral.forge.pages.text import clean_line, escape
 from corral.forge.report.embed import embed_artifacts, embed_logs
 from corral.forge.report.leaderboard import write_banner, write_leaderboard

@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from corral.errors import BackendUnavailableError
+from corral.forge.artifacts import open_artifact
 from corral.forge.events import ForgeEvent
-from corral.forge.pages.artifact import open_confined, show_file
-from corral.forge.pages.assets import read_asset
+from corral.forge.pages import read_asset
+from corral.forge.pages.artifact import show_file
 from corral.forge.plan import Turn
 from corral.forge.runfolder import EVENTS, Run, artifact_folder
 from corral.forge.watch.http import (
@@ -249,7 +250,7 @@ class WatchServer:
     async def _send_download(self, folder: Path, path: str, writer: asyncio.StreamWriter) -> None:
         """The bytes as they are, for the disk and for nothing else."""
         try:
-            file = await asyncio.to_thread(open_confined, folder, path)
+            file = os.fdopen(await asyncio.to_thread(open_artifact, folder, path), "rb")
         except OSError as error:
             raise BadRequestError(404, "it is no longer there") from error
         with file:

@@ -90,9 +90,7 @@ class Interpreter:
     @staticmethod
     def input(prompt: object = "", /) -> str:
         """There is nobody to ask."""
-        raise EOFError(
-            "input() has nobody to ask: the interpreter's code has no terminal and its standard input is empty"
-        )
+        raise EOFError("input() is not available: the interpreter has no terminal and its standard input is empty")
 
     def prepare(self) -> None:
         """Make this process the code's."""

@@ -70,12 +70,12 @@ class Inflater:
                 elif self._worker.needs_input:
                     return
         except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
-            raise BrokenArchiveError(f"the {self._kind} stream is broken: {error}") from error
+            raise BrokenArchiveError(f"the {self._kind} stream is malformed: {error}") from error
 
     def finish(self) -> bytes:
         """The stream has ended: what was held back. Raises: BrokenArchiveError when it was cut short."""
         if self._worker is not None and not self._worker.eof:
-            raise BrokenArchiveError(f"the {self._kind} stream was cut short")
+            raise BrokenArchiveError(f"the {self._kind} stream is truncated")
         held, self._head = self._head or b"", None
         return held
 

@@ -76,7 +76,7 @@ def next_member(*, several: bool = False) -> Generator[int, bytes, Member | None
         if not block and several:
             return None
         if len(block) < BLOCK:
-            raise BrokenArchiveError("the archive was cut short" if block else "the archive has no end")
+            raise BrokenArchiveError("the archive is truncated" if block else "the archive has no end marker")
         if not any(block):
             if several:
                 continue
@@ -95,7 +95,7 @@ def next_member(*, several: bool = False) -> Generator[int, bytes, Member | None
 def _exactly(size: int) -> Generator[int, bytes, bytes]:
     data = (yield size) if size else b""
     if len(data) < size:
-        raise BrokenArchiveError("the archive was cut short")
+        raise BrokenArchiveError("the archive is truncated")
     return data
 
 
@@ -105,7 +105,7 @@ def _check_header(block: bytes) -> bytes:
     rest = block[:148] + b" " * 8 + block[156:]
     plain = sum(rest)
     if total not in (plain, plain - 256 * sum(byte > 127 for byte in rest)):  # the second: as some old programs count
-        raise BrokenArchiveError("not a tar: a header's sum is wrong")
+        raise BrokenArchiveError("not a tar archive: wrong header checksum")
     return block[156:157]
 
 
@@ -115,7 +115,7 @@ def _number(field: bytes) -> int:
     else:
         digits = field.split(b"\0")[0].strip()
         if digits.strip(b"01234567"):
-            raise BrokenArchiveError("not a tar: a header has a number that is none")
+            raise BrokenArchiveError("not a tar archive: malformed number in a header")
         value = int(digits, 8) if digits else 0
     if value > _MAX_BYTES:
         raise BrokenArchiveError("a number in the archive is too large")
@@ -167,7 +167,7 @@ def _member(
     padding: int,
 ) -> Member:
     if not name or "\0" in name or "\0" in target:
-        raise BrokenArchiveError("the archive has a name that is none")
+        raise BrokenArchiveError("the archive has a malformed name")
     if max(len(name), len(target)) > _MAX_NAME:
         raise BrokenArchiveError("a name in the archive is too long")
     mtime = float(_number(block[136:148])) if block[136] < 0x80 else 0.0
@@ -202,7 +202,7 @@ def _read_extension(kind: bytes, content: bytes) -> dict[str, str]:
         name = key.decode("utf-8", "surrogateescape")
         if name in _KNOWN_FIELDS or name.startswith(_SPARSE):
             if name in (f"{_SPARSE}offset", f"{_SPARSE}numbytes"):
-                raise BrokenArchiveError("the archive has sparse files of an early format, which are not read here")
+                raise BrokenArchiveError("the archive has sparse files in an unsupported early format")
             fields[name] = value.decode("utf-8", "surrogateescape")
         position += length
     return fields
@@ -210,7 +210,7 @@ def _read_extension(kind: bytes, content: bytes) -> dict[str, str]:
 
 def _decimal(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS) or int(text) > _MAX_BYTES:
-        raise BrokenArchiveError("the archive has a size that is none")
+        raise BrokenArchiveError("the archive has a malformed size")
     return int(text)
 
 
@@ -266,7 +266,7 @@ def _check_map(segments: Segments, *, whole: int, stored: int) -> None:
     end = total = 0
     for offset, length in segments:
         if offset < end:
-            raise BrokenArchiveError("the archive has a map of holes that overlaps")
+            raise BrokenArchiveError("the archive has an overlapping map of holes")
         end = offset + length
         total += length
     if end > whole or total != stored:
@@ -303,11 +303,11 @@ class MemberReader:
             while offset < end:
                 piece = self._read(min(end - offset, PIECE_BYTES))
                 if not piece:
-                    raise BrokenArchiveError("the archive was cut short")
+                    raise BrokenArchiveError("the archive is truncated")
                 yield offset, piece
                 offset += len(piece)
         if len(self._read(member.padding)) < member.padding:
-            raise BrokenArchiveError("the archive was cut short")
+            raise BrokenArchiveError("the archive is truncated")
 
     def skip(self, member: Member) -> None:
         """Read over a member's content."""

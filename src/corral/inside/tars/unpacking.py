@@ -86,7 +86,7 @@ def _place(inside: str, name: str) -> str:
     path = "/".join((inside.rstrip("/"), *parts)) or "/"
     goal = os.path.realpath(path)
     if ".." in parts or (goal != inside and not goal.startswith(f"{inside.rstrip('/')}/")):
-        raise LeadsOutError(f"{name!r} leads out of the target folder")
+        raise LeadsOutError(f"{name!r} is outside the target folder")
     return path
 
 

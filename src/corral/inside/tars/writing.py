@@ -140,7 +140,7 @@ class _Packer:
         if self._max_changing is not None and info.st_ctime_ns >= self._began_ns:
             self._changing += max(size, _ENTRY_BYTES)
             if self._changing > self._max_changing:
-                raise RestlessTreeError(f"more than {self._max_changing} bytes have changed while it was packed")
+                raise RestlessTreeError(f"more than {self._max_changing} bytes changed while it was being packed")
 
     def _copy(self, file: int, segments: Segments) -> None:
         """What the header promised, also where the file has become shorter meanwhile."""

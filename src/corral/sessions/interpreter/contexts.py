@@ -87,7 +87,7 @@ class Context:
                         yield event
                 if told:
                     return
-            raise ExecError("the interpreter ends before it runs anything", sandbox_id=self._box.id, op="interpreter")
+            raise ExecError("the interpreter exited before it ran the code", sandbox_id=self._box.id, op="interpreter")
         finally:
             # Left early, by whoever reads or by cancellation: nobody will read the rest, so it shall not go on.
             if process is not None and process.active is not None:
@@ -189,7 +189,7 @@ class Interpreter:
             BackendUnavailableError: there is no Python inside.
         """
         if find_language(language).name != LANGUAGE:
-            raise UnknownLanguageError(f"the interpreter does not speak {language!r}", hint="it speaks python")
+            raise UnknownLanguageError(f"the interpreter does not support {language!r}", hint="use python")
         folder = inside(cwd if cwd is not None else ".", workdir=self._box.spec.workdir)
         context = Context(self._box, context_id=secrets.token_hex(8), cwd=folder, created=time.time())
         await context.begin()
@@ -227,7 +227,7 @@ class Interpreter:
             BackendUnavailableError: there is no Python inside.
         """
         if not isinstance(code, str):
-            raise InvalidCommandError(f"code must be text, not {type(code).__name__}")
+            raise InvalidCommandError(f"code must be a string, not {type(code).__name__}")
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         extra = check_env(envs or {}, error=InvalidCommandError)
         found = await self._find(context)
@@ -368,5 +368,5 @@ def _by_age(info: RecordInfo) -> tuple[bool, float]:
 def unknown(context_id: str, sandbox_id: str) -> NotRecordedError:
     """The error for a context that is not there."""
     return NotRecordedError(
-        f"there is no context {context_id!r}", sandbox_id=sandbox_id, op="interpreter", hint="open_context makes one"
+        f"context {context_id!r} not found", sandbox_id=sandbox_id, op="interpreter", hint="open_context creates one"
     )

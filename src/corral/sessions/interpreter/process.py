@@ -74,7 +74,7 @@ class InterpreterProcess:
         Raises:
             WorkdirError: `cwd` is not there.
             BackendUnavailableError: there is no Python inside.
-            ExecError: it did not come up.
+            ExecError: it did not start.
         """
         token = secrets.token_hex(16)
         folder = f"{box.temporary}/.corral-{secrets.token_hex(8)}"
@@ -92,7 +92,7 @@ class InterpreterProcess:
         except BaseException as error:
             await asyncio.shield(asyncio.ensure_future(_give_up(box, folder, record)))
             if isinstance(error, TimeoutError) and not isinstance(error, CorralError):
-                raise ExecError("the interpreter did not come up", sandbox_id=box.id, op="interpreter") from error
+                raise ExecError("the interpreter did not start", sandbox_id=box.id, op="interpreter") from error
             raise
         return process
 
@@ -127,7 +127,7 @@ class InterpreterProcess:
             raise no_python(self._box.id)
         text = complaint.decode("utf-8", "replace").strip()[-500:]
         raise ExecError(
-            f"the interpreter did not come up: exit code {result.exit_code} {text}".rstrip(),
+            f"the interpreter did not start: exit code {result.exit_code} {text}".rstrip(),
             sandbox_id=self._box.id,
             op="interpreter",
         )

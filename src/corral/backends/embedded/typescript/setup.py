@@ -61,9 +61,9 @@ def install(data_folder: Path, *, on_progress: OnProgress | None = None) -> Inst
             _put_in_place(folder, data_folder)
     except OSError as error:
         raise BackendUnavailableError(
-            f"the data folder can't be written: {error.strerror}",
+            f"can't write to the data folder: {error.strerror}",
             op="setup",
-            hint="set CORRAL_DATA_DIR to a folder of yours with some room",
+            hint="set CORRAL_DATA_DIR to a writable folder with free space",
         ) from error
     return Installed(folder=target, esbuild_version=version, size_bytes=size)
 
@@ -139,7 +139,7 @@ def _fetch(npm: str, folder: Path) -> None:
     raise BackendUnavailableError(
         f"npm did not fetch esbuild {_pinned_version()}{f' ({code[1]})' if code else ''}",
         op="setup",
-        hint="see that `npm ping` succeeds and that this is Linux on x86_64 or aarch64, then try again",
+        hint="check that `npm ping` succeeds and that this is Linux on x86_64 or aarch64, then try again",
     )
 
 
@@ -149,7 +149,7 @@ def _try(node: str, folder: Path) -> None:
     done = _run(argv, folder=folder, timeout=_TRIAL_TIMEOUT, what="Node.js")
     if done.returncode != 0 or done.stdout != "42\n":
         raise BackendUnavailableError(
-            "the TypeScript runtime was fetched but does not run on this machine",
+            "the TypeScript runtime was downloaded but does not run on this machine",
             op="setup",
             hint="it needs Node.js 18 or newer on x86_64 or aarch64",
         )
@@ -162,10 +162,10 @@ def _run(argv: list[str], *, folder: Path, timeout: float, what: str) -> subproc
             timeout=timeout, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        hint = "see that the network answers, then try again"
+        hint = "check the network, then try again"
         raise BackendUnavailableError(f"{what} did not end within {timeout:.0f} s", op="setup", hint=hint) from error
     except OSError as error:
-        raise BackendUnavailableError(f"{what} can't be started", op="setup", hint="install Node.js anew") from error
+        raise BackendUnavailableError(f"{what} can't be started", op="setup", hint="reinstall Node.js") from error
 
 
 def _put_in_place(folder: Path, data_folder: Path) -> None:

@@ -1,0 +1,26 @@
+"""`make demo`, or `python examples/demo`: what Corral does, shown in seconds.
+
+Errors look as they do everywhere in the command line.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from corral.cli import failure
+from corral.cli.loop import run_async
+from play import play
+
+
+def main() -> int:
+    """Gives the exit code: 0 when everything went as it should."""
+    try:
+        return run_async(play())
+    except BrokenPipeError:
+        return failure.leave_quietly()
+    except BaseException as error:  # noqa: BLE001 - the last line of defence against a traceback
+        return failure.report(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""Recorded programs of a detached sandbox: its keeper runs them, and we read their records from its folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal as signals
+import struct
+import termios
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+from corral.backends.embedded import seam
+from corral.backends.embedded.seam import exec_error, mapped
+from corral.base.process import Clear, as_bytes
+from corral.concurrency.waiting import breathe
+from corral.engine import wire
+from corral.engine.errors import GoneError
+from corral.engine.recordfile import RecordReader
+from corral.errors import CorralError, EngineFaultError, ExecError, NameTakenError, NotRecordedError, SandboxGoneError
+from corral.results import EndReason, ExecResult, Usage
+from corral.sessions.record import Entry, EntryKind, Recorded, RecordInfo
+
+_START_SECONDS = 60.0
+_REST_SECONDS = 5.0
+_REASONS: tuple[EndReason, ...] = ("exited", "signalled", "timeout", "oom", "cancelled")
+
+Ask = Callable[[wire.Message], Awaitable[tuple[wire.Message, list[int]]]]
+"""A request to the keeper: its answer, and descriptors that are ours to close."""
+
+
+class EmbeddedRecorded(Recorded):
+    """A program whose record its keeper writes."""
+
+    def __init__(
+        self, ask: Ask, folder: Path, about: wire.Message, *, sandbox_id: str, clear: Clear | None = None
+    ) -> None:
+        self._ask = ask
+        self._clear = clear
+        self._number = int(about["number"])
+        self._name = str(about["name"])
+        self._pid = int(about["pid"])
+        self._pty = bool(about["pty"])
+        self._folder = folder / "records" / str(self._number)
+        self._sandbox_id = sandbox_id
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    async def write(self, data: bytes | str) -> None:
+        descriptor = await self._input("write")
+        try:
+            await seam.write_pipe(descriptor, as_bytes(data))
+        except OSError as error:
+            raise ExecError("the program has closed its stdin", sandbox_id=self._sandbox_id, op="write") from error
+        finally:
+            os.close(descriptor)
+
+    async def close_stdin(self) -> None:
+        if self._pty:
+            with contextlib.suppress(ExecError):
+                await self.write(b"\x04")
+        else:
+            await self._do("close_stdin")
+
+    async def signal(self, number: int) -> None:
+        if not 1 <= int(number) <= signals.NSIG - 1:
+            raise ExecError(f"{number!r} is not a signal", op="signal", hint="for example signal.SIGTERM")
+        await self._do("signal", number_of_signal=int(number))
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        text = "the program has no terminal, or it has been closed"
+        if not self._pty:
+            raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
+        descriptor = await self._input("resize")
+        try:
+            fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        except OSError as error:
+            raise ExecError(text, sandbox_id=self._sandbox_id, op="resize") from error
+        finally:
+            os.close(descriptor)
+
+    async def note(self, data: bytes) -> int:
+        return int((await self._do("note", data=bytes(data).decode("latin-1")))["offset"])
+
+    async def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
+        reader = RecordReader(self._folder, since)
+        running = True
+        try:
+            while True:
+                try:
+                    frames = reader.read()
+                except FileNotFoundError:
+                    raise await self._missing() from None
+                for frame in frames:
+                    kind = cast("EntryKind", frame.kind)
+                    yield Entry(frame.offset, kind, frame.data, frame.at, frame.next_offset)
+                    if kind == "end":
+                        return
+                if frames:
+                    await breathe()  # much to read must not keep others of this event loop from their turn
+                elif follow and running:
+                    running = bool((await self._do("listen", since=reader.offset)).get("running", True))
+                    await breathe()  # all who follow hear of the same entry
+                else:
+                    return  # also where `since` lies behind the end: nothing more will come
+        finally:
+            reader.close()
+
+    async def notes(self) -> tuple[Entry, ...]:
+        frames = await asyncio.to_thread(RecordReader(self._folder, 0).notes)  # there may be 32 MiB of them
+        return tuple(
+            Entry(frame.offset, cast("EntryKind", frame.kind), frame.data, frame.at, frame.next_offset)
+            for frame in frames
+        )
+
+    async def wait(self, *, timeout: float | None = None) -> ExecResult:
+        async with asyncio.timeout(timeout):
+            result = _read_end((await self._do("wait"))["end"])
+        clear, self._clear = self._clear, None
+        if clear is not None:
+            with contextlib.suppress(CorralError):  # the sandbox is gone or paused: how the program ended is known
+                await clear()
+        return result
+
+    async def kill(self) -> None:
+        try:
+            await self._do("kill")
+            await self.wait()
+        except (NotRecordedError, SandboxGoneError):
+            return  # it is no more
+
+    async def end_rest(self) -> None:
+        with contextlib.suppress(NotRecordedError, SandboxGoneError, TimeoutError):
+            async with asyncio.timeout(_REST_SECONDS):  # an init that does not answer does not keep us waiting
+                await self._do("end_rest")
+
+    async def forget(self) -> None:
+        await self.kill()
+        with contextlib.suppress(NotRecordedError, SandboxGoneError):
+            await self._do("forget")
+
+    async def _input(self, operation: str) -> int:
+        with mapped(sandbox_id=self._sandbox_id, op=operation):
+            answer, descriptors = await self._ask({"op": "record", "do": "stdin", "number": self._number})
+        if len(descriptors) != 1:
+            wire.close_all(descriptors)
+            self._check(answer, operation)
+            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op=operation)
+        return descriptors[0]
+
+    async def _do(self, operation: str, **details: object) -> wire.Message:
+        message = {"op": "record", "do": operation, "number": self._number, **details}
+        with mapped(sandbox_id=self._sandbox_id, op=operation):
+            answer, descriptors = await self._ask(message)
+        wire.close_all(descriptors)
+        return self._check(answer, operation)
+
+    def _check(self, answer: wire.Message, operation: str) -> wire.Message:
+        return check_answer(answer, name=self._name, sandbox_id=self._sandbox_id, op=operation)
+
+    async def _missing(self) -> Exception:
+        """Its folder is gone: forgotten, or with the whole sandbox."""
+        try:
+            await self._do("find")
+        except (NotRecordedError, SandboxGoneError) as error:
+            return error
+        return EngineFaultError("a record is missing", sandbox_id=self._sandbox_id, op="entries")
+
+
+async def start(
+    ask: Ask, folder: Path, program: wire.Message, *, name: str, limit_bytes: int, note: bytes | None, sandbox_id: str,
+    clear: Clear | None,
+) -> EmbeddedRecorded:  # fmt: skip
+    """Start one; whoever waits for its end here calls `clear`. Raises: NameTakenError; as `exec`; SandboxGoneError."""
+    message: wire.Message = {
+        "op": "record",
+        "do": "start",
+        "name": name,
+        "program": program,
+        "pty": program["pty"],
+        "limit": limit_bytes,
+        "note": None if note is None else note.decode("latin-1"),
+    }
+    with mapped(sandbox_id=sandbox_id, op="start_recorded"):
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                answer, descriptors = await ask(message)
+        except TimeoutError as error:
+            raise GoneError("the program did not start before the timeout") from error
+    wire.close_all(descriptors)
+    if "error" in answer and answer["error"] not in ("name_taken", "too_many", "refused"):
+        raise exec_error(answer, cwd=str(program["cwd"]), sandbox_id=sandbox_id)
+    about = check_answer(answer, name=name, sandbox_id=sandbox_id, op="start_recorded")
+    return EmbeddedRecorded(ask, folder, about, sandbox_id=sandbox_id, clear=clear)
+
+
+async def find(ask: Ask, folder: Path, name: str, *, sandbox_id: str) -> EmbeddedRecorded:
+    """By name. Raises: NotRecordedError, SandboxGoneError."""
+    with mapped(sandbox_id=sandbox_id, op="find_recorded"):
+        answer, descriptors = await ask({"op": "record", "do": "find", "name": name})
+    wire.close_all(descriptors)
+    about = check_answer(answer, name=name, sandbox_id=sandbox_id, op="find_recorded")
+    return EmbeddedRecorded(ask, folder, about, sandbox_id=sandbox_id)
+
+
+async def list_all(ask: Ask, *, sandbox_id: str) -> list[RecordInfo]:
+    """All of them, oldest first. Raises: SandboxGoneError."""
+    found: list[RecordInfo] = []
+    after = 0
+    while True:
+        with mapped(sandbox_id=sandbox_id, op="list_recorded"):
+            answer, descriptors = await ask({"op": "record", "do": "list", "after": after})
+        wire.close_all(descriptors)
+        page = check_answer(answer, name="", sandbox_id=sandbox_id, op="list_recorded")["records"]
+        if not page:
+            return found
+        for about in page:
+            after = int(about["number"])
+            found.append(
+                RecordInfo(
+                    name=str(about["name"]),
+                    running=bool(about["running"]),
+                    started=float(about["started"]),
+                    pty=bool(about["pty"]),
+                    first_offset=int(about["first_offset"]),
+                    next_offset=int(about["next_offset"]),
+                )
+            )
+
+
+def check_answer(answer: wire.Message, *, name: str, sandbox_id: str, op: str) -> wire.Message:
+    """A keeper's answer, or the error that it is."""
+    code, text = answer.get("error"), str(answer.get("text", ""))
+    if code is None:
+        return answer
+    if code == "not_recorded":
+        raise NotRecordedError(f"no recorded program named {name!r}", sandbox_id=sandbox_id, op=op)
+    if code == "name_taken":
+        hint = "forget it, or use another"
+        raise NameTakenError(
+            f"a recorded program named {name!r} already exists", sandbox_id=sandbox_id, op=op, hint=hint
+        )
+    raise ExecError(text, sandbox_id=sandbox_id, op=op)
+
+
+def _read_end(about: wire.Message) -> ExecResult:
+    reason = next((known for known in _REASONS if known == about["reason"]), None)
+    if reason is None:
+        raise EngineFaultError("the end reason is unknown", op="wait")
+    usage = Usage(
+        wall_seconds=float(about.get("wall_seconds", 0.0)),
+        cpu_seconds=about.get("cpu_seconds"),
+        peak_memory_bytes=about.get("peak_memory_bytes") or None,
+        notes=("peak_memory_bytes is of the largest process, not of all together",),
+    )
+    return ExecResult(
+        int(about["exit_code"]), reason, usage, signal=about.get("signal"), limit=about.get("limit") or None
+    )

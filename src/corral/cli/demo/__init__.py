@@ -1,1 +1,0 @@
-"""`make demo`, or `python -P -m corral.cli.demo`: what Corral does, shown in seconds."""

@@ -1,0 +1,133 @@
+"""`corral forge run --daytona` without candidates of its own is the command that users of Dream Foundry know.
+
+So it prints that command's lines, lays artifacts where it did, and comes back to this machine where it did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from corral.cli.run import note
+from corral.forge.dreamfoundry import (
+    ScoreLine,
+    candidate_lines,
+    explain,
+    forget_artifact,
+    heading,
+    keep_artifact,
+    scoring,
+    write_lines,
+)
+from corral.forge.events import ForgeEvent
+from corral.forge.outcome import Attempt
+
+if TYPE_CHECKING:
+    from corral.cli.forge.gather import Gathered
+    from corral.forge.judge.model import Standing
+    from corral.forge.result import ContestResult
+
+_MAX_BYTES = 64 * 1024 * 1024
+
+
+class DreamFoundryLines:
+    """The view: each candidate when it has ended."""
+
+    def __init__(self, stream: TextIO, names: Mapping[str, str]) -> None:
+        self._stream = stream
+        self._names = names
+
+    def __call__(self, event: ForgeEvent) -> None:
+        data = event.data
+        if event.kind == "warning":
+            self._write([f"warning: {data.get('text', '')}"])
+        elif event.kind == "attempt-ended" and event.candidate is not None:
+            attempt = Attempt.from_json(data)
+            self._write(
+                candidate_lines(
+                    self._names.get(event.candidate, event.candidate),
+                    error=explain(attempt),
+                    has_artifact=bool(attempt.artifacts),
+                    seconds=attempt.seconds or 0.0,
+                )
+            )
+
+    @contextlib.asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        yield
+
+    def _write(self, lines: list[str]) -> None:
+        with contextlib.suppress(OSError, ValueError):  # whoever reads may leave; the contest goes on
+            write_lines(self._stream, lines)
+
+
+def begin(wish: Gathered, stream: TextIO | None) -> None:
+    """The banner, or without it what is to be known of the service; and nothing of an earlier run is left to see."""
+    if stream is None:
+        for text in wish.remarks:
+            note(text)
+    else:
+        lines = heading(wish.objective, len(wish.candidates), remote=wish.is_remote, remarks=wish.remarks)
+        write_lines(stream, lines)
+    for candidate in wish.candidates:
+        if not _is_run(wish.artifacts / candidate.id):
+            with contextlib.suppress(OSError):  # one that stays is written over, or told of
+                forget_artifact(wish.artifacts, candidate.id)
+
+
+def conclude(wish: Gathered, result: ContestResult, stream: TextIO | None) -> list[str]:
+    """Artifacts to their places, and the table. Gives what could not be saved."""
+    contents = {candidate.id: _read(result, candidate.id) for candidate in wish.candidates}
+    unsaved = []
+    for candidate_id, content in contents.items():
+        if content is None:
+            continue
+        try:
+            if _is_run(wish.artifacts / candidate_id):
+                raise FileExistsError(None, "a run is kept in its folder")
+            keep_artifact(wish.artifacts, candidate_id, content)
+        except OSError as error:
+            unsaved.append(f"{candidate_id}: Could not save artifact: {error.strerror or error}")
+    standings = {standing.candidate: standing for standing in result.standings}
+    table = [_line(candidate.id, standings.get(candidate.id), contents[candidate.id]) for candidate in wish.candidates]
+    best = max((line.total for line in table), default=0.0)
+    write_lines(stream, scoring(table, result.winners, best, wish.artifacts))
+    return unsaved
+
+
+def had_no_sandbox(result: ContestResult) -> str | None:
+    """Why, if nobody could get a sandbox; None if somebody could."""
+    if result.attempts and all(attempt.outcome == "infrastructure" for attempt in result.attempts):
+        return result.attempts[0].reason
+    return None
+
+
+def _line(candidate_id: str, standing: Standing | None, content: bytes | None) -> ScoreLine:
+    from corral.forge.judge.rubric import assess_quality
+
+    if standing is not None and standing.rank is not None:
+        points = {name: found.points for name, found in standing.scores.items()}
+        return ScoreLine(
+            candidate_id=candidate_id, word="PASS", quality=points.get("quality", 0.0),
+            speed=points.get("speed", 0.0), total=standing.total,
+        )  # fmt: skip
+    quality = assess_quality(content.decode("utf-8", "replace")).score if content and content.strip() else 0.0
+    failed = standing is not None and standing.disqualified
+    return ScoreLine(candidate_id=candidate_id, word="FAIL" if failed else "VOID", quality=quality)
+
+
+def _read(result: ContestResult, candidate_id: str) -> bytes | None:
+    """What it wrote, also if it failed, for people to look at."""
+    from corral.forge.artifacts import read_artifact
+
+    for (candidate, _), folder in sorted(result.artifact_folders.items()):
+        if candidate == candidate_id:
+            with contextlib.suppress(OSError):
+                return read_artifact(folder, result.output, max_bytes=_MAX_BYTES)[0]
+    return None
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "run.json").exists()

@@ -1,0 +1,463 @@
+"""Recorded programs of a detached sandbox: the keeper holds their input or terminal, and writes their records.
+
+Clients read the records from the disk themselves, and write to a program through a copy of its input that they are
+given; so whoever is slow, floods or does not read holds up nobody but himself. What the keeper does is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from corral.engine import wire
+from corral.engine.client import ask
+from corral.engine.errors import ProtocolError
+from corral.engine.pipes import NAP_SECONDS, READ_BYTES, OutputReading, waiting_bytes
+from corral.engine.recordfile import DiskBudget, RecordWriter
+
+MAX_RECORDS = 1000
+_PAGE = 25
+_ENTRY_BYTES = 64 * 1024
+_GRACE_SECONDS = 5.0
+"""Init ends a program in time by itself. If it has not said so by then, the sandbox as a whole is given up."""
+_TERMINAL_SECONDS = 0.25
+"""How long a terminal that a background program holds open is listened to after the end."""
+_TIMEOUT_CODE = 124
+
+
+class Loop(Protocol):
+    """What a keeper's loop does for others."""
+
+    def watch(self, descriptor: int, callback: Callable[[], None], *, edge: bool = False) -> None:
+        """Call back when there is something to read."""
+
+    def unwatch(self, descriptor: int) -> None:
+        """The opposite; to be called before closing."""
+
+    def loosen(self, descriptor: int) -> None:
+        """Call back once when there is something to read, and from then on only when asked so again."""
+
+    def again(self, callback: Callable[[], None]) -> None:
+        """Call back after all that is ready now had its turn."""
+
+    def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
+        """Call back at a moment of the monotonic clock, unless cancelled under the same key."""
+
+    def cancel(self, key: object) -> None:
+        """Forget a timer."""
+
+
+class RecordedProgram:
+    """One of them, from its start to when it is forgotten."""
+
+    def __init__(
+        self, loop: Loop, writer: RecordWriter, *, number: int, name: str, pty: bool, give_up: Callable[[], None]
+    ) -> None:
+        self.number = number
+        self.name = name
+        self.pty = pty
+        self.started = time.time()
+        self.pid = 0
+        self.tree = 0
+        self.running = True
+        self.writer = writer
+        self.stdin_fd: int | None = None
+        self.on_start: Callable[[wire.Message], None] = lambda _: None
+        self._loop = loop
+        self._give_up = give_up
+        self._channel: socket.socket | None = None
+        self._reading = OutputReading()
+        self._outputs: dict[int, str] = {}
+        self._last_words: wire.Message | None = None
+        self._listeners: list[socket.socket] = []
+        self._waiters: list[socket.socket] = []
+        self._end: dict[str, Any] = {}
+        self._forgotten = False
+
+    def begin(self, control: socket.socket, program: dict[str, Any]) -> None:
+        """Ask init to start it. Raises: GoneError."""
+        theirs: list[int] = []
+        try:
+            self._open_pipes(theirs)
+            message = {**program, "op": "start", "outlive_client": True}
+            self._channel = ask(control, message, tuple(theirs))
+        finally:
+            wire.close_all(theirs)
+        self._channel.setblocking(False)
+        self._loop.watch(self._channel.fileno(), self._hear)
+        timeout = program.get("timeout")
+        if timeout is not None:
+            self._loop.call_at(self, time.monotonic() + float(timeout) + _GRACE_SECONDS, self._give_up)
+
+    def abandon(self) -> None:
+        """It was never started."""
+        self.running = False
+        self.close_stdin(even_terminal=True)
+        self._reading.close_writers()
+        for descriptor in list(self._outputs):
+            self._drop(descriptor)
+
+    def _open_pipes(self, theirs: list[int]) -> None:
+        if self.pty:
+            return
+        reader, self.stdin_fd = os.pipe2(os.O_CLOEXEC)
+        theirs.append(reader)
+        os.set_blocking(self.stdin_fd, False)
+        for kind in ("stdout", "stderr"):
+            output, writer = self._reading.open_pipe()
+            theirs.append(writer)
+            self._outputs[output] = kind
+            self._listen(output)
+
+    def _listen(self, descriptor: int) -> None:
+        # Edge-triggered and before anything can write: that is what tells the order.
+        self._loop.watch(descriptor, lambda: self._take(descriptor), edge=True)
+
+    # What it prints.
+
+    def _take(self, descriptor: int) -> None:
+        kind = self._outputs.get(descriptor)
+        if kind is None:
+            return
+        data = self._reading.read(descriptor, terminal=self.pty)
+        if data:
+            self._keep(kind, data)
+        elif data is not None:
+            self._drop(descriptor)
+            return
+        turn = self._reading.next_turn(descriptor, data)
+        if turn == "again":
+            self._loop.again(lambda: self._take(descriptor))
+        elif turn == "later":
+            moment = time.monotonic() + NAP_SECONDS
+            self._loop.call_at((self, descriptor), moment, lambda: self._take(descriptor))
+        elif turn == "rearm":
+            self._loop.loosen(descriptor)
+
+    def _keep(self, kind: str, data: bytes) -> None:
+        if not self.running or self._forgotten:
+            return  # a child in the background goes on printing: read, so that it can live on, and forgotten
+        if self._reading.count(len(data)):
+            self._reading.loosen(list(self._outputs))
+            for other in self._outputs:
+                self._loop.loosen(other)
+        for start in range(0, len(data), _ENTRY_BYTES):
+            self.append(kind, data[start : start + _ENTRY_BYTES])
+
+    def append(self, kind: str, data: bytes) -> int:
+        """Write an entry, and tell whoever waits for one."""
+        offset = self.writer.append(kind, data)
+        self._tell({"ok": True})
+        return offset
+
+    def _drop(self, descriptor: int) -> None:
+        del self._outputs[descriptor]
+        self._loop.unwatch(descriptor)
+        if descriptor != self.stdin_fd:
+            os.close(descriptor)
+        elif self._last_words is not None:
+            self._finish()
+
+    # How it goes.
+
+    def _hear(self) -> None:
+        if self._channel is None:
+            return
+        try:
+            received = wire.receive(self._channel, allow_large=False)
+        except BlockingIOError:
+            return
+        except ProtocolError:
+            received = None
+        if received is None:
+            self._stop_hearing()
+            return  # init is gone, and the sandbox with it: the keeper learns that elsewhere
+        message, descriptors = received
+        if message.get("ended") or "error" in message:
+            wire.close_all(descriptors)
+            self._stop_hearing()
+            self._last_words = message
+            self._loop.again(self._end_after_output)
+        elif "started" in message and not self.pid:
+            self._announce(message, descriptors)
+        else:
+            wire.close_all(descriptors)
+
+    def _announce(self, message: wire.Message, descriptors: list[int]) -> None:
+        pid = message["started"]
+        terminal = descriptors.pop(0) if self.pty and descriptors else None
+        wire.close_all(descriptors)
+        if terminal is not None and not os.isatty(terminal):
+            os.close(terminal)
+            terminal = None
+        if not isinstance(pid, int) or pid < 1 or (self.pty and terminal is None):
+            self._give_up()  # an init that announces a program in a way it never should
+            return
+        self.pid = pid
+        self.tree = int(message["tree"]) if isinstance(message.get("tree"), int) else 0
+        if terminal is not None:
+            os.set_blocking(terminal, False)
+            self.stdin_fd = terminal
+            self._outputs[terminal] = "stdout"
+            self._listen(terminal)
+            self._loop.again(lambda: self._take(terminal))
+        self.on_start({"ok": True})
+
+    def _stop_hearing(self) -> None:
+        assert self._channel is not None
+        self._loop.unwatch(self._channel.fileno())
+        self._channel.close()
+        self._channel = None
+
+    def _end_after_output(self) -> None:
+        """Everything written before the end has had its turn, in its order."""
+        if self.pty and self.stdin_fd in self._outputs:
+            # A terminal passes its last output on a moment later; it hangs up when all of it has been read.
+            self._loop.call_at(self, time.monotonic() + _TERMINAL_SECONDS, self._finish)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.running or self._last_words is None:
+            return
+        for descriptor, kind in list(self._outputs.items()):
+            remaining = waiting_bytes(descriptor)
+            while remaining > 0:
+                try:
+                    data = os.read(descriptor, READ_BYTES)
+                except OSError:
+                    break
+                remaining -= len(data) or remaining
+                self._keep(kind, data)
+        self._loop.cancel(self)
+        self._reading.close_writers()
+        self.running = False
+        if "error" in self._last_words:
+            self.on_start(self._last_words)  # it never ran
+        self._end = _describe_end(self._last_words)
+        if not self._forgotten:
+            self.writer.append("end", json.dumps(self._end).encode())
+        self.writer.close()
+        self.close_stdin(even_terminal=True)
+        self._tell({"ok": True})
+        waiters, self._waiters = self._waiters, []
+        for reply in waiters:
+            self.wait(reply)
+        for descriptor in list(self._outputs):
+            self._take(descriptor)
+
+    # What clients ask for.
+
+    def listen(self, since: int, reply: socket.socket) -> None:
+        """Answer as soon as there is something at or after an offset."""
+        self._listeners.append(reply)
+        if self.writer.next_offset > since or not self.running:
+            self._tell({"ok": True})
+
+    def wait(self, reply: socket.socket) -> None:
+        """Answer when it has ended."""
+        if self.running:
+            self._waiters.append(reply)
+        else:
+            _send_or_not(reply, {"ok": True, "end": self._end})
+
+    def _tell(self, message: wire.Message) -> None:
+        listeners, self._listeners = self._listeners, []
+        for reply in listeners:
+            _send_or_not(reply, {**message, "running": self.running})
+
+    def tell_init(self, message: wire.Message) -> None:
+        """A word about the program, if it runs. Raises: OSError when init does not listen."""
+        if self._channel is not None:
+            wire.send(self._channel, message, wait=False)
+
+    def kill(self) -> None:
+        """End it with all that it started; without init's help if need be."""
+        if self.running:
+            with contextlib.suppress(OSError):
+                self.tell_init({"op": "kill", "reason": "cancelled"})
+            self._loop.call_at(self, time.monotonic() + _GRACE_SECONDS, self._give_up)
+
+    def close_stdin(self, *, even_terminal: bool = False) -> None:
+        """End of input."""
+        if self.stdin_fd is None or (self.pty and not even_terminal):
+            return
+        if self._outputs.pop(self.stdin_fd, None) is not None:
+            self._loop.unwatch(self.stdin_fd)
+        os.close(self.stdin_fd)
+        self.stdin_fd = None
+
+    def forget(self) -> None:
+        """Delete the record. What the program prints from now on goes nowhere."""
+        self._forgotten = True
+        self._tell({"error": "not_recorded", "text": self.name})
+        self.writer.delete()
+
+    def describe(self) -> wire.Message:
+        """What a list says of it."""
+        return {
+            "number": self.number,
+            "name": self.name,
+            "pid": self.pid,
+            "pty": self.pty,
+            "running": self.running,
+            "started": self.started,
+            "first_offset": self.writer.first_offset,
+            "next_offset": self.writer.next_offset,
+        }
+
+
+class Records:
+    """All of them, by number and by name."""
+
+    def __init__(
+        self, loop: Loop, folder: str, control: socket.socket, give_up: Callable[[], None], *, budget: DiskBudget
+    ) -> None:
+        self._loop = loop
+        self._folder = folder
+        self._budget = budget
+        self._control = control
+        self._give_up = give_up
+        self._programs: dict[int, RecordedProgram] = {}
+        self._last = 0
+
+    def answer(self, message: wire.Message, reply: socket.socket) -> None:
+        """A request of a client. Raises: OSError, EngineError, KeyError, TypeError, ValueError for what can't be."""
+        do = message["do"]
+        if do == "start":
+            self._start(message, reply)
+            return
+        if do == "list":
+            after = int(message["after"])
+            page = [program for number, program in self._programs.items() if number > after and program.pid][:_PAGE]
+            _send(reply, {"ok": True, "records": [program.describe() for program in page]})
+            return
+        program = self._find(message)
+        if program is None:
+            _send(reply, {"error": "not_recorded", "text": "there is none of that name"})
+        elif do == "find":
+            _send(reply, {"ok": True, **program.describe()})
+        elif do == "listen":
+            program.listen(int(message["since"]), reply)
+        elif do == "wait":
+            program.wait(reply)
+        elif do == "stdin":
+            _send(reply, {"ok": True}, () if program.stdin_fd is None else (program.stdin_fd,))
+        elif do == "end_rest":
+            # Init answers the client itself: the keeper waits for nobody inside.
+            wire.send(self._control, {"op": "end_rest", "tree": program.tree}, (reply.fileno(),))
+            reply.close()
+        elif do == "note":
+            self._note(program, str(message["data"]).encode("latin-1"), reply)
+        else:
+            self._act(program, message)
+            _send(reply, {"ok": True})
+
+    def _act(self, program: RecordedProgram, message: wire.Message) -> None:
+        do = message["do"]
+        if do == "close_stdin":
+            program.close_stdin()
+        elif do == "signal":
+            program.tell_init({"op": "signal", "number": int(message["number_of_signal"])})
+        elif do == "kill":
+            program.kill()
+        elif do == "forget":
+            program.kill()
+            self._programs.pop(program.number, None)
+            program.forget()
+        else:
+            raise ValueError(f"unknown: {do!r:.100}")
+
+    def _find(self, message: wire.Message) -> RecordedProgram | None:
+        if "number" in message:
+            return self._programs.get(int(message["number"]))
+        return next((program for program in self._programs.values() if program.name == message["name"]), None)
+
+    def _start(self, message: wire.Message, reply: socket.socket) -> None:
+        name = str(message["name"])
+        if any(program.name == name for program in self._programs.values()):
+            _send(reply, {"error": "name_taken", "text": name})
+            return
+        if len(self._programs) >= MAX_RECORDS:
+            _send(reply, {"error": "too_many", "text": f"there are {MAX_RECORDS} recorded programs: forget some"})
+            return
+        note = None if message.get("note") is None else str(message["note"]).encode("latin-1")
+        if note is not None and not self._budget.takes_note(len(note)):
+            _send(reply, {"error": "too_many", "text": "there are too many notes in the records of this sandbox"})
+            return
+        self._last += 1
+        folder, limit = os.path.join(self._folder, str(self._last)), max(1, int(message["limit"]))
+        writer = RecordWriter(folder, limit, self._budget)
+        program = RecordedProgram(
+            self._loop, writer, number=self._last, name=name, pty=bool(message["pty"]), give_up=self._give_up
+        )
+        self._programs[program.number] = program
+
+        def announce(answer: wire.Message) -> None:
+            """Once. Somebody who asked and has gone meanwhile will never look for it: then it is not left behind."""
+            program.on_start = lambda _: None
+            if "error" in answer:
+                self._programs.pop(program.number, None)
+                program.forget()
+            try:
+                _send(reply, {**answer, **program.describe()})
+            except OSError:
+                program.kill()
+                self._programs.pop(program.number, None)
+                program.forget()
+
+        program.on_start = announce
+        try:
+            if note is not None:
+                writer.append("note", note)
+            program.begin(self._control, dict(message["program"]))
+        except BaseException:
+            self._programs.pop(program.number, None)
+            program.abandon()
+            program.forget()
+            raise
+
+    @staticmethod
+    def _note(program: RecordedProgram, data: bytes, reply: socket.socket) -> None:
+        if not program.running:
+            _send(reply, {"error": "ended", "text": "the program has ended, and its record was deleted"})
+        elif not program.writer.takes_note(len(data)):
+            _send(reply, {"error": "too_many", "text": "too many notes in this record"})
+        else:
+            _send(reply, {"ok": True, "offset": program.append("note", data)})
+
+
+def _send(reply: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
+    """An answer. Never waits: a client that does not listen to it is none."""
+    try:
+        wire.send(reply, message, descriptors, wait=False)
+    finally:
+        reply.close()
+
+
+def _send_or_not(reply: socket.socket, message: wire.Message) -> None:
+    with contextlib.suppress(OSError):  # it listens no more
+        _send(reply, message)
+
+
+def _describe_end(message: wire.Message) -> dict[str, Any]:
+    """Init's report for the record, taken apart with care: init is not trusted."""
+    with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+        reason = str(message["reason"])[:20]
+        usage = message["usage"]
+        cpu = usage["cpu_seconds"]
+        return {
+            "exit_code": _TIMEOUT_CODE if reason == "timeout" else int(message["code"]) & 0xFFFF,
+            "reason": reason,
+            "signal": int(message["signal"]) or None,
+            "limit": str(message["limit"])[:20],
+            "wall_seconds": float(usage["wall_seconds"]),
+            "cpu_seconds": None if cpu is None else float(cpu),
+            "peak_memory_bytes": int(usage["peak_memory_bytes"] or 0),
+        }
+    return {"exit_code": 255, "reason": "cancelled", "signal": None}

@@ -1,0 +1,108 @@
+"""Calling many functions, only some at a time; and calling functions of users, async or not, within a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from corral.errors import JudgeError, SpecError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def do_all(items: Sequence[T], work: Callable[[T], Awaitable[R]], *, jobs: int) -> list[R]:
+    """Results in the order of the items. The first error ends the others and is raised; so does a cancellation."""
+    waiting = iter(enumerate(items))
+    results: dict[int, R] = {}
+
+    async def take_turns() -> None:
+        # One iterator for all: whoever is free takes the next, and no more tasks exist than run.
+        for index, item in waiting:
+            results[index] = await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(jobs, len(items))):
+                group.create_task(take_turns())
+    except BaseExceptionGroup as errors:
+        first = _first(errors)
+        raise first from first.__cause__  # the group says nothing more, and the cause must not be lost
+    return [results[index] for index in range(len(items))]
+
+
+async def call(function: Callable[..., Any], *values: object, timeout: float, who: str) -> Any:
+    """Call a function of the user's: an async one here, any other in a thread, so that it may take its time.
+
+    Raises:
+        JudgeError: out of time. A thread can't be ended: it runs on, and what it says then is not heard.
+        Exception: what it raises.
+    """
+    clock = asyncio.timeout(timeout)
+    try:
+        async with clock:
+            if is_async(function):
+                return await function(*values)
+            found = await call_in_thread(function, *values, name="corral-judge")
+            return await found if inspect.isawaitable(found) else found
+    except TimeoutError as error:
+        if not clock.expired():
+            raise  # the function's own
+        raise JudgeError(f"{who} took more than {timeout:g} s", judge=who, hint="give it more time") from error
+
+
+async def call_in_thread(function: Callable[..., Any], *values: object, name: str) -> Any:
+    """Call a function in a daemon thread: if it hangs, it does not keep the program from ending.
+
+    Raises:
+        Exception: what it raises. SystemExit and the like, which no future takes, become RuntimeError.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: object, error: BaseException | None) -> None:
+        if future.done():
+            return  # out of time, or cancelled
+        if error is None:
+            future.set_result(value)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            future.set_exception(error)
+        else:
+            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+
+    def work() -> None:
+        value: object = None
+        error: BaseException | None = None
+        try:
+            value = context.run(function, *values)
+        except BaseException as caught:  # noqa: BLE001 - handed over
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await future
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether it is to be awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__
+
+
+def check_callable(function: object, *, what: str) -> None:
+    """Raises: SpecError if it can't be called."""
+    if not callable(function):
+        raise SpecError(f"{what}: {function!r} can't be called", hint="give a function")
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    found: BaseException = errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -1,0 +1,658 @@
+"""The interface that users of Dream Foundry's forge know: the same names, results, log lines and files.
+
+    result = run_forge("Weekly AI events", use_daytona=True, log_callback=lambda who, line: print(who, line))
+    print(result.winner_id, result.winner_artifact)
+
+It is a layer over `corral.forge.attempt`: candidates run in parallel, scripts and artifacts may have any size, times
+are those of the run alone, and nothing runs without a sandbox: LOCAL is the embedded engine. `corral.forge.Contest`
+does more; docs/forge-dreamfoundry.md compares.
+
+All functions here are plain ones and may be called inside a running event loop. `log_callback(candidate_id, line)` is
+called on the caller's own thread, one line at a time, with the candidate's own output among the lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from corral.client.registry import get_backend, need_isolation
+from corral.errors import CorralError, SpecError
+from corral.forge.artifacts import read_artifact
+from corral.forge.attempt import Attempts, Layout
+from corral.forge.base import Base
+from corral.forge.callback import LogCallback, SayFor, run_with_callback
+from corral.forge.candidate import Candidate
+from corral.forge.ids import check_id
+from corral.forge.judge.rubric import ScoreResult, score_candidate
+from corral.forge.outcome import Attempt
+from corral.forge.output import LineSplitter
+from corral.forge.plan import Slots, Turn, count_processors
+from corral.forge.service import (
+    NOT_CONFIGURED,
+    describe_service,
+    find_lack,
+    get_daytona_config,
+    is_daytona_configured,
+    open_service,
+)
+from corral.forge.settings import MIB, Phase, Settings, Take, Timeouts
+from corral.forge.shipped import OBJECTIVE, find_scripts, list_shipped
+from corral.forge.sources import Script
+from corral.protocol import Backend
+from corral.spec import HOME, NetworkPolicy, Resources
+
+__all__ = [
+    "CANDIDATES",
+    "CandidateRun",
+    "DaytonaResult",
+    "ForgeResult",
+    "Limits",
+    "get_daytona_config",
+    "is_daytona_configured",
+    "run_all_candidates_in_daytona",
+    "run_candidate_in_daytona",
+    "run_forge",
+]
+
+log = logging.getLogger(__name__)
+
+ARTIFACT = "discord_post.md"
+"""What a candidate wrote is saved at `<artifacts>/<candidate's id>/` under this name."""
+NO_KEY = "Daytona API key not configured"
+_FAILED: Mapping[Phase, str] = {
+    "create": "Could not create sandbox",
+    "place": "Could not write script",
+    "run": "The sandbox was lost",
+    "collect": "Could not read artifact",
+}
+_REMOTE_JOBS = 8
+_ERROR_CHARACTERS = 50
+_MESSAGE_CHARACTERS = 500
+_MAX_ARGUMENT_BYTES = 128 * 1024
+_RULE, _THIN = "=" * 60, "-" * 40
+
+CANDIDATES: list[dict[str, Any]] = [
+    {"id": each.id, "name": each.name, "description": each.description, "script": str(each.path)}
+    for each in list_shipped()
+]
+"""The five candidates that ship with Corral."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaytonaResult:
+    """The result of one candidate."""
+
+    candidate_id: str
+    sandbox_id: str | None
+    """None: it had no sandbox."""
+    success: bool
+    """Exit code 0, and an artifact that could be read."""
+    output: str
+    """What it printed, bounded; also of a candidate that failed."""
+    artifact_content: str | None
+    runtime_seconds: float
+    """The run alone, without creating the sandbox and without any transfer."""
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRun(DaytonaResult):
+    """A `DaytonaResult` with more details."""
+
+    exit_code: int | None = None
+    """None: it never ran to its end."""
+    failure: Literal["candidate", "infrastructure"] | None = None
+    """What failed: the candidate, or the infrastructure that it was to run on."""
+    artifact: bytes | None = field(default=None, repr=False)
+    """The artifact byte for byte; `artifact_content` is the same as text."""
+    retry: bool = False
+    """Whether another try may succeed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds for each phase, and how many bytes are taken out of a sandbox."""
+
+    create: float = 120.0
+    upload: float = 30.0
+    run: float = 60.0
+    read: float = 10.0
+    artifact_bytes: int = 64 * MIB
+    log_bytes: int = MIB
+    retries: int = 1
+
+    def to_settings(self, resources: Resources) -> Settings:
+        """The same as the settings of a contest."""
+        return Settings(
+            resources=resources,
+            timeouts=Timeouts(create=self.create, place=self.upload, run=self.run, collect=self.read),
+            take=Take(files=1, file_bytes=self.artifact_bytes, total_bytes=self.artifact_bytes,
+                      log_bytes=self.log_bytes),
+            retries=self.retries,
+            meter_seconds=0,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ForgeResult:
+    """The result of a whole run."""
+
+    objective: str
+    timestamp: str
+    execution_mode: str
+    """"local" or "daytona"."""
+    candidates: list[dict[str, Any]]
+    """For each candidate: id, name, description, script, artifact (its text, or None)."""
+    scores: list[dict[str, Any]]
+    """For each candidate: candidate_id, success, quality_score, speed_score, total_score, quality_details."""
+    winner_id: str | None
+    winner_score: float
+    winner_artifact: str | None
+    artifacts_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """One candidate, as it was given."""
+
+    candidate_id: str
+    name: str
+    script: Path
+    objective: str
+
+    def find_fault(self) -> str | None:
+        """Why it can't be run, in words for its result; None if it can."""
+        try:
+            check_id(self.candidate_id)
+            self.script.open("rb").close()
+            size = len(self.objective.encode("utf-8", "surrogateescape"))
+        except SpecError as error:
+            return str(error)
+        except OSError as error:
+            return f"Could not read script: {error.strerror or error}"
+        except UnicodeEncodeError:
+            return "Could not run script: the objective has half characters"
+        if "\0" in self.objective:
+            return "Could not run script: the objective contains NUL"
+        if size >= _MAX_ARGUMENT_BYTES:
+            return f"Could not run script: the objective has {size} bytes, too many for an argument of a program"
+        return None
+
+
+def run_candidate_in_daytona(
+    candidate_id: str,
+    script_path: Path | str,
+    objective: str,
+    output_file: Path | str,
+    log_callback: LogCallback | None = None,
+    *,
+    backend: str | Backend | None = None,
+    limits: Limits | None = None,
+) -> DaytonaResult:
+    """Run one candidate in a fresh sandbox; a failure is a result too.
+
+    The script is told to write `/home/daytona/<id>_output.md`, whatever `output_file` says, and what it wrote comes
+    back in the result: nothing is written on this machine. `backend` is another place than the Daytona service.
+    """
+    job = _Job(candidate_id=candidate_id, name=candidate_id, script=Path(script_path), objective=objective)
+    return run_with_callback(lambda say: _run_jobs([job], say, backend, limits or Limits(), 1, None), log_callback)[0]
+
+
+def run_all_candidates_in_daytona(
+    candidates: Sequence[Mapping[str, Any]],
+    objective: str,
+    artifacts_dir: Path | str,
+    log_callback: LogCallback | None = None,
+    *,
+    backend: str | Backend | None = None,
+    limits: Limits | None = None,
+    jobs: int | None = None,
+) -> list[DaytonaResult]:
+    """Run candidates (`{"id": …, "script": …}`) side by side, each in its own sandbox; results in the same order.
+
+    What a candidate wrote is laid down at `<artifacts_dir>/<id>/discord_post.md`, byte for byte.
+    """
+    wanted = [_as_job(candidate, objective) for candidate in candidates]
+    folder = Path(artifacts_dir)
+    found = run_with_callback(
+        lambda say: _run_jobs(wanted, say, backend, limits or Limits(), jobs, folder), log_callback
+    )
+    return list(found)
+
+
+def run_forge(
+    objective: str = OBJECTIVE,
+    use_daytona: bool = False,  # noqa: FBT001, FBT002 - the interface that is known
+    log_callback: LogCallback | None = None,
+    *,
+    candidates: Sequence[Mapping[str, Any]] | None = None,
+    artifacts_dir: Path | str = "artifacts",
+    backend: str | Backend = "embedded",
+    limits: Limits | None = None,
+    jobs: int | None = None,
+    quiet: bool = False,
+) -> ForgeResult:
+    """The whole loop: run all candidates, score them, choose the winner; what happens is also printed.
+
+    Without `candidates` those in `./candidates/*.py` take part, else the five that ship. Where Daytona is asked for
+    and not there, the run is local: on `backend`, isolated.
+
+    Raises:
+        SpecError: candidates that are none.
+        CapabilityError: a backend without isolation.
+    """
+    chosen = [dict(candidate) for candidate in candidates] if candidates is not None else _find_candidates()
+    wanted = [_as_job(candidate, objective) for candidate in chosen]
+    out = None if quiet else sys.stdout
+    lack = find_lack() if use_daytona else None
+    remote = use_daytona and lack is None
+    remarks = [f"{lack}, falling back to local"] if lack is not None else []
+    if remote and (told := describe_service()):
+        remarks.append(told)
+    write_lines(out, heading(objective, len(chosen), remote=remote, remarks=remarks))
+    folder = Path(artifacts_dir)
+    limits = limits or Limits()
+
+    def tell(job: _Job, each: CandidateRun) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: no reason to lose the run
+            write_lines(
+                out,
+                candidate_lines(
+                    job.name,
+                    error=each.error_message,
+                    has_artifact=each.artifact is not None,
+                    seconds=each.runtime_seconds,
+                ),
+            )
+
+    def run(where: str | Backend | None) -> list[CandidateRun]:
+        return run_with_callback(lambda say: _run_jobs(wanted, say, where, limits, jobs, folder, tell), log_callback)
+
+    runs = run(None if remote else backend)
+    if remote and runs and all(each.failure == "infrastructure" for each in runs):
+        # Nobody had a sandbox there. One after another elsewhere would not be a fair contest; all of them are.
+        write_lines(out, falls_back(str(runs[0].error_message)))
+        remote = False
+        runs = run(backend)
+    return _conclude(objective, chosen, wanted, runs, folder, out, remote=remote)
+
+
+def _conclude(
+    objective: str, chosen: list[dict[str, Any]], wanted: list[_Job], runs: list[CandidateRun], folder: Path,
+    out: TextIO | None, *, remote: bool,
+) -> ForgeResult:  # fmt: skip
+    scores = [_score(each) for each in runs]
+    # Who had no sandbox has not lost, but can't have won either.
+    able = [(score, run) for score, run in zip(scores, runs, strict=True) if score.success and run.success]
+    best = max((score.total_score for score, _ in able), default=0.0)
+    winners = [run for score, run in able if score.total_score == best]
+    winner = winners[0] if winners else None
+    table = [
+        ScoreLine(
+            candidate_id=run.candidate_id,
+            word="PASS" if score.success else "VOID" if run.failure == "infrastructure" else "FAIL",
+            quality=score.quality_score,
+            speed=score.speed_score,
+            total=score.total_score,
+        )
+        for run, score in zip(runs, scores, strict=True)
+    ]
+    write_lines(out, scoring(table, [run.candidate_id for run in winners], best, folder))
+    return ForgeResult(
+        objective=objective,
+        timestamp=datetime.now(UTC).isoformat(),
+        execution_mode="daytona" if remote else "local",
+        candidates=[
+            {
+                "id": job.candidate_id, "name": job.name, "description": str(given.get("description", "")),
+                "script": str(job.script), "artifact": run.artifact_content,
+            }
+            for given, job, run in zip(chosen, wanted, runs, strict=True)
+        ],
+        scores=[_as_dict(run, score) for run, score in zip(runs, scores, strict=True)],
+        winner_id=winner.candidate_id if winner else None,
+        winner_score=best,
+        winner_artifact=winner.artifact_content if winner else None,
+        artifacts_dir=str(folder),
+    )  # fmt: skip
+
+
+async def _run_jobs(
+    wanted: Sequence[_Job], say: SayFor, backend: str | Backend | None, limits: Limits, jobs: int | None,
+    folder: Path | None, on_done: Callable[[_Job, CandidateRun], None] = lambda *_: None,
+) -> list[CandidateRun]:  # fmt: skip
+    """Run all of them, `jobs` at once. The backend None is the Daytona service."""
+    if jobs is not None and jobs < 1:
+        raise SpecError(f"jobs={jobs} is not a count", hint="give 1 or more, or None")
+    remote = backend is None
+    lack = find_lack() if remote else None
+    if lack is not None:
+        lack = NO_KEY if lack == NOT_CONFIGURED else lack
+        return [_Narrator(job, say, remote=remote).refuse(lack, failure="infrastructure") for job in wanted]
+    maker = open_service() if backend is None else get_backend(backend)
+    try:
+        need_isolation(maker, who="the forge")
+        free = asyncio.Semaphore(jobs or (_REMOTE_JOBS if remote else count_processors()))
+        network = await _find_network(maker) if remote else NetworkPolicy()
+        # On a service a sandbox has the resources that the service gives it.
+        settings = limits.to_settings(Resources() if remote else Settings().resources)
+        first = _first_of_each(wanted)
+
+        async def run(number: int, job: _Job, scratch: Path) -> CandidateRun:
+            narrator = _Narrator(job, say, remote=remote)
+            if number not in first:
+                return narrator.refuse(f"Two candidates have the id {job.candidate_id!r}")
+            async with free:
+                await asyncio.to_thread(_forget, folder, job)
+                if (fault := await asyncio.to_thread(job.find_fault)) is not None:
+                    return narrator.refuse(fault)
+                done = await _run_one(job, maker, settings, network, narrator, scratch)
+                done = await asyncio.to_thread(_save, folder, done)
+                on_done(job, done)
+                return done
+
+        with tempfile.TemporaryDirectory(prefix="corral-forge-") as scratch:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(run(number, job, Path(scratch))) for number, job in enumerate(wanted)]
+        return [task.result() for task in tasks]
+    finally:
+        if remote:
+            await maker.aclose()
+
+
+async def _run_one(
+    job: _Job, backend: Backend, settings: Settings, network: NetworkPolicy, narrator: _Narrator, scratch: Path
+) -> CandidateRun:
+    """One candidate, with its retries."""
+    source = Script(job.script, name=f"{job.candidate_id}.py")
+    candidate = Candidate(source=source, id=job.candidate_id, name=job.name, network=network)
+    name = f"{job.candidate_id}_output.md"
+    attempts = Attempts(
+        backend=backend, settings=settings, objective=job.objective,
+        base_of=lambda _: Base(backend, settings),
+        folder_of=lambda turn: scratch / turn.candidate,
+        tell=narrator.tell,
+        on_end=narrator.end,
+        layout_for=lambda _: Layout(folder=HOME, out=HOME, name=name, alone=True),
+        kept_bytes=int(settings.take.log_bytes),
+        failed=_FAILED,
+    )  # fmt: skip
+    await attempts.make(candidate, Turn(job.candidate_id, 1), Slots(1))
+    attempt, content = narrator.attempt, None
+    assert attempt is not None, "every attempt that was begun ends"
+    if attempt.artifacts:
+        content, _ = await asyncio.to_thread(
+            read_artifact, scratch / job.candidate_id, name, max_bytes=int(settings.take.file_bytes)
+        )
+    return _as_result(attempt, content)
+
+
+def _as_result(attempt: Attempt, content: bytes | None) -> CandidateRun:
+    own: Literal["candidate", "infrastructure"] = "candidate" if attempt.finished else "infrastructure"
+    return CandidateRun(
+        candidate_id=attempt.candidate,
+        sandbox_id=attempt.sandbox_id or None,
+        success=attempt.ok,
+        output=attempt.log,
+        artifact_content=None if content is None else content.decode("utf-8", "replace"),
+        runtime_seconds=attempt.seconds or 0.0,
+        error_message=explain(attempt),
+        exit_code=attempt.exit_code,
+        failure=None if attempt.ok else own,
+        artifact=content,
+        retry=not attempt.finished,
+    )
+
+
+def explain(attempt: Attempt) -> str | None:
+    """Why an attempt failed, in Dream Foundry's words; None if it succeeded."""
+    if attempt.ok:
+        return None
+    reason = attempt.reason or attempt.outcome
+    if attempt.outcome == "timeout":
+        return f"Execution {reason}"
+    if attempt.outcome in ("no-artifact", "refused-artifact"):
+        return f"Could not read artifact: {reason}"
+    return reason[:1].upper() + reason[1:]
+
+
+class _Narrator:
+    """Says what happens to one candidate, in Dream Foundry's log lines."""
+
+    def __init__(self, job: _Job, say: SayFor, *, remote: bool) -> None:
+        self._job = job
+        self._say_for = say
+        self._remote = remote
+        self._sandbox_id = ""
+        self._lines = LineSplitter()
+        self.attempt: Attempt | None = None
+
+    def refuse(self, message: str, *, failure: Literal["candidate", "infrastructure"] = "candidate") -> CandidateRun:
+        """The result of a candidate that is not run."""
+        self._say_error(message)
+        return CandidateRun(self._job.candidate_id, None, False, "", None, 0.0, message, failure=failure)
+
+    def tell(self, kind: str, _candidate: str, _round: int, /, **data: Any) -> None:
+        """An event of an attempt."""
+        if kind == "phase":
+            self._enter(**data)
+        elif kind == "output":
+            self._say(*self._lines.feed(data["stream"], data["text"]))
+        elif kind == "output-cut":
+            self._say("[Warn] It prints a lot: the rest is not passed on")
+        elif kind == "retry":
+            self._say_error(data["reason"])
+            self._clean_up()
+            self._say("[Warn] That was not the candidate's doing: trying again")
+        elif kind == "warning":
+            self._say(f"[Warn] {data['text']}")
+
+    def _enter(self, *, phase: str, sandbox_id: str = "") -> None:
+        if phase == "create":
+            local = [f"[Run] Starting {self._job.name}..."]
+            self._say(*(["[Daytona] Connecting...", "[Daytona] Creating sandbox..."] if self._remote else local))
+        elif phase == "place":
+            self._sandbox_id = sandbox_id
+            if self._remote:
+                self._say(f"[Daytona] Sandbox ready: {sandbox_id[:8]}...")
+        elif phase == "run" and self._remote:
+            self._say("[Daytona] Script uploaded", "[Run] Executing...")
+
+    def end(self, attempt: Attempt) -> None:
+        """The end of the last attempt."""
+        self.attempt = attempt
+        self._say(*self._lines.finish())
+        if self._remote and attempt.exit_code is not None:
+            self._say(f"[Run] Exit code: {attempt.exit_code}")
+        message = explain(attempt)
+        unread = attempt.outcome in ("no-artifact", "refused-artifact")
+        if message is not None and not unread:
+            self._say_error(message)
+        if attempt.artifacts and self._remote:
+            self._say("[Done] Artifact retrieved")
+        elif attempt.artifacts:
+            self._say("[Done] Output produced", f"[Done] {attempt.seconds or 0.0:.1f}s")
+        elif attempt.finished:
+            self._say(f"[Warn] {message if unread else 'Could not read artifact: it wrote none'}")
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        if self._remote and self._sandbox_id:
+            self._say("[Daytona] Cleaning up...")
+        self._sandbox_id = ""
+
+    def _say(self, *lines: str) -> None:
+        for line in lines:
+            self._say_for(self._job.candidate_id, line)
+
+    def _say_error(self, message: str) -> None:
+        """The line with 50 characters that users know, and a line with the whole message if it is longer."""
+        first = message.replace("\n", " ")
+        self._say(f"[Error] {first[:_ERROR_CHARACTERS]}")
+        if len(first) > _ERROR_CHARACTERS:
+            self._say(f"[Error] {first[:_MESSAGE_CHARACTERS]}")
+
+
+async def _find_network(service: Backend) -> NetworkPolicy:
+    """An open network, if the service offers it, as Dream Foundry's users expect."""
+    try:
+        offered = (await service.capabilities()).network
+    except (CorralError, OSError) as error:
+        log.info("the service did not say what it offers: %s", error)
+        return NetworkPolicy()  # creating a sandbox will say what is wrong
+    return NetworkPolicy("open") if "open" in offered else NetworkPolicy()
+
+
+def _first_of_each(wanted: Sequence[_Job]) -> set[int]:
+    """Two candidates with one id would write to one folder. Case is ignored, as some file systems do."""
+    found: dict[str, int] = {}
+    for number, job in enumerate(wanted):
+        found.setdefault(str(job.candidate_id).lower(), number)
+    return set(found.values())
+
+
+def _forget(folder: Path | None, job: _Job) -> None:
+    """Remove what an earlier run left, so that it is not taken for this run's."""
+    if folder is not None:
+        # An invalid id is refused in a moment; a file that stays is written over or told of.
+        with contextlib.suppress(SpecError, OSError):
+            forget_artifact(folder, check_id(job.candidate_id))
+
+
+def _save(folder: Path | None, done: CandidateRun) -> CandidateRun:
+    if folder is None or done.artifact is None:
+        return done
+    try:
+        keep_artifact(folder, done.candidate_id, done.artifact)
+    except OSError as error:
+        message = f"Could not save artifact: {error.strerror or error}"
+        return replace(done, success=False, error_message=done.error_message or message, failure="infrastructure")
+    return done
+
+
+def _as_job(candidate: Mapping[str, Any], objective: str) -> _Job:
+    try:
+        candidate_id, script = candidate["id"], candidate["script"]
+    except (KeyError, TypeError) as error:
+        raise SpecError(
+            f"{candidate!r} is not a candidate", hint='give {"id": "alpha", "script": "alpha.py"}'
+        ) from error
+    return _Job(
+        candidate_id=str(candidate_id), name=str(candidate.get("name") or candidate_id), script=Path(script),
+        objective=objective,
+    )  # fmt: skip
+
+
+def _find_candidates() -> list[dict[str, Any]]:
+    return [
+        {"id": each.id, "name": each.name, "description": each.description, "script": str(each.path)}
+        for each in find_scripts()
+    ]
+
+
+def _score(run: CandidateRun) -> ScoreResult:
+    return score_candidate(
+        run.candidate_id,
+        produced_output=run.artifact is not None,
+        error_occurred=run.failure is not None,
+        artifact_content=run.artifact_content,
+        runtime_seconds=run.runtime_seconds,
+        error_message=run.error_message,
+    )
+
+
+def _as_dict(run: CandidateRun, score: ScoreResult) -> dict[str, Any]:
+    details = asdict(score.quality) if score.quality is not None else {}
+    if run.failure is not None:
+        details |= {"failure": run.failure, "error_message": run.error_message}
+    return {
+        "candidate_id": run.candidate_id, "success": score.success, "quality_score": score.quality_score,
+        "speed_score": score.speed_score, "total_score": score.total_score, "quality_details": details,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreLine:
+    """A candidate in the table."""
+
+    candidate_id: str
+    word: Literal["PASS", "FAIL", "VOID"]
+    """VOID: it had no sandbox, so it has not lost either."""
+    quality: float = 0.0
+    speed: float = 0.0
+    total: float = 0.0
+
+
+def heading(objective: str, candidates: int, *, remote: bool, remarks: Iterable[str] = ()) -> list[str]:
+    """The banner, and where candidates run. Remarks say what is special about that."""
+    return [
+        _RULE, "DREAM FOUNDRY - Forge Loop", _RULE, f"Objective: {objective}", f"Candidates: {candidates}",
+        execution(remote=remote), *(f"({remark})" for remark in remarks), "", "PHASE: Running Candidates", _THIN,
+    ]  # fmt: skip
+
+
+def execution(*, remote: bool) -> str:
+    """Where candidates run."""
+    return f"Execution: {'DAYTONA' if remote else 'LOCAL'}"
+
+
+def falls_back(reason: str) -> list[str]:
+    """When nobody had a sandbox on the service."""
+    return ["", f"({reason}: falling back to local)", execution(remote=False)]
+
+
+def candidate_lines(name: str, *, error: str | None, has_artifact: bool, seconds: float) -> list[str]:
+    """How one candidate went."""
+    lines = ["", f"[{name}]", f"  [Run] Starting {name}..."]
+    if error:
+        lines.append(f"  [Error] {error}")
+    elif has_artifact:
+        lines.append("  [Done] Output produced")
+    return [*lines, f"  [Done] {seconds:.1f}s"]
+
+
+def scoring(table: Iterable[ScoreLine], winners: Sequence[str], best: float, artifacts: Path) -> list[str]:
+    """The table, the winner, and where its artifact is."""
+    lines = ["", _RULE, "PHASE: Scoring", _THIN]
+    lines += [f"{'Candidate':<12} {'Success':>8} {'Quality':>8} {'Speed':>8} {'TOTAL':>8}", "-" * 46]
+    lines += [
+        f"{line.candidate_id:<12} {line.word:>8} {line.quality:8.1f} {line.speed:8.1f} {line.total:8.1f}"
+        for line in table
+    ]
+    lines += ["", f"Winner: {winners[0]} ({best:.1f})" if winners else "Winner: none, nobody passed"]
+    if len(winners) > 1:
+        lines.append(f"A tie: {', '.join(winners)}")
+    if winners:
+        lines.append(f"Artifact: {artifacts / winners[0] / ARTIFACT}")
+    return lines
+
+
+def write_lines(out: TextIO | None, lines: Iterable[str]) -> None:
+    """Lines for people. What candidates said has nothing in it that a terminal would obey."""
+    if out is not None:
+        for line in lines:
+            out.write("".join(each if each.isprintable() else "?" for each in line) + "\n")
+        out.flush()
+
+
+def forget_artifact(folder: Path, candidate_id: str) -> None:
+    """What an earlier run left must not look like this one's. Raises: OSError."""
+    (folder / candidate_id / ARTIFACT).unlink(missing_ok=True)
+
+
+def keep_artifact(folder: Path, candidate_id: str, content: bytes) -> None:
+    """Lay down what a candidate wrote: whole, or not at all. Raises: OSError."""
+    target = folder / candidate_id / ARTIFACT
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{ARTIFACT}.partial")
+    partial.write_bytes(content)
+    partial.replace(target)

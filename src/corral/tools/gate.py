@@ -1,0 +1,160 @@
+"""The gate: asks the rules before a tool does anything, and again for everything that a search found.
+
+A rule is asked for the path as the model wrote it and for the path that it leads to, so that a link can't go round it.
+The real path is the one that is used afterwards.
+"""
+
+from __future__ import annotations
+
+import inspect
+import posixpath
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from corral.base.files import AsyncFiles
+from corral.errors import PolicyError, SandboxFileError
+from corral.paths import inside
+from corral.results import FileInfo
+from corral.tools.permission import Decision, Operation, Permissions, Rule, normal_path, real_path
+from corral.tools.render import quote
+
+OnAsk = Callable[[str, str, str], bool | Awaitable[bool]]
+"""Asked for an operation, a path and the rule's note: whether it may be done."""
+
+_STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the rules don't simply allow."""
+
+    operation: Operation
+    """What the tool does."""
+    needed: Operation
+    """What the rule is about: an edit needs leave to read as well."""
+    given: str
+    """The path as the model wrote it, or the command."""
+    named: str
+    real: str
+    decision: Decision
+
+    @property
+    def note(self) -> str:
+        """Why the rule exists."""
+        return self.decision.rule.note if self.decision.rule is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """Where an allowed call leads, and what it may show of what it finds there."""
+
+    path: str
+    """The path to use: the real one, where there are rules."""
+    named: str
+    operation: Operation
+    permissions: Permissions | None = None
+    """The rules, for the working folder of this sandbox."""
+    asked: tuple[Rule, ...] = ()
+    """The rules that were asked about, and answered with yes."""
+
+    def shows(self, path: str, *more: Operation) -> bool:
+        """Whether a path of the result may be shown, for the operation itself and for `more`, by either of its names.
+
+        Left out is what is denied, and what a rule of its own says to ask for. Nothing is asked again: a rule that was
+        asked about when the search began holds for all that it finds.
+        """
+        if self.permissions is None:
+            return True
+        names = {posixpath.normpath(path)}
+        if path == self.path or path.startswith(f"{self.path.rstrip('/')}/"):
+            names.add(posixpath.normpath(f"{self.named}/{path[len(self.path) :]}"))
+        return all(self._shows(each, name) for each in (self.operation, *more) for name in names)
+
+    def _shows(self, operation: Operation, name: str) -> bool:
+        assert self.permissions is not None
+        decision = self.permissions.decide(operation, name)
+        if decision.action != "ask" or decision.rule is None:
+            return decision.action != "deny"
+        return operation == self.operation and decision.rule in self.asked
+
+    async def shows_file(self, files: AsyncFiles, info: FileInfo) -> bool:
+        """The same for an entry of a folder: a link must not lead to what may not be shown."""
+        if self.permissions is None or info.kind != "link" or not self.shows(info.path):
+            return self.shows(info.path)
+        try:
+            return self.shows(await real_path(files, info.path, workdir="/"))
+        except SandboxFileError:
+            return False
+
+
+class Gate:
+    """The rules of a set of tools, and who is asked. Without rules everything may be done.
+
+    A subclass decides who is asked, and how a refusal is raised.
+    """
+
+    def __init__(self, permissions: Permissions | None = None, on_ask: OnAsk | None = None) -> None:
+        self.permissions = permissions
+        self.on_ask = on_ask
+
+    @property
+    def follows(self) -> bool:
+        """Whether a path is followed to its end before it is used."""
+        return self.permissions is not None
+
+    def could_allow(self, operation: Operation) -> bool:
+        """Whether a tool is worth showing: not if nothing could ever be allowed. An edit shows what is in a file."""
+        needed: tuple[Operation, ...] = ("edit", "read") if operation == "edit" else (operation,)
+        return self.permissions is None or not any(map(self.permissions.never, needed))
+
+    async def enter(
+        self, files: AsyncFiles, operation: Operation, path: str, *more: Operation, workdir: str
+    ) -> Entered:
+        """The path to use, if it may be used for an operation, and for `more` that this one needs.
+
+        Raises:
+            PolicyError: it may not.
+            SandboxFileError: where it leads can't be found out.
+        """
+        named = normal_path(path, workdir=workdir)
+        if not self.follows:
+            return Entered(inside(path, workdir=workdir), named, operation)
+        real = await real_path(files, path, workdir=workdir)
+        if self.permissions is None:
+            return Entered(real, named, operation)
+        root = normal_path(".", workdir=workdir)
+        real_root = await real_path(files, ".", workdir=workdir) if self.permissions.needs_workdir else root
+        permissions = self.permissions.within(root, real_root)
+        decided = [
+            (each, permissions.decide(each, name))
+            for each in (operation, *more)
+            for name in dict.fromkeys((named, real))
+        ]
+        needed, strictest = max(decided, key=lambda each: _STRICTNESS[each[1].action])
+        if strictest.action != "allow":  # one question is enough for one call
+            await self.settle(Question(operation, needed, path, named, real, strictest))
+            if real != await real_path(files, real, workdir=workdir):
+                raise self.refuse(operation, path, "what was asked about is a link to something else by now")
+        asked = [decision.rule for _, decision in decided if decision.action == "ask" and decision.rule is not None]
+        return Entered(real, named, operation, permissions, tuple(asked))
+
+    async def check_command(self, command: str) -> None:
+        """Ask the rules for commands. Raises: PolicyError."""
+        if self.permissions is None:
+            return
+        decisions = [self.permissions.decide("execute", text) for text in (command.strip(), " ".join(command.split()))]
+        strictest = max(decisions, key=lambda each: _STRICTNESS[each.action])
+        if strictest.action != "allow":
+            await self.settle(Question("execute", "execute", command, command, command, strictest))
+
+    async def settle(self, question: Question) -> None:
+        """Ask, if the rule says so. Raises: PolicyError, unless the answer is yes."""
+        if question.decision.action == "ask" and self.on_ask is not None:
+            answer = self.on_ask(question.needed, question.real, question.note)
+            if await answer if inspect.isawaitable(answer) else answer:
+                return
+        raise self.refuse(question.needed, question.given, question.note)
+
+    def refuse(self, operation: Operation, given: str, why: str) -> Exception:
+        """The error for what may not be done to a path, or for a command that may not run."""
+        return PolicyError(f"{operation} of {quote(given)} is not allowed{f': {why}' if why else ''}", op=operation)

@@ -1,0 +1,117 @@
+"""The contest: every contestant does every task in turn, many times, and the median counts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from corral.client.sandbox import AsyncSandbox
+from corral.errors import CorralError
+from corral_bench.peer import BLOB_BYTES, JS_SNIPPET, SMALL_WRITES, SMALL_WRITES_BYTES, SNIPPET, Peer, closing
+
+Tell = Callable[[str], None]
+Work = Callable[[], Awaitable[object]]
+
+
+@dataclass(slots=True)
+class Row:
+    """One task: contestant → seconds, each time."""
+
+    task: str
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """Contestant → seconds."""
+        return {name: statistics.median(times) for name, times in self.seconds.items()}
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Contestant → how many times the plain subprocess."""
+        medians = self.medians
+        plain = medians.get("plain")
+        return {name: median / plain for name, median in medians.items()} if plain else {}
+
+
+async def hold_contest(peers: list[Peer], *, runs: int, tell: Tell) -> list[Row]:
+    """Raises: as opening a sandbox does."""
+    from corral.client.sandbox import AsyncSandbox
+
+    async with AsyncSandbox() as box:
+        ours = await _our_tasks(box)
+        rows = {task: Row(task) for task in ours}
+        with closing(peers):
+            for turn in range(-1, runs):  # the first turn warms up and does not count
+                for task, work in ours.items():
+                    tell(f"{max(0, turn)}/{runs}  {task}")
+                    await _time(rows[task], "corral", work, count=turn >= 0)
+                    for peer in peers:
+                        if task in peer.tasks:
+                            await _time(rows[task], peer.name, _in_thread(peer.tasks[task]), count=turn >= 0)
+    return list(rows.values())
+
+
+async def _time(row: Row, name: str, work: Work, *, count: bool) -> None:
+    begun = time.perf_counter()
+    await work()
+    if count:
+        row.seconds.setdefault(name, []).append(time.perf_counter() - begun)
+
+
+def _in_thread(work: Callable[[], None]) -> Work:
+    async def call() -> None:
+        await asyncio.to_thread(work)
+
+    return call
+
+
+async def _our_tasks(box: AsyncSandbox) -> dict[str, Work]:
+    from corral.client.sandbox import AsyncSandbox
+
+    async def open_and_close() -> None:
+        async with AsyncSandbox():
+            pass
+
+    async def open_true_close() -> None:
+        async with AsyncSandbox() as fresh:
+            await fresh.exec(["true"], check=True)
+
+    blob = os.urandom(BLOB_BYTES)
+
+    async def there_and_back() -> None:
+        await box.files.write("blob", blob)
+        if await box.files.read("blob") != blob:
+            raise CorralError("8 MB were not read back as written", op="bench")
+
+    async def print_small_pieces() -> None:
+        result = await box.exec(["python3", "-c", SMALL_WRITES], check=True)
+        _expect(result.stdout_total_bytes, SMALL_WRITES_BYTES)
+
+    async def hear_small_pieces() -> None:
+        process = await box.start(["python3", "-c", SMALL_WRITES])
+        _expect(sum([len(chunk.data) async for chunk in process.output()]), SMALL_WRITES_BYTES)
+
+    tasks: dict[str, Work] = {
+        "open, close": open_and_close,
+        "open, true, close": open_true_close,
+        "exec true": lambda: box.exec(["true"], check=True),
+        "Python snippet": lambda: box.run_code(SNIPPET, check=True),
+    }
+    try:
+        await box.run_code(JS_SNIPPET, "javascript", check=True)
+        tasks["JavaScript snippet"] = lambda: box.run_code(JS_SNIPPET, "javascript", check=True)
+    except CorralError:
+        pass  # nothing runs JavaScript here
+    tasks["8 MB there and back"] = there_and_back
+    tasks["4 MB in small writes"] = print_small_pieces
+    tasks["4 MB in small writes, heard"] = hear_small_pieces
+    return tasks
+
+
+def _expect(heard: int, printed: int) -> None:
+    if heard != printed:
+        raise CorralError(f"of {printed} bytes of output {heard} were read", op="bench")

@@ -1,0 +1,260 @@
+"""`corral bench --server`: calls through the official SDK, beside a server that does nothing and the engine alone."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import statistics
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from corral.cli.display import show_seconds, show_size
+from corral.client.sandbox import AsyncSandbox
+from corral.errors import BackendUnavailableError, CorralError
+from corral.protocol import Backend
+from corral.server.settings import GIB
+from corral.sessions.interpreter.oneshot import run_with_charts
+from corral.spec import Resources, Spec
+from corral_bench.constant import ORIGIN
+from corral_bench.contest import Tell
+from corral_bench.figure import Figure
+from corral_bench.folder import make_folder, remove_folder
+from corral_bench.peer import SNIPPET
+from corral_bench.served import OwnServer, constant_server, own_server
+
+_TRANSFER_BYTES = 200 * 1000 * 1000
+_AT_ONCE = 8
+_COMMAND = "true"
+
+Work = Callable[[], Awaitable[Any]]
+Timed = Callable[[], Awaitable[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTimes:
+    """One call of the SDK; medians, in seconds."""
+
+    task: str
+    ours: float
+    constant: float
+    engine: float
+
+    @property
+    def ratio(self) -> float:
+        """What our server adds to a call, in calls to a server that does nothing."""
+        return (self.ours - self.engine) / self.constant
+
+
+async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[CallTimes], list[Figure]]:
+    """Raises: BackendUnavailableError without the SDK; as opening a sandbox does."""
+    if importlib.util.find_spec("daytona") is None:
+        raise BackendUnavailableError(
+            "the daytona SDK is not installed; the benchmark uses it",
+            op="bench",
+            hint="pip install daytona",
+        )
+    folder = make_folder()
+    try:
+        tell("starting a server …")
+        async with own_server(folder / "data") as server:
+            calls = await _measure_calls(server, folder, runs=runs, tell=tell)
+            figures = await _measure_transfer(server, folder, tell=tell)
+            if restart:
+                figures += await _measure_restart(server, count=restart, tell=tell)
+            tell("ending the sandboxes …")
+    finally:
+        await asyncio.to_thread(remove_folder, folder)
+    return calls, figures
+
+
+def _client(url: str, key: str) -> Any:
+    # By name: only this measurement knows the SDK, and only where it is installed.
+    sdk = importlib.import_module("daytona")
+    return sdk.Daytona(sdk.DaytonaConfig(api_url=url, api_key=key))
+
+
+async def _measure_calls(server: OwnServer, folder: Path, *, runs: int, tell: Tell) -> list[CallTimes]:
+    from corral.backends.embedded import EmbeddedBackend
+
+    answers = await asyncio.to_thread(_record, server)
+    backend = EmbeddedBackend(folder / "engine")
+    try:
+        async with constant_server(answers) as address:
+            ours, constant = _client(server.url, server.key), _client(f"{address}/api", server.key)
+            calls = await _take_turns(ours, constant, backend, data_folder=server.data_folder, runs=runs, tell=tell)
+    finally:
+        for info in await backend.list():  # one is there if we were interrupted between making and ending it
+            await backend.delete(info.sandbox_id)
+        await backend.aclose()
+    return calls
+
+
+async def _take_turns(
+    ours: Any, constant: Any, backend: Backend, *, data_folder: Path, runs: int, tell: Tell
+) -> list[CallTimes]:
+    from corral.backends.embedded import EmbeddedBackend
+
+    box, same = await asyncio.to_thread(ours.create), await asyncio.to_thread(constant.create)
+    limits = Resources(cpus=box.cpu, memory_bytes=int(box.memory * GIB), disk_bytes=int(box.disk * GIB)).as_usual()
+
+    async def create_alone() -> AsyncSandbox:
+        """As the server does it: with the same limits, and held by a keeper."""
+        made = await backend.create(Spec(resources=limits))
+        await made.detach()
+        return made
+
+    # The very sandbox that the server has, reached without it: two of them are never equally quick.
+    there = EmbeddedBackend(data_folder)
+    (info,) = await there.list()
+    alone = await there.connect(info.sandbox_id)
+    tasks: dict[str, tuple[Timed, Timed, Timed]] = {
+        "create": (
+            lambda: _time(_in_thread(ours.create), lambda made: asyncio.to_thread(ours.delete, made)),
+            lambda: _time(_in_thread(constant.create)),
+            lambda: _time(create_alone, lambda made: made.kill()),
+        ),
+        "code_run": (
+            lambda: _time(_in_thread(box.process.code_run, SNIPPET)),
+            lambda: _time(_in_thread(same.process.code_run, SNIPPET)),
+            lambda: _time(lambda: run_with_charts(alone, SNIPPET)),
+        ),
+        "exec": (
+            lambda: _time(_in_thread(box.process.exec, _COMMAND)),
+            lambda: _time(_in_thread(same.process.exec, _COMMAND)),
+            lambda: _time(lambda: alone.exec(_COMMAND)),
+        ),
+    }
+    seconds: dict[str, list[list[float]]] = {task: [] for task in tasks}
+    try:
+        for turn in range(-1, runs):  # the first turn warms up and does not count
+            for task, contestants in tasks.items():
+                tell(f"{max(0, turn)}/{runs}  {task}")
+                times = [await contestant() for contestant in contestants]
+                if turn >= 0:
+                    seconds[task].append(times)
+    finally:
+        await alone.aclose()
+        await asyncio.to_thread(ours.delete, box)
+    return [CallTimes(task, *map(statistics.median, zip(*times, strict=True))) for task, times in seconds.items()]
+
+
+async def _time(work: Work, undo: Callable[[Any], Awaitable[object]] | None = None) -> float:
+    begun = time.perf_counter()
+    result = await work()
+    seconds = time.perf_counter() - begun
+    if undo is not None:
+        await undo(result)
+    return seconds
+
+
+def _in_thread(work: Callable[..., Any], *arguments: Any) -> Work:
+    return lambda: asyncio.to_thread(work, *arguments)
+
+
+def _record(server: OwnServer) -> dict[str, Any]:
+    """What our server answers, for the other one to repeat."""
+    sandbox = _ask(server, "POST", f"{server.url}/sandbox", {})
+    base = f"{sandbox['toolboxProxyUrl']}/{sandbox['id']}"
+    answers = {f"POST {urlsplit(server.url).path}/sandbox": sandbox}
+    for path, body in (
+        ("/process/execute", {"command": _COMMAND}),
+        ("/process/code-run", {"code": SNIPPET, "language": "python"}),
+    ):
+        answers[f"POST {urlsplit(base).path}{path}"] = _ask(server, "POST", base + path, body)
+    _ask(server, "DELETE", f"{server.url}/sandbox/{sandbox['id']}", None)
+    whole = urlsplit(server.url)
+    repeated: dict[str, Any] = json.loads(json.dumps(answers).replace(f"{whole.scheme}://{whole.netloc}", ORIGIN))
+    return repeated
+
+
+def _ask(server: OwnServer, method: str, url: str, body: dict[str, Any] | None) -> Any:
+    headers = {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"}
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(url, data=data, headers=headers, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+async def _measure_transfer(server: OwnServer, folder: Path, *, tell: Tell) -> list[Figure]:
+    size = show_size(_TRANSFER_BYTES)
+    there, back, copy = folder / "there", folder / "back", folder / "copy"
+    tell(f"{size} there and back …")
+    await asyncio.to_thread(_write_noise, there)
+    client = _client(server.url, server.key)
+    box = await asyncio.to_thread(client.create)
+    before = server.peak_bytes
+    try:
+        plain = await _time(_in_thread(shutil.copyfile, there, copy))
+        up = await _time(_in_thread(box.fs.upload_file, str(there), "blob"))
+        down = await _time(_in_thread(box.fs.download_file, "blob", str(back)))
+        if not await asyncio.to_thread(_same, there, back):
+            raise CorralError(f"{size} were not read back as written", op="bench")
+    finally:
+        await asyncio.to_thread(client.delete, box)
+        for file in (there, back, copy):
+            file.unlink(missing_ok=True)
+    grown = server.peak_bytes - before
+    return [
+        *(
+            Figure(
+                f"{what} of {size}", _TRANSFER_BYTES / seconds, "bytes per second",
+                f"{show_size(_TRANSFER_BYTES / seconds)}/s", f"plain copy ×{seconds / plain:.1f}", True,
+            )
+            for what, seconds in (("upload", up), ("download", down))
+        ),
+        Figure("the server's memory grew by", grown, "bytes", show_size(grown), f"peak {show_size(before + grown)}",
+               grown < _TRANSFER_BYTES // 4),
+    ]  # fmt: skip
+
+
+def _write_noise(file: Path) -> None:
+    block = os.urandom(1 << 20)
+    with file.open("wb") as target:
+        left = _TRANSFER_BYTES
+        while left:
+            left -= target.write(block[:left])
+
+
+def _same(one: Path, other: Path) -> bool:
+    with one.open("rb") as first, other.open("rb") as second:
+        while block := first.read(1 << 20):
+            if second.read(1 << 20) != block:
+                return False
+        return not second.read(1)
+
+
+async def _measure_restart(server: OwnServer, *, count: int, tell: Tell) -> list[Figure]:
+    tell("a restart with no sandboxes …")
+    await server.end(signal.SIGKILL)
+    empty = await server.start()
+    made = 0
+
+    async def make_some() -> None:
+        nonlocal made
+        while made < count:
+            made += 1
+            await asyncio.to_thread(_ask, server, "POST", f"{server.url}/sandbox", {})
+            tell(f"making sandboxes, {made}/{count} …")
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_AT_ONCE):
+            group.create_task(make_some())
+    tell(f"a restart with {count} sandboxes …")
+    await server.end(signal.SIGKILL)
+    seconds = await server.start()
+    items = await asyncio.to_thread(_ask, server, "GET", f"{server.url}/sandbox/paginated?limit=1", None)
+    if items["total"] != count:
+        raise CorralError(f"of {count} sandboxes {items['total']} were there after the restart", op="bench")
+    detail = f"with none: {show_seconds(empty)}"
+    return [Figure(f"killed, ready again with {count} sandboxes", seconds, "seconds", show_seconds(seconds), detail,
+                   seconds < 2)]  # fmt: skip
