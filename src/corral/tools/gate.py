@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from corral.base.files import FilesBase
+from corral.client.sandbox import SandboxBase
 from corral.errors import PolicyError, SandboxFileError
 from corral.paths import inside
 from corral.results import FileInfo
 from corral.tools.permission import Decision, Operation, Permissions, Rule, normal_path, real_path
 from corral.tools.render import quote
+from corral.tools.view import View
 
 OnAsk = Callable[[str, str, str], bool | Awaitable[bool]]
 """Asked for an operation, a path and the rule's note: whether it may be done."""
@@ -144,6 +146,10 @@ class Gate:
         strictest = max(decisions, key=lambda each: _STRICTNESS[each.action])
         if strictest.action != "allow":
             await self.settle(Question("execute", "execute", command, command, command, strictest))
+
+    async def make_view(self, box: SandboxBase, *, workdir: str) -> View:
+        """What a command may write and see."""
+        return View()
 
     async def settle(self, question: Question) -> None:
         """Ask, if the rule says so. Raises: PolicyError, unless the answer is yes."""

@@ -31,7 +31,7 @@ def line_hash(line: str, *, length: int = KNOWN_HASH_LENGTH) -> str:
     return digest.hexdigest()[:length]
 
 
-def format_hashline(
+def format_hashline_output(
     content: str, offset: int = 0, limit: int = 2000, *, hash_length: int = KNOWN_HASH_LENGTH
 ) -> str:  # fmt: skip
     """The lines from `offset` (0 is the first) on, at most `limit`, tagged with their numbers and hashes."""
@@ -47,6 +47,28 @@ def format_hashline(
     return f"{text}\n\n... ({left} more lines)" if left > 0 else text
 
 
+def apply_hashline_edit_with_summary(
+    content: str,
+    start_line: int,
+    start_hash: str,
+    new_content: str,
+    end_line: int | None = None,
+    end_hash: str | None = None,
+    insert_after: bool = False,  # noqa: FBT001, FBT002 - the known signature
+) -> tuple[str, str | None, str]:
+    """The new content and None, or the old content and what was wrong; and what was done."""
+    done = edit_lines(
+        content,
+        start_line,
+        start_hash,
+        new_content,
+        end_line=end_line,
+        end_hash=end_hash,
+        insert_after=insert_after,
+    )
+    return done.content, done.error, done.summary
+
+
 def apply_hashline_edit(
     content: str,
     start_line: int,
@@ -57,16 +79,9 @@ def apply_hashline_edit(
     insert_after: bool = False,  # noqa: FBT001, FBT002 - the known signature
 ) -> tuple[str, str | None]:
     """The new content and None, or the old content and what was wrong."""
-    done = edit_lines(
-        content,
-        start_line,
-        start_hash,
-        new_content,
-        end_line=end_line,
-        end_hash=end_hash,
-        insert_after=insert_after,
-    )
-    return done.content, done.error
+    return apply_hashline_edit_with_summary(
+        content, start_line, start_hash, new_content, end_line, end_hash, insert_after
+    )[:2]
 
 
 def edit_lines(

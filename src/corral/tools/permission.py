@@ -203,46 +203,29 @@ _NO_SECRETS = _deny(SECRETS, "Protect sensitive files")
 _NO_SECRETS_NOR_SYSTEM = _deny((*SECRETS, *SYSTEM), "Protect sensitive and system files")
 _NO_DANGER = _deny(DANGEROUS, "Block dangerous commands")
 
-DEFAULT = Permissions(
-    default="ask",
-    read=OperationRules("allow", _NO_SECRETS),
-    write=OperationRules("ask", _NO_SECRETS),
-    edit=OperationRules("ask", _NO_SECRETS),
-    execute=OperationRules("ask", _NO_DANGER),
-    glob=OperationRules("allow"),
-    grep=OperationRules("allow"),
-    ls=OperationRules("allow"),
-)
-PERMISSIVE = Permissions(
-    default="allow",
-    read=OperationRules("allow", _NO_SECRETS),
-    write=OperationRules("allow", _NO_SECRETS_NOR_SYSTEM),
-    edit=OperationRules("allow", _NO_SECRETS_NOR_SYSTEM),
-    execute=OperationRules("allow", _NO_DANGER),
-    glob=OperationRules("allow"),
-    grep=OperationRules("allow"),
-    ls=OperationRules("allow"),
-)
-READONLY = Permissions(
-    default="deny",
-    read=OperationRules("allow", _NO_SECRETS),
-    write=OperationRules("deny"),
-    edit=OperationRules("deny"),
-    execute=OperationRules("deny"),
-    glob=OperationRules("allow"),
-    grep=OperationRules("allow"),
-    ls=OperationRules("allow"),
-)
-STRICT = Permissions(
-    default="ask",
-    read=OperationRules("ask", _NO_SECRETS),
-    write=OperationRules("ask", _NO_SECRETS),
-    edit=OperationRules("ask", _NO_SECRETS),
-    execute=OperationRules("ask", _NO_DANGER),
-    glob=OperationRules("ask"),
-    grep=OperationRules("ask"),
-    ls=OperationRules("ask"),
-)
+
+def _preset(
+    default: Action, *, read: Action, find: Action, change: Action, run: Action, kept: tuple[Rule, ...] = _NO_SECRETS
+) -> Permissions:
+    """Rules for reading, searching, changing and running; `kept` are those for changing."""
+    changing = OperationRules(change, kept if change != "deny" else ())
+    finding = OperationRules(find)
+    return Permissions(
+        default=default,
+        read=OperationRules(read, _NO_SECRETS),
+        write=changing,
+        edit=changing,
+        execute=OperationRules(run, _NO_DANGER if run != "deny" else ()),
+        glob=finding,
+        grep=finding,
+        ls=finding,
+    )
+
+
+DEFAULT = _preset("ask", read="allow", find="allow", change="ask", run="ask")
+PERMISSIVE = _preset("allow", read="allow", find="allow", change="allow", run="allow", kept=_NO_SECRETS_NOR_SYSTEM)
+READONLY = _preset("deny", read="allow", find="allow", change="deny", run="deny")
+STRICT = _preset("ask", read="ask", find="ask", change="ask", run="ask")
 
 
 @functools.lru_cache(maxsize=1024)

@@ -27,6 +27,7 @@ from corral.errors import (
     SandboxPermissionError,
     SpecError,
 )
+from corral.protocol import PathLike
 from corral.results import ExecResult, FileInfo
 from corral.tools.concealment import MAX_HIDDEN, SYSTEM, complete, find_unreadable, is_below
 from corral.tools.permission import Permissions, normal_path, real_path
@@ -41,7 +42,6 @@ _LISTED = ("/etc/alternatives",)
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHEBANG_BYTES = 256
 _ATTEMPTS = 3
-_MAX_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +201,10 @@ class Viewer:
         for folder in folders:
             for name in walk.listed[folder]:
                 real = await walk.follow(f"{folder}/{name}")
-                if real is not None and not is_loader(posixpath.basename(real)):
-                    inventory.reals[f"{folder}/{name}"] = real
-                    if (file_id := walk.ids.get(real)) is not None:
-                        inventory.ids[real] = file_id
+                if real is not None and not is_loader(real.name):
+                    inventory.reals[f"{folder}/{name}"] = real.path
+                    if real.file_id is not None:
+                        inventory.ids[real.path] = real.file_id
         _inventories.setdefault(box, {})[path] = inventory
         return inventory
 
@@ -230,7 +230,7 @@ class Viewer:
         walk = _Walk(box)
         by_path = [program for program in programs if program.startswith("/")]
         followed = [await walk.follow(path) for path in (*by_path, *(("/bin/sh",) if self._shell else ()))]
-        waiting += [real for real in followed if real is not None]
+        waiting += [real.path for real in followed if real is not None]
         kept: set[str] = set()
         while waiting:
             real = waiting.pop()
@@ -252,11 +252,12 @@ class Viewer:
             return []
         words = head[2:].split(b"\n")[0].decode("utf-8", "surrogateescape").split()
         walk = _Walk(box)
-        found = [await walk.follow(words[0])] if words else []
+        interpreter = await walk.follow(words[0]) if words else None
+        found = [interpreter.path] if interpreter is not None else []
         if words and posixpath.basename(words[0]) == "env":
             names = [word for word in words[1:] if not word.startswith("-")][:1]
             found += [real for at, real in inventory.reals.items() if posixpath.basename(at) in names]
-        return [real for real in found if real is not None]
+        return found
 
     # Files.
 
@@ -331,57 +332,52 @@ class _Walk:
     """Follows links to programs, with as few questions to the sandbox as possible."""
 
     def __init__(self, box: SandboxBase) -> None:
-        self._box = box
-        self._folders: dict[str, str] = {}
-        self.listed: dict[str, dict[str, FileInfo]] = {}
-        self.ids: dict[str, str] = {}
-        """Of the files that were followed to, those that have one."""
+        self._files = box.files
+        self._known: dict[str, FileInfo | None] = {}
+        self.listed: dict[str, list[str]] = {}
+        """The names in the folders that were listed."""
+
+    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
+        """What is at a path, and not where a link leads. Raises: SandboxFileNotFoundError."""
+        path = str(path)
+        if path not in self._known and posixpath.dirname(path) not in self.listed:
+            try:
+                self._known[path] = await self._files.stat(path, follow=False)
+            except SandboxFileError:
+                self._known[path] = None
+        found = self._known.get(path)
+        if found is None:
+            raise SandboxFileNotFoundError(f"{path} is not there", path=path, op="stat")
+        return found
 
     async def find_folder(self, path: str) -> str:
         """Where a folder really is."""
-        if path not in self._folders:
-            try:
-                self._folders[path] = await real_path(self._box.files, path, workdir="/")
-            except SandboxFileError:
-                self._folders[path] = path
-        return self._folders[path]
+        try:
+            return await real_path(self, path, workdir="/")
+        except SandboxFileError:
+            return path
 
     async def look_at(self, folder: str) -> float:
         """When a folder was changed last."""
         try:
-            return (await self._box.files.stat(folder)).modified
+            return (await self._files.stat(folder)).modified
         except SandboxFileError:
             return -1.0
 
     async def list_folder(self, folder: str) -> None:
         """Its entries, for `follow`."""
         try:
-            entries = await self._box.files.list(folder)
+            entries = await self._files.list(folder)
         except SandboxFileError:
             entries = []
-        self.listed[folder] = {info.name: info for info in entries}
+        self.listed[folder] = [info.name for info in entries]
+        self._known |= {info.path: info for info in entries}
 
-    async def follow(self, path: str) -> str | None:
-        """The real file behind a path."""
-        for _ in range(_MAX_LINKS):
-            folder = await self.find_folder(posixpath.dirname(path) or "/")
-            name = posixpath.basename(path)
-            here = f"{folder.rstrip('/')}/{name}"
-            info = await self._describe(folder, name, here)
-            if info is None:
-                return None
-            if info.kind != "link":
-                if info.file_id is not None:
-                    self.ids[here] = info.file_id
-                # Whether it can be executed is not asked: the next moment it may be.
-                return here if info.kind == "file" else None
-            path = posixpath.join(folder, info.target or "")
-        return None
-
-    async def _describe(self, folder: str, name: str, path: str) -> FileInfo | None:
-        if folder in self.listed:
-            return self.listed[folder].get(name)
+    async def follow(self, path: str) -> FileInfo | None:
+        """The file that a path leads to."""
         try:
-            return await self._box.files.stat(path, follow=False)
+            info = await self.stat(await real_path(self, path, workdir="/"))
         except SandboxFileError:
             return None
+        # Whether it can be executed is not asked: the next moment it may be.
+        return info if info.kind == "file" else None

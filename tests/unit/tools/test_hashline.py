@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.tools.hashline import apply_hashline_edit, edit_lines, format_hashline, line_hash
+from corral.tools.hashline import apply_hashline_edit, edit_lines, format_hashline_output, line_hash
 
 A, B, C = (line_hash(letter) for letter in "abc")
 
@@ -23,7 +23,7 @@ def test_the_known_hash_has_two_digits_of_md5() -> None:
     ],
 )
 def test_format(content: str, offset: int, limit: int, shown: str) -> None:
-    assert format_hashline(content, offset, limit) == shown
+    assert format_hashline_output(content, offset, limit) == shown
 
 
 @pytest.mark.parametrize(

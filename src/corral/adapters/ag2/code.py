@@ -12,7 +12,7 @@ from typing import Any, Self
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.environments import DaytonaEnvironment, DaytonaResources, DockerEnvironment, EnvironmentBase
 from corral.adapters.ag2.sandbox import AdaptedSandbox, ClosedError, is_not_installed, read_output, told_failure
-from corral.adapters.ag2.words import DockerCodeWords
+from corral.adapters.ag2.words import DOCKER_CODE
 from corral.errors import CorralError
 from corral.languages import find_language
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
@@ -153,7 +153,7 @@ class DockerCodeEnvironment(CodeEnvironmentBase):
 class _FirstDocker(DockerEnvironment):
     """Which leaves what was printed as it is."""
 
-    words = DockerCodeWords()
+    words = DOCKER_CODE
 
 
 def make_run_result(output: str, exit_code: int) -> Any:

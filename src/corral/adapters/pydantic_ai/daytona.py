@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from corral.adapters.pydantic_ai.opening import Birth, OwnBackend
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
-from corral.adapters.pydantic_ai.sync import CorralSandbox, started_as
+from corral.adapters.pydantic_ai.sync import CorralSandbox
 from corral.client.opening import make_spec
+from corral.client.sync import derive_init
 from corral.image import Image
 from corral.spec import HOME, Lifetime, NetworkPolicy, Resources
 
@@ -93,9 +94,9 @@ class DaytonaSandbox(CorralSandbox):
 
     kind = AsyncDaytonaSandbox
 
-    @started_as(AsyncDaytonaSandbox)
-    def __init__(self) -> None:
-        """The parameters are those of the async class."""
+    @derive_init(AsyncDaytonaSandbox)
+    def __init__(self, target: AsyncDaytonaSandbox) -> None:
+        self._adopt(target)
 
 
 def _open_backend(options: Mapping[str, str]) -> Backend:

@@ -8,13 +8,14 @@ Each error that is returned is also kept in `last_error` and logged with the san
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import posixpath
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import EllipsisType, TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from corral.adapters.pydantic_ai.opening import Birth, Opening, let_go
 from corral.adapters.pydantic_ai.results import (
@@ -57,12 +58,30 @@ from corral.tools.gate import Gate
 from corral.tools.operations import FileOperations, follow_link
 from corral.tools.permission import normal_path, real_path
 from corral.tools.reading import Window
-from corral.tools.view import MakeView, View, run_in_view
+from corral.tools.view import View, run_in_view
 
 log = logging.getLogger("corral.adapters.pydantic_ai")
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 ALIVE_SECONDS = 10.0
+M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def _returns(tell: Callable[[CorralError], Any]) -> Callable[[M], M]:
+    """The seam between our errors and the protocol: what a method raises, it returns in the form that `tell` gives."""
+
+    def decorate(method: M) -> M:
+        @functools.wraps(method)
+        async def call(self: AsyncCorralSandbox, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await method(self, *args, **kwargs)
+            except CorralError as error:
+                self._note(error, method.__name__)
+                return tell(error)
+
+        return cast("M", call)
+
+    return decorate
 
 
 class AsyncCorralSandbox:
@@ -216,6 +235,7 @@ class AsyncCorralSandbox:
 
     # Commands.
 
+    @_returns(lambda error: ExecuteResponse(f"Error: {error}", 1, error=error))
     async def execute(
         self,
         command: str,
@@ -228,23 +248,15 @@ class AsyncCorralSandbox:
 
         `read_only` and `hidden` restrict what this one command may write and see, where the backend has views.
         """
+        box = await self._open()
+        await self._gate.check_command(command)
+        seconds = timeout or box.spec.exec_timeout or DEFAULT_TIMEOUT_SECONDS
 
         async def make_view() -> View:
-            return View(tuple(read_only), tuple(hidden))
+            view = await self._gate.make_view(box, workdir=self.work_dir)
+            return View((*read_only, *view.read_only), (*hidden, *view.hidden))
 
-        return await self.execute_in_view(command, timeout, make_view)
-
-    async def execute_in_view(self, command: str, timeout: float | None, make_view: MakeView) -> ExecuteResponse:
-        """The same in a view that is made when the command is about to run."""
-        seconds = timeout or DEFAULT_TIMEOUT_SECONDS
-        try:
-            box = await self._open()
-            await self._gate.check_command(command)
-            seconds = timeout or box.spec.exec_timeout or DEFAULT_TIMEOUT_SECONDS
-            result = await run_in_view(box, bash_text(command), make_view, cwd=self.work_dir, timeout=seconds)
-        except CorralError as error:
-            self._note(error, "execute")
-            return ExecuteResponse(f"Error: {error}", 1, error=error)
+        result = await run_in_view(box, bash_text(command), make_view, cwd=self.work_dir, timeout=seconds)
         return narrow_result(result, timeout=seconds)
 
     # Commands in the background: each runs on until it ends or the sandbox does.
@@ -285,49 +297,39 @@ class AsyncCorralSandbox:
             lost_bytes=found.lost_bytes,
         )
 
+    @_returns(lambda _: False)
     async def write_background(self, shell_id: str, text: str | bytes, *, close: bool = False) -> bool:
         """Write to its standard input; with `close`, close that afterwards. Gives whether it worked."""
-        try:
-            await write_shell(await self._open(), shell_id, text, close=close)
-        except CorralError as error:
-            self._note(error, "write_background")
-            return False
+        await write_shell(await self._open(), shell_id, text, close=close)
         return True
 
+    @_returns(lambda _: False)
     async def kill_background(self, shell_id: str) -> bool:
         """End it with all that it started. Gives whether it was running."""
-        try:
-            return await kill_shell(await self._open(), shell_id)
-        except CorralError as error:
-            self._note(error, "kill_background")
-            return False
+        return await kill_shell(await self._open(), shell_id)
 
+    @_returns(lambda _: [])
     async def list_background(self) -> list[BackgroundProcessInfo]:
         """Those that run, and those that have ended."""
-        try:
-            found = await list_shells(await self._open())
-        except CorralError as error:
-            self._note(error, "list_background")
-            return []
+        found = await list_shells(await self._open())
         return [
             BackgroundProcessInfo(shell.shell_id, shell.command, shell.running, shell.exit_code, shell.started)
             for shell in found
         ]
 
+    @_returns(lambda _: None)
     async def kill_all_background(self) -> None:
         """End all that run."""
-        try:
-            box = await self._open()
-            for shell in await list_shells(box):
-                try:
-                    await kill_shell(box, shell.shell_id)
-                except NotRecordedError:
-                    continue  # forgotten meanwhile
-        except CorralError as error:
-            self._note(error, "kill_all_background")
+        box = await self._open()
+        for shell in await list_shells(box):
+            try:
+                await kill_shell(box, shell.shell_id)
+            except NotRecordedError:
+                continue  # forgotten meanwhile
 
     # Files.
 
+    @_returns(lambda _: False)
     async def exists(self, path: str) -> bool:
         """Whether there is a file; a folder is none."""
         try:
@@ -335,19 +337,14 @@ class AsyncCorralSandbox:
             return not (await box.files.stat(self.at(path))).is_folder
         except (SandboxFileNotFoundError, NotADirectoryError):
             return False
-        except CorralError as error:
-            self._note(error, "exists")
-            return False
 
+    @_returns(lambda _: b"")
     async def read_bytes(self, path: str) -> bytes:
         """The whole content, byte for byte; nothing if it can't be read (`last_error` says why)."""
-        try:
-            box = await self._open()
-            return await box.files.read(self.at(path))
-        except CorralError as error:
-            self._note(error, "read_bytes")
-            return b""
+        box = await self._open()
+        return await box.files.read(self.at(path))
 
+    @_returns(lambda error: f"Error: {error}")
     async def read(self, path: str, offset: int = 0, limit: int = 2000) -> str:
         """Some lines with their numbers, as a text; one that begins with "Error: " if there are none to show."""
         try:
@@ -355,9 +352,6 @@ class AsyncCorralSandbox:
         except SandboxFileNotFoundError as error:
             self.last_error = error
             return f"Error: File '{path}' not found"
-        except CorralError as error:
-            self._note(error, "read")
-            return f"Error: {error}"
         if window.binary:
             return f"Error: File '{path}' is not a text"
         if not window.lines and offset > 0:
@@ -375,15 +369,13 @@ class AsyncCorralSandbox:
         more = "" if total is None else f"{total - shown} "
         return f"[... {more}more lines. Use offset={shown} to read more.]"
 
+    @_returns(lambda error: WriteResult(error=f"Failed to write file: {error}", cause=error))
     async def write(self, path: str, content: str | bytes) -> WriteResult:
         """Write a whole file, byte for byte; folders on the way are made, and readers never see a part."""
-        try:
-            await (await self._operate()).write(path, encode(content))
-        except CorralError as error:
-            self._note(error, "write")
-            return WriteResult(error=f"Failed to write file: {error}", cause=error)
+        await (await self._operate()).write(path, encode(content))
         return WriteResult(path=path)
 
+    @_returns(lambda error: EditResult(error=f"Failed to edit file: {error}", cause=error))
     async def edit(
         self,
         path: str,
@@ -403,11 +395,9 @@ class AsyncCorralSandbox:
         except EditError as error:
             self.last_error = error
             return EditResult(error=describe_edit_error(error, old_string), cause=error)
-        except CorralError as error:
-            self._note(error, "edit")
-            return EditResult(error=f"Failed to edit file: {error}", cause=error)
         return EditResult(path=path, occurrences=done.replacements, sha256=done.sha256)
 
+    @_returns(lambda error: (EditResult(error=f"Failed to edit file: {error}", cause=error), ""))
     async def edit_lines(
         self,
         path: str,
@@ -438,36 +428,28 @@ class AsyncCorralSandbox:
         except SandboxFileNotFoundError as error:
             self.last_error = error
             return EditResult(error=f"File not found: {path}", cause=error), ""
-        except CorralError as error:
-            self._note(error, "edit_lines")
-            return EditResult(error=f"Failed to edit file: {error}", cause=error), ""
         if done.error is not None:
             return EditResult(error=done.error), ""
         return EditResult(path=path, occurrences=1), done.summary
 
+    @_returns(lambda _: [])
     async def ls_info(self, path: str) -> list[FileInfo]:
         """A folder's entries, folders first, then by name; none if it can't be listed."""
-        try:
-            operations = await self._operate()
-            entries = [
-                describe_file(info, await follow_link(operations.files, info))
-                for info in await operations.list(path or ".")
-            ]
-        except CorralError as error:
-            self._note(error, "ls_info")
-            return []
+        operations = await self._operate()
+        entries = [
+            describe_file(info, await follow_link(operations.files, info))
+            for info in await operations.list(path or ".")
+        ]
         return sorted(entries, key=lambda entry: (not entry["is_dir"], entry["name"]))
 
+    @_returns(lambda _: [])
     async def glob_info(self, pattern: str, path: str = "/") -> list[FileInfo]:
         """Files that match, below `work_dir` or another folder. `**` crosses folders; a pattern without a slash
         matches at any depth; an absolute one says itself where to look."""
-        try:
-            found = await (await self._operate()).glob(pattern, self._root(path), any_depth=True, only_files=True)
-        except CorralError as error:
-            self._note(error, "glob_info")
-            return []
+        found = await (await self._operate()).glob(pattern, self._root(path), any_depth=True, only_files=True)
         return Found((describe_file(info, info) for info in found.files), truncated=found.truncated)
 
+    @_returns(lambda error: f"Error: {error}")
     async def grep_raw(
         self,
         pattern: str,
@@ -479,13 +461,9 @@ class AsyncCorralSandbox:
 
         What is no regular expression, such as `print(`, is looked for as it stands.
         """
-        try:
-            found = await (await self._operate()).grep(
-                pattern, self._root(path), include=glob, hidden=not ignore_hidden, or_fixed=True
-            )
-        except CorralError as error:
-            self._note(error, "grep_raw")
-            return f"Error: {error}"
+        found = await (await self._operate()).grep(
+            pattern, self._root(path), include=glob, hidden=not ignore_hidden, or_fixed=True
+        )
         matches = (GrepMatch(path=match.path, line_number=match.line, line=match.text) for match in found.matches)
         return Found(matches, truncated=found.truncated)
 

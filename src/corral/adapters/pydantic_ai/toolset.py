@@ -29,7 +29,6 @@ from corral.tools.permission import Operation, Permissions
 from corral.tools.render import make_harmless, quote
 from corral.tools.schema import make_schema
 from corral.tools.shells import BACKGROUND_TOOLS, BackgroundTools
-from corral.tools.view import View, make_view_of_rules
 
 EditFormat = Literal["str_replace", "hashline"]
 D = TypeVar("D")
@@ -83,11 +82,10 @@ class CorralToolset(FunctionToolset[D]):
             raise ValueError(f"edit_format={edit_format!r} is neither 'str_replace' nor 'hashline'")
         self._source = check_source(sandbox) if sandbox is not None else None
         rules = as_permissions(permissions) if permissions is not None else None
-        self._rules = RunRules(rules, ask_callback, ask_fallback)
+        self._rules = RunRules(rules, ask_callback, ask_fallback, hide_denied)
         could_allow = Gate(rules).could_allow
         if hide_denied and (rules is None or include_background):
             raise ValueError("hide_denied= needs permissions=, and can't be kept for commands in the background")
-        self._hide_denied = hide_denied
         self._ignore_hidden = default_ignore_hidden
         self._max_image_bytes = max_image_bytes if image_support else 0
         self._hash_length = hash_length
@@ -283,22 +281,12 @@ class CorralToolset(FunctionToolset[D]):
             timeout: How many seconds it may take.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            if self._hide_denied:
-                response = await sandbox.execute_in_view(command, timeout, lambda: self._hide(sandbox))
-            else:
-                response = await sandbox.execute(command, timeout)
+            response = await sandbox.execute(command, timeout)
             if response.error is not None:
                 _let_mend(ctx, response.output)
             return texts.render_execution(response)
 
     # Underneath.
-
-    async def _hide(self, sandbox: AsyncCorralSandbox) -> View:
-        assert self._rules.permissions is not None
-        try:
-            return await make_view_of_rules(await sandbox.get_box(), self._rules.permissions, workdir=sandbox.work_dir)
-        except SandboxFileError as error:
-            raise PolicyError(str(error), op="execute") from error
 
     async def _call_background(self, name: str, ctx: RunContext[D], **arguments: Any) -> str:
         async with self.open_sandbox(ctx) as sandbox:
