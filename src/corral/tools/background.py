@@ -12,7 +12,7 @@ import contextlib
 import json
 import weakref
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from corral.base.command import bash_text
@@ -36,8 +36,8 @@ _SETTLED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ShellHandle:
-    """A command that was started."""
+class BackgroundHandle:
+    """A command that was started in the background."""
 
     shell_id: str
     pid: int
@@ -64,14 +64,14 @@ class ShellOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class ShellInfo:
-    """What a list says of a command."""
+class BackgroundProcessInfo:
+    """What a list says of a background command."""
 
     shell_id: str
     command: str
     running: bool
-    exit_code: int | None
-    started: float
+    exit_code: int | None = None
+    started_at: float = field(default=0.0, compare=False)
     """As Unix time."""
 
 
@@ -86,7 +86,7 @@ async def start_shell(
     cwd: PathLike | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
-) -> ShellHandle:
+) -> BackgroundHandle:
     """Start a command in bash (in sh, where there is no bash), and don't wait for it.
 
     Raises:
@@ -106,7 +106,7 @@ async def start_shell(
         except NameTakenError:
             continue  # somebody else was faster
         _marks_of(box).pop(shell_id, None)
-        return ShellHandle(shell_id, recorded.pid, command)
+        return BackgroundHandle(shell_id, recorded.pid, command)
 
 
 async def read_shell(
@@ -171,7 +171,7 @@ async def kill_shell(box: SandboxBase, shell_id: str) -> bool:
     return True
 
 
-async def list_shells(box: SandboxBase) -> list[ShellInfo]:
+async def list_shells(box: SandboxBase) -> list[BackgroundProcessInfo]:
     """All of them, in the order of their numbers; those that have ended too."""
     found = []
     for info in await _list(box):
@@ -182,7 +182,9 @@ async def list_shells(box: SandboxBase) -> list[ShellInfo]:
             continue  # forgotten meanwhile
         ended = _parse_end(notes[-1].data) if notes and notes[-1].kind == "end" else None
         command = _parse_command(notes[0].data) if notes and notes[0].kind == "note" else ""
-        found.append(ShellInfo(info.name, command, ended is None, ended.exit_code if ended else None, info.started))
+        found.append(
+            BackgroundProcessInfo(info.name, command, ended is None, ended.exit_code if ended else None, info.started)
+        )
     return found
 
 

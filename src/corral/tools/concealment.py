@@ -30,11 +30,11 @@ _DEEPEST = 200
 """Every folder above a hidden path is held by a mount of its own: two thousand of them take seconds."""
 _SHOWN_CHARS = 100
 
-Found = Mapping[str, FileInfo | None]
+HiddenPaths = Mapping[str, FileInfo | None]
 """Real path → what is there; None for a folder that could not be looked into."""
 
 
-async def complete(files: FilesBase, found: Found, *, workdir: str) -> tuple[str, ...]:
+async def complete(files: FilesBase, found: HiddenPaths, *, workdir: str) -> tuple[str, ...]:
     """The paths to hide so that none of these files is seen, without those that lie in another one of them.
 
     Raises:
@@ -98,7 +98,7 @@ def _cut(path: str) -> str:
 # Hard links.
 
 
-async def _find_other_names(files: FilesBase, hidden: Found, workdir: str) -> set[str]:
+async def _find_other_names(files: FilesBase, hidden: HiddenPaths, workdir: str) -> set[str]:
     """Other hard links to the files that are hidden; in system folders none is looked for."""
     names = _Names(files)
     names.take(info for info in hidden.values() if info is not None)
@@ -128,7 +128,7 @@ async def _find_tops(files: FilesBase, above: str) -> list[str]:
     return found
 
 
-def _is_hidden(path: str, hidden: Found) -> bool:
+def _is_hidden(path: str, hidden: HiddenPaths) -> bool:
     return path in hidden or any(above in hidden for above in _folders_above(path))
 
 

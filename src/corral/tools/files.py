@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from corral.tools.gate import Gate, OnAsk
-from corral.tools.hashline import DEFAULT_HASH_LENGTH, line_hash, split_lines
+from corral.tools.hashline import DEFAULT_HASH_LENGTH, LineChange, line_hash, split_lines
 from corral.tools.operations import FileOperations
 from corral.tools.permission import Permissions
 from corral.tools.reading import MAX_EDIT_BYTES, SNIFFED_BYTES
@@ -119,7 +119,8 @@ async def _edit(operations: FileOperations, values: Mapping[str, Any], max_chars
 
 
 async def _edit_lines(operations: FileOperations, values: Mapping[str, Any], max_chars: int) -> ToolText:
-    done = await operations.edit_lines(**values, hash_length=DEFAULT_HASH_LENGTH)
+    change = LineChange(**{name: value for name, value in values.items() if name != "path"})
+    done = await operations.edit_lines(values["path"], change, hash_length=DEFAULT_HASH_LENGTH)
     if done.error is not None:
         return render_error(done.error, code="edit")
     return ToolText(f"{done.summary} in {quote(values['path'])}")

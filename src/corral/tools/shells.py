@@ -8,7 +8,7 @@ from typing import Any
 
 from corral.client.sandbox import SandboxBase
 from corral.tools.background import (
-    ShellInfo,
+    BackgroundProcessInfo,
     ShellOutput,
     kill_shell,
     list_shells,
@@ -77,7 +77,7 @@ def _render_output(output: ShellOutput, *, max_chars: int) -> ToolText:
     )
 
 
-def _render_shells(shells: Sequence[ShellInfo]) -> ToolText:
+def _render_shells(shells: Sequence[BackgroundProcessInfo]) -> ToolText:
     """A list of commands."""
     if not shells:
         return ToolText("No background commands")

@@ -133,7 +133,7 @@ class _Inventory:
     """Path on PATH → the real file."""
     ids: dict[str, str] = field(default_factory=dict)
     """Real file → what it is the same for all its hard links."""
-    kept: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
+    allowed: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
     """Patterns of allowed commands → the real files that they need."""
 
 
@@ -169,7 +169,7 @@ class Viewer:
         if commands is None and not blocked:
             return []
         inventory = await self._take_inventory(box)
-        kept = await self._find_kept(box, inventory, commands) if commands is not None else frozenset()
+        allowed = await self._find_allowed(box, inventory, commands) if commands is not None else frozenset()
         named: dict[str, list[str]] = {}
         reals: dict[str, dict[str, None]] = {}
         for path, real in inventory.reals.items():
@@ -179,8 +179,8 @@ class Viewer:
             reals.setdefault(program, {})[real] = None
         hidden: list[str] = []
         for program, names in named.items():
-            is_blocked = _is_blocked(names, blocked, is_wanted=any(real in kept for real in reals[program]))
-            hidden += [real for real in reals[program] if is_blocked or (commands is not None and real not in kept)]
+            is_blocked = _is_blocked(names, blocked, is_wanted=any(real in allowed for real in reals[program]))
+            hidden += [real for real in reals[program] if is_blocked or (commands is not None and real not in allowed)]
         return hidden
 
     @staticmethod
@@ -191,16 +191,16 @@ class Viewer:
         path = self._env.get("PATH", "")
         known = _inventories.setdefault(box, {}).get(path)
         folders = known.folders if known is not None else await self._find_folders(box)
-        walk = _Walk(box)
-        stamp = tuple([(folder, await walk.look_at(folder)) for folder in folders])
+        programs = _Programs(box)
+        stamp = tuple([(folder, await programs.look_at(folder)) for folder in folders])
         if known is not None and known.stamp == stamp:
             return known
         inventory = _Inventory(folders, stamp)
         for folder in (*folders, *_LISTED):
-            await walk.list_folder(folder)
+            await programs.list_folder(folder)
         for folder in folders:
-            for name in walk.listed[folder]:
-                real = await walk.follow(f"{folder}/{name}")
+            for name in programs.listed[folder]:
+                real = await programs.follow(f"{folder}/{name}")
                 if real is not None and not is_loader(real.name):
                     inventory.reals[f"{folder}/{name}"] = real.path
                     if real.file_id is not None:
@@ -213,32 +213,32 @@ class Viewer:
         script = 'printf %s "$PATH"'
         found = await box.exec(["/bin/sh", "-c", script], env=self._env, timeout=_PATH_SECONDS)
         path = found.stdout if found.ok and found.stdout else _USUAL_PATH
-        walk = _Walk(box)
+        programs = _Programs(box)
         named = [folder for folder in path.split(":") if folder.startswith("/")]
-        return tuple(dict.fromkeys([await walk.find_folder(folder) for folder in named]))
+        return tuple(dict.fromkeys([await programs.find_folder(folder) for folder in named]))
 
-    async def _find_kept(self, box: SandboxBase, inventory: _Inventory, commands: tuple[str, ...]) -> frozenset[str]:
+    async def _find_allowed(self, box: SandboxBase, inventory: _Inventory, commands: tuple[str, ...]) -> frozenset[str]:
         """The real files of allowed programs, and the interpreters of those that are scripts."""
-        if commands in inventory.kept:
-            return inventory.kept[commands]
-        programs = {pattern.split()[0] for pattern in commands if pattern.split()}
+        if commands in inventory.allowed:
+            return inventory.allowed[commands]
+        names = {pattern.split()[0] for pattern in commands if pattern.split()}
         waiting = [
             real
             for path, real in inventory.reals.items()
-            if any(fnmatchcase(posixpath.basename(path), program) for program in programs)
+            if any(fnmatchcase(posixpath.basename(path), name) for name in names)
         ]
-        walk = _Walk(box)
-        by_path = [program for program in programs if program.startswith("/")]
-        followed = [await walk.follow(path) for path in (*by_path, *(("/bin/sh",) if self._shell else ()))]
+        programs = _Programs(box)
+        by_path = [name for name in names if name.startswith("/")]
+        followed = [await programs.follow(path) for path in (*by_path, *(("/bin/sh",) if self._shell else ()))]
         waiting += [real.path for real in followed if real is not None]
-        kept: set[str] = set()
+        allowed: set[str] = set()
         while waiting:
             real = waiting.pop()
-            if real not in kept:
-                kept.add(real)
+            if real not in allowed:
+                allowed.add(real)
                 waiting += await self._find_interpreters(box, inventory, real)
-        inventory.kept[commands] = frozenset(kept)
-        return inventory.kept[commands]
+        inventory.allowed[commands] = frozenset(allowed)
+        return inventory.allowed[commands]
 
     async def _find_interpreters(self, box: SandboxBase, inventory: _Inventory, path: str) -> list[str]:
         head = b""
@@ -251,8 +251,8 @@ class Viewer:
         if not head.startswith(b"#!"):
             return []
         words = head[2:].split(b"\n")[0].decode("utf-8", "surrogateescape").split()
-        walk = _Walk(box)
-        interpreter = await walk.follow(words[0]) if words else None
+        programs = _Programs(box)
+        interpreter = await programs.follow(words[0]) if words else None
         found = [interpreter.path] if interpreter is not None else []
         if words and posixpath.basename(words[0]) == "env":
             names = [word for word in words[1:] if not word.startswith("-")][:1]
@@ -328,7 +328,7 @@ def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:
     return root, "/".join(parts)
 
 
-class _Walk:
+class _Programs:
     """Follows links to programs, with as few questions to the sandbox as possible."""
 
     def __init__(self, box: SandboxBase) -> None:

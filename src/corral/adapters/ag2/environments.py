@@ -15,10 +15,10 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Any
 
 from corral.adapters.ag2 import framework
-from corral.adapters.ag2.sandbox import SandboxView
+from corral.adapters.ag2.sandbox import Closing, SandboxView
 from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
 from corral.adapters.ag2.words import DAYTONA, DOCKER, LOCAL, PLAIN, Words
 from corral.client.sandbox import SandboxBase
@@ -36,7 +36,7 @@ _PERIOD = 100_000
 """Docker's `cpu_quota` is microseconds in each of so many."""
 
 
-class EnvironmentBase:
+class EnvironmentBase(Closing):
     """AG2's `SandboxFactory` and `WorkdirAware`, on a `corral.Environment`."""
 
     words: Words = PLAIN
@@ -145,15 +145,6 @@ class EnvironmentBase:
                 await self.save()
         finally:
             await self.environment.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self
 
 
 class CorralEnvironment(EnvironmentBase):

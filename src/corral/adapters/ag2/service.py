@@ -20,7 +20,7 @@ _GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServiceLimits:
     """CPU cores, and memory and disk in GiB; what is None is the service's own choice."""
 
     cpu: int | None = None
@@ -29,15 +29,15 @@ class Limits:
 
 
 _NOT_OURS = ("gpu",)
-"""Limits that we have no word for, and the service may have."""
+"""ServiceLimits that we have no word for, and the service may have."""
 
 
 def read_limits(wanted: object) -> Any | None:
-    """Limits for the service: AG2's class for them, the SDK's, ours, or a mapping. Raises: SpecError for others."""
+    """The limits of a sandbox, from AG2's class for them, the SDK's, ours, or a mapping. Raises: SpecError."""
     if wanted is None or getattr(wanted, "gpu", None) is not None:
         return wanted
     given = read_resources(wanted, without=_NOT_OURS)
-    return Limits(
+    return ServiceLimits(
         cpu=whole(given["cpus"]) if "cpus" in given else None,
         memory=whole(parse_size(given["memory_bytes"], what="memory"), _GIB) if "memory_bytes" in given else None,
         disk=whole(parse_size(given["disk_bytes"], what="disk"), _GIB) if "disk_bytes" in given else None,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
-from corral.adapters.pydantic_ai.opening import Birth, OwnBackend
+from corral.adapters.pydantic_ai.opening import OwnBackend, SandboxRequest
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.sync import CorralSandbox
 from corral.client.opening import make_spec
@@ -68,15 +68,15 @@ class AsyncDaytonaSandbox(AsyncCorralSandbox):
                 idle_seconds=auto_stop_seconds,
             ),
         )
-        self._be_born(
-            Birth(
+        self._ask_for(
+            SandboxRequest(
                 OwnBackend(lambda: _open_backend(given)),
                 spec,
                 sandbox_id,
                 lifetime_seconds,
                 startup_timeout,
                 # Who says nothing of a network gets what the service gives: the hosted one all, `corral serve` none.
-                second_wish=replace(spec, network=NetworkPolicy()) if network is None else None,
+                fallback_spec=replace(spec, network=NetworkPolicy()) if network is None else None,
                 too_late=self._make_late_error,
             )
         )

@@ -13,6 +13,7 @@ from types import EllipsisType
 from typing import Any, cast
 
 from corral.base.powers import KeepsSandboxes
+from corral.client.opening import Wishes, make_spec
 from corral.client.registry import get_backend
 from corral.client.sandbox import SandboxBase
 from corral.concurrency.portal import get_portal
@@ -29,7 +30,7 @@ _MADE = re.compile(r"s-[0-9a-f]{32}")
 """What is made of an id that is no name. Who gives such a text as an id must not get at somebody else's sandbox."""
 
 
-class Opening:
+class LazySandbox:
     """What `make` gives, made at the first `get`. A failure is for those who waited; the next one tries again."""
 
     def __init__(
@@ -43,16 +44,16 @@ class Opening:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, box: SandboxBase) -> Opening:
+    def of(cls, box: SandboxBase) -> LazySandbox:
         """One that is open already."""
 
         async def give() -> SandboxBase:
             return box
 
-        opening = cls(give)
-        opening._making = concurrent.futures.Future()
-        opening._making.set_result(box)
-        return opening
+        lazy = cls(give)
+        lazy._making = concurrent.futures.Future()
+        lazy._making.set_result(box)
+        return lazy
 
     @property
     def begun(self) -> bool:
@@ -100,10 +101,10 @@ class Opening:
         return making
 
 
-def let_go(opening: Opening) -> None:
+def let_go(lazy: LazySandbox) -> None:
     """Close what was forgotten. Not waited for: the garbage collector may run on any thread."""
-    if opening.begun:
-        get_portal().run_soon(opening.close())
+    if lazy.begun:
+        get_portal().run_soon(lazy.close())
 
 
 class OwnBackend:
@@ -139,17 +140,33 @@ async def find_sandbox(maker: Backend, wanted: str) -> SandboxBase:
             raise error from None
 
 
+async def detach(box: SandboxBase, *, name: str | None = None, lifetime_seconds: float | None) -> None:
+    """Let a new sandbox outlive this process; if that fails, it is ended."""
+    try:
+        await box.detach(name=name, lifetime_seconds=lifetime_seconds)
+    except BaseException:
+        await box.aclose()
+        raise
+
+
+def choose_spec(spec: Spec | None, wishes: Wishes) -> Spec:
+    """The spec that was given, or one from keywords. Raises: TypeError for both; SpecError."""
+    if spec is not None and wishes:
+        raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
+    return spec if spec is not None else make_spec(**wishes)
+
+
 @dataclass(frozen=True, slots=True)
-class Birth:
+class SandboxRequest:
     """How a sandbox comes to be. With a `sandbox_id` it is looked for first, and made so that it can be found again."""
 
     backend: str | Backend | OwnBackend
     spec: Spec
     sandbox_id: str | None = None
     lifetime_seconds: float | EllipsisType | None = ...
-    """Of one with a `sandbox_id`, from when it was last opened; see `kept_seconds`."""
+    """Of one with a `sandbox_id`, from when it was last opened; see `choose_lifetime`."""
     startup_timeout: float | None = None
-    second_wish: Spec | None = None
+    fallback_spec: Spec | None = None
     """What to ask for where the backend can't give the first."""
     too_late: Callable[[float], Exception] = lambda seconds: TimeoutError(
         f"the sandbox failed to start within {seconds:g} seconds"
@@ -177,7 +194,7 @@ class Birth:
         if self.sandbox_id is None:
             return await self._create(maker, self.spec.labels)
         name = make_name(self.sandbox_id)
-        seconds = kept_seconds(self.lifetime_seconds, maker)
+        seconds = choose_lifetime(self.lifetime_seconds, maker)
         try:
             found = await _find_named(maker, self.sandbox_id, name)
         except SandboxGoneError:
@@ -188,21 +205,18 @@ class Birth:
             return found
         box = await self._create(maker, {**self.spec.labels, "corral.session": self.sandbox_id})
         try:
-            await box.detach(name=name, lifetime_seconds=seconds)
-        except BaseException as error:
-            await box.aclose()
-            if isinstance(error, SpecError):  # somebody else was faster with the same name
-                return await find_sandbox(maker, name)
-            raise
+            await detach(box, name=name, lifetime_seconds=seconds)
+        except SpecError:  # another process was faster with the same name
+            return await find_sandbox(maker, name)
         return box
 
     async def _create(self, maker: Backend, labels: Mapping[str, str]) -> SandboxBase:
         try:
             return cast("SandboxBase", await maker.create(replace(self.spec, labels=labels)))
         except CapabilityError:
-            if self.second_wish is None:
+            if self.fallback_spec is None:
                 raise
-        return cast("SandboxBase", await maker.create(replace(self.second_wish, labels=labels)))
+        return cast("SandboxBase", await maker.create(replace(self.fallback_spec, labels=labels)))
 
 
 async def _find_named(maker: Backend, wanted: str, name: str) -> SandboxBase:
@@ -214,7 +228,7 @@ async def _find_named(maker: Backend, wanted: str, name: str) -> SandboxBase:
         return await find_sandbox(maker, wanted)
 
 
-def kept_seconds(given: float | EllipsisType | None, maker: Backend) -> float | None:
+def choose_lifetime(given: float | EllipsisType | None, maker: Backend) -> float | None:
     """How long a sandbox lives that is found again by its id: as given, None for ever.
 
     If nothing is given, it is for ever on a machine of one's own, and a day on a service, which somebody pays for.

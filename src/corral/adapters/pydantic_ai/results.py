@@ -10,6 +10,18 @@ from typing import NotRequired, TypedDict, TypeVar
 from corral.errors import EditError, SandboxClosedError, SandboxGoneError
 from corral.results import EndReason, ExecResult
 from corral.results import FileInfo as CoreFileInfo
+from corral.tools.background import BackgroundHandle, BackgroundProcessInfo
+
+__all__ = [
+    "BackgroundHandle",
+    "BackgroundOutput",
+    "BackgroundProcessInfo",
+    "EditResult",
+    "ExecuteResponse",
+    "FileInfo",
+    "GrepMatch",
+    "WriteResult",
+]
 
 MAX_OUTPUT_CHARS = 100_000
 T = TypeVar("T")
@@ -92,15 +104,6 @@ class EditResult:
 
 
 @dataclass(frozen=True, slots=True)
-class BackgroundHandle:
-    """A command that was started in the background."""
-
-    shell_id: str
-    pid: int
-    command: str
-
-
-@dataclass(frozen=True, slots=True)
 class BackgroundOutput:
     """What a background command has printed since the last reading, and whether it still runs."""
 
@@ -117,18 +120,6 @@ class BackgroundOutput:
     """About how much was dropped because nobody read it in time."""
     error: Exception | None = field(default=None, compare=False)
     """Why nothing could be read; then `stderr` says it."""
-
-
-@dataclass(frozen=True, slots=True)
-class BackgroundProcessInfo:
-    """What a list says of a background command."""
-
-    shell_id: str
-    command: str
-    running: bool
-    exit_code: int | None = None
-    started_at: float = field(default=0.0, compare=False)
-    """As Unix time."""
 
 
 def is_truncated(found: object) -> bool:

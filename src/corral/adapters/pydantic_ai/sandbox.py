@@ -14,10 +14,10 @@ import posixpath
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from types import EllipsisType, TracebackType
+from types import EllipsisType
 from typing import Any, Self, TypeVar, Unpack, cast
 
-from corral.adapters.pydantic_ai.opening import Birth, Opening, let_go
+from corral.adapters.pydantic_ai.opening import LazySandbox, SandboxRequest, choose_spec, let_go
 from corral.adapters.pydantic_ai.results import (
     MAX_OUTPUT_CHARS,
     BackgroundHandle,
@@ -36,7 +36,7 @@ from corral.adapters.pydantic_ai.results import (
 )
 from corral.base.command import bash_text
 from corral.base.files import encode
-from corral.client.opening import Wishes, make_spec
+from corral.client.opening import Wishes
 from corral.client.sandbox import SandboxBase
 from corral.client.sync import Sandbox
 from corral.errors import (
@@ -55,6 +55,7 @@ from corral.protocol import Backend
 from corral.spec import HOME, Spec
 from corral.tools.background import READ_BYTES, kill_shell, list_shells, read_shell, start_shell, write_shell
 from corral.tools.gate import Gate
+from corral.tools.hashline import LineChange
 from corral.tools.operations import FileOperations, follow_link
 from corral.tools.permission import normal_path, real_path
 from corral.tools.reading import Window
@@ -108,31 +109,31 @@ class AsyncCorralSandbox:
         lifetime_seconds: float | EllipsisType | None = ...,
         **wishes: Unpack[Wishes],
     ) -> None:
-        if spec is not None and wishes:
-            raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
         if "workdir" in wishes:
             raise TypeError("the folder to work in is work_dir= here")
-        wishes["workdir"] = work_dir
-        wish = spec if spec is not None else make_spec(**wishes)
-        self._be_born(
-            Birth(backend, wish, sandbox_id, lifetime_seconds, startup_timeout, too_late=self._make_late_error)
+        chosen = choose_spec(spec, {**wishes, "workdir": work_dir} if spec is None else wishes)
+        self._ask_for(
+            SandboxRequest(
+                backend, chosen, sandbox_id, lifetime_seconds, startup_timeout, too_late=self._make_late_error
+            )
         )
 
-    def _be_born(self, birth: Birth) -> None:
-        self._begin(Opening(birth.make, birth.finish), work_dir=birth.spec.workdir, sandbox_id=birth.sandbox_id)
+    def _ask_for(self, request: SandboxRequest) -> None:
+        lazy = LazySandbox(request.make, request.finish)
+        self._begin(lazy, work_dir=request.spec.workdir, sandbox_id=request.sandbox_id)
 
     @classmethod
     def over(cls, box: SandboxBase | Sandbox, *, work_dir: str | None = None) -> Self:
         """The protocol for a sandbox that belongs to somebody else: it is not ended with this object."""
         self = cls.__new__(cls)
         living = box.async_sandbox if isinstance(box, Sandbox) else box
-        self._begin(Opening.of(living), work_dir=work_dir or living.spec.workdir, sandbox_id=living.id)
+        self._begin(LazySandbox.of(living), work_dir=work_dir or living.spec.workdir, sandbox_id=living.id)
         self._origin = box
         self._finalizer.detach()
         return self
 
-    def _begin(self, opening: Opening, *, work_dir: str, sandbox_id: str | None) -> None:
-        self._opening = opening
+    def _begin(self, lazy: LazySandbox, *, work_dir: str, sandbox_id: str | None) -> None:
+        self._lazy = lazy
         self._origin: object = None
         self._sandbox_id = sandbox_id
         self._stopped = False
@@ -140,7 +141,7 @@ class AsyncCorralSandbox:
         self.work_dir = work_dir
         self.last_error: Exception | None = None
         self._used = [time.time()]  # shared with views of `raising`
-        self._finalizer = weakref.finalize(self, let_go, opening)
+        self._finalizer = weakref.finalize(self, let_go, lazy)
         self._finalizer.atexit = False  # at exit the backend ends what this process owns, and needs no loop for it
 
     @staticmethod
@@ -150,18 +151,18 @@ class AsyncCorralSandbox:
     @property
     def id(self) -> str:
         """The id it was asked for by, or the one it got; empty before there is one."""
-        box = self._opening.box
+        box = self._lazy.box
         return self._sandbox_id or (box.id if box is not None else "")
 
     @property
     def box(self) -> SandboxBase | None:
         """The sandbox itself, if it is there, for everything that the protocol has no word for."""
-        return self._opening.box
+        return self._lazy.box
 
     @property
     def ended(self) -> bool:
         """Whether `stop` has ended it, and not only tried."""
-        return self._ended or (self._stopped and not self._opening.begun)
+        return self._ended or (self._stopped and not self._lazy.begun)
 
     async def get_box(self) -> SandboxBase:
         """The same, made if it is not there yet. Raises: what making a sandbox raises; SandboxClosedError."""
@@ -176,7 +177,7 @@ class AsyncCorralSandbox:
     async def stop(self, purge: bool = False) -> None:  # noqa: FBT001, FBT002 - the known signature
         """End it for good; idempotent. A failure is raised, or, by the classes that return failures, logged."""
         self._stopped = True
-        box = await self._opening.settle()
+        box = await self._lazy.settle()
         if self._ended or box is None:
             return
         try:
@@ -188,11 +189,11 @@ class AsyncCorralSandbox:
             return
         self._ended = True
         self._finalizer.detach()
-        await self._opening.close()
+        await self._lazy.close()
 
     async def is_alive(self) -> bool:
         """Whether a command answers within ten seconds. Never raises, and makes nothing."""
-        if not self._opening.begun:
+        if not self._lazy.begun:
             return False
         try:
             box = await self._open()
@@ -222,15 +223,13 @@ class AsyncCorralSandbox:
     async def aclose(self) -> None:
         """End it if it is this process's own; let go of it if it was asked for by an id. Idempotent."""
         if self._finalizer.detach() is not None:
-            await self._opening.close()
+            await self._lazy.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     # Commands.
@@ -268,8 +267,7 @@ class AsyncCorralSandbox:
             ExecError: the command can't be started, or too many are running. There is no handle to say so.
             SandboxGoneError: the sandbox has ended.
         """
-        handle = await start_shell(await self._open(), command, cwd=self.work_dir)
-        return BackgroundHandle(handle.shell_id, handle.pid, handle.command)
+        return await start_shell(await self._open(), command, cwd=self.work_dir)
 
     async def read_background(
         self, shell_id: str, *, wait_seconds: float = 0.0, newest: bool = False, max_bytes: int = READ_BYTES
@@ -311,11 +309,7 @@ class AsyncCorralSandbox:
     @_returns(lambda _: [])
     async def list_background(self) -> list[BackgroundProcessInfo]:
         """Those that run, and those that have ended."""
-        found = await list_shells(await self._open())
-        return [
-            BackgroundProcessInfo(shell.shell_id, shell.command, shell.running, shell.exit_code, shell.started)
-            for shell in found
-        ]
+        return await list_shells(await self._open())
 
     @_returns(lambda _: None)
     async def kill_all_background(self) -> None:
@@ -414,17 +408,9 @@ class AsyncCorralSandbox:
 
         By compare-and-swap: if the file changes meanwhile, it is read again and the hashes decide.
         """
+        change = LineChange(start_line, start_hash, new_content, end_line, end_hash, insert_after)
         try:
-            done = await (await self._operate()).edit_lines(
-                path,
-                start_line,
-                start_hash,
-                new_content,
-                end_line=end_line,
-                end_hash=end_hash,
-                insert_after=insert_after,
-                hash_length=hash_length,
-            )
+            done = await (await self._operate()).edit_lines(path, change, hash_length=hash_length)
         except SandboxFileNotFoundError as error:
             self.last_error = error
             return EditResult(error=f"File not found: {path}", cause=error), ""
@@ -496,7 +482,7 @@ class AsyncCorralSandbox:
         if self._stopped:
             raise SandboxClosedError("the sandbox was stopped", sandbox_id=self.id or None, hint="make a new one")
         self.touch()
-        return await self._opening.get()
+        return await self._lazy.get()
 
     async def _operate(self) -> FileOperations:
         return FileOperations(await self._open(), self.work_dir, self._gate)

@@ -12,18 +12,20 @@ import contextlib
 import inspect
 import logging
 import os
+import shutil
+import tempfile
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from corral.adapters.pydantic_ai.keeping import lay_down, take_back
+from corral.adapters.pydantic_ai.opening import make_name
 from corral.adapters.pydantic_ai.runtime import RuntimeConfig, get_runtime
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.sync import CorralSandbox
+from corral.client.sandbox import SandboxBase
 from corral.concurrency.portal import get_portal
 from corral.concurrency.waiting import wait_for
 from corral.errors import EnvironmentFullError, ExitError, SandboxClosedError, SandboxGoneError
@@ -36,6 +38,8 @@ SandboxFactory = Callable[[str], Any]
 """From a session's id to a sandbox of the protocol, sync or async; the function may be either, too."""
 OnRelease = Callable[[str, Any], Awaitable[object] | object]
 T = TypeVar("T")
+_MAX_BYTES = 4 * 1024**3
+"""More is not copied to the host: what is inside is hostile, and the host's disk is not."""
 
 
 @dataclass(slots=True)
@@ -140,9 +144,7 @@ class SessionManager:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.shutdown()
 
     # On the portal's loop.
@@ -193,7 +195,7 @@ class SessionManager:
         try:
             box = await sandbox.async_sandbox.get_box()
             if self._root is not None:
-                await lay_down(box, self._root, session_id)
+                await _copy_in(box, self._root, session_id)
             for command in runtime.late_commands if isinstance(runtime, RuntimeConfig) else ():
                 await box.exec(command, check=True)
         except BaseException as error:
@@ -231,7 +233,7 @@ class SessionManager:
                     log.exception("on_release failed for session %r", session_id)
             if self._root is not None and self._factory is None and (box := _inner(sandbox).box) is not None:
                 try:
-                    await take_back(box, self._root, session_id)
+                    await _copy_back(box, self._root, session_id)
                 except (SandboxGoneError, SandboxClosedError):
                     log.warning("the sandbox of session %r has ended, and what was not kept is lost", session_id)
             await self._stop(sandbox)
@@ -309,3 +311,54 @@ async def _clean_for_ever(manager: weakref.ref[SessionManager], interval: float)
         except Exception:
             log.exception("looking for idle sessions failed")
         del living
+
+
+# The files of a session on the host, between one sandbox and the next.
+
+
+async def _copy_in(box: SandboxBase, root: Path, session_id: str) -> None:
+    """Copy what is kept into the sandbox's working folder."""
+    folder = _folder(root, session_id)
+    for part in (folder, _settings_of(folder)):
+        if await asyncio.to_thread(part.is_dir):
+            await box.files.upload(str(part), box.spec.workdir)
+
+
+async def _copy_back(box: SandboxBase, root: Path, session_id: str) -> None:
+    """Copy the working folder to the host, in the place of what was kept.
+
+    It is changed as a whole: if this fails, what was kept before is still there. Git's settings lie beside it, where
+    git does not find them.
+    """
+    folder = _folder(root, session_id)
+    await asyncio.to_thread(folder.parent.mkdir, parents=True, exist_ok=True)
+    fresh = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=".new-", dir=folder.parent))
+    try:
+        settings = _settings_of(fresh)
+        await box.files.download(box.spec.workdir, str(fresh), max_bytes=_MAX_BYTES, git_settings_to=settings)
+        await asyncio.to_thread(shutil.rmtree, _settings_of(folder), ignore_errors=True)
+        if await asyncio.to_thread(settings.is_dir):
+            await asyncio.to_thread(settings.rename, _settings_of(folder))
+        await asyncio.to_thread(_exchange, fresh, folder)
+    finally:
+        for left in (fresh, _settings_of(fresh)):
+            await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
+
+
+def _folder(root: Path, session_id: str) -> Path:
+    # An id may be anything, `..` included; its name is not.
+    return root / make_name(session_id) / "workspace"
+
+
+def _settings_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.git-settings")
+
+
+def _exchange(fresh: Path, folder: Path) -> None:
+    """Put one folder in the place of another; `fresh` holds the old one then."""
+    old = fresh.with_name(f"{fresh.name}.old")
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    if old.exists():
+        old.rename(fresh)

@@ -11,10 +11,9 @@ import contextlib
 import math
 import posixpath
 import weakref
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Self, Unpack, cast
 
 from pydantic_ai.workspaces import (
     CommandResult,
@@ -26,9 +25,9 @@ from pydantic_ai.workspaces import (
     WorkspaceUnavailableError,
 )
 
-from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, Opening, find_sandbox, let_go
+from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, LazySandbox, choose_spec, detach, find_sandbox, let_go
 from corral.base.command import bash_text
-from corral.client.opening import Wishes, make_spec
+from corral.client.opening import Wishes
 from corral.client.registry import get_backend
 from corral.client.sandbox import SandboxBase
 from corral.errors import (
@@ -42,6 +41,7 @@ from corral.errors import (
 from corral.protocol import Backend
 from corral.results import FileInfo, OutputChunk
 from corral.spec import Spec
+from corral.tools.operations import follow_link
 from corral.tools.permission import real_path
 
 PROVIDER = "corral"
@@ -70,19 +70,16 @@ class CorralWorkspace:
         lifetime_seconds: float | None = LIFETIME_SECONDS,
         **wishes: Unpack[Wishes],
     ) -> None:
-        if spec is not None and wishes:
-            raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
-        wish = spec if spec is not None else make_spec(**wishes)
-        self._place = _Place(backend, wish, lifetime_seconds, ref)
-        self._opening = Opening(self._place.open)
+        self._origin = _Origin(backend, choose_spec(spec, wishes), lifetime_seconds, ref)
+        self._lazy = LazySandbox(self._origin.open)
         self._working_dir: str | None = None
-        self._finalizer = weakref.finalize(self, let_go, self._opening)
+        self._finalizer = weakref.finalize(self, let_go, self._lazy)
         self._finalizer.atexit = False  # a handle ends with the process
 
     @property
     def ref(self) -> WorkspaceRef | None:
         """Which environment this is: None before there is one."""
-        return self._place.ref
+        return self._origin.ref
 
     async def sandbox(self) -> SandboxBase:
         """The sandbox itself, for everything that a workspace has no word for.
@@ -113,7 +110,7 @@ class CorralWorkspace:
         WorkspaceUnavailableError."""
         argv = _check_command(command, shell=shell)
         _check_timeout(timeout)
-        kept = _Kept()
+        beginning = _Beginning()
         with _unavailable():
             box = await self._open()
             workdir = await self._find_working_dir()
@@ -123,7 +120,7 @@ class CorralWorkspace:
                     cwd=workdir,
                     env=env,
                     timeout=timeout,
-                    on_output=kept.take,
+                    on_output=beginning.take,
                     output_limit_bytes=OUTPUT_LIMIT_BYTES,
                 )
             except WorkdirError as error:
@@ -133,8 +130,8 @@ class CorralWorkspace:
                     f"the command printed more than {OUTPUT_LIMIT_BYTES} bytes and was ended; "
                     "redirect its output to a file and read part of that",
                     limit=OUTPUT_LIMIT_BYTES,
-                    stdout=kept.text("stdout"),
-                    stderr=kept.text("stderr"),
+                    stdout=beginning.text("stdout"),
+                    stderr=beginning.text("stderr"),
                 ) from None
         if result.timed_out:
             raise WorkspaceTimeoutError(
@@ -169,11 +166,9 @@ class CorralWorkspace:
         """What is in a folder. Raises: FileNotFoundError, NotADirectoryError."""
         with _unavailable():
             files = (await self._open()).files
-            found = await files.list(_absolute(path))
             return [
-                _entry(info.path, info if info.kind != "link" else await _follow(files.stat(info.path), info))
-                for info in found
-            ]
+                _entry(info.path, await follow_link(files, info)) for info in await files.list(_absolute(path))
+            ]  # fmt: skip
 
     async def make_dir(self, path: str) -> None:
         """Make a folder, with those above it. Raises: FileExistsError for a file of that name, NotADirectoryError."""
@@ -217,30 +212,28 @@ class CorralWorkspace:
 
     async def destroy(self) -> None:
         """End the environment for good; idempotent. Whatever is asked of it then raises `WorkspaceUnavailableError`."""
-        if self.ref is None and await self._opening.settle() is None:
+        if self.ref is None and await self._lazy.settle() is None:
             return
         with contextlib.suppress(WorkspaceUnavailableError), _unavailable():
             await (await self._open()).kill()
 
     async def aclose(self) -> None:
         """Let go of the handle. The environment lives on, and `ref` finds it again. Idempotent."""
-        box = await self._opening.settle()
-        self._opening.forget()
+        box = await self._lazy.settle()
+        self._lazy.forget()
         if box is not None:
             await box.aclose()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     # Making and finding it.
 
     async def _open(self) -> SandboxBase:
-        return await self._opening.get()
+        return await self._lazy.get()
 
     async def _find_working_dir(self) -> str:
         box = await self._open()
@@ -250,7 +243,7 @@ class CorralWorkspace:
 
 
 @dataclass(slots=True)
-class _Place:
+class _Origin:
     """Where the environment is, or is going to be. Apart from the workspace, so that a forgotten one can be let go."""
 
     backend: str | Backend
@@ -273,17 +266,13 @@ class _Place:
         if self.ref is not None:
             return await find_sandbox(maker, parse_ref(self.ref)[1])
         box = cast("SandboxBase", await maker.create(self.spec))
-        try:
-            # Until this is done it is owned by this process, and ends with it; there is nothing to refer to yet.
-            await box.detach(lifetime_seconds=self.lifetime_seconds)
-        except BaseException:
-            await box.aclose()
-            raise
+        # Until this is done it is owned by this process, and ends with it; there is nothing to refer to yet.
+        await detach(box, lifetime_seconds=self.lifetime_seconds)
         self.ref = WorkspaceRef(provider=PROVIDER, id=f"{self.backend_name}:{box.id}")
         return box
 
 
-class _Kept:
+class _Beginning:
     """The beginnings of a command's output, for when there is too much of it."""
 
     def __init__(self) -> None:
@@ -349,11 +338,3 @@ def _absolute(path: str) -> str:
 def _entry(path: str, info: FileInfo) -> FileEntry:
     name = posixpath.basename(posixpath.normpath(path)) or "/"
     return FileEntry(name=name, path=path, is_dir=info.is_folder, size=None if info.is_folder else info.size)
-
-
-async def _follow(stat: Coroutine[Any, Any, FileInfo], link: FileInfo) -> FileInfo:
-    """What a link leads to; the link itself if it leads nowhere."""
-    try:
-        return await stat
-    except SandboxFileError:
-        return link
