@@ -1,6 +1,6 @@
 """The gate: asks the rules before a tool does anything, and again for everything that a search found.
 
-A rule is asked for the path as the model wrote it and for the path that it leads to, so that a link can't go round it.
+A rule is asked for the path as the model wrote it and for the path that it leads to, so that a link can't bypass it.
 The real path is the one that is used afterwards.
 """
 
@@ -48,7 +48,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """Where an allowed call leads, and what it may show of what it finds there."""
+    """The path of an allowed call, and which of its results may be shown."""
 
     path: str
     """The path to use: the real one, where there are rules."""
@@ -114,7 +114,7 @@ class Gate:
 
         Raises:
             PolicyError: it may not.
-            SandboxFileError: where it leads can't be found out.
+            SandboxFileError: the target of the path can't be determined.
         """
         named = normal_path(path, workdir=workdir)
         if not self.follows:

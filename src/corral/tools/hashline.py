@@ -1,7 +1,7 @@
 """Editing by line number and hash: a model names the lines it has seen, and a line that has changed is refused.
 
-A line is shown as `{number}:{hash}|{content}`. The hash is the beginning of the line's MD5, which finds accidents and
-is no defence. Two digits are the known format; with them one change in 256 is not seen, so ours are longer.
+A line is shown as `{number}:{hash}|{content}`. The hash is the beginning of the line's MD5: it detects accidents, not
+attacks. The known format has two digits, with which one change in 256 is missed, so ours are longer.
 
 Texts may hold surrogates for bytes that are not UTF-8, and lines may end in CRLF: both survive an edit.
 """
@@ -18,7 +18,7 @@ DEFAULT_HASH_LENGTH = 6
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """What to put in the place of which lines: from `start_line` (1 is the first) to `end_line`, by their hashes.
+    """Which lines to replace, and by what: from `start_line` (1 is the first) to `end_line`, by their hashes.
 
     Without an `end_line` it is one line. An empty `new_content` deletes; `insert_after` replaces nothing.
     """

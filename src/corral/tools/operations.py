@@ -146,7 +146,7 @@ class FileOperations:
             for one in expand_braces(pattern):
                 result = await self.files.glob(one, path=entered.path, limit=most)
                 if ruled and result.truncated:
-                    raise PolicyError(f"more than {most} files match, too many to keep rules in a search", op="glob")
+                    raise PolicyError(f"more than {most} files match, too many to apply rules to", op="glob")
                 truncated = truncated or result.truncated
                 found |= {info.path: info for info in result.files if not (only_files and info.is_folder)}
                 unreadable |= dict.fromkeys(result.unreadable)

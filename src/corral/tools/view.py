@@ -95,10 +95,10 @@ async def make_view_of_rules(box: SandboxBase, permissions: Permissions, *, work
     async with limit_search():
         found = await box.files.glob("**", path=root, hidden=True, limit=JUDGED_FILES)
     if found.truncated:
-        raise PolicyError(f"{root} holds more than {JUDGED_FILES} files, too many to keep rules for commands")
+        raise PolicyError(f"{root} holds more than {JUDGED_FILES} files, too many to apply rules to commands")
     hidden: dict[str, FileInfo | None] = dict.fromkeys(find_unreadable(found))
     if root in hidden:
-        raise PolicyError(f"{root} can't be looked into, so no rule can be kept for commands there")
+        raise PolicyError(f"{root} can't be read, so the rules can't be applied to commands")
     for info in found.files:
         if not _is_denied(permissions, info):
             continue
@@ -154,7 +154,7 @@ class Viewer:
 
         Raises:
             SpecError: `ignore` means more than can be hidden.
-            PolicyError: there is more that can't be looked into than can be hidden.
+            PolicyError: there are too many unreadable folders to hide.
             SandboxFileError: the sandbox could not be searched.
         """
         hidden = await self._hide_programs(box)
@@ -269,7 +269,7 @@ class Viewer:
         return list(await complete(box.files, found, workdir=workdir))
 
     async def _find_ignored(self, box: SandboxBase, ignored: Ignored, workdir: str) -> dict[str, FileInfo | None]:
-        """What a pattern means now; and what can't be looked into, where it may lie unseen."""
+        """What a pattern means now; and folders that can't be read, which may contain matches."""
         root, glob = _split_pattern(ignored, workdir)
         try:
             root = await real_path(box.files, root, workdir=workdir)
@@ -279,7 +279,9 @@ class Viewer:
         except SandboxPermissionError:
             return {root: None}
         if result.truncated:
-            raise SpecError(f"ignore={ignored.pattern!r} means too many files", hint="name the folder they are in")
+            raise SpecError(
+                f"ignore={ignored.pattern!r} matches too many files", hint="ignore the folder they are in instead"
+            )
         found: dict[str, FileInfo | None] = dict.fromkeys(find_unreadable(result))
         for info in result.files:
             meant = info if info.kind != "link" else await self._find_target(box, info.path, workdir)
@@ -291,8 +293,8 @@ class Viewer:
     async def _find_target(box: SandboxBase, link: str, workdir: str) -> FileInfo | None:
         """Where a link leads, if that can be hidden.
 
-        Anybody inside can make a link to the root, or to a library that every program needs: such must not hide
-        everything.
+        Code inside can create a link to the root, or to a library that every program needs. Such a link must not hide
+        its target.
         """
         try:
             target = await real_path(box.files, link, workdir=workdir)

@@ -1,6 +1,6 @@
 """AG2's environments (`SandboxFactory`: `async with environment.open(context) as sandbox`), on Corral's backends.
 
-Hand one to AG2's own `SandboxCodeTool` and `SandboxShellTool`, or to ours. Equal wishes share a sandbox, which lives
+Hand one to AG2's own `SandboxCodeTool` and `SandboxShellTool`, or to ours. Equal options share a sandbox, which lives
 until `aclose()`; parameters may be AG2's `Variable`s or Corral's, and are looked up on each `open`.
 """
 
@@ -33,7 +33,7 @@ log = logging.getLogger("corral.ag2")
 _CREDENTIALS = ("api_key", "api_url", "target")
 _WORKSPACE = "/workspace"
 _PERIOD = 100_000
-"""Docker's `cpu_quota` is microseconds in each of so many."""
+"""Docker's `cpu_quota` is microseconds per this many."""
 
 
 class EnvironmentBase(Closing):
@@ -70,7 +70,7 @@ class EnvironmentBase(Closing):
 
     @property
     def timeout(self) -> float:
-        """Seconds for each call that names none."""
+        """Seconds for each call without a timeout of its own."""
         return self._timeout
 
     @property
@@ -304,7 +304,7 @@ def _save_at_exit(environment: EnvironmentBase) -> None:
             return
         try:
             get_portal().run(left.save())
-        except Exception as error:  # noqa: BLE001 - the exit goes on, and whoever misses the files must know why
+        except Exception as error:  # noqa: BLE001 - the exit goes on, and the log says why files are missing
             log.warning("the files of %s could not be copied back: %s", type(left).__name__, error)
 
     # Like atexit, but before the threads are told to end that the copying needs.

@@ -1,4 +1,4 @@
-"""AG2's sandboxes that stand alone: `async with DaytonaSandbox(client=…, params=…) as sandbox`.
+"""AG2's sandboxes that need no environment: `async with DaytonaSandbox(client=…, params=…) as sandbox`.
 
 Each is made when it is entered or first used, and ended by `aclose()`, when it is forgotten, and when the program ends,
 from whatever event loops it was used.

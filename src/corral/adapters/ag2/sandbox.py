@@ -1,6 +1,6 @@
 """A Corral sandbox as AG2's `Sandbox`: argv in, output and exit code out.
 
-`SandboxView` is what an environment gives out. `corral.adapters.ag2.owned` has those that stand alone.
+`SandboxView` is what an environment gives out. `corral.adapters.ag2.owned` has those that need no environment.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def told_late(remark: str, output: str) -> str:
 
 
 def cut(text: str, most: int | None, total: int = 0) -> str:
-    """At most so many characters, and a word about the rest. `total` is how many there were, if some are gone."""
+    """At most `most` characters, and a note about the rest. `total` is how many there were, if some are gone."""
     if most is None or len(text) <= most:
         return text
     return f"{text[:most]}\n[truncated: showing first {most} of {max(total, len(text))} chars]"

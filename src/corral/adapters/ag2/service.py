@@ -1,6 +1,6 @@
 """The daytona backend as AG2's classes use it: what they do not ask for is the service's own choice.
 
-Corral's sandboxes have no network and limits of their own unless somebody asks for others. AG2's have what the service
+Corral's sandboxes have no network and limits of their own unless others are requested. AG2's have what the service
 gives, and their parameters are those of the SDK, some of which Corral has no word for.
 """
 
@@ -45,13 +45,13 @@ def read_limits(wanted: object) -> Any | None:
 
 
 def resources_of(wanted: object) -> Resources | None:
-    """The same as our own; None if nothing was wished for. Raises: SpecError."""
+    """The same as our own; None if nothing was requested. Raises: SpecError."""
     given = read_resources(wanted, without=_NOT_OURS) if wanted is not None else {}
     return Resources(**given) if given else None
 
 
 class ServiceBackend(DaytonaBackend):
-    """See the module. `fields` are of the SDK's parameters of a creation, and come before our own."""
+    """The daytona backend with the defaults of the service. `fields` are parameters of the SDK that override ours."""
 
     def __init__(self, *, limits: object = None, fields: Mapping[str, Any] | None = None, **address: Any) -> None:
         super().__init__(**address)
@@ -87,7 +87,7 @@ class ServiceBackend(DaytonaBackend):
 
 
 def fields_of(params: Any) -> dict[str, Any]:
-    """The SDK's parameters that somebody gave, but for those by which a sandbox would live for ever."""
+    """The SDK's parameters that were given, without those that make a sandbox live for ever."""
     given = {name: value for name in params.model_fields_set if (value := getattr(params, name)) is not None}
     if not given.get("auto_stop_interval"):
         given.pop("auto_stop_interval", None)  # 0 is never: ours is minutes, and put off while its owner lives

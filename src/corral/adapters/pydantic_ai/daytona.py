@@ -2,7 +2,7 @@
 
 Its signature, results and messages are the known ones, and so is that failures are returned; `ExecuteResponse.gone` and
 `last_error` tell what a text can't. With a `sandbox_id` the same sandbox is found again, by any process, until `stop`;
-or until nobody has opened it for `lifetime_seconds`, which is a day if it is not given. None is for ever.
+or until it was not opened for `lifetime_seconds` (default: a day; None: no limit).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AsyncDaytonaSandbox(AsyncCorralSandbox):
                 sandbox_id,
                 lifetime_seconds,
                 startup_timeout,
-                # Who says nothing of a network gets what the service gives: the hosted one all, `corral serve` none.
+                # Without `network`, the service decides: the hosted one allows all, `corral serve` nothing.
                 fallback_spec=replace(spec, network=NetworkPolicy()) if network is None else None,
                 too_late=self._make_late_error,
             )

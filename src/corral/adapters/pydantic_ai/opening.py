@@ -1,4 +1,4 @@
-"""Opening a sandbox once: on the portal's loop, however many ask at once, and whatever becomes of those who asked."""
+"""Opening a sandbox once, on the portal's loop: for several concurrent callers, even if some are cancelled."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from corral.protocol import Backend
 from corral.spec import Spec
 
 LIFETIME_SECONDS = 24 * 60 * 60.0
-"""So long what outlives its program lives at the most, if nobody says otherwise and somebody pays."""
+"""The default lifetime of a sandbox that outlives its program, on a service that is paid for."""
 _PAID = "daytona"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _MADE = re.compile(r"s-[0-9a-f]{32}")
-"""What is made of an id that is no name. Who gives such a text as an id must not get at somebody else's sandbox."""
+"""The form of a name made from an id. An id of this form is hashed too, so that it can't reach another sandbox."""
 
 
 class LazySandbox:
-    """What `make` gives, made at the first `get`. A failure is for those who waited; the next one tries again."""
+    """A sandbox that `make` creates at the first `get`. If that fails, callers get the error; a later `get` retries."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class LazySandbox:
 
     @property
     def begun(self) -> bool:
-        """Whether anybody has asked."""
+        """Whether the sandbox was requested."""
         return self._making is not None
 
     @property
@@ -69,23 +69,23 @@ class LazySandbox:
         return making.result()
 
     async def get(self) -> SandboxBase:
-        """The sandbox. Whoever is cancelled while waiting leaves the making alone: others may wait for it."""
+        """The sandbox. If the caller is cancelled, creation goes on: other callers may wait for it."""
         with self._lock:
             if self._making is None or (self._making.done() and self.box is None):
-                # On the portal's loop, because the loop of whoever asks may end before this does.
+                # On the portal's loop, because the loop of the caller may end before this does.
                 self._making = get_portal().submit(self._make())
             making = self._making
         return await wait_for(making)
 
     async def settle(self) -> SandboxBase | None:
-        """Wait for a making that is under way; None if nobody asked, or if it failed."""
+        """Wait for a creation that is under way; None if it was not requested, or failed."""
         if self._making is not None:
             ended = asyncio.gather(asyncio.wrap_future(self._making), return_exceptions=True)
             await asyncio.shield(ended)
         return self.box
 
     async def close(self) -> None:
-        """End an owned sandbox, or let go of a detached one, and of what belongs to it. Idempotent."""
+        """End an owned sandbox, or release a detached one, and close its backend if it has its own. Idempotent."""
         box = await self.settle()
         try:
             if box is not None:
@@ -158,7 +158,7 @@ def choose_spec(spec: Spec | None, wishes: Wishes) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """How a sandbox comes to be. With a `sandbox_id` it is looked for first, and made so that it can be found again."""
+    """How to create a sandbox. With a `sandbox_id`, an existing one is used, and a new one can be found again."""
 
     backend: str | Backend | OwnBackend
     spec: Spec
@@ -167,13 +167,13 @@ class SandboxRequest:
     """Of one with a `sandbox_id`, from when it was last opened; see `choose_lifetime`."""
     startup_timeout: float | None = None
     fallback_spec: Spec | None = None
-    """What to ask for where the backend can't give the first."""
+    """What to request if the backend does not support `spec`."""
     too_late: Callable[[float], Exception] = lambda seconds: TimeoutError(
-        f"the sandbox failed to start within {seconds:g} seconds"
+        f"the sandbox did not start within {seconds:g} seconds"
     )
 
     async def make(self) -> SandboxBase:
-        """Find or make it, and see that it answers. What is late is undone, and so is what does not answer."""
+        """Find or create it. A creation that takes longer than `startup_timeout` is undone."""
         if self.startup_timeout is None:
             return await self._make()
         try:
@@ -229,9 +229,9 @@ async def _find_named(maker: Backend, wanted: str, name: str) -> SandboxBase:
 
 
 def choose_lifetime(given: float | EllipsisType | None, maker: Backend) -> float | None:
-    """How long a sandbox lives that is found again by its id: as given, None for ever.
+    """How long a sandbox lives that is found again by its id: as given, None for no limit.
 
-    If nothing is given, it is for ever on a machine of one's own, and a day on a service, which somebody pays for.
+    If nothing is given, there is no limit on your own machine, and the limit is a day on a paid service.
     """
     if not isinstance(given, EllipsisType):
         return given

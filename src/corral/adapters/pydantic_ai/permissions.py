@@ -35,7 +35,7 @@ class RunRules:
 
 
 class RunGate(Gate):
-    """The gate for one call of a tool. Refusals are `ToolFailed`; `ApprovalRequired` asks whoever runs the agent."""
+    """The gate for one call of a tool. A refusal is a `ToolFailed`; a question may be an `ApprovalRequired`."""
 
     def __init__(self, rules: RunRules, ctx: RunContext[Any], *, workdir: str) -> None:
         super().__init__(rules.permissions)
@@ -73,7 +73,7 @@ class RunGate(Gate):
             raise self.refuse(operation, path, f"it is a link, and leads to '{quote(real)}': name that file itself")
 
     def _name(self, given: str, named: str, real: str) -> str:
-        """What to show to whoever is asked: the path as it was given, unless a link leads elsewhere."""
+        """The path to show in a question: as it was given, unless a link leads elsewhere."""
         below = posixpath.relpath(named, normal_path(".", workdir=self._workdir))
         # The working folder itself may be behind a link.
         return given if real in (named, posixpath.normpath(posixpath.join(self._root, below))) else real

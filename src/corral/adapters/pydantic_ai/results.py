@@ -66,7 +66,7 @@ class ExecuteResponse:
     stdout: str = field(default="", compare=False)
     stderr: str = field(default="", compare=False)
     reason: EndReason | None = field(default=None, compare=False)
-    """Why the program ended; None if none was run."""
+    """Why the program ended; None if no program was run."""
     duration_seconds: float = field(default=0.0, compare=False)
     error: Exception | None = field(default=None, compare=False)
     """Why no program was run, or its end is not known: then `output` is not a program's."""
@@ -78,7 +78,7 @@ class ExecuteResponse:
 
     @property
     def gone(self) -> bool:
-        """Whether there is no sandbox any more, so that no further command can be run either."""
+        """Whether the sandbox has ended, so that no further command can run."""
         return is_gone(self.error)
 
 
@@ -117,7 +117,7 @@ class BackgroundOutput:
     waiting: bool = field(default=False, compare=False)
     """Whether there is more to read already."""
     lost_bytes: int = field(default=0, compare=False)
-    """About how much was dropped because nobody read it in time."""
+    """About how much was dropped because it was not read in time."""
     error: Exception | None = field(default=None, compare=False)
     """Why nothing could be read; then `stderr` says it."""
 

@@ -27,7 +27,7 @@ AskCallback = Callable[[Operation, str, str], Awaitable[bool] | bool]
 """Is given the operation, the path or command, and why it is asked; gives whether it may be done."""
 
 AskFallback = Literal["error", "deny"]
-"""What becomes of `ask` when there is nobody to ask: an approval of Pydantic AI's is required, or it is denied."""
+"""What `ask` means without a callback: Pydantic AI asks for an approval, or the operation is denied."""
 
 SECRETS_PATTERNS = list(SECRETS)
 SYSTEM_PATTERNS = list(SYSTEM)
@@ -53,7 +53,7 @@ class OperationPermissions:
 
 @dataclass(frozen=True, slots=True)
 class PermissionRuleset:
-    """The rules of every operation; `default` is for operations that have none."""
+    """The rules of every operation; `default` is for operations without rules."""
 
     default: Action = "ask"
     read: OperationPermissions | None = None
@@ -135,7 +135,7 @@ def create_ruleset(
 
 
 class PermissionAskError(Exception):
-    """Somebody must be asked, and there is nobody."""
+    """The rules say to ask, and there is no callback to ask."""
 
     def __init__(self, operation: Operation, target: str, reason: str = "") -> None:
         self.operation = operation
@@ -148,7 +148,7 @@ class PermissionAskError(Exception):
 
 
 class PermissionDeniedError(Exception):
-    """A rule forbids it, or whoever was asked did; `rule` is the rule, if one decided."""
+    """A rule or the callback denied the operation; `rule` is the rule that decided, if any."""
 
     def __init__(self, operation: Operation, target: str, rule: PermissionRule | None = None) -> None:
         self.operation = operation
@@ -173,7 +173,7 @@ class PermissionChecker:
         ask_fallback: AskFallback = "error",
     ) -> None:
         if ask_fallback not in ("error", "deny"):
-            raise ValueError(f"ask_fallback={ask_fallback!r} is neither 'error' nor 'deny'")
+            raise ValueError(f"unknown ask_fallback={ask_fallback!r}; use 'error' or 'deny'")
         self._ruleset = ruleset
         self._permissions = as_permissions(ruleset)
         self._ask_callback = ask_callback
@@ -185,7 +185,7 @@ class PermissionChecker:
         return self._ruleset
 
     def check_sync(self, operation: Operation, target: str) -> Action:
-        """What the rules say. Nobody is asked."""
+        """The action that the rules decide. The callback is not called."""
         return self._permissions.decide(operation, target).action
 
     async def check(self, operation: Operation, target: str, reason: str = "") -> bool:
@@ -193,7 +193,7 @@ class PermissionChecker:
 
         Raises:
             PermissionDeniedError: it may not.
-            PermissionAskError: there is nobody to ask, and `ask_fallback` is "error".
+            PermissionAskError: there is no callback, and `ask_fallback` is "error".
         """
         decision = self._permissions.decide(operation, target)
         if decision.action == "allow":
@@ -217,7 +217,7 @@ class PermissionChecker:
         return self.check_sync(operation, target) == "deny"
 
     def requires_approval(self, operation: Operation, target: str) -> bool:
-        """Whether somebody must be asked."""
+        """Whether the callback must be asked."""
         return self.check_sync(operation, target) == "ask"
 
 

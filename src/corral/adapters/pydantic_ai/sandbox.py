@@ -110,7 +110,7 @@ class AsyncCorralSandbox:
         **wishes: Unpack[Wishes],
     ) -> None:
         if "workdir" in wishes:
-            raise TypeError("the folder to work in is work_dir= here")
+            raise TypeError("use work_dir= instead of workdir=")
         chosen = choose_spec(spec, {**wishes, "workdir": work_dir} if spec is None else wishes)
         self._ask_for(
             SandboxRequest(
@@ -124,7 +124,7 @@ class AsyncCorralSandbox:
 
     @classmethod
     def over(cls, box: SandboxBase | Sandbox, *, work_dir: str | None = None) -> Self:
-        """The protocol for a sandbox that belongs to somebody else: it is not ended with this object."""
+        """The protocol for an existing sandbox, which is not ended with this object."""
         self = cls.__new__(cls)
         living = box.async_sandbox if isinstance(box, Sandbox) else box
         self._begin(LazySandbox.of(living), work_dir=work_dir or living.spec.workdir, sandbox_id=living.id)
@@ -146,7 +146,7 @@ class AsyncCorralSandbox:
 
     @staticmethod
     def _make_late_error(seconds: float) -> Exception:
-        return TimeoutError(f"the sandbox failed to start within {seconds:g} seconds")
+        return TimeoutError(f"the sandbox did not start within {seconds:g} seconds")
 
     @property
     def id(self) -> str:
@@ -221,7 +221,7 @@ class AsyncCorralSandbox:
         return self._used[0]
 
     async def aclose(self) -> None:
-        """End it if it is this process's own; let go of it if it was asked for by an id. Idempotent."""
+        """End it if it is this process's own; release it if it has a `sandbox_id`. Idempotent."""
         if self._finalizer.detach() is not None:
             await self._lazy.close()
 
@@ -274,7 +274,7 @@ class AsyncCorralSandbox:
     ) -> BackgroundOutput:
         """What it has printed since the last reading.
 
-        With `wait_seconds`, wait so long for something new or the end. What does not fit into `max_bytes` waits for the
+        `wait_seconds` is how long to wait for new output or the end. What does not fit into `max_bytes` waits for the
         next reading; with `newest`, older output is skipped instead.
         """
         try:
@@ -325,7 +325,7 @@ class AsyncCorralSandbox:
 
     @_returns(lambda _: False)
     async def exists(self, path: str) -> bool:
-        """Whether there is a file; a folder is none."""
+        """Whether there is a file at a path. False for a folder."""
         try:
             box = await self._open()
             return not (await box.files.stat(self.at(path))).is_folder
@@ -443,9 +443,9 @@ class AsyncCorralSandbox:
         glob: str | None = None,
         ignore_hidden: bool = True,  # noqa: FBT001, FBT002 - the known signature
     ) -> list[GrepMatch] | str:
-        """Lines that match a regular expression, or a text that says why there are none.
+        """Lines that match a regular expression, or an error text.
 
-        What is no regular expression, such as `print(`, is looked for as it stands.
+        An invalid regular expression, such as `print(`, is searched as plain text.
         """
         found = await (await self._operate()).grep(
             pattern, self._root(path), include=glob, hidden=not ignore_hidden, or_fixed=True

@@ -1,7 +1,7 @@
-"""SessionManager: a sandbox for each session, under the known name; made once, and ended when nobody uses it.
+"""SessionManager: a sandbox for each session, under the known name; created once, and stopped when it is idle.
 
-Everything is done on the portal's loop, so that several event loops may share a manager, and that whoever is cancelled
-while waiting leaves no sandbox that nobody knows of.
+Everything is done on the portal's loop, so that several event loops may share a manager, and a caller that is
+cancelled while waiting does not leak a sandbox.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SessionManager:
         backend: str | Backend = "embedded",
     ) -> None:
         if max_sessions is not None and max_sessions < 1:
-            raise ValueError(f"max_sessions={max_sessions!r} leaves no session")
+            raise ValueError(f"max_sessions={max_sessions!r} must be at least 1")
         self._factory = sandbox_factory
         self._runtime = default_runtime
         self._idle_seconds = default_idle_timeout
@@ -121,7 +121,7 @@ class SessionManager:
         return await _on_portal(self._release(session_id))
 
     async def cleanup_idle(self, max_idle: float | None = None) -> int:
-        """End those that were not used for so many seconds; gives how many. One that can't be ended is logged."""
+        """Stop the sandboxes that were idle for `max_idle` seconds; returns their number. Failures are logged."""
         return await _on_portal(self._clean(self._idle_seconds if max_idle is None else max_idle))
 
     def start_cleanup_loop(self, interval: float = 300) -> None:
@@ -151,11 +151,11 @@ class SessionManager:
 
     async def _get_or_create(self, session_id: str, runtime: RuntimeConfig | Spec | str | None) -> Any:
         if not isinstance(session_id, str) or not session_id:
-            raise ValueError(f"{session_id!r} is not a session's id")
+            raise ValueError(f"session_id={session_id!r} is not a non-empty string")
         async with self._turn(session_id):
             sandbox = self._sessions.get(session_id)
             if sandbox is not None and not await self._is_alive(sandbox):
-                log.warning("the sandbox of session %r has ended; a new one is made", session_id)
+                log.warning("the sandbox of session %r has ended; creating a new one", session_id)
                 del self._sessions[session_id]
                 sandbox = None
             if sandbox is None:
@@ -210,9 +210,9 @@ class SessionManager:
             oldest = self._find_oldest()
             if oldest is None:
                 raise EnvironmentFullError(
-                    f"there are {self._max_sessions} sessions, and all are in use", hint="release one, or allow more"
+                    f"all {self._max_sessions} sessions are in use", hint="release one, or raise max_sessions"
                 )
-            # Somebody may be asking for it just now: then another is the oldest.
+            # Another caller may request it just now: then a different one is the oldest.
             await self._release(oldest, unless=lambda each: each != self._find_oldest())
 
     def _find_oldest(self) -> str | None:
@@ -235,7 +235,9 @@ class SessionManager:
                 try:
                     await _copy_back(box, self._root, session_id)
                 except (SandboxGoneError, SandboxClosedError):
-                    log.warning("the sandbox of session %r has ended, and what was not kept is lost", session_id)
+                    log.warning(
+                        "the sandbox of session %r has ended; its files were not copied to the host", session_id
+                    )
             await self._stop(sandbox)
             self._sessions.pop(session_id, None)
             self._given_out.pop(session_id, None)
@@ -259,7 +261,7 @@ class SessionManager:
         )
         for session_id, result in zip(session_ids, ended, strict=True):
             if isinstance(result, BaseException):
-                log.warning("the sandbox of session %r could not be ended: %s", session_id, result)
+                log.warning("the sandbox of session %r could not be stopped: %s", session_id, result)
         return sum(result is True for result in ended)
 
     def _last_use(self, session_id: str) -> float:
@@ -276,7 +278,7 @@ class SessionManager:
                 yield
         finally:
             turn.waiting -= 1
-            if not turn.waiting:  # as long as somebody waits, whoever comes next waits for the same
+            if not turn.waiting:  # while a caller waits, later ones must wait for the same lock
                 del self._turns[session_id]
 
     async def _call(self, sandbox: Any, method: str) -> Any:
@@ -325,9 +327,9 @@ async def _copy_in(box: SandboxBase, root: Path, session_id: str) -> None:
 
 
 async def _copy_back(box: SandboxBase, root: Path, session_id: str) -> None:
-    """Copy the working folder to the host, in the place of what was kept.
+    """Copy the working folder to the host, replacing the earlier copy.
 
-    It is changed as a whole: if this fails, what was kept before is still there. Git's settings lie beside it, where
+    It is replaced as a whole: if this fails, the earlier copy stays. Git's settings lie beside it, where
     git does not find them.
     """
     folder = _folder(root, session_id)
@@ -355,7 +357,7 @@ def _settings_of(folder: Path) -> Path:
 
 
 def _exchange(fresh: Path, folder: Path) -> None:
-    """Put one folder in the place of another; `fresh` holds the old one then."""
+    """Swap two folders: `folder` becomes the new one, and `fresh` holds the old one."""
     old = fresh.with_name(f"{fresh.name}.old")
     if folder.exists():
         folder.rename(old)

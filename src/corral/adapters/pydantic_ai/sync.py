@@ -25,7 +25,7 @@ class CorralSandbox(Derived):
 
     @classmethod
     def over(cls, box: SandboxBase | Sandbox, *, work_dir: str | None = None) -> Self:
-        """The protocol for a sandbox with another owner: it is not ended with this object."""
+        """The protocol for an existing sandbox, which is not ended with this object."""
         self = cls.__new__(cls)
         self._adopt(cls.kind.over(box, work_dir=work_dir))
         return self

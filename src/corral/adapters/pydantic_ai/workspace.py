@@ -1,8 +1,8 @@
 """CorralWorkspace: a sandbox as the workspace of a Pydantic AI run, commands and files alike.
 
 The contract is `pydantic_ai.workspaces`: nothing happens before the first operation; that makes one environment,
-however many ask at once, or finds the one that the ref names; a run's end does not end it; whoever holds the ref does,
-with `destroy`, or its lifetime does. A sandbox that is gone raises `WorkspaceUnavailableError` and is never replaced.
+even for concurrent callers, or finds the one that the ref names. The end of a run does not end it; `destroy` does, or
+its lifetime. A sandbox that is gone raises `WorkspaceUnavailableError` and is never replaced.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CorralWorkspace:
     """A `WorkspaceBackend` with commands, files and realpath, on any of Corral's backends.
 
     Give a `ref` to go on in an environment that is there, or the keywords of `corral.Sandbox` for a new one.
-    `lifetime_seconds` is when an environment ends that nobody destroys (None: never by itself).
+    `lifetime_seconds` is the lifetime of an environment that is not destroyed (None: no limit).
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class CorralWorkspace:
                 raise WorkspaceUnavailableError(f"the working directory {workdir} is gone") from error
             except _TooMuchOutputError:
                 raise WorkspaceOutputLimitError(
-                    f"the command printed more than {OUTPUT_LIMIT_BYTES} bytes and was ended; "
+                    f"the command printed more than {OUTPUT_LIMIT_BYTES} bytes and was killed; "
                     "redirect its output to a file and read part of that",
                     limit=OUTPUT_LIMIT_BYTES,
                     stdout=beginning.text("stdout"),
@@ -135,7 +135,7 @@ class CorralWorkspace:
                 ) from None
         if result.timed_out:
             raise WorkspaceTimeoutError(
-                f"the command was out of time after {result.usage.wall_seconds:.1f} s and was ended",
+                f"the command timed out after {result.usage.wall_seconds:.1f} s and was killed",
                 stdout=result.stdout,
                 stderr=result.stderr,
             )
@@ -218,7 +218,7 @@ class CorralWorkspace:
             await (await self._open()).kill()
 
     async def aclose(self) -> None:
-        """Let go of the handle. The environment lives on, and `ref` finds it again. Idempotent."""
+        """Release the handle. The environment keeps running, and `ref` finds it again. Idempotent."""
         box = await self._lazy.settle()
         self._lazy.forget()
         if box is not None:
@@ -244,7 +244,7 @@ class CorralWorkspace:
 
 @dataclass(slots=True)
 class _Origin:
-    """Where the environment is, or is going to be. Apart from the workspace, so that a forgotten one can be let go."""
+    """How to find or create the environment. Not part of the workspace, so as not to keep a forgotten one alive."""
 
     backend: str | Backend
     spec: Spec
@@ -253,7 +253,7 @@ class _Origin:
 
     def __post_init__(self) -> None:
         if self.ref is not None and parse_ref(self.ref)[0] != self.backend_name:
-            raise ValueError(f"{self.ref!r} is not an environment of the backend {self.backend_name!r}")
+            raise ValueError(f"{self.ref!r} is not a workspace of the backend {self.backend_name!r}")
 
     @property
     def backend_name(self) -> str:
@@ -294,13 +294,13 @@ def parse_ref(ref: WorkspaceRef) -> tuple[str, str]:
     """The backend's name and the sandbox's id. Raises: ValueError for a ref that is not ours."""
     name, colon, sandbox_id = ref.id.partition(":")
     if ref.provider != PROVIDER or not colon or not name or not sandbox_id:
-        raise ValueError(f"{ref!r} is not an environment of Corral's")
+        raise ValueError(f"{ref!r} is not a Corral workspace")
     return name, sandbox_id
 
 
 @contextlib.contextmanager
 def _unavailable() -> Iterator[None]:
-    """Gone, stopped and closed are one word there."""
+    """Pydantic AI has one error for gone, stopped and closed."""
     try:
         yield
     except (SandboxGoneError, SandboxClosedError) as error:
@@ -310,13 +310,13 @@ def _unavailable() -> Iterator[None]:
 def _check_command(command: WorkspaceCommand, *, shell: bool) -> list[str]:
     if isinstance(command, str):
         if not shell:
-            raise TypeError("a text needs shell=True; give a list of words otherwise")
+            raise TypeError("a string needs shell=True; otherwise pass a list of strings")
         return bash_text(command)
     if shell:
-        raise TypeError("shell=True needs a text, not a list of words")
+        raise TypeError("shell=True needs a string, not a list")
     argv = list(command)
     if not all(isinstance(word, str) for word in argv):
-        raise TypeError("a command is a list of texts")
+        raise TypeError("a command must be a list of strings")
     if not argv:
         raise ValueError("the command is empty")
     return argv
@@ -326,7 +326,7 @@ def _check_timeout(timeout: float | None) -> None:
     if timeout is None:
         return
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
-        raise ValueError(f"timeout={timeout!r} is not a number of seconds above 0, nor None")
+        raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0, or None")
 
 
 def _absolute(path: str) -> str:
