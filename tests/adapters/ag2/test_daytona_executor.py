@@ -108,13 +108,13 @@ def test_checks_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("wish", "text"),
     [
-        ({"snapshot": "nowhere"}, "there is no snapshot 'nowhere'"),
+        ({"snapshot": "nowhere"}, "snapshot 'nowhere' not found"),
         ({"image": "python:3.12-slim"}, "'python:3.12-slim' is no snapshot here, and images are not pulled"),
         ({"image": Image.debian_slim("3.12").pip_install("requests")}, "building images"),
         ({"image": "x", "resources": DaytonaSandboxResources(cpu=1)}, "'x' is no snapshot here"),
         ({"api_key": "wrong"}, "invalid API key"),
         ({"name": "no/name"}, "a name has no slash"),
-        ({"env_vars": {"A": 3}}, "the value of environment variable 'A' is not a text"),
+        ({"env_vars": {"A": 3}}, "the value of environment variable 'A' is not a string"),
     ],
     ids=["snapshot", "image", "recipe", "resources", "key", "name", "env"],
 )

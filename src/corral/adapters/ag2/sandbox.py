@@ -1,6 +1,6 @@
 """A Corral sandbox as AG2's `Sandbox`: argv in, output and exit code out.
 
-`SandboxView` is what an environment gives out. `corral.adapters.ag2.owned` has those that stand alone.
+`SandboxView` is what an environment gives out. `corral.adapters.ag2.owned` has those that need no environment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,24 @@ class ClosedError(RuntimeError):
     """It was closed, in AG2's words: its programs catch a RuntimeError."""
 
 
-class AdaptedSandbox(ABC):
+class Closing(ABC):
+    """What is closed at the end of its `async with` block, and is one thing whatever copies a framework makes of it."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """End it. Idempotent."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
+
+
+class AdaptedSandbox(Closing):
     """AG2's protocol, on a sandbox that is there or will be.
 
     `result` is the last call's whole `corral.ExecResult`, for what AG2's own leaves out.
@@ -111,18 +128,8 @@ class AdaptedSandbox(ABC):
             raise ValueError(f"Path escapes sandbox workdir: {wanted}")
         return self.workdir / wanted
 
-    @abstractmethod
-    async def aclose(self) -> None:
-        """See the class."""
-
     async def __aenter__(self) -> Self:
         await self._get()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self
 
 
@@ -180,7 +187,7 @@ def told_late(remark: str, output: str) -> str:
 
 
 def cut(text: str, most: int | None, total: int = 0) -> str:
-    """At most so many characters, and a word about the rest. `total` is how many there were, if some are gone."""
+    """At most `most` characters, and a note about the rest. `total` is how many there were, if some are gone."""
     if most is None or len(text) <= most:
         return text
     return f"{text[:most]}\n[truncated: showing first {most} of {max(total, len(text))} chars]"
