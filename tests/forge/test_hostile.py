@@ -299,6 +299,19 @@ def add(run: Path, kind: str, **data: Any) -> None:
         log.write(json.dumps({"at": 1, "kind": kind, "candidate": "a", "round": 1, "data": data}) + "\n")
 
 
+def test_folder_of_a_newer_format_is_refused_and_one_without_a_number_is_the_first(tmp_path: Path) -> None:
+    run = make_run(tmp_path, format=2, run={"moved": "elsewhere"}, versions={"corral": "9.1"})
+    with pytest.raises(RunFolderError, match="has the run format 2; this version of Corral reads up to 1") as caught:
+        read_run(run)
+    assert "corral 9.1" in caught.value.hint
+    for number in (0, -1, "1", None):
+        (run / "run.json").write_text(json.dumps({"format": number, "run": "run", "candidates": []}))
+        with pytest.raises(RunFolderError, match="is not a contest's folder"):
+            read_run(run)
+    (run / "run.json").write_text(json.dumps({"run": "run", "candidates": []}))
+    assert read_run(run).run_id == "run"
+
+
 def test_line_can_name_nobody_else(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     for name in ("../../etc", "b", 7, None, ["a"]):

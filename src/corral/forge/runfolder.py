@@ -30,6 +30,7 @@ from corral.forge.settings import check_output_name
 DEFINITION = "run.json"
 EVENTS = "events.jsonl"
 RESULT = "result.json"
+CHUNK_BYTES = 256 * 1024
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_DEFINITION_BYTES = 64 * 1024 * 1024
 _LOCK_TRIES = 10
@@ -121,7 +122,14 @@ def read_run(path: Path | str) -> Run:
     folder = Path(path)
     try:
         definition = json.loads(_read_whole(folder / DEFINITION))
-        number = definition["format"]
+        number = definition.get("format", FORMAT)  # one without a number is of the first format
+        if isinstance(number, int) and number > FORMAT:  # before anything else: its keys may be other ones
+            raise RunFolderError(
+                f"{str(folder)!r} has the run format {number}; this version of Corral reads up to {FORMAT}",
+                hint=f"open it with the version that wrote it ({_writer_of(definition)}) or a newer one",
+            )
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"format={number!r}")
         check_id(definition["run"], what="a run's id")
         check_kinds(definition, _DEFINITION)
         ids = [check_id(candidate["id"]) for candidate in definition["candidates"]]
@@ -134,8 +142,6 @@ def read_run(path: Path | str) -> Run:
         raise RunFolderError(
             f"{str(folder)!r} is not a contest's folder", hint="give one that has a run.json, such as artifacts/<run>"
         ) from error
-    if number != FORMAT:
-        raise RunFolderError(f"{str(folder)!r} has format {number}, not {FORMAT}", hint="use the version that wrote it")
     attempts: dict[tuple[str, int], Attempt] = {}
     standings: dict[str, Standing] = {}
     seconds = 0.0
@@ -158,6 +164,12 @@ def read_run(path: Path | str) -> Run:
     )
 
 
+def _writer_of(definition: dict[str, Any]) -> str:
+    versions = definition.get("versions")
+    found = versions.get("corral") if isinstance(versions, dict) else None
+    return f"corral {found}"[:40] if isinstance(found, str) and found.isprintable() else "a newer corral"
+
+
 def _read_standing(data: dict[str, Any]) -> Standing:
     """Raises: TypeError, ValueError, KeyError or AttributeError for what is none."""
     check_kinds(data, _STANDING)
@@ -171,16 +183,42 @@ def _read_standing(data: dict[str, Any]) -> Standing:
 
 
 def read_events(path: Path) -> Iterator[ForgeEvent]:
-    """Events from a log. A last line without its end, and what is no event, is passed over."""
+    """The events of a log. Malformed lines are skipped, and so is a last line without its end."""
     try:
         file = os.fdopen(open_plain(path, os.O_RDONLY), "rb")
     except OSError:
         return
+    parser = EventParser()
     with file:
-        while line := file.readline(_MAX_LINE_BYTES):
-            if line.endswith(b"\n"):
+        while data := file.read(CHUNK_BYTES):
+            yield from parser.feed(data)
+
+
+class EventParser:
+    """Makes events from the bytes of a log as they come. A line counts when its end is there."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    def feed(self, data: bytes) -> Iterator[ForgeEvent]:
+        """The events that these bytes complete. Malformed lines, and lines beyond 16 MiB, are skipped."""
+        *whole, rest = data.split(b"\n")
+        for line in whole:
+            self._hold(line)
+            if self._held <= _MAX_LINE_BYTES:
+                # A line that was written by hand may hold anything.
                 with contextlib.suppress(ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
-                    yield ForgeEvent.from_line(line.decode("utf-8", "replace"))
+                    yield ForgeEvent.from_line(b"".join(self._parts).decode("utf-8", "replace"))
+            self._parts, self._held = [], 0
+        self._hold(rest)
+
+    def _hold(self, part: bytes) -> None:
+        self._held += len(part)
+        if self._held > _MAX_LINE_BYTES:
+            self._parts = []
+        elif part:
+            self._parts.append(part)
 
 
 class RunWriter:
