@@ -9,7 +9,7 @@ import pytest
 from corral.errors import SpecError
 from corral.forge.contestfile import _TOP, find_contest_file, read_contest_file
 from corral.forge.settings import Settings
-from corral.forge.sources import Command, Folder, Script
+from corral.forge.sources import CommandSource, FolderSource, ScriptSource
 from corral.spec import Resources
 from support.project import ROOT, read_blocks
 
@@ -85,10 +85,10 @@ def test_everything_that_can_be_said(folder: Path) -> None:
     )
     assert one.env == {"ALL": "1", "OWN": "2"}
     assert one.resources == Resources(cpus=2, disk_bytes="1GiB")
-    assert isinstance(one.source, Script)
-    assert isinstance(tree.source, Folder)
+    assert isinstance(one.source, ScriptSource)
+    assert isinstance(tree.source, FolderSource)
     assert tree.env == {"ALL": "1"}
-    assert isinstance(shell.source, Command)
+    assert isinstance(shell.source, CommandSource)
 
 
 @pytest.mark.parametrize(

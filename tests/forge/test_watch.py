@@ -395,7 +395,7 @@ def test_a_torn_line_that_was_cut_off_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("corral.forge.watch.tail._MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("corral.forge.runfolder._MAX_LINE_BYTES", 1000)
     seen: list[ForgeEvent] = []
     tail = Tail(tmp_path / "log", seen.append)
     for _ in range(100):

@@ -9,7 +9,16 @@ from typing import Any, TypedDict, Unpack
 
 from corral.errors import SpecError
 from corral.forge.ids import check_id, id_from_name
-from corral.forge.sources import Agent, Command, Folder, GitFolder, Script, Seat, Source, SyncSeat
+from corral.forge.sources import (
+    AgentSource,
+    CommandSource,
+    FolderSource,
+    GitSource,
+    ScriptSource,
+    Seat,
+    Source,
+    SyncSeat,
+)
 from corral.image import Image
 from corral.requirement import check_packages
 from corral.spec import NetworkPolicy, Resources, check_env
@@ -55,31 +64,31 @@ class Candidate:
     @classmethod
     def script(cls, path: Path | str, **needs: Unpack[Needs]) -> Candidate:
         """A single file: Python, shell, JavaScript … by its ending, anything else by its first line."""
-        return cls._made(Script(Path(path)), needs)
+        return cls._made(ScriptSource(Path(path)), needs)
 
     @classmethod
     def folder(cls, path: Path | str, command: str | Sequence[str] = (), **needs: Unpack[Needs]) -> Candidate:
         """A folder, and the command that is run in it."""
-        return cls._made(Folder(Path(path), _words(command)), needs)
+        return cls._made(FolderSource(Path(path), _words(command)), needs)
 
     @classmethod
     def git(
         cls, path: Path | str, ref: str = "HEAD", command: str | Sequence[str] = (), **needs: Unpack[Needs]
     ) -> Candidate:
         """A commit of a repository on this machine."""
-        return cls._made(GitFolder(Path(path), ref, _words(command)), needs)
+        return cls._made(GitSource(Path(path), ref, _words(command)), needs)
 
     @classmethod
     def command(cls, command: str | Sequence[str], **needs: Unpack[Needs]) -> Candidate:
         """A command; a text is for /bin/sh, with the objective as $1 and the output file as $2."""
-        return cls._made(Command(_words(command)), needs)
+        return cls._made(CommandSource(_words(command)), needs)
 
     @classmethod
     def agent(
         cls, function: Callable[[Seat], Awaitable[object]] | Callable[[SyncSeat], object], **needs: Unpack[Needs]
     ) -> Candidate:
         """A function that drives an agent with a sandbox."""
-        return cls._made(Agent(function), needs)
+        return cls._made(AgentSource(function), needs)
 
     @classmethod
     def _made(cls, source: Source, needs: Needs) -> Candidate:
@@ -147,11 +156,11 @@ def _words(command: str | Sequence[str]) -> Any:
 
 
 def _name_of(source: Source) -> str:
-    if isinstance(source, Script):
+    if isinstance(source, ScriptSource):
         return source.path.stem
-    if isinstance(source, Folder | GitFolder):
+    if isinstance(source, FolderSource | GitSource):
         return source.path.resolve().name
-    if isinstance(source, Command):
+    if isinstance(source, CommandSource):
         words = source.argv[2].split() if source.argv[:2] == ("/bin/sh", "-c") else source.argv
         return Path(words[0]).name
     return getattr(source.function, "__name__", type(source.function).__name__)

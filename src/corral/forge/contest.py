@@ -21,16 +21,16 @@ from typing import Any
 from corral.client.registry import get_backend, need_isolation
 from corral.errors import BackendUnavailableError, CapabilityError, CorralError, RunFolderError, SpecError
 from corral.forge.artifacts import are_whole
-from corral.forge.attempt import Attempts
+from corral.forge.attempt import AttemptMaker
 from corral.forge.base import Base
 from corral.forge.callback import run_with_callback
 from corral.forge.candidate import Candidate, as_candidates
 from corral.forge.definition import describe_run, differences
 from corral.forge.events import Listener, Teller
 from corral.forge.ids import check_id, new_run_id
-from corral.forge.judge.bench import SandboxBench
 from corral.forge.judge.judge import Judge, default_judge
 from corral.forge.judge.model import Entry, Standing
+from corral.forge.judge.sandboxes import SandboxBench
 from corral.forge.outcome import Attempt
 from corral.forge.plan import Slots, Turn, decide_jobs, list_processors, plan_turns
 from corral.forge.result import ContestResult, State
@@ -226,8 +226,8 @@ class _Hold:
             for base in self._bases.values():
                 await base.aclose()
 
-    def _make_attempts(self) -> Attempts:
-        return Attempts(
+    def _make_attempts(self) -> AttemptMaker:
+        return AttemptMaker(
             backend=self._contest.backend,
             settings=self._settings,
             objective=self._contest.objective,
@@ -277,7 +277,7 @@ class _Hold:
             except CorralError as error:  # may be better the next time: the attempts themselves will see
                 self._teller.tell("warning", text=f"a sandbox for {candidate.id}: {error}")
 
-    async def _run_all(self, left: Sequence[Turn], attempts: Attempts) -> None:
+    async def _run_all(self, left: Sequence[Turn], attempts: AttemptMaker) -> None:
         if self._settings.pin and self._contest.backend.name != "embedded":
             raise CapabilityError(
                 f"the backend {self._contest.backend.name!r} can't give a run a processor of its own",

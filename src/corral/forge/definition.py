@@ -21,7 +21,7 @@ from corral.errors import RunFolderError, SpecError
 from corral.forge.candidate import Candidate
 from corral.forge.plan import Turn
 from corral.forge.settings import Settings, Take, Timeouts
-from corral.forge.sources import Command, Folder, GitFolder, Script, Source
+from corral.forge.sources import CommandSource, FolderSource, GitSource, ScriptSource, Source
 from corral.spec import NetworkPolicy, Resources
 
 FORMAT = 1
@@ -163,11 +163,11 @@ def _rebuild(item: Mapping[str, Any], env: Mapping[str, str]) -> Candidate:
 def _rebuild_source(candidate_id: str, source: Mapping[str, Any]) -> Source:
     kind = source["kind"]
     if kind == "script":
-        return Script(Path(source["path"]))
+        return ScriptSource(Path(source["path"]))
     if kind == "folder":
-        return Folder(Path(source["path"]), tuple(source["command"]))
+        return FolderSource(Path(source["path"]), tuple(source["command"]))
     if kind == "git":
-        return GitFolder(Path(source["path"]), source["ref"], tuple(source["command"]))
+        return GitSource(Path(source["path"]), source["ref"], tuple(source["command"]))
     if kind == "command":
-        return Command(tuple(source["command"]))
+        return CommandSource(tuple(source["command"]))
     raise RunFolderError(f"candidate {candidate_id!r} is a function of a program", hint="resume it from that program")

@@ -27,7 +27,7 @@ from typing import Any, Literal, TextIO
 from corral.client.registry import get_backend, need_isolation
 from corral.errors import CorralError, SpecError
 from corral.forge.artifacts import read_artifact
-from corral.forge.attempt import Attempts, Layout
+from corral.forge.attempt import AttemptMaker, Layout
 from corral.forge.base import Base
 from corral.forge.callback import LogCallback, SayFor, run_with_callback
 from corral.forge.candidate import Candidate
@@ -46,7 +46,7 @@ from corral.forge.service import (
 )
 from corral.forge.settings import MIB, Phase, Settings, Take, Timeouts
 from corral.forge.shipped import OBJECTIVE, find_scripts, list_shipped
-from corral.forge.sources import Script
+from corral.forge.sources import ScriptSource
 from corral.protocol import Backend
 from corral.spec import HOME, NetworkPolicy, Resources
 
@@ -373,10 +373,10 @@ async def _run_one(
     job: _Job, backend: Backend, settings: Settings, network: NetworkPolicy, narrator: _Narrator, scratch: Path
 ) -> CandidateRun:
     """One candidate, with its retries."""
-    source = Script(job.script, name=f"{job.candidate_id}.py")
+    source = ScriptSource(job.script, name=f"{job.candidate_id}.py")
     candidate = Candidate(source=source, id=job.candidate_id, name=job.name, network=network)
     name = f"{job.candidate_id}_output.md"
-    attempts = Attempts(
+    attempts = AttemptMaker(
         backend=backend, settings=settings, objective=job.objective,
         base_of=lambda _: Base(backend, settings),
         folder_of=lambda turn: scratch / turn.candidate,

@@ -18,7 +18,7 @@ _MAX_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class ShippedScript:
     """A candidate that is one Python file, and what it says of itself."""
 
     id: str
@@ -31,12 +31,12 @@ class Script:
         return Candidate.script(self.path, id=self.id, name=self.name, description=self.description)
 
 
-def list_shipped() -> tuple[Script, ...]:
+def list_shipped() -> tuple[ShippedScript, ...]:
     """The five, in their order."""
     return tuple(_describe(FOLDER / f"{name}.py", name) for name in ("alpha", "beta", "gamma", "delta", "epsilon"))
 
 
-def find_scripts(folder: Path | None = None) -> tuple[Script, ...]:
+def find_scripts(folder: Path | None = None) -> tuple[ShippedScript, ...]:
     """`candidates/*.py` below the working folder, by name; if there are none, the five that ship.
 
     Raises:
@@ -44,7 +44,7 @@ def find_scripts(folder: Path | None = None) -> tuple[Script, ...]:
     """
     here = (folder or Path.cwd()) / "candidates"
     paths = sorted(path for path in here.glob("*.py") if path.is_file() and not path.name.startswith(("_", ".")))
-    found: dict[str, Script] = {}
+    found: dict[str, ShippedScript] = {}
     for path in paths:
         script = _describe(path, id_from_name(path.stem))
         if script.id.lower() in found:
@@ -54,10 +54,10 @@ def find_scripts(folder: Path | None = None) -> tuple[Script, ...]:
     return tuple(found.values()) or list_shipped()
 
 
-def _describe(path: Path, candidate_id: str) -> Script:
+def _describe(path: Path, candidate_id: str) -> ShippedScript:
     """What it is said to be is the first line of the file's docstring. Nothing of it is run."""
     name = f"Agent {candidate_id.replace('_', ' ').replace('-', ' ').title()}"
-    return Script(id=candidate_id, name=name, description=_first_line(path).rstrip("."), path=path)
+    return ShippedScript(id=candidate_id, name=name, description=_first_line(path).rstrip("."), path=path)
 
 
 def _first_line(path: Path) -> str:

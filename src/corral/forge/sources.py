@@ -41,7 +41,7 @@ _MAX_HASHED_FILES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ScriptSource:
     """One file. How it is run follows from its ending; anything else is executed, so its first line says how (#!)."""
 
     path: Path
@@ -69,7 +69,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class FolderSource:
     """A folder with all its files, and the command that is run in it."""
 
     path: Path
@@ -101,7 +101,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class GitFolder:
+class GitSource:
     """A commit of a repository on this machine: what is not committed has no part in the contest."""
 
     path: Path
@@ -157,7 +157,7 @@ class GitFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandSource:
     """A command that the sandbox has already, or that the base's setup has put there. A text is for /bin/sh."""
 
     argv: tuple[str, ...]
@@ -204,7 +204,7 @@ class SyncSeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class AgentSource:
     """A function of yours that drives an agent. It is run here, by you, and gets a sandbox for what the agent does.
 
     An async function gets a `Seat`, a plain one a `SyncSeat` in a thread of its own: objective, sandbox, the path that
@@ -241,7 +241,7 @@ class Agent:
         await box.files.mkdir(folder)
 
 
-Source = Script | Folder | GitFolder | Command | Agent
+Source = ScriptSource | FolderSource | GitSource | CommandSource | AgentSource
 
 
 def as_argv(command: str | Sequence[str]) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from corral.cli.forge.init import init
-from corral.cli.forge.look import compare, list_runs, replay, report, watch
 from corral.cli.forge.run import run
+from corral.cli.forge.runs import compare, list_runs, replay, report, watch
 
 
 @click.group()

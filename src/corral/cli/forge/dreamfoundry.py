@@ -63,37 +63,39 @@ class DreamFoundryLines:
             write_lines(self._stream, lines)
 
 
-def begin(wish: Gathered, stream: TextIO | None) -> None:
+def begin(request: Gathered, stream: TextIO | None) -> None:
     """The banner, or without it what is to be known of the service; and nothing of an earlier run is left to see."""
     if stream is None:
-        for text in wish.remarks:
+        for text in request.remarks:
             note(text)
     else:
-        lines = heading(wish.objective, len(wish.candidates), remote=wish.is_remote, remarks=wish.remarks)
+        lines = heading(request.objective, len(request.candidates), remote=request.is_remote, remarks=request.remarks)
         write_lines(stream, lines)
-    for candidate in wish.candidates:
-        if not _is_run(wish.artifacts / candidate.id):
+    for candidate in request.candidates:
+        if not _is_run(request.artifacts / candidate.id):
             with contextlib.suppress(OSError):  # one that stays is written over, or told of
-                forget_artifact(wish.artifacts, candidate.id)
+                forget_artifact(request.artifacts, candidate.id)
 
 
-def conclude(wish: Gathered, result: ContestResult, stream: TextIO | None) -> list[str]:
+def conclude(request: Gathered, result: ContestResult, stream: TextIO | None) -> list[str]:
     """Artifacts to their places, and the table. Gives what could not be saved."""
-    contents = {candidate.id: _read(result, candidate.id) for candidate in wish.candidates}
+    contents = {candidate.id: _read(result, candidate.id) for candidate in request.candidates}
     unsaved = []
     for candidate_id, content in contents.items():
         if content is None:
             continue
         try:
-            if _is_run(wish.artifacts / candidate_id):
+            if _is_run(request.artifacts / candidate_id):
                 raise FileExistsError(None, "a run is kept in its folder")
-            keep_artifact(wish.artifacts, candidate_id, content)
+            keep_artifact(request.artifacts, candidate_id, content)
         except OSError as error:
             unsaved.append(f"{candidate_id}: Could not save artifact: {error.strerror or error}")
     standings = {standing.candidate: standing for standing in result.standings}
-    table = [_line(candidate.id, standings.get(candidate.id), contents[candidate.id]) for candidate in wish.candidates]
+    table = [
+        _line(candidate.id, standings.get(candidate.id), contents[candidate.id]) for candidate in request.candidates
+    ]
     best = max((line.total for line in table), default=0.0)
-    write_lines(stream, scoring(table, result.winners, best, wish.artifacts))
+    write_lines(stream, scoring(table, result.winners, best, request.artifacts))
     return unsaved
 
 

@@ -22,7 +22,7 @@ from corral.errors import CorralError, RunFolderError, SandboxGoneError, SpecErr
 
 if TYPE_CHECKING:
     from corral.forge.candidate import Candidate
-    from corral.forge.consent import Ask, Leave
+    from corral.forge.consent import Granted, Permission
     from corral.forge.contestfile import ContestFile
     from corral.forge.judge.judge import Judge
     from corral.forge.runfolder import Run
@@ -105,25 +105,25 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     flags.weak = contest is None and resumed is None
     usual: str | None = None
     judge = flags["judge"] or (contest.judge if contest is not None else None)
-    leave = _read_leave(flags)
-    backend, asks = _name_backend(flags, contest, resumed)
+    granted = _read_granted(flags)
+    backend, permissions = _name_backend(flags, contest, resumed)
     if contest is not None:
-        from corral.forge.consent import asks_of_contest
+        from corral.forge.consent import permissions_of_contest
 
         candidates = _equip(contest.candidates, flags)
-        asks += asks_of_contest(contest, candidates, leave, judge=not flags["judge"])
+        permissions += permissions_of_contest(contest, candidates, granted, judge=not flags["judge"])
     elif names:
         candidates = _equip(_from_names(names), flags)
     elif resumed is not None:
-        from corral.forge.consent import asks_of_run
+        from corral.forge.consent import permissions_of_run
 
         candidates = ()
-        asks += asks_of_run(resumed.definition, leave)
+        permissions += permissions_of_run(resumed.definition, granted)
     else:
         candidates = _equip([script.to_candidate() for script in find_scripts()], flags)
         usual = OBJECTIVE
         judge = judge or "rubric"  # whatever the objective: these are scripts for a list of events
-    notes = _ask(asks, flags, contest, resumed)
+    notes = _ask(permissions, flags, contest, resumed)
     if not candidates and resumed is not None:
         from corral.forge.definition import rebuild_candidates
 
@@ -158,7 +158,9 @@ def _find_objective(names: Sequence[str], flags: Flags) -> tuple[Sequence[str], 
     return names, flags["objective"]
 
 
-def _ask(asks: list[Ask], flags: Flags, contest: ContestFile | None, resumed: Run | None) -> tuple[str, ...]:
+def _ask(
+    permissions: list[Permission], flags: Flags, contest: ContestFile | None, resumed: Run | None
+) -> tuple[str, ...]:
     """What files of others ask for: said if it is given, else an error."""
     from corral.forge.consent import refuse, show
 
@@ -168,16 +170,16 @@ def _ask(asks: list[Ask], flags: Flags, contest: ContestFile | None, resumed: Ru
     elif resumed is not None:
         who = f"run {resumed.run_id!r}"
     if not flags["trust"]:
-        refuse(asks, who=who, error=SpecError if contest is not None or resumed is None else RunFolderError)
-    return (f"as {who} asks: {show(asks)}",) if asks else ()
+        refuse(permissions, who=who, error=SpecError if contest is not None or resumed is None else RunFolderError)
+    return (f"as {who} asks: {show(permissions)}",) if permissions else ()
 
 
-def _read_leave(flags: Flags) -> Leave:
-    from corral.forge.consent import Leave
+def _read_granted(flags: Flags) -> Granted:
+    from corral.forge.consent import Granted
     from corral.spec import NetworkPolicy
 
     network = flags["network"]
-    return Leave(
+    return Granted(
         packages=frozenset(flags["packages"] or ()),
         image=flags["image"],
         network=NetworkPolicy.parse(network) if network is not None else None,
@@ -189,7 +191,14 @@ def _again(
     flags: Flags,
 ) -> tuple[str, ...]:  # fmt: skip
     """Nothing that the folder asks for is given by itself, so it stands here as flags."""
-    from corral.forge.consent import SAFE_BACKEND, TRUST, Leave, ask_for_backend, asks_of_candidates, flags_for
+    from corral.forge.consent import (
+        SAFE_BACKEND,
+        TRUST,
+        Granted,
+        flags_for,
+        permission_for_backend,
+        permissions_of_candidates,
+    )
 
     words: list[str] = []
     if judge is not None and ":" in judge:
@@ -198,14 +207,14 @@ def _again(
     names = {*flags.env, *(name for candidate in candidates for name in candidate.env)}
     for name in sorted(names):
         words += ["--env", f"{name}=…"]
-    asks = asks_of_candidates(candidates, Leave())
+    permissions = permissions_of_candidates(candidates, Granted())
     url = click.get_current_context().meta.get("corral.url")
     name = backend if isinstance(backend, str) else backend.name
     if url and name == "daytona":
         words += ["--url", url]
     elif name != SAFE_BACKEND and not flags["trust"]:
-        words += ask_for_backend(name).words
-    return (*words, TRUST) if flags["trust"] else (*words, *flags_for(asks))
+        words += permission_for_backend(name).words
+    return (*words, TRUST) if flags["trust"] else (*words, *flags_for(permissions))
 
 
 def find_run(name: Path | str, artifacts: Path) -> Run:
@@ -277,11 +286,13 @@ def _equip(candidates: Sequence[Candidate], flags: Flags) -> tuple[Candidate, ..
     )  # fmt: skip
 
 
-def _name_backend(flags: Flags, contest: ContestFile | None, resumed: Run | None) -> tuple[str | Backend, list[Ask]]:
+def _name_backend(
+    flags: Flags, contest: ContestFile | None, resumed: Run | None
+) -> tuple[str | Backend, list[Permission]]:
     """Which one, and what of that is only the word of a file."""
-    from corral.forge.consent import SAFE_BACKEND, Ask, ask_for_backend
+    from corral.forge.consent import SAFE_BACKEND, Permission, permission_for_backend
 
-    asks: list[Ask] = []
+    permissions: list[Permission] = []
     chosen: str | Backend | None = None
     if flags.typed("backend") or flags.typed("url"):
         if flags["daytona"]:
@@ -302,15 +313,15 @@ def _name_backend(flags: Flags, contest: ContestFile | None, resumed: Run | None
             chosen = own  # the user's own configuration says the same
         elif wanted is not None and wanted != SAFE_BACKEND:
             chosen = wanted
-            asks.append(ask_for_backend(wanted))
+            permissions.append(permission_for_backend(wanted))
     chosen = chosen or SAFE_BACKEND
     if chosen == "daytona":
         from corral.forge.service import DOTENV, find_lack, find_service
 
         service = None if flags["daytona"] and find_lack() else find_service()
         if service is not None and service.source == DOTENV and service.api_url is not None:
-            asks.append(Ask(f"address {service.url} (in .env)"))
-    return chosen, asks
+            permissions.append(Permission(f"address {service.url} (in .env)"))
+    return chosen, permissions
 
 
 def _open_backend(chosen: str | Backend, flags: Flags) -> tuple[str | Backend, tuple[str, ...]]:

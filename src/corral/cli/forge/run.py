@@ -93,36 +93,36 @@ def run(
     from corral.cli.forge.gather import Flags, gather
     from corral.forge.dreamfoundry import falls_back, write_lines
 
-    wish = gather(names, Flags(context, values))
-    for text in wish.notes:
+    request = gather(names, Flags(context, values))
+    for text in request.notes:
         note(text)
     stream = sys.stderr if as_json else sys.stdout
     shown = not quiet and not (as_json and not stream.isatty())
-    if wish.is_dream_foundry:
-        dreamfoundry.begin(wish, stream if shown else None)
+    if request.is_dream_foundry:
+        dreamfoundry.begin(request, stream if shown else None)
     else:
-        _say_where(wish, stream)
-    held = _hold(wish, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
+        _say_where(request, stream)
+    held = _hold(request, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
     if (
         isinstance(held, _Held)
-        and wish.is_dream_foundry
-        and wish.is_remote
+        and request.is_dream_foundry
+        and request.is_remote
         and (why := dreamfoundry.had_no_sandbox(held.result))
     ):
         # Nobody had a sandbox there. One after another elsewhere would not be a fair contest; all of them are.
         write_lines(stream if shown else sys.stderr, falls_back(why))
-        wish = replace(wish, backend="embedded")
-        held = _hold(wish, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
+        request = replace(request, backend="embedded")
+        held = _hold(request, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
     if isinstance(held, int):
         return held
     result = held.result
-    if wish.is_dream_foundry:
-        for text in dreamfoundry.conclude(wish, result, None if as_json else stream):
+    if request.is_dream_foundry:
+        for text in dreamfoundry.conclude(request, result, None if as_json else stream):
             note(text)
     if as_json:
         click.echo(to_json(result.to_json()))
     else:
-        _show(result, shown=wish.is_dream_foundry)
+        _show(result, shown=request.is_dream_foundry)
         if not result.complete:
             note(f"not everybody could be run; to go on: {held.resume}")
         if watched:
@@ -141,7 +141,7 @@ class _Held:
 
 
 def _hold(
-    wish: Gathered, stream: TextIO, *, shown: bool, watched: bool, report_file: Path | None, as_json: bool
+    request: Gathered, stream: TextIO, *, shown: bool, watched: bool, report_file: Path | None, as_json: bool
 ) -> _Held | int:
     """Hold it, and show it. Gives an exit code if it was interrupted."""
     from corral.cli.forge.dreamfoundry import DreamFoundryLines
@@ -150,18 +150,18 @@ def _hold(
     from corral.forge.ids import new_run_id
 
     view: View = choose_view(stream, quiet=not shown)
-    if wish.is_dream_foundry and shown:
-        view = DreamFoundryLines(stream, {candidate.id: candidate.name for candidate in wish.candidates})
+    if request.is_dream_foundry and shown:
+        view = DreamFoundryLines(stream, {candidate.id: candidate.name for candidate in request.candidates})
     contest = Contest(
-        wish.candidates, wish.objective, wish.judge, backend=wish.backend, artifacts_dir=wish.artifacts, on_event=view,
-        settings=wish.settings,
+        request.candidates, request.objective, request.judge, backend=request.backend,
+        artifacts_dir=request.artifacts, on_event=view, settings=request.settings,
     )  # fmt: skip
     run_id = new_run_id()
-    folder = wish.resumed.path if wish.resumed is not None else wish.artifacts / run_id
-    resume = shlex.join(["corral", "forge", "run", "--resume", str(folder), *wish.again])
+    folder = request.resumed.path if request.resumed is not None else request.artifacts / run_id
+    resume = shlex.join(["corral", "forge", "run", "--resume", str(folder), *request.again])
     try:
         with _ended_as_by_hand() as terminated:
-            result = run_async(_run(contest, wish, view, run_id, folder, watched=watched))
+            result = run_async(_run(contest, request, view, run_id, folder, watched=watched))
     except KeyboardInterrupt:
         _show_rest(folder, report_file, resume, as_json=as_json)
         return TERMINATED if terminated else INTERRUPTED
@@ -172,13 +172,13 @@ def _hold(
     return _Held(result, folder, resume)
 
 
-def _say_where(wish: Gathered, stream: TextIO) -> None:
-    for text in wish.remarks:
+def _say_where(request: Gathered, stream: TextIO) -> None:
+    for text in request.remarks:
         note(text)
-    if wish.says_where:
+    if request.says_where:
         from corral.forge.dreamfoundry import execution
 
-        click.echo(execution(remote=wish.is_remote), file=stream)
+        click.echo(execution(remote=request.is_remote), file=stream)
 
 
 @contextlib.contextmanager
@@ -198,22 +198,22 @@ def _ended_as_by_hand() -> Iterator[list[int]]:
 
 
 async def _run(
-    contest: Contest, wish: Gathered, view: View, run_id: str, folder: Path, *, watched: bool
+    contest: Contest, request: Gathered, view: View, run_id: str, folder: Path, *, watched: bool
 ) -> ContestResult:
     if not watched:
         async with view.shown():
-            return await _begin(contest, wish, run_id)
+            return await _begin(contest, request, run_id)
     from corral.forge.watch import WatchServer
 
     async with WatchServer(folder) as server:
         note(f"to watch: {server.url}")
         async with view.shown():
-            return await _begin(contest, wish, run_id)
+            return await _begin(contest, request, run_id)
 
 
-async def _begin(contest: Contest, wish: Gathered, run_id: str) -> ContestResult:
-    if wish.resumed is not None:
-        return await contest.run(resume=wish.resumed.path)
+async def _begin(contest: Contest, request: Gathered, run_id: str) -> ContestResult:
+    if request.resumed is not None:
+        return await contest.run(resume=request.resumed.path)
     return await contest.run(run_id=run_id)
 
 

@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from corral.errors import CorralError, JudgeError, SandboxError, SandboxNoSpaceError, SpecError
 from corral.forge.calling import do_all
-from corral.forge.judge.bench import ARTIFACT
 from corral.forge.judge.gates import GateBase
 from corral.forge.judge.model import Bench, Points
 from corral.forge.judge.rounds import RoundScore
+from corral.forge.judge.sandboxes import ARTIFACT
 from corral.forge.judge.work import Work, hash_text, make_printable
 from corral.forge.numbers import is_number
 from corral.results import ExecResult
@@ -39,7 +39,7 @@ _PLAIN_WORD = re.compile(r"[A-Za-z0-9_+.-]+|/[A-Za-z0-9_+./-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CommandRun:
     """A command as it will be run over each artifact."""
 
     command: str | tuple[str, ...]
@@ -162,8 +162,8 @@ class Command(GateBase):
         return {"kind": "command", **self._run.describe()}
 
     @property
-    def _run(self) -> Run:
-        return Run(_words(self.command), self.files, self.env, self.timeout)
+    def _run(self) -> CommandRun:
+        return CommandRun(_words(self.command), self.files, self.env, self.timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +215,8 @@ class CommandScore(RoundScore):
         }  # fmt: skip
 
     @property
-    def _run(self) -> Run:
-        return Run(_words(self.command), self.files, self.env, self.timeout)
+    def _run(self) -> CommandRun:
+        return CommandRun(_words(self.command), self.files, self.env, self.timeout)
 
 
 def parse_points(output: str, *, seal: str = "") -> Points | None:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from corral.forge.overview import MarkKind
 from corral.forge.pages.text import clean_line, escape
-from corral.forge.told import MarkKind
 
 _WIDTH, _HEIGHT = 560.0, 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 20.0, 14.0, 46.0

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from corral.forge.outcome import ArtifactFile, Attempt
+from corral.forge.overview import CandidateRow, Overview
 from corral.forge.pages.artifact import show_file
 from corral.forge.pages.text import clean, clean_line, cut_middle
-from corral.forge.told import CandidateRow, Told
 
 if TYPE_CHECKING:
     from corral.forge.runfolder import Run
@@ -34,11 +34,11 @@ class Embedded:
     left_out: int
 
 
-def embed_artifacts(run: Run, told: Told) -> Embedded:
+def embed_artifacts(run: Run, overview: Overview) -> Embedded:
     """The artifact that was asked for of everybody first, best first; then the rest, while there is room."""
-    wanted = str(told.settings.get("output", ""))
+    wanted = str(overview.settings.get("output", ""))
     order = sorted(
-        ((row, attempt, file) for row in told.rows for attempt in row.attempts for file in attempt.artifacts),
+        ((row, attempt, file) for row in overview.rows for attempt in row.attempts for file in attempt.artifacts),
         key=lambda found: (found[2].path != wanted, found[1].round),  # sorting keeps the order of the rows
     )
     room = _ARTIFACTS_BYTES

@@ -1,4 +1,4 @@
-"""What is told of a run, taken together: one row for each candidate, best first."""
+"""A run at a glance: one row for each candidate, best first."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class CandidateRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Everything that is told."""
+class Overview:
+    """A run, ready to be shown or compared."""
 
     run: str
     objective: str
@@ -137,7 +137,7 @@ class Told:
         return any(len(row.attempts) > 1 for row in self.rows)
 
 
-def tell(run: Run) -> Told:
+def make_overview(run: Run) -> Overview:
     """Take it together."""
     definition = run.definition
     warnings: list[str] = []
@@ -148,7 +148,7 @@ def tell(run: Run) -> Told:
         elif event.kind == "run-ended":
             seconds = event.data.get("seconds")
     names = tuple(dict.fromkeys(name for standing in run.standings for name in standing.scores))
-    return Told(
+    return Overview(
         run=str(definition.get("run", run.path.name)), objective=str(definition.get("objective", "")), state=run.state,
         started=str(definition.get("started", "")), seconds=seconds, rows=_rows(run), score_names=names,
         weights=_weights(definition.get("judge")), warnings=tuple(warnings), definition=definition,

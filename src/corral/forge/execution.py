@@ -24,7 +24,7 @@ from corral.errors import (
 )
 from corral.forge.calling import call_in_thread
 from corral.forge.output import AttemptLog
-from corral.forge.sources import Agent, Seat, Source, SyncSeat, fill_in
+from corral.forge.sources import AgentSource, Seat, Source, SyncSeat, fill_in
 from corral.results import EndReason, Usage
 
 _LEAVE_SECONDS = 5.0
@@ -42,7 +42,7 @@ _BACKLOG_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class RunEnd:
     """How a run ended."""
 
     exit_code: int
@@ -57,13 +57,13 @@ class Ran:
 async def run_source(
     source: Source, box: SandboxBase, *, objective: str, output: str, folder: str, processor: int | None,
     timeout: float, log: AttemptLog,
-) -> Ran:  # fmt: skip
+) -> RunEnd:  # fmt: skip
     """Run to the end, or to the end of its time.
 
     Raises:
         CorralError: the sandbox failed, not the program.
     """
-    if isinstance(source, Agent):
+    if isinstance(source, AgentSource):
         return await _run_agent(source, box, objective=objective, output=output, timeout=timeout, log=log)
     argv = fill_in(source.command(folder), objective=objective, output=output)
     if processor is not None:
@@ -85,14 +85,14 @@ async def run_source(
             await process.end_rest()  # whoever runs on in the background has no more time to work on the artifact
     finally:
         await process.aclose()
-    return Ran(
+    return RunEnd(
         exit_code=result.exit_code, reason=result.reason, usage=result.usage, signal=result.signal, limit=result.limit
     )
 
 
 async def _run_agent(
-    source: Agent, box: SandboxBase, *, objective: str, output: str, timeout: float, log: AttemptLog
-) -> Ran:
+    source: AgentSource, box: SandboxBase, *, objective: str, output: str, timeout: float, log: AttemptLog
+) -> RunEnd:
     loop = asyncio.get_running_loop()
 
     def say(text: str) -> None:
@@ -117,7 +117,7 @@ async def _run_agent(
         exit_code, said = 1, str(error)
     wall = time.perf_counter() - begun
     if box.closed:
-        return Ran(exit_code=exit_code or 1, reason=reason, usage=Usage(wall), said=said or "it closed its sandbox")
+        return RunEnd(exit_code=exit_code or 1, reason=reason, usage=Usage(wall), said=said or "it closed its sandbox")
     after = await box.usage()
     cpu = (
         after.cpu_seconds - before.cpu_seconds
@@ -125,7 +125,7 @@ async def _run_agent(
         else None
     )
     usage = Usage(wall, cpu, after.peak_memory_bytes, ("counted for the whole sandbox, without the function itself",))
-    return Ran(exit_code=exit_code, reason=reason, usage=usage, said=said)
+    return RunEnd(exit_code=exit_code, reason=reason, usage=usage, said=said)
 
 
 class _AgentError(Exception):
