@@ -207,7 +207,7 @@ async def test_function_ends_only_itself(tmp_path: Path) -> None:
 
 
 async def test_function_that_will_not_end_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corral.forge.runs._LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr("corral.forge.execution._LEAVE_SECONDS", 0.1)
     over = asyncio.Event()
 
     async def stays(seat: Seat) -> None:

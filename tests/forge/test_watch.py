@@ -400,7 +400,7 @@ def test_a_line_without_end_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_
     tail = Tail(tmp_path / "log", seen.append)
     for _ in range(100):
         tail.take(b"x" * 100)
-    assert tail._parts == []
+    assert tail._parser._parts == []
     tail.take(b"\n" + say("a", "after").to_line().encode() + b"\n")
     assert [event.data["text"] for event in seen] == ["after"]
 
