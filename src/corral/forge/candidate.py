@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -100,19 +100,19 @@ class Candidate:
         return NetworkPolicy.parse(self.network)
 
 
-def as_candidate(value: object) -> Candidate:
-    """What people give for a candidate: itself, a path, a command, `git+PATH@REF`, or a function.
+def as_candidate(value: object, *, folder: Path = Path()) -> Candidate:
+    """A candidate from a path (relative to the folder), a list of words, `git+PATH@REF`, a function, or a `Candidate`.
 
     Raises:
-        SpecError: none of these.
+        SpecError: anything else, or a path that does not exist.
     """
     if isinstance(value, Candidate):
         return value
     if isinstance(value, str) and value.startswith("git+"):
         path, _, ref = value.removeprefix("git+").partition("@")
-        return Candidate.git(path, ref or "HEAD")
+        return Candidate.git(folder / path, ref or "HEAD")
     if isinstance(value, str | Path):
-        path_ = Path(value)
+        path_ = folder / value
         return Candidate.folder(path_) if path_.is_dir() else Candidate.script(path_)
     if isinstance(value, list | tuple):
         return Candidate.command(value)
@@ -143,8 +143,6 @@ def as_candidates(values: Iterable[object]) -> tuple[Candidate, ...]:
 
 
 def _numbered(candidate: Candidate, taken: Mapping[str, Candidate]) -> Candidate:
-    from dataclasses import replace
-
     number = 2
     while (name := f"{candidate.id[:58]}-{number}").lower() in taken:
         number += 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corral.errors import SpecError
-from corral.forge.candidate import Candidate
+from corral.forge.candidate import Candidate, as_candidate
 from corral.forge.settings import Settings, Take, Timeouts
 from corral.forge.shipped import find_scripts
 from corral.spec import Resources
@@ -116,18 +116,14 @@ class _Reader:
         return found
 
     def _by_path(self, pattern: str) -> Iterable[Candidate]:
-        if pattern.startswith("git+"):
-            path, _, ref = pattern.removeprefix("git+").partition("@")
-            return [Candidate.git(self._folder / path, ref or "HEAD")]
-        if not any(mark in pattern for mark in "*?["):
-            path_ = self._folder / pattern
-            return [Candidate.folder(path_) if path_.is_dir() else Candidate.script(path_)]
+        if pattern.startswith("git+") or not any(mark in pattern for mark in "*?["):
+            return [as_candidate(pattern, folder=self._folder)]
         if Path(pattern).is_absolute():
             raise self._wrong(f"{pattern!r} is an absolute pattern", "write it relative to the file")
         paths = sorted(path for path in self._folder.glob(pattern) if not path.name.startswith((".", "_")))
         if not paths:
             raise self._wrong(f"nothing matches {pattern!r}", "patterns are relative to the file")
-        return [Candidate.folder(path) if path.is_dir() else Candidate.script(path) for path in paths]
+        return [as_candidate(path) for path in paths]
 
     def _by_table(self, item: Mapping[str, Any], env: Mapping[str, Any], *, where: str) -> Candidate:
         self._known(item, (*_SOURCES, "ref", *_NEEDS), where=where)

@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from corral.cli import options
+from corral.cli.forge.runs import find_run
 from corral.cli.loop import run_async
 from corral.errors import CorralError, RunFolderError, SandboxGoneError, SpecError
 
@@ -215,34 +216,6 @@ def _again(
     elif name != SAFE_BACKEND and not flags["trust"]:
         words += permission_for_backend(name).words
     return (*words, TRUST) if flags["trust"] else (*words, *flags_for(permissions))
-
-
-def find_run(name: Path | str, artifacts: Path) -> Run:
-    """A run by its folder, or by its id below the artifacts' folder. Raises: RunFolderError."""
-    from corral.forge.runfolder import read_run
-
-    path = Path(name)
-    if not path.exists() and (artifacts / path).is_dir():
-        path = artifacts / path
-    return read_run(path)
-
-
-def list_run_folders(artifacts: Path) -> list[Path]:
-    """Folders of runs, the newest last: an id begins with its time."""
-    if not artifacts.is_dir():
-        return []
-    return sorted(path.parent for path in artifacts.glob("*/run.json"))
-
-
-def newest_run(artifacts: Path) -> Run:
-    """Raises: RunFolderError if there is none."""
-    from corral.forge.runfolder import read_run
-
-    found = list_run_folders(artifacts)
-    if not found:
-        raise RunFolderError(f"there is no run in {str(artifacts)!r}", hint="hold one: corral forge run")
-    newest = max(found, key=lambda path: ((path / "run.json").stat().st_mtime, path.name))
-    return read_run(newest)
 
 
 def _find_file(names: Sequence[str], *, resumed: bool) -> Path | None:

@@ -17,7 +17,7 @@ from corral.cli import options
 from corral.cli.display import paint, plain, show_seconds, show_size, table, unicode_wanted
 from corral.cli.loop import run_async
 from corral.cli.run import to_json
-from corral.errors import CorralError
+from corral.errors import CorralError, RunFolderError
 
 if TYPE_CHECKING:
     from corral.forge.compare import CandidateChange, Change, Comparison
@@ -36,12 +36,39 @@ _artifacts = click.option(
 )  # fmt: skip
 
 
+def find_run(name: Path | str, artifacts: Path) -> Run:
+    """A run by its folder, or by its id below the artifacts' folder. Raises: RunFolderError."""
+    from corral.forge.runfolder import read_run
+
+    path = Path(name)
+    if not path.exists() and (artifacts / path).is_dir():
+        path = artifacts / path
+    return read_run(path)
+
+
+def list_run_folders(artifacts: Path) -> list[Path]:
+    """Folders of runs, the newest last: an id begins with its time."""
+    if not artifacts.is_dir():
+        return []
+    return sorted(path.parent for path in artifacts.glob("*/run.json"))
+
+
+def newest_run(artifacts: Path) -> Run:
+    """Raises: RunFolderError if there is none."""
+    from corral.forge.runfolder import read_run
+
+    found = list_run_folders(artifacts)
+    if not found:
+        raise RunFolderError(f"there is no run in {str(artifacts)!r}", hint="hold one: corral forge run")
+    newest = max(found, key=lambda path: ((path / "run.json").stat().st_mtime, path.name))
+    return read_run(newest)
+
+
 @click.command("list")
 @_artifacts
 @options.json_option
 def list_runs(artifacts: Path, as_json: bool) -> int:
     """List the runs in a folder, the newest last."""
-    from corral.cli.forge.gather import list_run_folders
     from corral.forge.runfolder import read_run
 
     found: list[dict[str, Any]] = []
@@ -82,7 +109,6 @@ def list_runs(artifacts: Path, as_json: bool) -> int:
 @_artifacts
 def report(run: str, target: Path | None, artifacts: Path) -> int:
     """Write a run as one page that needs nothing else, to pass on."""
-    from corral.cli.forge.gather import find_run
     from corral.forge.report import write_report
 
     found = find_run(run, artifacts)
@@ -97,7 +123,6 @@ def report(run: str, target: Path | None, artifacts: Path) -> int:
 @_artifacts
 def replay(run: str, speed: float, artifacts: Path) -> int:
     """Show a run again, as it happened."""
-    from corral.cli.forge.gather import find_run
     from corral.cli.forge.leaderboard import show_standings, show_winner
     from corral.cli.forge.live import choose_view
     from corral.forge.replay import replay as tell_again
@@ -133,7 +158,6 @@ def _winner_artifact(run: Run) -> Path | None:
 @options.json_option
 def compare(first: str, second: str, artifacts: Path, as_json: bool) -> int:
     """Compare two runs: what was different about them, and what came out differently."""
-    from corral.cli.forge.gather import find_run
     from corral.forge.compare import compare_runs
 
     found = compare_runs(find_run(first, artifacts), find_run(second, artifacts))
@@ -209,7 +233,6 @@ def _opened(url: str) -> Iterator[None]:
 @_artifacts
 def watch(run: str | None, port: int, open_page: bool, artifacts: Path) -> int:
     """Show a run as a live page, on this machine only. Without RUN: the newest. Until Ctrl-C."""
-    from corral.cli.forge.gather import find_run, newest_run
     from corral.forge.watch import WatchServer
 
     found = find_run(run, artifacts) if run is not None else newest_run(artifacts)
