@@ -116,7 +116,7 @@ def test_candidates_by_path(folder: Path, text: str, ids: list[str]) -> None:
         ("[[candidates]]\nscirpt = 'a.py'", "candidates 1: unknown key 'scirpt' (did you mean 'script'?)"),
         ("[[candidates]]\nid = 'x'", "give one of script, folder, git, command"),
         ("[[candidates]]\nscript = 'a.py'\nfolder = 'tree'", "give one of"),
-        ("[[candidates]]\nscript = 'missing.py'", "candidates 1: there is no file"),
+        ("[[candidates]]\nscript = 'missing.py'", "candidates 1: no such file"),
         ("[[candidates]]\nscript = 'candidates/a.py'\nid = '../x'", "is not a candidate's id"),
         ("[[candidates]]\nscript = 'candidates/a.py'\ncommand = 'x'", "a script has no command"),
         ("candidates = []", "candidates is not a list"),
@@ -127,7 +127,7 @@ def test_candidates_by_path(folder: Path, text: str, ids: list[str]) -> None:
         ("timeouts = 3", "timeouts is not a table"),
         ("[timeouts]\nrun = 'long'", "timeouts: timeout run='long' is not a time"),
         ("seed = 'x'", "seed='x' is not a seed"),
-        ("output = '../x'", "is not a file's name"),
+        ("output = '../x'", "is not a file name"),
         ("objective = ", "is not TOML"),
     ],
 )

@@ -92,7 +92,7 @@ async def _copy(
         if reason is None and total + info.size > int(take.total_bytes):
             reason = f"more than {take.total_bytes} bytes in all"
         if reason is not None or name is None:
-            refused.append(Refused(name or info.path, reason or "its name leads out of the folder"))
+            refused.append(Refused(name or info.path, reason or "its path leads out of the folder"))
             continue
         room = min(int(take.file_bytes), int(take.total_bytes) - total)
         try:
@@ -118,11 +118,11 @@ async def _look_for(box: AsyncSandbox, path: str) -> FileInfo | None:
 
 def _objection(info: FileInfo, name: str | None, take: Take, taken: int) -> str | None:
     if name is None:
-        return "its name leads out of the folder"
+        return "its path leads out of the folder"
     if info.kind == "link":
         return f"a link (to {info.target})" if info.target else "a link"
     if info.kind != "file":
-        return f"not a file but a {info.kind}"
+        return f"a {info.kind}, not a regular file"
     if name.count("/") >= _MAX_DEPTH:
         return f"more than {_MAX_DEPTH} folders deep"
     if taken >= take.files:
@@ -138,7 +138,7 @@ def _find_settings(listed: Sequence[FileInfo], inside: str) -> dict[str, str]:
     verdicts = {parts: judge(parts, is_folder=False) for parts in named}
     left = find_left_out((parts for parts, verdict in verdicts.items() if verdict == "hold"), lambda _: False)
     left |= {parts for parts, verdict in verdicts.items() if verdict in ("leave", "index")}
-    return dict.fromkeys((named[parts] for parts in left), "a setting of git, which git would run here")
+    return dict.fromkeys((named[parts] for parts in left), "a git setting, which git would run on this machine")
 
 
 def _relative(path: str, inside: str) -> str | None:
@@ -159,7 +159,7 @@ async def _take_one(box: AsyncSandbox, path: str, target: Path, name: str, room:
     except (OSError, ValueError) as error:  # too long a name for this file system, or not one at all
         if isinstance(error, OSError) and error.errno not in _ERRORS_OF_NAMES:
             raise  # a full disk or the like: ours, not the candidate's
-        raise SandboxFileError(f"can't be laid down here: {getattr(error, 'strerror', None) or error}") from error
+        raise SandboxFileError(f"can't be written here: {getattr(error, 'strerror', None) or error}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             async with contextlib.aclosing(box.files.read_stream(path)) as chunks:  # type: ignore[type-var]

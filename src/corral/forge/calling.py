@@ -98,7 +98,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 def check_callable(function: object, *, what: str) -> None:
     """Raises: SpecError if it can't be called."""
     if not callable(function):
-        raise SpecError(f"{what}: {function!r} can't be called", hint="give a function")
+        raise SpecError(f"{what}: {function!r} is not callable", hint="give a function")
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

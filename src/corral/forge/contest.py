@@ -71,7 +71,8 @@ class Contest:
         self.judge = judge if judge is not None else default_judge()
         if not isinstance(self.judge, Judge):
             raise SpecError(
-                f"judge={judge!r} is not a judge", hint="give a corral.forge.Judge, or none for the usual one"
+                f"judge={judge!r} is not a judge",
+                hint="give a corral.forge.Judge, or leave it out for the default judge",
             )
         self.backend = get_backend(backend)
         need_isolation(self.backend, who="a contest")
@@ -158,8 +159,8 @@ class _Hold:
         )
         if old and (found := differences(old, definition, judged=bool(self._resumed and self._resumed.standings))):
             raise RunFolderError(
-                f"run {self._path.name!r} was another contest: {', '.join(found)} differ",
-                hint="resume it with the same candidates, objective, settings and judge, or begin a new run",
+                f"run {self._path.name!r} belongs to another contest: {', '.join(found)} differ",
+                hint="resume it with the same candidates, objective, settings and judge, or start a new run",
             )
         return definition
 
@@ -194,7 +195,7 @@ class _Hold:
         if left:
             await self._hold(left)
             for name in await asyncio.to_thread(self._list_changed):
-                self._teller.tell("warning", text=f"candidate {name} was changed on disk while the contest was held")
+                self._teller.tell("warning", text=f"candidate {name} was changed on disk while the contest ran")
         self._teller.tell("judging")
         self._standings = await self._judge()
         for standing in self._standings:
@@ -275,13 +276,13 @@ class _Hold:
             except (SpecError, CapabilityError, BackendUnavailableError):
                 raise
             except CorralError as error:  # may be better the next time: the attempts themselves will see
-                self._teller.tell("warning", text=f"a sandbox for {candidate.id}: {error}")
+                self._teller.tell("warning", text=f"could not create a sandbox for {candidate.id}: {error}")
 
     async def _run_all(self, left: Sequence[Turn], attempts: AttemptMaker) -> None:
         if self._settings.pin and self._contest.backend.name != "embedded":
             raise CapabilityError(
-                f"the backend {self._contest.backend.name!r} can't give a run a processor of its own",
-                hint="leave pin out, or take the embedded backend",
+                f"the backend {self._contest.backend.name!r} can't pin a run to a processor",
+                hint="leave pin out, or use the embedded backend",
             )
         processors = list_processors() if self._settings.pin else []
         slots = Slots(self._jobs, processors)
@@ -306,7 +307,7 @@ class _Hold:
             mine = [self._attempts[turn] for turn in sorted(self._attempts) if turn.candidate == candidate.id]
             finished = tuple(attempt for attempt in mine if attempt.finished)
             if not finished:
-                unfinished[candidate.id] = mine[-1].reason if mine else "it was never begun"
+                unfinished[candidate.id] = mine[-1].reason if mine else "it was never started"
                 continue
             entries.append(
                 Entry(
@@ -356,11 +357,13 @@ def _base_key(image: str | Image | None) -> str:
 
 def _check_objective(objective: str) -> str:
     if not isinstance(objective, str) or not objective.strip() or "\0" in objective:
-        raise SpecError(f"objective={objective!r} is not an objective", hint="say in a text what shall be done")
+        raise SpecError(
+            f"objective={objective!r} is not an objective", hint="give a text that is not empty and has no NUL"
+        )
     try:
         size = len(objective.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError as error:
-        raise SpecError(f"objective={objective!r} has half characters", hint="give a text") from error
+        raise SpecError(f"objective={objective!r} has unpaired surrogates", hint="give valid Unicode text") from error
     if size > MAX_OBJECTIVE_BYTES:
         raise SpecError(
             f"the objective is longer than {MAX_OBJECTIVE_BYTES} bytes", hint="put data into the base, with setup"
@@ -377,6 +380,6 @@ def _merge(settings: Settings, more: Mapping[str, Any]) -> Settings:
             near = difflib.get_close_matches(name, names, n=1)
             raise SpecError(
                 f"a contest has no setting {name!r}",
-                hint=f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}",
+                hint=f"did you mean {near[0]!r}?" if near else f"settings: {', '.join(names)}",
             )
     return replace(settings, **more)

@@ -101,7 +101,7 @@ class _Reader:
     def _candidates(self, given: object, env: Mapping[str, Any]) -> Iterable[Candidate]:
         if given is None:
             if not any((self._folder / "candidates").glob("*.py")):
-                raise self._wrong("there are no candidates", "list them, or lay scripts into candidates/")
+                raise self._wrong("there are no candidates", "list them, or put scripts into candidates/")
             return [self._with(script.to_candidate(), env) for script in find_scripts(self._folder)]
         if not isinstance(given, list) or not given:
             raise self._wrong("candidates is not a list", 'write candidates = ["candidates/*.py"]')
@@ -140,7 +140,7 @@ class _Reader:
         def make() -> Candidate:
             if kinds == ["script"]:
                 if command:
-                    raise SpecError("a script has no command", hint="take folder for that")
+                    raise SpecError("a script has no command", hint="use folder for that")
                 return Candidate.script(path, **needs)
             if kinds == ["folder"]:
                 return Candidate.folder(path, command, **needs)
@@ -171,7 +171,7 @@ class _Reader:
         except SpecError as error:
             raise self._wrong(f"{where}: {error.message}" if where else error.message, error.hint) from error
         except (TypeError, ValueError) as error:
-            raise self._wrong(f"{where}: {error}" if where else str(error), "check the kind of the value") from error
+            raise self._wrong(f"{where}: {error}" if where else str(error), "check the type of the value") from error
 
     def _table(self, value: object, *, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -189,7 +189,7 @@ class _Reader:
         for key in values:
             if key not in names:
                 near = difflib.get_close_matches(key, names, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+                hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(names)}"
                 raise self._wrong(f"{where}: unknown key {key!r}" if where else f"unknown key {key!r}", hint)
 
     def _wrong(self, message: str, hint: str) -> SpecError:

@@ -141,11 +141,13 @@ def _rebuild(item: Mapping[str, Any], env: Mapping[str, str]) -> Candidate:
     missing = sorted(set(item["env"]) - set(env))
     if missing:
         raise RunFolderError(
-            f"candidate {item['id']!r} had variables whose values are not written down: {', '.join(missing)}",
-            hint=f"give them again: --env {missing[0]}=…, or --env {missing[0]} for the value that it has here",
+            f"candidate {item['id']!r} had environment variables whose values are not stored: {', '.join(missing)}",
+            hint=f"give them again: --env {missing[0]}=…, or --env {missing[0]} for its value in this environment",
         )
     if isinstance(item["image"], dict):
-        raise RunFolderError(f"candidate {item['id']!r} had an image of its own", hint="resume it from the program")
+        raise RunFolderError(
+            f"candidate {item['id']!r} had an image built from a recipe", hint="resume it from the program"
+        )
     network = item["network"]
     return Candidate(
         source=_rebuild_source(item["id"], item["source"]),
@@ -170,4 +172,4 @@ def _rebuild_source(candidate_id: str, source: Mapping[str, Any]) -> Source:
         return GitSource(Path(source["path"]), source["ref"], tuple(source["command"]))
     if kind == "command":
         return CommandSource(tuple(source["command"]))
-    raise RunFolderError(f"candidate {candidate_id!r} is a function of a program", hint="resume it from that program")
+    raise RunFolderError(f"candidate {candidate_id!r} is a function in a program", hint="resume it from that program")

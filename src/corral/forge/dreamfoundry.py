@@ -180,7 +180,7 @@ class _Job:
         except OSError as error:
             return f"Could not read script: {error.strerror or error}"
         except UnicodeEncodeError:
-            return "Could not run script: the objective has half characters"
+            return "Could not run script: the objective has unpaired surrogates"
         if "\0" in self.objective:
             return "Could not run script: the objective contains NUL"
         if size >= _MAX_ARGUMENT_BYTES:
@@ -482,7 +482,7 @@ class _Narrator:
         elif attempt.artifacts:
             self._say("[Done] Output produced", f"[Done] {attempt.seconds or 0.0:.1f}s")
         elif attempt.finished:
-            self._say(f"[Warn] {message if unread else 'Could not read artifact: it wrote none'}")
+            self._say(f"[Warn] {message if unread else 'Could not read artifact: it wrote no file'}")
         self._clean_up()
 
     def _clean_up(self) -> None:
@@ -628,7 +628,7 @@ def scoring(table: Iterable[ScoreLine], winners: Sequence[str], best: float, art
         f"{line.candidate_id:<12} {line.word:>8} {line.quality:8.1f} {line.speed:8.1f} {line.total:8.1f}"
         for line in table
     ]
-    lines += ["", f"Winner: {winners[0]} ({best:.1f})" if winners else "Winner: none, nobody passed"]
+    lines += ["", f"Winner: {winners[0]} ({best:.1f})" if winners else "Winner: none, no candidate passed"]
     if len(winners) > 1:
         lines.append(f"A tie: {', '.join(winners)}")
     if winners:

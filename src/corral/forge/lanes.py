@@ -156,9 +156,7 @@ class Lanes:
             lane.meter = {key: data.get(key) for key in ("seconds", "cpu_seconds", "memory_bytes", "processes")}
             return lane.meter
         if event.kind in ("retry", "output-cut"):
-            said = (
-                f"begun again: {data.get('reason', '')}" if event.kind == "retry" else "its further output is not shown"
-            )
+            said = f"retried: {data.get('reason', '')}" if event.kind == "retry" else "further output is not shown"
             lane.keep("note", f"\n[{clean_line(said)}]\n")
             return {"stream": "note", "text": lane.log[-1][1]}
         return None

@@ -109,7 +109,7 @@ def artifact_folder(run: Path, turn: Turn, repeat: int) -> Path:
     folder = run / check_id(turn.candidate)
     whole = folder if repeat == 1 else folder / str(int(turn.round))
     if folder.is_symlink() or whole.is_symlink():
-        raise RunFolderError(f"{str(whole)!r} is a link", hint="somebody has changed this folder: do not trust it")
+        raise RunFolderError(f"{str(whole)!r} is a link", hint="someone has changed this folder: do not trust it")
     return whole
 
 
@@ -140,7 +140,8 @@ def read_run(path: Path | str) -> Run:
         check_output_name(settings.get("output", "artifact.md"))  # paths are made from it
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunFolderError(
-            f"{str(folder)!r} is not a contest's folder", hint="give one that has a run.json, such as artifacts/<run>"
+            f"{str(folder)!r} is not the folder of a run",
+            hint="give a folder that has a run.json, such as artifacts/<run>",
         ) from error
     attempts: dict[tuple[str, int], Attempt] = {}
     standings: dict[str, Standing] = {}
@@ -234,10 +235,10 @@ class RunWriter:
         try:
             path.mkdir(parents=True)
         except FileExistsError as error:
-            raise RunFolderError(f"{str(path)!r} is there already", hint="resume it, or take another name") from error
+            raise RunFolderError(f"{str(path)!r} already exists", hint="resume it, or choose another name") from error
         except OSError as error:
             raise RunFolderError(
-                f"{str(path)!r} can't be made: {error.strerror}", hint="choose another folder"
+                f"{str(path)!r} can't be created: {error.strerror}", hint="choose another folder"
             ) from error
         return cls(path, _hold(path))
 
@@ -278,7 +279,9 @@ def _hold(path: Path) -> IO[bytes]:
         _lock(log)
     except BlockingIOError as error:
         log.close()
-        raise RunFolderError(f"another process is at {str(path)!r}", hint="wait for its end, or watch it") from error
+        raise RunFolderError(
+            f"another process is using {str(path)!r}", hint="wait until it ends, or watch it"
+        ) from error
     return log
 
 

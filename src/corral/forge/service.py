@@ -50,7 +50,7 @@ def open_service() -> Backend:
     """
     found = find_service()
     if found is None:
-        raise SpecError("there is no key for the Daytona service", hint="set DAYTONA_API_KEY, or put it into .env")
+        raise SpecError("no API key for the Daytona service", hint="set DAYTONA_API_KEY, or put it into .env")
     return make_backend(
         "daytona", api_key=found.api_key, api_url=found.url, target=found.target,
         organization_id=found.organization_id, jwt_token=found.jwt_token,

@@ -104,5 +104,5 @@ def check_output_name(name: str) -> str:
     except UnicodeEncodeError:  # half a character
         good = False
     if not good:
-        raise SpecError(f"output={name!r} is not a file's name", hint="such as artifact.md, without a folder")
+        raise SpecError(f"output={name!r} is not a file name", hint="such as artifact.md, without a folder")
     return name

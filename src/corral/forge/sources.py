@@ -52,7 +52,7 @@ class ScriptSource:
         object.__setattr__(self, "path", Path(self.path))
         object.__setattr__(self, "name", self.name or self.path.name)
         if not self.path.is_file():
-            raise SpecError(f"there is no file {str(self.path)!r}", hint="a candidate is a script that exists")
+            raise SpecError(f"no such file: {str(self.path)!r}", hint="give the path of a script")
 
     def describe(self) -> dict[str, Any]:
         """Kind, place and hash."""
@@ -80,7 +80,7 @@ class FolderSource:
         object.__setattr__(self, "path", Path(self.path))
         object.__setattr__(self, "argv", as_argv(self.argv))
         if not self.path.is_dir():
-            raise SpecError(f"there is no folder {str(self.path)!r}", hint="a candidate is a folder that exists")
+            raise SpecError(f"no such folder: {str(self.path)!r}", hint="give the path of a folder")
         if not self.argv:
             object.__setattr__(self, "argv", _find_start({name.name for name in self.path.iterdir()}, self.path))
 
@@ -165,7 +165,7 @@ class CommandSource:
     def __post_init__(self) -> None:
         object.__setattr__(self, "argv", as_argv(self.argv))
         if not self.argv:
-            raise SpecError("a command is empty", hint="give a program and its arguments")
+            raise SpecError("the command is empty", hint="give a program and its arguments")
 
     def describe(self) -> dict[str, Any]:
         """Kind and words."""
@@ -215,7 +215,7 @@ class AgentSource:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise SpecError(f"{self.function!r} can't be called", hint="give a function that takes a seat")
+            raise SpecError(f"{self.function!r} is not callable", hint="give a function that takes a seat")
 
     @property
     def is_async(self) -> bool:
@@ -275,7 +275,9 @@ def hash_file(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise SpecError(f"{str(path)!r} can't be read: {error.strerror}", hint="a contest needs all of it") from error
+        raise SpecError(
+            f"{str(path)!r} can't be read: {error.strerror}", hint="make it readable: candidates are hashed and copied"
+        ) from error
 
 
 def hash_folder(path: Path) -> str:

@@ -86,7 +86,7 @@ def check_over(over: str) -> Over:
     for known in _OVERS:
         if over == known:
             return known  # type: ignore[return-value] # mypy does not narrow a text by comparison
-    raise SpecError(f"over={over!r} is not a way to join rounds", hint=f"there are: {', '.join(_OVERS)}")
+    raise SpecError(f"over={over!r} is not a way to join rounds", hint=f"give one of {', '.join(_OVERS)}")
 
 
 def join_rounds(points: Sequence[float], over: Over) -> float:

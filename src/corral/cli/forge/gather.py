@@ -132,7 +132,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     objective = told or (contest.objective if contest is not None else None)
     objective = objective or (resumed.objective if resumed is not None else usual)
     if not objective:
-        raise click.UsageError("what are they to do? give --objective", click.get_current_context())
+        raise click.UsageError("missing --objective: what are the candidates asked to do?", click.get_current_context())
     opened, more = _open_backend(backend, flags)
     return Gathered(
         candidates=candidates,
@@ -239,9 +239,9 @@ def _from_names(names: Sequence[str]) -> tuple[Candidate, ...]:
         if name.startswith("git+") or Path(name).exists():
             continue
         if " " in name.strip():
-            raise SpecError(f"{name!r} is no file", hint=f"if it is the objective: --objective {name!r}")
+            raise SpecError(f"no such file: {name!r}", hint=f"if it is the objective: --objective {name!r}")
         raise SpecError(
-            f"there is no candidate {name!r}",
+            f"no such candidate: {name!r}",
             hint=f"give scripts, folders, git+PATH@REF or a contest.toml; if it is the objective: --objective {name!r}",
         )
     return as_candidates(names)
@@ -269,7 +269,9 @@ def _name_backend(
     chosen: str | Backend | None = None
     if flags.typed("backend") or flags.typed("url"):
         if flags["daytona"]:
-            raise click.UsageError("--daytona is a backend already: give one of the two", click.get_current_context())
+            raise click.UsageError(
+                "--daytona chooses a backend already: give either --daytona or --backend", click.get_current_context()
+            )
         chosen = flags["backend"]
     elif flags["daytona"]:
         chosen = "daytona"
@@ -280,7 +282,7 @@ def _name_backend(
         if wanted is None and resumed is not None:
             wanted = resumed.definition.get("settings", {}).get("backend")
         if wanted is not None and not isinstance(wanted, str):
-            raise RunFolderError(f"the run's backend {wanted!r} is not a name", hint="give --backend")
+            raise RunFolderError(f"the run's backend {wanted!r} is not a backend name", hint="give --backend")
         own = flags.configured("backend")
         if wanted is not None and wanted == (own if isinstance(own, str) else own.name):
             chosen = own  # the user's own configuration says the same
@@ -366,4 +368,4 @@ def _read_setup(text: str) -> str:
     try:
         return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"--setup {text}: it can't be read", hint="give a file with text for /bin/sh") from error
+        raise SpecError(f"--setup {text}: can't be read", hint="give a file with text for /bin/sh") from error

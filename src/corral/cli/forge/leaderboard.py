@@ -55,7 +55,7 @@ def show_winner(standings: Sequence[Standing], artifact: Path | None) -> None:
     click.echo()
     if not winners:
         tried = any(standing.disqualified for standing in standings)
-        click.echo(paint("Nobody passed." if tried else "Nobody could be run.", "bold"))
+        click.echo(paint("No candidate passed." if tried else "No candidate could be run.", "bold"))
         return
     names = ", ".join(standing.candidate for standing in winners)
     if len(winners) > 1:
@@ -75,7 +75,7 @@ def show_artifact(path: Path) -> None:
     try:
         content, whole = read_artifact(path.parent, path.name, max_bytes=_MAX_BYTES)
     except OSError as error:
-        click.echo(f"  it can't be read: {error.strerror or error}")
+        click.echo(f"  can't be read: {error.strerror or error}")
         return
     bar = paint("│" if unicode_wanted() else "|", "dim")
     if b"\0" in content:

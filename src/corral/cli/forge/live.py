@@ -146,9 +146,9 @@ class PlainLines:
             splitter = self._splitters.setdefault(name, LineSplitter())
             self._say(name, splitter.feed(str(data.get("stream")), str(data.get("text", ""))))
         elif event.kind == "output-cut":
-            self._write(f"[{name}] … it prints more, which is not shown")
+            self._write(f"[{name}] … further output is not shown")
         elif event.kind == "retry":
-            self._write(f"[{name}] trying again: {plain(str(data.get('reason')))}")
+            self._write(f"[{name}] retrying: {plain(str(data.get('reason')))}")
         elif event.kind == "attempt-ended":
             if name in self._splitters:
                 self._say(name, self._splitters.pop(name).finish())

@@ -44,40 +44,42 @@ def _limit_options(function: Any) -> Any:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[CANDIDATE…|CONTEST]", shell_complete=options.complete_file)
-@click.option("--objective", "-o", metavar="TEXT", help="What all of them are to do.")
+@click.option("--objective", "-o", metavar="TEXT", help="What all candidates are asked to do.")
 @click.option("--judge", metavar="NAME", help="rubric, default, or FILE.py:NAME.")
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Rounds; times are then medians. Default: 1.")
 @click.option("--jobs", "-j", type=click.IntRange(min=1), metavar="N",
-              help="How many run at once. Default: as many as processors and memory bear.")  # fmt: skip
+              help="How many run at once. Default: as many as processors and memory allow.")  # fmt: skip
 @click.option("--seed", type=int, metavar="N", help="Shuffles the order of starts. Default: 0.")
 @click.option("--pin", is_flag=True, help="Give each run a processor of its own.")
-@click.option("--output", metavar="NAME", help="The file that each has to write. Default: artifact.md.")
-@click.option("--setup", metavar="TEXT|@FILE", help="For /bin/sh: run once in the base that all begin from.")
+@click.option("--output", metavar="NAME", help="The file that each candidate has to write. Default: artifact.md.")
+@click.option(
+    "--setup", metavar="TEXT|@FILE", help="A /bin/sh script, run once in the base that all candidates start from."
+)
 @options.backend_option
-@click.option("--daytona", "-d", is_flag=True, help="On Daytona, if there is a key for it; else here.")
+@click.option("--daytona", "-d", is_flag=True, help="Run on Daytona if an API key is configured, else on this machine.")
 @_limit_options
 @options.environment_options
-@click.option("--package", "-p", "packages", multiple=True, metavar="NAME", help="A Python package, for all of them.")
+@click.option("--package", "-p", "packages", multiple=True, metavar="NAME", help="A Python package for all candidates.")
 @click.option("--artifacts", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Where runs are kept. Default: artifacts.")  # fmt: skip
-@click.option("--resume", metavar="RUN", help="Go on with a run that broke off: its folder or its id.")
-@click.option("--trust", is_flag=True, help="Take what a contest.toml, a run's folder or .env asks for: a backend, an "
-              "address, packages, images, network, files from elsewhere, a judge that is run here.")  # fmt: skip
+@click.option("--resume", metavar="RUN", help="Resume an interrupted run: its folder or its id.")
+@click.option("--trust", is_flag=True, help="Grant what a contest.toml, a run's folder or .env asks for: a backend, an "
+              "address, packages, images, network, files elsewhere, a judge that runs on this machine.")  # fmt: skip
 @click.option("--report", "report_file", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write a page to pass on, too.")  # fmt: skip
-@click.option("--watch", "watched", is_flag=True, help="Show it as a page on loopback meanwhile.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the leaderboard.")
+              help="Also write an HTML report.")  # fmt: skip
+@click.option("--watch", "watched", is_flag=True, help="Serve a live page on loopback while it runs.")
+@click.option("--quiet", "-q", is_flag=True, help="Print the leaderboard only.")
 @options.json_option
 @click.pass_context
 def run(
     context: click.Context, /, names: tuple[str, ...], report_file: Path | None, watched: bool, quiet: bool,
     as_json: bool, **values: Any,
 ) -> int:  # fmt: skip
-    """Hold a contest: candidates on one objective, each in a sandbox of its own.
+    """Run a contest: candidates on one objective, each in its own sandbox.
 
     A candidate is a script, a folder, or git+PATH@REF. It is run as `script "<objective>" <output file>`: exit code 0
     is success, what it prints is its log, the file is its artifact. CONTEST is a contest.toml or its folder. Without
-    either: ./contest.toml, else ./candidates/*.py, else the five candidates that ship.
+    arguments: ./contest.toml, else ./candidates/*.py, else the five candidates that ship.
 
     Exit code 0: there is a winner, or a tie. 1: no candidate passed, or one could not be run
     because its sandbox could not be created. 130: Ctrl-C (143: SIGTERM); the results so far are kept and shown, and
@@ -124,7 +126,7 @@ def run(
     else:
         _show(result, shown=request.is_dream_foundry)
         if not result.complete:
-            note(f"not everybody could be run; to go on: {held.resume}")
+            note(f"some candidates could not be run; to resume: {held.resume}")
         if watched:
             note(f"to look at it again: {shlex.join(['corral', 'forge', 'watch', str(held.folder)])}")
     _write_report(held.folder, report_file, quiet=as_json)
@@ -167,7 +169,7 @@ def _hold(
         return TERMINATED if terminated else INTERRUPTED
     except Exception as error:
         if not isinstance(error, BrokenPipeError | RunFolderError) and _was_begun(folder):
-            note(f"the results so far are in {folder}; to go on: {resume}")
+            note(f"the results so far are in {folder}; to resume: {resume}")
         raise
     return _Held(result, folder, resume)
 
@@ -248,7 +250,7 @@ def _show_rest(folder: Path, report_file: Path | None, resume: str, *, as_json: 
     try:
         found = read_run(folder)
     except CorralError:
-        note("ended before anything was begun")
+        note("interrupted before the first run started")
         return
     _write_report(folder, report_file)
     if as_json:
@@ -262,7 +264,7 @@ def _show_rest(folder: Path, report_file: Path | None, resume: str, *, as_json: 
                     f"  {attempt.candidate} {attempt.round}: {attempt.outcome} in {show_seconds(attempt.seconds)}"
                 )
     done = sum(1 for attempt in found.attempts.values() if attempt.finished)
-    note(f"interrupted: {done} of {len(found.definition.get('order', ()))} runs are done and kept; to go on: {resume}")
+    note(f"interrupted: {done} of {len(found.definition.get('order', ()))} runs are done and kept; to resume: {resume}")
 
 
 def _write_report(folder: Path, report_file: Path | None, *, quiet: bool = True) -> None:

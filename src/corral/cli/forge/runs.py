@@ -59,7 +59,7 @@ def newest_run(artifacts: Path) -> Run:
 
     found = list_run_folders(artifacts)
     if not found:
-        raise RunFolderError(f"there is no run in {str(artifacts)!r}", hint="hold one: corral forge run")
+        raise RunFolderError(f"no runs in {str(artifacts)!r}", hint="start one: corral forge run")
     newest = max(found, key=lambda path: ((path / "run.json").stat().st_mtime, path.name))
     return read_run(newest)
 
@@ -108,7 +108,7 @@ def list_runs(artifacts: Path, as_json: bool) -> int:
               help="The page. Default: report.html in the run's folder.")  # fmt: skip
 @_artifacts
 def report(run: str, target: Path | None, artifacts: Path) -> int:
-    """Write a run as one page that needs nothing else, to pass on."""
+    """Write a run as one self-contained HTML page, to share."""
     from corral.forge.report import write_report
 
     found = find_run(run, artifacts)
@@ -119,7 +119,7 @@ def report(run: str, target: Path | None, artifacts: Path) -> int:
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=options.complete_file)
 @click.option("--speed", type=click.FloatRange(min=0), default=1.0, metavar="N",
-              help="2 is twice as fast, 0 is at once. Default: 1.")  # fmt: skip
+              help="2 is twice as fast, 0 is without pauses. Default: 1.")  # fmt: skip
 @_artifacts
 def replay(run: str, speed: float, artifacts: Path) -> int:
     """Show a run again, as it happened."""
@@ -157,7 +157,7 @@ def _winner_artifact(run: Run) -> Path | None:
 @_artifacts
 @options.json_option
 def compare(first: str, second: str, artifacts: Path, as_json: bool) -> int:
-    """Compare two runs: what was different about them, and what came out differently."""
+    """Compare two runs: their settings, candidates and results."""
     from corral.forge.compare import compare_runs
 
     found = compare_runs(find_run(first, artifacts), find_run(second, artifacts))
@@ -228,11 +228,11 @@ def _opened(url: str) -> Iterator[None]:
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=options.complete_file)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: any that is free.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: any free port.")
 @click.option("--open", "open_page", is_flag=True, help="Open it in the browser.")
 @_artifacts
 def watch(run: str | None, port: int, open_page: bool, artifacts: Path) -> int:
-    """Show a run as a live page, on this machine only. Without RUN: the newest. Until Ctrl-C."""
+    """Serve a run as a live page, on this machine only, until Ctrl-C. Without RUN: the newest."""
     from corral.forge.watch import WatchServer
 
     found = find_run(run, artifacts) if run is not None else newest_run(artifacts)

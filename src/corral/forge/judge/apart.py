@@ -58,7 +58,7 @@ async def look_apart(task: dict[str, Any], data: bytes, *, timeout: float) -> di
     end = said.strip().rpartition("\n")[2]
     if code < 0 or "MemoryError" in end:
         raise OutOfBoundsError("it took too much memory" if "MemoryError" in end else "it took too much time")
-    raise JudgeError(f"the process that looks at artifacts failed: {end[:500]}")
+    raise JudgeError(f"the process that checks artifacts failed: {end[:500]}")
 
 
 async def _talk(stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader, said: bytes, timeout: float) -> bytes:
@@ -70,7 +70,7 @@ async def _talk(stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader, said:
                 stdin.close()
             await stdout.readline()
     except TimeoutError:
-        raise JudgeError(f"no process to look at artifacts started within {_START_SECONDS:g} s") from None
+        raise JudgeError(f"the process that checks artifacts did not start within {_START_SECONDS:g} s") from None
     try:
         async with asyncio.timeout(timeout):
             return await stdout.read()

@@ -85,14 +85,16 @@ class CommandRun:
             except SandboxNoSpaceError:
                 return "the artifacts do not fit into a sandbox"
             except (CorralError, TimeoutError) as error:
-                raise JudgeError(f"no sandbox to judge in: {error}", candidate=work.candidate) from error
+                raise JudgeError(
+                    f"could not create a sandbox for the judge: {error}", candidate=work.candidate
+                ) from error
             if result.exit_code in _NOT_THERE and not await self._exists(bench):
                 raise JudgeError(
-                    f"there is no {self._program!r} where artifacts are judged", candidate=work.candidate,
-                    hint="prepare the contest's base with it, or call it by another name",
+                    f"the command {self._program!r} does not exist in the judge's sandbox", candidate=work.candidate,
+                    hint="install it in the contest's setup, or use another command",
                 )  # fmt: skip
             return result
-        return "the sandbox ended under the command, in each of two that were made for it"
+        return "the sandbox failed while the command ran, twice"
 
     def describe(self) -> dict[str, Any]:
         """Words, and hashes of the files. Of the environment only the names: values may be secret."""
@@ -134,7 +136,7 @@ def tell_end(result: ExecResult | str) -> str | None:
     if result.reason == "exited" and result.exit_code == 0:
         return None
     end = (result.stderr.strip() or result.stdout.strip()).rpartition("\n")[2]
-    how = {"timeout": "out of time", "oom": "out of memory"}.get(result.reason, f"exit code {result.exit_code}")
+    how = {"timeout": "timed out", "oom": "out of memory"}.get(result.reason, f"exit code {result.exit_code}")
     return f"{how}: {make_printable(end, limit=200)}" if end else how
 
 
@@ -188,7 +190,7 @@ class CommandScore(RoundScore):
     def __post_init__(self) -> None:
         RoundScore.__post_init__(self)
         if self.on_failure not in ("zero", "error"):
-            raise SpecError(f"on_failure={self.on_failure!r} is not known", hint="there are: zero, error")
+            raise SpecError(f"on_failure={self.on_failure!r} is not supported", hint="give zero or error")
         _ = self._run
 
     async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
@@ -202,7 +204,7 @@ class CommandScore(RoundScore):
         points = None if isinstance(result, str) or failure else parse_points(result.stdout, seal=seal)
         if points is not None:
             return points
-        failure = failure or "the last line is not points"
+        failure = failure or "the last line of its output is not a number of points"
         if self.on_failure == "error":
             raise JudgeError(failure, candidate=work.candidate)
         return Points(0.0, {"note": failure})

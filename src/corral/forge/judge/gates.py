@@ -27,7 +27,7 @@ class GateBase(Gate, ABC):
 
     def __post_init__(self) -> None:
         if self.rounds not in ("all", "most", "any"):
-            raise SpecError(f"rounds={self.rounds!r} is not known", hint="there are: all, most, any")
+            raise SpecError(f"rounds={self.rounds!r} is not supported", hint="give all, most or any")
 
     @property
     def name(self) -> str:
@@ -154,7 +154,7 @@ class PythonGate(GateBase):
             return work.explain_lack()
         said = await call(self.function, work, timeout=bench.timeout, who=self.name)
         if said is None or not isinstance(said, bool | str):
-            raise JudgeError(f"it said {said!r:.100}", hint="a gate gives True, False, or a reason as a text")
+            raise JudgeError(f"it returned {said!r:.100}", hint="return True, False, or the reason as a text")
         if isinstance(said, str):
             return said or None
         return None if said else "not passed"

@@ -119,8 +119,8 @@ class Judge:
         if not isinstance(found, Mapping):
             raise _refuse("score", score.name, None, f"{found!r:.100} is not points by candidate")
         if strangers := sorted(str(name) for name in found if name not in ids):
-            raise _refuse("score", score.name, strangers[0], "points for somebody who was not to be rated")
-        missing = Points(0.0, {"note": "the score did not say anything about it"})
+            raise _refuse("score", score.name, strangers[0], "points for a candidate that it was not asked to rate")
+        missing = Points(0.0, {"note": "the score gave no points for it"})
         return {name: _check_points(score.name, name, found.get(name, missing)) for name in ids}
 
 
@@ -185,10 +185,10 @@ def _join_reasons(verdicts: Sequence[GateVerdict]) -> str:
 def _check_entries(entries: Sequence[Entry], unfinished: Mapping[str, str]) -> None:
     names = [*(entry.candidate for entry in entries), *unfinished]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise SpecError(f"the candidate {twice[0]!r} is to be judged twice", hint="ids are there once")
+        raise SpecError(f"the candidate {twice[0]!r} was given twice", hint="give each candidate once")
     for entry in entries:
         if not entry.attempts:
-            raise SpecError(f"the candidate {entry.candidate!r} has no attempt", hint="tell it as unfinished")
+            raise SpecError(f"the candidate {entry.candidate!r} has no attempt", hint="give it as unfinished")
 
 
 def _check_points(score: str, candidate: str, points: object) -> Points:
@@ -199,7 +199,7 @@ def _check_points(score: str, candidate: str, points: object) -> Points:
     value = float(points.points)
     details = make_plain(points.details)
     if not 0 <= value <= 100:
-        details["note"] = f"{value:g} was brought within 0 and 100"
+        details["note"] = f"{value:g} was clamped to 0 to 100"
     return Points(min(max(value, 0.0), 100.0), details)
 
 

@@ -70,13 +70,13 @@ class Model:
                 continue
             if not isinstance(text, str):
                 raise JudgeError(
-                    f"the model's callable gave {text!r:.100}", candidate=candidate, hint="it gives a text"
+                    f"the model's callable returned {text!r:.100}", candidate=candidate, hint="return a text"
                 )
             if (found := find_answer(text, answer_id=answer_id, good=good)) is not None:
                 return found
             trouble, why = None, f"not the answer that was asked for: {make_printable(text, limit=200)!r}"
         raise JudgeError(
-            f"the model gave no answer in {self.retries + 1} tries; the last: {why}", candidate=candidate,
+            f"the model gave no usable answer in {self.retries + 1} tries; the last: {why}", candidate=candidate,
             hint="try the callable alone, or give it more retries",
         ) from trouble  # fmt: skip
 

@@ -98,7 +98,7 @@ def _rate_less(
         own = middle.get(entry.candidate)
         if own is None:
             succeeded = any(attempt.ok for attempt in entry.attempts)
-            why = "this could not be counted here" if succeeded else "no round succeeded"
+            why = "this could not be measured here" if succeeded else "no round succeeded"
             found[entry.candidate] = Points(0.0, {"note": why})
         elif limit is not None:
             found[entry.candidate] = Points(100.0 * max(0.0, 1 - own / limit), {what: own})

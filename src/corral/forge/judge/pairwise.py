@@ -49,7 +49,7 @@ class Pairwise(Score):
         check_count(self.max_pairs, what="max_pairs")
         check_count(self.jobs, what="jobs")
         if self.points not in ("wins", "bradley-terry"):
-            raise SpecError(f"points={self.points!r} is not known", hint="there are: wins, bradley-terry")
+            raise SpecError(f"points={self.points!r} is not supported", hint="give wins or bradley-terry")
 
     @classmethod
     def by_llm(cls, ask: Ask, *, criteria: str = CRITERIA, **options: Any) -> Pairwise:
@@ -99,8 +99,8 @@ class Pairwise(Score):
         value = _WORDS.get(said, said) if isinstance(said, str) else said
         if not is_number(value) or not -1 <= value <= 1:
             raise JudgeError(
-                f"with {second.candidate!r} it said {said!r:.100}", candidate=first.candidate,
-                hint="a comparison gives 'first', 'second', 'tie', or a number of -1 to 1",
+                f"with {second.candidate!r} it returned {said!r:.100}", candidate=first.candidate,
+                hint="return 'first', 'second', 'tie', or a number from -1 to 1",
             )  # fmt: skip
         return float(value)
 
@@ -112,7 +112,7 @@ class Pairwise(Score):
         for name in names:
             own = [value for (winner, _), value in wins.items() if winner == name]
             if not own:
-                found[name] = Points(100.0, {"note": "nobody to compare it with"})
+                found[name] = Points(100.0, {"note": "no other candidate to compare it with"})
                 continue
             share = math.fsum(own) / len(own)
             details = {"comparisons": len(own), "won": math.fsum(own), "undecided_by_order": split[name]}

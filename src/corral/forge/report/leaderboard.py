@@ -20,9 +20,11 @@ def write_banner(overview: Overview) -> str:
         return _banner("tie", "Tie", names, f"{len(winners)} candidates share the first place" + _with_points(total))
     if overview.state != "finished" and not any(row.standing for row in overview.rows):
         word = "was interrupted" if overview.state == "interrupted" else "has not ended"
-        return _banner("open", "No result yet", f"The run {word}", "Nobody was judged. What there is stands below.")
+        return _banner(
+            "open", "No result yet", f"The run {word}", "No candidate was judged. The results so far are below."
+        )
     reasons = "No candidate passed every gate." if overview.rows else "There were no candidates."
-    return _banner("nobody", "No winner", "Nobody won", reasons)
+    return _banner("nobody", "No winner", "No candidate won", reasons)
 
 
 def _banner(kind: str, over: str, headline: str, below: str) -> str:

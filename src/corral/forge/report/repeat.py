@@ -26,14 +26,14 @@ def make_command(overview: Overview) -> str:
         remarks += _own_needs(overview)
     else:
         words.append("CONTEST")
-        remarks.append("not every candidate can be named here: CONTEST is the contest.toml that had them")
+        remarks.append("some candidates can't be named on a command line: CONTEST is the contest.toml that lists them")
     if overview.objective:
         words += ["--objective", overview.objective]
     words += _settings(overview.settings, overview.definition.get("jobs"))
-    remarks.append("the judge is described below; one of your own is named with --judge FILE.py:NAME")
+    remarks.append("the judge is described below; name a custom one with --judge FILE.py:NAME")
     again = f"corral forge replay {shlex.quote(clean_line(overview.run))}"
     said = [f"# {remark}" for remark in remarks]
-    return "\n".join([_shell(words), *said, "", "# the same run once more, as it was:", again])
+    return "\n".join([_shell(words), *said, "", "# replay this run:", again])
 
 
 def _shell(words: list[str]) -> str:
@@ -67,7 +67,7 @@ def _own_needs(overview: Overview) -> list[str]:
         for row in overview.rows
         if any(row.definition.get(key) for key in ("packages", "resources", "env", "image"))
     ]
-    return [f"with needs of their own, which a contest.toml can say: {', '.join(own[:10])}"] if own else []
+    return [f"with options of their own, which need a contest.toml: {', '.join(own[:10])}"] if own else []
 
 
 def _settings(settings: Mapping[str, Any], jobs: object) -> list[str]:

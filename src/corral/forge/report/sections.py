@@ -30,7 +30,7 @@ def write_header(overview: Overview) -> str:
         ("State", line(overview.state)),
         ("Candidates", str(len(overview.rows))),
         ("Rounds", line(settings.get("repeat", 1))),
-        ("At once", line(overview.definition.get("jobs", "–"))),
+        ("Jobs", line(overview.definition.get("jobs", "–"))),
         ("Seed", f"<code>{line(settings.get('seed', 0))}</code>"),
         ("Backend", line(versions.get("backend") or settings.get("backend", "–"))),
         ("Corral", line(versions.get("corral", "–"))),
@@ -67,7 +67,7 @@ def write_charts(overview: Overview) -> str:
         strips = draw_rounds(rows, chart_id="chart-rounds", title="Times by round", show=show_seconds)
         charts.append(f'<figure class="rounds"><figcaption>Times by round</figcaption>{strips}</figure>')
     if not charts:
-        return '<p class="remark">Nothing was measured that could be drawn.</p>'
+        return '<p class="remark">There are no measurements to draw.</p>'
     legend = (
         '<p class="legend"><span class="winner">★ winner</span><span class="ranked">● ranked</span>'
         '<span class="out">✕ not ranked</span><span>The best place is at the upper left.</span></p>'
@@ -213,10 +213,12 @@ def write_manifest(overview: Overview, embedded: Embedded) -> str:
                         f'<td colspan="2">not taken: {line(refused.reason)}</td></tr>'
                     )
     if not rows:
-        return '<p class="remark">No file was taken out.</p>'
+        return '<p class="remark">No artifacts were taken.</p>'
     more = f'<p class="remark">… and {count - _MAX_MANIFEST_ROWS} more.</p>' if count > _MAX_MANIFEST_ROWS else ""
     if embedded.left_out:
-        more += f'<p class="remark">{embedded.left_out} files are not in this page; they are in the run’s folder.</p>'
+        more += (
+            f'<p class="remark">{embedded.left_out} files are not in this page; they are in the folder of the run.</p>'
+        )
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Manifest"><table class="manifest"><thead><tr>'
         '<th scope="col">Candidate</th><th scope="col">File</th><th scope="col" class="number">Size</th>'

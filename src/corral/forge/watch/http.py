@@ -61,18 +61,18 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
         async with asyncio.timeout(HEAD_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:
-        raise BadRequestError(431, "the request's head is too long") from error
+        raise BadRequestError(431, "the request headers are too large") from error
     except asyncio.IncompleteReadError as error:
-        raise BadRequestError(400, "the request ended early") from error
+        raise BadRequestError(400, "incomplete request") from error
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
-        raise BadRequestError(400, "not a request")
+        raise BadRequestError(400, "malformed request")
     headers: dict[str, str] = {}
     for line in lines[1:-2]:
         name, colon, value = line.partition(":")
         if not colon or name.strip() != name or name.lower() in headers:  # two hosts are no host
-            raise BadRequestError(400, "a header is none, or comes twice")
+            raise BadRequestError(400, "malformed or duplicate header")
         headers[name.lower()] = value.strip()
     return Request(words[0], unquote(words[1].partition("?")[0], errors="replace"), headers)
 

@@ -99,7 +99,7 @@ class WatchServer:
         except OSError as error:
             raise BackendUnavailableError(
                 f"can't listen on {_ADDRESS}:{self._port}: {os.strerror(error.errno or 0)}",
-                hint="take another port, or 0",
+                hint="choose another port, or 0 for any free one",
             ) from error
         self._port = self._server.sockets[0].getsockname()[1]
         if self._follow:
@@ -175,14 +175,14 @@ class WatchServer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await read_request(reader)
         if request.headers.get("host") not in {f"{_ADDRESS}:{self._port}", f"localhost:{self._port}"}:
-            raise BadRequestError(403, "not under this name")
+            raise BadRequestError(403, "invalid Host header")
         if request.method != "GET":
-            raise BadRequestError(405, "only GET")
+            raise BadRequestError(405, "only GET is allowed")
         _, token, *rest = request.path.split("/", 2)
         if not rest or not hmac.compare_digest(token.encode(), self._token.encode()):
-            raise BadRequestError(404, "nothing here: the address needs its secret")
+            raise BadRequestError(404, "not found: the address needs its secret")
         if self._known >= _MAX_CLIENTS:
-            raise BadRequestError(503, "too many at once")
+            raise BadRequestError(503, "too many connections")
         if (task := asyncio.current_task()) is not None:
             self._strangers.pop(task, None)
         self._known += 1
@@ -206,7 +206,7 @@ class WatchServer:
                 folder = artifact_folder(self._folder, Turn(words[1], number), self._hub.repeat)
                 send = self._send_artifact if words[0] == "artifact" else self._send_download
                 return lambda _, writer: send(folder, path, writer)
-        raise BadRequestError(404, "nothing here")
+        raise BadRequestError(404, "not found")
 
     async def _send_page(self, name: str, writer: asyncio.StreamWriter) -> None:
         kind, assets = _PAGES[name]
@@ -252,7 +252,7 @@ class WatchServer:
         try:
             file = os.fdopen(await asyncio.to_thread(open_artifact, folder, path), "rb")
         except OSError as error:
-            raise BadRequestError(404, "it is no longer there") from error
+            raise BadRequestError(404, "the file no longer exists") from error
         with file:
             left = os.fstat(file.fileno()).st_size
             name = "".join(
