@@ -1,4 +1,4 @@
-"""A candidate: who takes part, from what it is made, and what it needs beyond the rules that hold for all."""
+"""A candidate: its source, and what it needs beyond the settings of the contest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from corral.spec import NetworkPolicy, Resources, check_env
 
 
 class Needs(TypedDict, total=False):
-    """What a candidate may have of its own. Each is a field of `Candidate`."""
+    """What a candidate may have for itself. Each is a field of `Candidate`."""
 
     id: str
     name: str
@@ -39,17 +39,17 @@ class Needs(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Who takes part. Most are made by one of the class methods."""
+    """A participant of a contest. Most are made by one of the class methods."""
 
     source: Source
     id: str = ""
     """Letters, digits, '_' and '-'. Without one: from the source's name."""
     name: str = ""
-    """As people read it. Without one: the id."""
+    """The display name. Without one: the id."""
     description: str = ""
     packages: tuple[str, ...] = ()
     resources: Resources | None = None
-    """None: those of the contest, which are the same for all."""
+    """None: those of the contest."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     image: str | Image | None = None
     network: NetworkPolicy | str | None = None
@@ -96,7 +96,7 @@ class Candidate:
 
     @property
     def network_policy(self) -> NetworkPolicy:
-        """Whom it may talk to."""
+        """Its network policy, parsed."""
         return NetworkPolicy.parse(self.network)
 
 
@@ -122,17 +122,17 @@ def as_candidate(value: object, *, folder: Path = Path()) -> Candidate:
 
 
 def as_candidates(values: Iterable[object]) -> tuple[Candidate, ...]:
-    """All of them. Ids that were not given and come twice are numbered; such that were given may not come twice.
+    """All candidates. Derived ids that come twice are numbered; explicit ids may not come twice.
 
     Raises:
-        SpecError: none at all, or an id twice.
+        SpecError: no candidates, or an id twice.
     """
     if isinstance(values, str | Path | Candidate):
         raise SpecError(f"candidates={values!r} is only one", hint="give a list of them")
     found: dict[str, Candidate] = {}
     for value in values:
         candidate = as_candidate(value)
-        if candidate.id.lower() in found:  # lower: there are file systems that see no difference
+        if candidate.id.lower() in found:  # lower: some file systems ignore case
             if isinstance(value, Candidate):
                 raise SpecError(f"two candidates have the id {candidate.id!r}", hint="give each its own: id=…")
             candidate = _numbered(candidate, found)

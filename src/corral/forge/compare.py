@@ -1,4 +1,4 @@
-"""Two runs side by side: what was different about them, and what came out differently."""
+"""Two runs compared: their settings, candidates and results."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A number in both runs; None where one has none."""
+    """A number in both runs; None where a run lacks it."""
 
     a: float | None
     b: float | None
 
     @property
     def delta(self) -> float | None:
-        """How much more it is in the second."""
+        """Second minus first."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
     def ratio(self) -> float | None:
-        """How many times as much it is in the second."""
+        """Second divided by first."""
         return None if not self.a or self.b is None else self.b / self.a
 
 
@@ -168,7 +168,7 @@ def _compare_candidate(a: CandidateRow, b: CandidateRow) -> CandidateChange:
 
 
 def _made_of(row: CandidateRow) -> dict[str, Any]:
-    """Without the place it lay at: the hash says what it was. Hashes of values have another salt in each run."""
+    """Without its path: the hash says what it was. Hashes of variables have another salt in each run."""
     definition = dict(row.definition)
     source = definition.get("source")
     if isinstance(source, Mapping) and "sha256" in source:

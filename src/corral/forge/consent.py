@@ -59,10 +59,10 @@ def permissions_of_candidates(candidates: Iterable[Candidate], granted: Granted)
 
 
 def permissions_of_run(definition: Mapping[str, Any], granted: Granted) -> list[Permission]:
-    """The same as a run's folder has it. Its values may be of any kind.
+    """The same from a run's folder, whose values may have any type.
 
     Raises:
-        RunFolderError: there is something missing.
+        RunFolderError: a key is missing.
     """
     found: list[Permission] = []
     try:
@@ -76,9 +76,9 @@ def permissions_of_run(definition: Mapping[str, Any], granted: Granted) -> list[
 def permissions_of_contest(
     contest: ContestFile, candidates: Iterable[Candidate], granted: Granted, *, judge: bool
 ) -> list[Permission]:
-    """The candidates' needs, files from outside the contest's folder, a place for runs there; with `judge` its judge.
+    """Those of its candidates, for files and artifacts outside the contest's folder, and with `judge` for its judge.
 
-    A judge from a file is a program that is run here, not in a sandbox.
+    A judge from a file is a program that runs on this machine, not in a sandbox.
     """
     found: list[Permission] = []
     if judge and contest.judge is not None and ":" in contest.judge:
@@ -93,10 +93,10 @@ def permissions_of_contest(
 
 
 def refuse(permissions: Sequence[Permission], *, who: str, error: type[CorralError] = SpecError) -> None:
-    """Say what is asked for, and how to give it.
+    """Refuse permissions that were not granted, with the flags that grant them.
 
     Raises:
-        CorralError: of the kind that was given, unless nothing is asked for.
+        CorralError: of the given class, unless there are no permissions.
     """
     if not permissions:
         return
@@ -108,13 +108,13 @@ def refuse(permissions: Sequence[Permission], *, who: str, error: type[CorralErr
 
 
 def show(permissions: Sequence[Permission]) -> str:
-    """For people."""
+    """As text."""
     more = f" and {len(permissions) - _MAX_SHOWN} more" if len(permissions) > _MAX_SHOWN else ""
     return ", ".join(permission.what for permission in permissions[:_MAX_SHOWN]) + more
 
 
 def flags_for(permissions: Sequence[Permission]) -> list[str]:
-    """What a command line needs that grants them all."""
+    """The flags that grant them all."""
     several = any(
         sum(permission.words[:1] == (flag,) for permission in permissions) > 1 for flag in ("--image", "--network")
     )
@@ -144,7 +144,7 @@ def _describe(policy: NetworkPolicy) -> dict[str, Any]:
 
 
 def _policy_text(network: object) -> str:
-    """As a flag says it; empty if none does."""
+    """The policy as the flag `--network` writes it; empty if that is impossible."""
     if not isinstance(network, Mapping):
         return ""
     mode, hosts = network.get("mode"), network.get("hosts")
@@ -156,7 +156,7 @@ def _policy_text(network: object) -> str:
 
 
 def _places_outside(source: Source, root: Path) -> Iterator[Path]:
-    """What it is taken from that is not below the folder, links and all."""
+    """Paths that it reads outside the folder, with links resolved."""
     if not isinstance(source, ScriptSource | FolderSource | GitSource):
         return
     path = source.path.resolve()
@@ -164,7 +164,7 @@ def _places_outside(source: Source, root: Path) -> Iterator[Path]:
         yield path
     elif isinstance(source, GitSource):
         folder = (path / run_git(path, "rev-parse", "--git-common-dir").strip()).resolve()
-        # The repository around the folder is its user's; a file `.git` inside could lead to any other.
+        # A repository around the folder is the user's own; a file `.git` inside could lead to any other.
         if not folder.is_relative_to(root) and not _is_around(path, root):
             yield folder
 

@@ -1,11 +1,11 @@
-"""The contest: candidates on one objective, each in a sandbox of its own, judged, with everything written down.
+"""The contest: candidates on one objective, each in its own sandbox, judged and recorded.
 
     from corral.forge import Candidate, race
 
     result = race(["fast.py", "thorough.py"], "Summarise the data")
     print(result.winners, result.winner_artifact)
 
-A sandbox is made and filled while others run, and emptied after; only the run itself takes one of the `jobs` slots.
+Sandboxes are created and filled while others run; only the run itself takes one of the `jobs` slots.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from corral.protocol import Backend
 from corral.spec import Lifetime, NetworkPolicy, Spec
 
 MAX_OBJECTIVE_BYTES = 100_000
-"""It is an argument of a command, and no kernel takes one of more than 128 KiB."""
+"""The objective is an argument of a command, and Linux takes none of more than 128 KiB."""
 _LOCAL_BACKENDS = ("embedded", "docker", "memory")
 _BASE_SECONDS = 3600.0
 
 
 class Contest:
-    """A contest, ready to be held. `settings` may also be given as keywords: `jobs=4, repeat=5` …"""
+    """A contest, ready to run. `settings` may also be given as keywords: `jobs=4, repeat=5` …"""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Contest:
     ) -> None:
         """
         Raises:
-            SpecError: no candidates, two of one id, an objective or a setting that can't be.
+            SpecError: no candidates, two with the same id, an invalid objective or setting.
             CapabilityError: a backend without isolation.
         """
         self.candidates = as_candidates(candidates)
@@ -81,14 +81,14 @@ class Contest:
         self.listeners = (on_event,) if callable(on_event) else tuple(on_event)
 
     async def run(self, *, run_id: str | None = None, resume: Path | str | None = None) -> ContestResult:
-        """Hold it: a new run, or the rest of one that broke off.
+        """Run the contest: a new run, or the rest of an interrupted one.
 
-        Cancelled, it ends every sandbox, keeps what there is, and can be resumed.
+        If it is cancelled, it ends every sandbox and keeps the results so far; the run can be resumed.
 
         Raises:
-            RunFolderError: the folder can't be used, or is of another contest.
+            RunFolderError: the folder can't be used, or belongs to another contest.
             JudgeError: a judge failed; the attempts are kept, and a resumed run judges them again.
-            SpecError, BackendError: the base can't be made.
+            SpecError, BackendError: the base can't be created.
         """
         if resume is not None:
             if run_id is not None:
@@ -99,7 +99,7 @@ class Contest:
         ).to_the_end()
 
     def race(self, *, run_id: str | None = None, resume: Path | str | None = None) -> ContestResult:
-        """The same for plain code. Interrupted, it first ends its sandboxes and writes down what there is.
+        """`run` for synchronous code. If it is interrupted, it first ends its sandboxes and saves the results so far.
 
         Raises: as `run`.
         """
@@ -107,7 +107,7 @@ class Contest:
 
 
 def race(candidates: Iterable[object], objective: str, judge: Judge | None = None, **options: Any) -> ContestResult:
-    """Hold a contest and give its result. Options are those of `Contest`. Raises: as `Contest` and `Contest.run`."""
+    """Run a contest and return its result. Options are those of `Contest`. Raises: as `Contest` and `Contest.run`."""
     return Contest(candidates, objective, judge, **options).race()
 
 
@@ -127,7 +127,7 @@ class _Hold:
         self._turns = plan_turns(contest.candidates, contest.settings)
 
     async def to_the_end(self) -> ContestResult:
-        # Hashing folders may take a while: not on the loop, on which other things may live.
+        # Hashing folders may take a while: not on the event loop.
         self._definition = await asyncio.to_thread(self._define)
         self._take_over()
         writer = RunWriter.begin(self._path) if self._resumed is None else RunWriter.resume(self._path)
@@ -165,7 +165,7 @@ class _Hold:
         return definition
 
     def _take_over(self) -> None:
-        """What a resumed run has already, as long as its artifacts are as they were."""
+        """Keep the attempts of a resumed run whose artifacts are unchanged."""
         if self._resumed is None:
             return
         for (candidate, number), attempt in self._resumed.attempts.items():
@@ -202,7 +202,7 @@ class _Hold:
             self._teller.tell("judged", standing.candidate, **standing.to_json())
 
     def _list_changed(self) -> list[str]:
-        """Candidates that are no longer what `run.json` says they are."""
+        """Candidates that differ from what `run.json` says."""
         said = {item["id"]: item["source"] for item in self._definition["candidates"]}
         changed = []
         for candidate in self._contest.candidates:
@@ -256,26 +256,26 @@ class _Hold:
         )
 
     async def _rehearse(self) -> None:
-        """Make one sandbox of each kind and end it again: a wish that can't be met is said before anybody has run.
+        """Create one sandbox of each kind and end it: a spec that can't be met is reported before any candidate runs.
 
-        What is fetched for it once (packages, images) is then there for all, and takes nobody's time.
+        Packages and images that this fetches are then available, and take no candidate's time.
         """
-        # The base was such a one.
+        # The base had this spec.
         seen: set[tuple[object, ...]] = {(_base_key(None), NetworkPolicy(), (), self._settings.resources)}
         attempts = self._make_attempts()
         for candidate in self._contest.candidates:
             resources = candidate.resources or self._settings.resources
             key = _base_key(candidate.image)
-            wish = (key, candidate.network_policy, candidate.packages, resources)
-            if wish in seen:
+            kind = (key, candidate.network_policy, candidate.packages, resources)
+            if kind in seen:
                 continue
-            seen.add(wish)
+            seen.add(kind)
             try:
                 box = await self._contest.backend.create(attempts.spec_for(candidate, self._bases[key]))
                 await box.aclose()
             except (SpecError, CapabilityError, BackendUnavailableError):
                 raise
-            except CorralError as error:  # may be better the next time: the attempts themselves will see
+            except CorralError as error:  # may be temporary: the attempts will see
                 self._teller.tell("warning", text=f"could not create a sandbox for {candidate.id}: {error}")
 
     async def _run_all(self, left: Sequence[Turn], attempts: AttemptMaker) -> None:
@@ -286,7 +286,7 @@ class _Hold:
             )
         processors = list_processors() if self._settings.pin else []
         slots = Slots(self._jobs, processors)
-        # So many sandboxes are there at once: those that run, as many that are ready, one that is being emptied.
+        # Sandboxes at once: those that run, as many that are ready, and one that is being emptied.
         alive = asyncio.Semaphore(2 * self._jobs + 1)
 
         async def one(turn: Turn) -> None:
@@ -298,7 +298,7 @@ class _Hold:
                 for turn in left:
                     group.create_task(one(turn))
         except ExceptionGroup as failures:
-            # What no attempt could take on itself, such as a full disk here: one is as good as all.
+            # A failure that belongs to no attempt, such as a full disk here: the first one says enough.
             raise failures.exceptions[0] from failures
 
     async def _judge(self) -> tuple[Standing, ...]:

@@ -1,4 +1,4 @@
-"""`contest.toml`: a contest written down. Every key is known; one that is not is an error, with the one that was meant.
+"""`contest.toml`: a contest as a file. An unknown key is an error, which suggests the nearest known key.
 
     objective = "Summarise the data"
     judge = "judge.py:judge"            # or "rubric", or "default"
@@ -34,7 +34,7 @@ _SIZES = {"memory": "memory_bytes", "disk": "disk_bytes"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContestFile:
-    """What the file says; None is what it does not say."""
+    """The content of the file; None for keys that it lacks."""
 
     path: Path
     objective: str | None
@@ -47,7 +47,7 @@ class ContestFile:
 
 
 def find_contest_file(path: Path) -> Path | None:
-    """The file itself, or the one in the folder; None if there is none."""
+    """The file itself, or the one in the folder; None without one."""
     if path.is_dir():
         inside = path / NAME
         return inside if inside.is_file() else None
@@ -58,7 +58,7 @@ def read_contest_file(path: Path) -> ContestFile:
     """Read it.
 
     Raises:
-        SpecError: not TOML, a key that nobody knows, or a value that can't be.
+        SpecError: not TOML, an unknown key, or an invalid value.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))

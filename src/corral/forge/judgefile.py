@@ -1,4 +1,4 @@
-"""A judge by name: one that ships, or one that a Python file of yours makes."""
+"""A judge by name: one that ships, or one from a Python file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHIPPED: Mapping[str, Callable[[], Judge]] = {"default": default_judge, "rubric"
 def find_judge(name: str, *, folder: Path | None = None) -> Judge:
     """`default`, `rubric`, or `FILE.py:NAME`, relative to the folder: a `Judge`, or a function that gives one.
 
-    The file is run here, as what it is: a program of yours.
+    The file runs in this process, with your rights.
 
     Raises:
         SpecError: no such judge.

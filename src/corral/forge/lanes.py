@@ -86,7 +86,7 @@ class Lanes:
         }  # fmt: skip
 
     def find_artifact(self, candidate: str, number: int, index: int) -> str | None:
-        """The path of an artifact below its attempt's folder; None if no attempt that has ended left such a one."""
+        """The path of an artifact below its attempt's folder; None if no finished attempt has it."""
         lane = self.lanes.get(candidate)
         files = lane.files.get(number, ()) if lane is not None else ()
         return files[index] if 0 <= index < len(files) else None
@@ -126,7 +126,7 @@ class Lanes:
         self.run["objective"] = clean_line(str(data.get("objective", "")), limit=2000)
         for found in data.get("candidates", ()):
             id_ = str(found.get("id", ""))
-            if id_ not in self.lanes:  # a resumed run begins again with what it has
+            if id_ not in self.lanes:  # a resumed run starts with what it has
                 self.lanes[id_] = Lane(
                     id_, clean_line(str(found.get("name", "") or id_), limit=80),
                     clean_line(str(found.get("description", "")), limit=300),
@@ -145,7 +145,7 @@ class Lanes:
         if event.kind == "attempt-ended":
             return self._take_end(lane, number, data)
         if number != lane.round:
-            return None  # a lane shows the round that began last; the log in the folder has both
+            return None  # a lane shows the latest round; the log in the folder has both
         if event.kind == "output":
             stream = "stderr" if data.get("stream") == "stderr" else "stdout"
             text = lane.cleaner.feed(str(data.get("text", "")))[-_MAX_OUTPUT:]
@@ -164,7 +164,7 @@ class Lanes:
     def _take_phase(self, lane: Lane, event: ForgeEvent) -> dict[str, Any] | None:
         number, phase = event.round or 1, clean_line(str(event.data.get("phase", "")), limit=30)
         if number != lane.round and phase != "run" and lane.phase not in ("waiting", "ended"):
-            return None  # the next round is being made ready while this one runs
+            return None  # the next round is prepared while this one runs
         cleared = number != lane.round or phase == "create"
         if cleared:
             lane.meter, lane.cleaner, lane.log_characters = {}, Cleaner(), 0
@@ -182,7 +182,7 @@ class Lanes:
 
 
 def _describe_attempt(data: dict[str, Any]) -> dict[str, Any]:
-    """All but the log, which was passed on while it was printed."""
+    """Everything but the log, which was sent while it was printed."""
     kept = ("round", "outcome", "exit_code", "seconds", "cpu_seconds", "peak_memory_bytes", "log_bytes", "retries")
     files = data.get("artifacts") or ()
     return {key: data.get(key) for key in kept} | {

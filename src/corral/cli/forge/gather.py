@@ -1,8 +1,8 @@
-"""What a contest shall be: from flags, from `contest.toml`, from the folder of a run that is resumed.
+"""The contest that a command line asks for: from flags, `contest.toml`, and the folder of a run that is resumed.
 
-Flags win. CORRAL_* variables and config.toml are for contests that nobody has written down: they change neither a
-contest.toml nor a run that is resumed. Both of these may be a stranger's: what they ask for beyond a sandbox here has
-to be asked for by a flag as well (`corral.forge.consent`).
+Flags win. CORRAL_* variables and config.toml are for contests without a file: they change neither a contest.toml nor a
+run that is resumed. Both of these may come from a stranger: what they ask for beyond a sandbox on this machine has to
+be granted by a flag (`corral.forge.consent`).
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ class Gathered:
     artifacts: Path
     resumed: Run | None
     notes: tuple[str, ...]
-    """To be said before it begins."""
+    """Printed before it starts."""
     remarks: tuple[str, ...] = ()
     """The same, about the service."""
     says_where: bool = False
-    """Whether it is told where candidates run: `--daytona` may be there, or here."""
+    """Whether to print where candidates run: with `--daytona` that may be the service or this machine."""
     is_dream_foundry: bool = False
     """Whether it is the command of Dream Foundry: `--daytona`, its candidates and its rubric."""
     again: tuple[str, ...]
-    """What a command line that resumes it needs beside the run: what is not written in its folder."""
+    """The flags that a command line that resumes it needs, because the folder does not have or grant them."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is held on a service."""
+        """Whether it runs on a service."""
         return (self.backend if isinstance(self.backend, str) else self.backend.name) == "daytona"
 
 
 class Flags:
-    """The command's values, and which of them somebody has typed."""
+    """The command's values, and which of them are on the command line."""
 
     def __init__(self, context: click.Context, values: Mapping[str, Any]) -> None:
         self._context = context
@@ -77,7 +77,7 @@ class Flags:
         return self._values.get(name)
 
     def typed(self, name: str) -> bool:
-        """Whether it stands on the command line."""
+        """Whether it was given on the command line."""
         return self._context.get_parameter_source(name) == ParameterSource.COMMANDLINE
 
     @property
@@ -87,11 +87,11 @@ class Flags:
 
 
 def gather(names: Sequence[str], flags: Flags) -> Gathered:
-    """See above.
+    """Gather everything that the contest needs.
 
     Raises:
-        SpecError, RunFolderError: what can't be, and what nobody has asked for by a flag.
-        click.UsageError: words that don't go together.
+        SpecError, RunFolderError: invalid values, and permissions that no flag grants.
+        click.UsageError: arguments that exclude each other.
     """
     from corral.forge.contestfile import read_contest_file
     from corral.forge.shipped import OBJECTIVE, find_scripts
@@ -123,7 +123,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     else:
         candidates = _equip([script.to_candidate() for script in find_scripts()], flags)
         usual = OBJECTIVE
-        judge = judge or "rubric"  # whatever the objective: these are scripts for a list of events
+        judge = judge or "rubric"  # whatever the objective: these scripts write a list of events
     notes = _ask(permissions, flags, contest, resumed)
     if not candidates and resumed is not None:
         from corral.forge.definition import rebuild_candidates
@@ -151,7 +151,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
 
 
 def _find_objective(names: Sequence[str], flags: Flags) -> tuple[Sequence[str], str | None]:
-    """Candidates, and what was given as the objective: with `--daytona`, it may stand alone, as it is known."""
+    """The candidates and the objective. With `--daytona` a single text may be the objective, as in Dream Foundry."""
     if flags["daytona"] and flags["objective"] is None and len(names) == 1:
         (name,) = names
         if " " in name.strip() and not name.startswith("git+") and not Path(name).exists():
@@ -162,7 +162,7 @@ def _find_objective(names: Sequence[str], flags: Flags) -> tuple[Sequence[str], 
 def _ask(
     permissions: list[Permission], flags: Flags, contest: ContestFile | None, resumed: Run | None
 ) -> tuple[str, ...]:
-    """What files of others ask for: said if it is given, else an error."""
+    """Refuse permissions that files ask for, unless `--trust` grants them. Gives what to print about them."""
     from corral.forge.consent import refuse, show
 
     who = ".env in this folder"
@@ -191,7 +191,7 @@ def _again(
     judge: str | None, contest: ContestFile | None, candidates: Sequence[Candidate], backend: str | Backend,
     flags: Flags,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Nothing that the folder asks for is given by itself, so it stands here as flags."""
+    """The folder grants nothing by itself, so what it needs is given as flags."""
     from corral.forge.consent import (
         SAFE_BACKEND,
         TRUST,
@@ -248,7 +248,7 @@ def _from_names(names: Sequence[str]) -> tuple[Candidate, ...]:
 
 
 def _equip(candidates: Sequence[Candidate], flags: Flags) -> tuple[Candidate, ...]:
-    """What flags give to every candidate."""
+    """The candidates with what flags give to each."""
     env, packages = flags.env, tuple(flags["packages"] or ())
     more: dict[str, Any] = {name: flags[name] for name in ("image", "network") if flags[name] is not None}
     return tuple(
@@ -262,7 +262,7 @@ def _equip(candidates: Sequence[Candidate], flags: Flags) -> tuple[Candidate, ..
 def _name_backend(
     flags: Flags, contest: ContestFile | None, resumed: Run | None
 ) -> tuple[str | Backend, list[Permission]]:
-    """Which one, and what of that is only the word of a file."""
+    """The backend, and the permissions that a file needs for it."""
     from corral.forge.consent import SAFE_BACKEND, Permission, permission_for_backend
 
     permissions: list[Permission] = []
@@ -315,9 +315,9 @@ def _open_backend(chosen: str | Backend, flags: Flags) -> tuple[str | Backend, t
 
 
 async def _find_fault(backend: Backend) -> str | None:
-    """Why a service can't be used: it is not there, or refuses the key. None if it answers."""
+    """Why a service can't be used: it can't be reached, or refuses the key. None if it answers."""
     try:
-        await backend.connect(f"corral-{secrets.token_hex(8)}")  # nobody has such a name
+        await backend.connect(f"corral-{secrets.token_hex(8)}")  # no sandbox has such a name
     except SandboxGoneError:
         return None
     except CorralError as error:

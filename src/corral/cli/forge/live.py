@@ -1,4 +1,4 @@
-"""What is shown while a contest goes on: on a terminal a table that is kept up to date, elsewhere plain lines."""
+"""What is shown while a contest runs: a live table on a terminal, elsewhere plain lines."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LAST_PIECES = 20
 
 
 class View(Protocol):
-    """Listens to a contest."""
+    """A listener that shows a contest."""
 
     def __call__(self, event: ForgeEvent) -> None:
         """Something happened."""
 
     def shown(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """While this is open, it is shown."""
+        """Show it during the block."""
 
 
 class LiveTable:
@@ -70,7 +70,7 @@ class LiveTable:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def draw(self) -> None:
-        """Write over what is there."""
+        """Draw the table over the last one."""
         lines = self.lines()
         up = f"\x1b[{self._height}F" if self._height else ""
         self._write(up + "".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J")
@@ -120,13 +120,13 @@ class LiveTable:
             self._height = 0
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a terminal that has gone is no reason to end a contest
+        with contextlib.suppress(OSError, ValueError):  # the terminal may be gone; the contest goes on
             self._stream.write(text)
             self._stream.flush()
 
 
 class PlainLines:
-    """For pipes and files: a line for everything, with the candidate's id before it."""
+    """For pipes and files: lines, each with the candidate's id."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -166,7 +166,7 @@ class PlainLines:
             self._write(f"[{name}] {plain(line.rstrip())}")
 
     def _write(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # whoever reads may leave; the contest goes on
+        with contextlib.suppress(OSError, ValueError):  # the reader may be gone; the contest goes on
             self._stream.write(f"{line}\n")
             self._stream.flush()
 
@@ -199,7 +199,7 @@ def _paint_phase(text: str, phase: str, stream: TextIO) -> str:
 
 
 def choose_view(stream: TextIO, *, quiet: bool = False, speed: float = 1.0) -> View:
-    """What fits to where it is shown."""
+    """The view for a stream."""
     if quiet:
         return Silence()
     if stream.isatty() and os.environ.get("TERM") != "dumb":

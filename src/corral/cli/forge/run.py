@@ -1,4 +1,4 @@
-"""`corral forge run`: hold a contest, and show it."""
+"""`corral forge run`: run a contest, and show it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def run(
         and request.is_remote
         and (why := dreamfoundry.had_no_sandbox(held.result))
     ):
-        # Nobody had a sandbox there. One after another elsewhere would not be a fair contest; all of them are.
+        # No candidate got a sandbox there. Times are comparable only if all run in one place, so all run here.
         write_lines(stream if shown else sys.stderr, falls_back(why))
         request = replace(request, backend="embedded")
         held = _hold(request, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
@@ -135,7 +135,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A contest that was held to its end."""
+    """A contest that ran to its end."""
 
     result: ContestResult
     folder: Path
@@ -145,7 +145,7 @@ class _Held:
 def _hold(
     request: Gathered, stream: TextIO, *, shown: bool, watched: bool, report_file: Path | None, as_json: bool
 ) -> _Held | int:
-    """Hold it, and show it. Gives an exit code if it was interrupted."""
+    """Run it, and show it. Gives an exit code if it was interrupted."""
     from corral.cli.forge.dreamfoundry import DreamFoundryLines
     from corral.cli.forge.live import choose_view
     from corral.forge.contest import Contest
@@ -185,7 +185,7 @@ def _say_where(request: Gathered, stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def _ended_as_by_hand() -> Iterator[list[int]]:
-    """SIGTERM does what Ctrl-C does: a service manager's stop must not lose results. Gives those that came."""
+    """SIGTERM does what Ctrl-C does: a service manager's stop must not lose results. Gives the signals that came."""
     seen: list[int] = []
 
     def end(number: int, frame: object) -> None:
@@ -220,7 +220,7 @@ async def _begin(contest: Contest, request: Gathered, run_id: str) -> ContestRes
 
 
 def _was_begun(folder: Path) -> bool:
-    """Whether there is anything to go on with."""
+    """Whether there are results to continue from."""
     from corral.forge.runfolder import read_run
 
     try:
@@ -230,7 +230,7 @@ def _was_begun(folder: Path) -> bool:
 
 
 def _show(result: ContestResult, *, shown: bool) -> None:
-    """Who won. `shown`: the table is on the screen already."""
+    """The winner. `shown`: the table is on the screen already."""
     from corral.cli.display import paint, plain, show_seconds
     from corral.cli.forge.leaderboard import show_standings, show_winner
 

@@ -1,4 +1,4 @@
-"""`corral forge list`, `report`, `replay`, `compare` and `watch`: looking at runs, while they go on and afterwards."""
+"""`corral forge list`, `report`, `replay`, `compare` and `watch`: showing runs, during and after them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def list_run_folders(artifacts: Path) -> list[Path]:
 
 
 def newest_run(artifacts: Path) -> Run:
-    """Raises: RunFolderError if there is none."""
+    """The newest run. Raises: RunFolderError if the folder has no run."""
     from corral.forge.runfolder import read_run
 
     found = list_run_folders(artifacts)
@@ -212,8 +212,8 @@ def _value(value: object) -> str:
 
 @contextlib.contextmanager
 def _opened(url: str) -> Iterator[None]:
-    """The browser shows it. Every user of the machine can read what a program is started with, so the browser is given
-    a file that leads there, which is this user's alone."""
+    """Open the address in a browser. Every user of the machine can read the arguments of a program, so the browser gets
+    a file with a redirect, which only this user can read."""
     import tempfile
     import webbrowser
 

@@ -1,9 +1,9 @@
 """Commands that judge, each in a fresh sandbox of its own with the artifacts in `artifact/`.
 
 The artifacts are hostile, and the command may run them. So the command starts in the workdir, outside of `artifact/`;
-files of the judge's own are laid into `judge/` after the artifacts, so that no artifact takes their place; only the
-exit code and the last line of standard output count. What a command that runs the candidate's own code must still see
-to is in docs/forge-judges.md; `sealed=True` helps with it.
+the judge's own files are written to `judge/` after the artifacts, so that no artifact takes their place; only the
+exit code and the last line of standard output count. docs/forge-judges.md says what a
+command that runs the candidate's code has to consider; `sealed=True` helps.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class CommandRun:
         check_timeout(self.timeout, what="timeout", error=SpecError)
 
     async def over(self, work: Work, bench: Bench, *, stdin: bytes = b"") -> ExecResult | str:
-        """Run it over one round's artifacts. A text: why that came to no end, by the artifacts' own fault.
+        """Run it over one round's artifacts. A text is the reason why it could not end, which is the artifacts' fault.
 
         Raises:
-            JudgeError: no sandbox, or no such command in it.
+            JudgeError: no sandbox, or the command does not exist in it.
         """
         for _ in range(_TRIES):
             try:
@@ -81,7 +81,7 @@ class CommandRun:
                             output_limit_bytes=_KEEP_BYTES,
                         )  # fmt: skip
                     except SandboxError:
-                        continue  # the only thing in it was this command and the candidate's files
+                        continue  # only this command and the candidate's files were in it
             except SandboxNoSpaceError:
                 return "the artifacts do not fit into a sandbox"
             except (CorralError, TimeoutError) as error:
@@ -107,7 +107,7 @@ class CommandRun:
 
     @property
     def _program(self) -> str:
-        """The program, where it can be told from the words; else nothing."""
+        """The program, if the command shows it; else empty."""
         if not isinstance(self.command, str):
             return self.command[0]
         try:
@@ -117,7 +117,7 @@ class CommandRun:
         return words[0] if words and _PLAIN_WORD.fullmatch(words[0]) else ""
 
     async def _exists(self, bench: Bench) -> bool:
-        """Whether the program is there without the candidate: otherwise it is not the candidate who fails."""
+        """Whether the program exists in a sandbox without the candidate's files: if not, the judge failed."""
         program = self._program
         if not program or program.startswith((f"{ARTIFACT}/", f"{FILES}/", "./", "../")):
             return True
@@ -130,7 +130,7 @@ class CommandRun:
 
 
 def tell_end(result: ExecResult | str) -> str | None:
-    """Why a command did not succeed, with the last that it said; None if it did."""
+    """Why a command failed, with the last line that it printed; None if it succeeded."""
     if isinstance(result, str):
         return result
     if result.reason == "exited" and result.exit_code == 0:
@@ -222,7 +222,7 @@ class CommandScore(RoundScore):
 
 
 def parse_points(output: str, *, seal: str = "") -> Points | None:
-    """The points on the last line, None if there are none. Only that line is looked at: all before it is chatter."""
+    """The points on the last line; None if that line has no points. Lines before it are ignored."""
     line = output.rstrip().rpartition("\n")[2].strip()
     if seal:
         word, _, line = line.partition(" ")

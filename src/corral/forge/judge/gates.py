@@ -1,4 +1,4 @@
-"""Hard conditions. Each looks at every round of a candidate that was finished, and says why it is not passed."""
+"""Gates: hard conditions. Each checks every finished round of a candidate, and says why it does not pass."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class GateBase(Gate, ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitCode(GateBase):
-    """The run ended by itself, with one of these codes. A timeout and the kernel's kill pass by no code."""
+    """The run ended by itself, with one of these codes. A timeout or out-of-memory kill never passes."""
 
     codes: tuple[int, ...] = (0,)
 
@@ -133,10 +133,10 @@ class Size(GateBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonGate(GateBase):
-    """A function of yours, async or not: it gets a `Work` and gives True, False, or the reason why not as a text.
+    """A function, async or not: it gets a `Work` and gives True, False, or the reason why not as a text.
 
-    An empty text is no reason: it passes. A round without an artifact does not pass, and the function is not asked.
-    What it raises is the judge's failure.
+    An empty text passes. A round without an artifact does not pass, and the function is not called.
+    An exception is the judge's failure.
     """
 
     function: Callable[[Work], Any] = field(kw_only=False)

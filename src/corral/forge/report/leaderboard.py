@@ -1,4 +1,4 @@
-"""Who won, and the table of all."""
+"""The winner, and the table of all candidates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _GOOD = frozenset({"ok"})
 
 
 def write_banner(overview: Overview) -> str:
-    """The answer, before anything else."""
+    """The result, before anything else."""
     winners = overview.winners
     if len(winners) == 1:
         return _banner("won", "Winner", name(winners[0].name), _why_won(overview, winners[0]))
@@ -135,7 +135,7 @@ def _time(row: CandidateRow) -> str:
 
 
 def chip(outcome: str) -> str:
-    """How it ended, with a sign as well as a colour."""
+    """The outcome as a coloured label."""
     kind = "good" if outcome in _GOOD else "bad"
     if outcome in ("not run", "cancelled", "infrastructure"):
         kind = "none"

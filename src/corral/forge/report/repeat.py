@@ -1,4 +1,4 @@
-"""How to hold a run again: the command, as far as one can say it, and what can't be said on a command line."""
+"""How to repeat a run: the command line, and remarks on what a command line can't express."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RESOURCES = {"cpus": "--cpus", "memory_bytes": "--memory", "disk_bytes": "--dis
 
 
 def make_command(overview: Overview) -> str:
-    """Lines for a shell; lines that begin with # are for whoever types them."""
+    """Lines for a shell; lines that begin with # are remarks for the reader."""
     words = ["corral", "forge", "run"]
     remarks: list[str] = []
     named = [_name(row.definition.get("source")) for row in overview.rows]

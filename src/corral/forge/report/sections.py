@@ -1,4 +1,4 @@
-"""The rest of the page: what was asked, each candidate, its logs, its artifacts, and how to hold the run again."""
+"""The rest of the page: the objective, each candidate, its logs and artifacts, and how to repeat the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_DETAILS = 40
 
 
 def write_header(overview: Overview) -> str:
-    """What was asked, when, and by which rules."""
+    """The objective, the time and the settings."""
     versions = overview.definition.get("versions")
     versions = versions if isinstance(versions, Mapping) else {}
     settings = overview.settings
@@ -49,7 +49,7 @@ def _moment(text: str) -> str:
 
 
 def write_charts(overview: Overview) -> str:
-    """Score against time and against memory, and each round's time; none without points."""
+    """Score against time and against memory, and each round's time; no chart without points."""
     times = [_mark(row, row.median_seconds) for row in overview.rows]
     memories = [_mark(row, row.peak_memory_bytes) for row in overview.rows]
     charts = []
@@ -227,11 +227,11 @@ def write_manifest(overview: Overview, embedded: Embedded) -> str:
 
 
 def write_repeat(overview: Overview, command: str) -> str:
-    """How to hold it again, and the rules as they were."""
+    """How to repeat the run, and its settings."""
     judge = overview.definition.get("judge")
     return (
         f'<pre class="command" tabindex="0">{block(command)}</pre>'
-        f"<h4>Rules for all</h4>{facts((key, line(value)) for key, value in flatten(overview.settings))}"
+        f"<h4>Settings</h4>{facts((key, line(value)) for key, value in flatten(overview.settings))}"
         + (_judge(judge) if isinstance(judge, Mapping) else "")
     )
 
@@ -256,6 +256,6 @@ def _judge_item(item: Mapping[str, Any]) -> str:
 
 
 def write_warnings(overview: Overview) -> str:
-    """What the contest itself had to say."""
+    """The warnings of the contest."""
     said = "".join(f'<li dir="auto">{line(warning, limit=600)}</li>' for warning in overview.warnings)
     return f'<section class="warnings" aria-label="Warnings"><h2>Warnings</h2><ul>{said}</ul></section>' if said else ""
