@@ -18,10 +18,9 @@ import msgspec
 from aiohttp import web
 
 from corral.concurrency.waiting import breathe
-from corral.server.admission import cut_off
+from corral.server.fairness import SLICE_BYTES, SLICE_ITEMS, is_large
+from corral.server.sockets import cut_off
 
-SLICE_BYTES = 64 * 1024
-_SLICE_ITEMS = 200
 _FEW = 32
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
@@ -61,29 +60,6 @@ class PlainText:
 
 
 Sliced = Large | ManyItems | PlainText
-
-
-def is_large(value: object) -> bool:
-    """Whether a value had better be sent in slices. Looks at no more than a few hundred of its parts."""
-    stack, left, looked = [value], SLICE_BYTES, 0
-    while stack:
-        item = stack.pop()
-        looked += 1
-        if isinstance(item, str | bytes):
-            left -= len(item)
-        elif isinstance(item, msgspec.Struct):
-            stack.extend(getattr(item, name) for name in item.__struct_fields__)
-        elif isinstance(item, dict):
-            if len(item) > _SLICE_ITEMS:
-                return True
-            stack.extend(item.values())
-        elif isinstance(item, list | tuple):
-            if len(item) > _SLICE_ITEMS:
-                return True
-            stack.extend(item)
-        if left < 0 or looked > _SLICE_ITEMS:
-            return True
-    return False
 
 
 def slices(value: object, texts: Mapping[str, LongText] | None = None) -> Iterator[bytes]:
@@ -224,8 +200,8 @@ async def _slices_of_batches(answer: ManyItems) -> AsyncGenerator[bytes, None]:
     empty = True
     async with contextlib.aclosing(answer.batches):  # type: ignore[type-var]  # an async generator, whatever it says
         async for batch in answer.batches:
-            for start in range(0, len(batch), _SLICE_ITEMS):
-                part = _encode(batch[start : start + _SLICE_ITEMS])[1:-1]
+            for start in range(0, len(batch), SLICE_ITEMS):
+                part = _encode(batch[start : start + SLICE_ITEMS])[1:-1]
                 if part:
                     held += part if empty else b"," + part
                     empty = False

@@ -1,31 +1,48 @@
-"""Keys: who calls, and what it may.
+"""Who may call: the Host and Origin of a request, its API key, and the calls of a key that are under way.
 
-A key is 256 random bits. It is shown once; what is kept is its SHA-256, which is enough, because nobody can guess what
-nobody chose. A key that somebody did choose (`CORRAL_API_KEY`) must at least be long.
+A key is 256 random bits. It is shown once; the database has its SHA-256, which is enough, because such a key can't be
+guessed. A key that was chosen by a person (`CORRAL_API_KEY`) must at least be long.
+
+A key is checked when a call begins. Some calls last: a terminal, a log that is followed, events. So the keys of calls
+under way are checked again and again, and when a key was revoked or has expired its calls end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import ipaddress
+import logging
 import secrets
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
 
-from corral.errors import SpecError
+from aiohttp import web
+
+from corral.errors import CorralError, SpecError
+from corral.server import log
+from corral.server.fairness import Rates
 from corral.server.faults import Fault, too_many
-from corral.server.rates import Rates
 from corral.server.routing import Identity, Scope
+from corral.server.settings import ServerSettings
 from corral.server.store.database import Database
 from corral.server.store.rows import Key, Organisation, load_all, new_id
 
 SCOPES = ("read", "write", "delete", "run")
 PREFIX = "corral_"
 SHORTEST = 16
+LOOK_SECONDS = 0.5
+QUERY_KEY = "DAYTONA_SANDBOX_AUTH_KEY"
 _SHOWN = 12
 _LONGEST_NAME = 200
 _SIGNING: Scope = "run"
+_LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
 class Keyring:
@@ -174,6 +191,46 @@ class Keyring:
         return found[0]
 
 
+class Guard:
+    """Checks Host and Origin: a web page must not reach a server on the machine of the person who looks at it."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._scheme = "https" if settings.tls else "http"
+        public = urlsplit(settings.public_url) if settings.public_url else None
+        # The name `localhost` always means this machine; a container's port is mostly reached by it.
+        hosts = {host.lower() for host in settings.allowed_hosts} | {settings.host.lower(), "localhost"}
+        if public is not None and public.hostname:
+            hosts.add(public.hostname)
+        if settings.is_loopback:
+            hosts |= _LOOPBACK
+        self._hosts = frozenset(hosts)
+        self._origins = frozenset(settings.allowed_origins) | ({settings.public_url} if settings.public_url else set())
+
+    def check(self, request: web.Request) -> None:
+        """Raises: Fault 421 for a foreign Host, 403 for a foreign Origin."""
+        hosts = request.headers.getall("Host", [])
+        # A request line that names a host of its own (as to a proxy) would go before the header.
+        if len(hosts) != 1 or request.host != hosts[0] or not self._knows(_host_name(hosts[0])):
+            raise Fault(421, "this server does not answer for that host name")
+        origins = request.headers.getall("Origin", [])
+        for origin in origins:
+            if origin not in self._origins and origin != f"{self._scheme}://{hosts[0]}":
+                raise Fault(403, "requests of pages of that origin are not answered")
+
+    def _knows(self, name: str | None) -> bool:
+        if name is None:
+            return False
+        if name in self._hosts:
+            return True
+        # A name can be made to lead here by whoever owns it; a number can't. Loopback has its list.
+        return not self._settings.is_loopback and _is_address(name)
+
+    def base_url(self, request: web.Request) -> str:
+        """How this caller reaches us, without a path. The Host was checked."""
+        return self._settings.public_url or f"{self._scheme}://{request.host}"
+
+
 class Doorkeeper:
     """Lets callers in by their keys, and makes those wait who try many wrong ones."""
 
@@ -197,6 +254,98 @@ class Doorkeeper:
         """The same, or 429 for an address that has had too many."""
         wait = self._bad.take(address or "?")
         return too_many("too many requests with invalid API keys", wait) if wait > 0 else fault
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """One call that is under way."""
+
+    identity: Identity
+    task: asyncio.Task[Any]
+    key_ended: bool = False
+
+
+class Admission:
+    """The calls that are under way, by the key that opened them."""
+
+    def __init__(self, keyring: Keyring, *, calls_per_key: int) -> None:
+        self._keyring = keyring
+        self._calls_per_key = calls_per_key
+        self._inside: dict[str, set[Visit]] = {}
+
+    @asynccontextmanager
+    async def admitted(self, identity: Identity) -> AsyncIterator[Visit]:
+        """For as long as a call lasts.
+
+        Raises:
+            Fault: 429, the key has too many calls under way; 401, it ended meanwhile.
+        """
+        visits = self._inside.setdefault(identity.key_id, set())
+        if len(visits) >= self._calls_per_key:
+            raise too_many("too many requests at the same time", 1.0)
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled_before = task.cancelling()
+        visit = Visit(identity, task)
+        visits.add(visit)
+        try:
+            yield visit
+        except asyncio.CancelledError:
+            # Ours, and nobody else's beside it? Then it is an answer. The rule is that of asyncio.timeout.
+            if visit.key_ended and task.uncancel() <= cancelled_before:
+                raise Fault(401, "this API key has expired or was revoked") from None
+            raise
+        finally:
+            visits.discard(visit)
+            if not visits and self._inside.get(identity.key_id) is visits:
+                del self._inside[identity.key_id]
+
+    def look(self) -> None:
+        """End the calls of keys that have ended."""
+        for visits in list(self._inside.values()):
+            for visit in list(visits):
+                if not visit.key_ended and not self._keyring.is_valid(visit.identity):
+                    visit.key_ended = True
+                    visit.task.cancel()
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                self.look()
+            except CorralError as error:  # the database can't be read just now
+                log.event("keys not looked at", level=logging.ERROR, error=error)
+
+
+def find_key(request: web.Request, *, websocket: bool) -> str | None:
+    """The caller's key: from the header; for websockets of browsers, which can't set one, also from the query."""
+    given = request.headers.getall("Authorization", [])
+    if len(given) > 1:
+        raise Fault(400, "the request has more than one Authorization header")  # a proxy may have checked another one
+    scheme, _, secret = (given[0] if given else "").partition(" ")
+    if scheme.lower() == "bearer" and secret.strip():
+        return secret.strip()
+    return request.query.get(QUERY_KEY) if websocket else None
+
+
+def _host_name(header: str) -> str | None:
+    try:
+        parts = urlsplit(f"//{header}")
+        _ = parts.port
+    except ValueError:
+        return None
+    if parts.username is not None or parts.path or parts.query or parts.fragment:
+        return None
+    return parts.hostname
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_name(name: str) -> None:

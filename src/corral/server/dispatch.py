@@ -1,4 +1,8 @@
-"""One request, from its arrival to its answer: every check stands here, once, before any handler runs."""
+"""One request, from its arrival to its answer: all checks are made here, once, before a handler runs.
+
+In their order: Host and Origin, path and method, key, rate and scope, calls at once, query, sandbox, body. Paths,
+queries and bodies are parsed strictly, under limits.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +10,41 @@ import asyncio
 import functools
 import http
 import logging
+import re
 import secrets
 import time
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from corral.base.output import ALLOWANCE
 from corral.concurrency.waiting import PACE
 from corral.errors import CorralError
+from corral.inside.jsonbounds import outside_texts
 from corral.server import log
-from corral.server.admission import Admission
-from corral.server.answers import Large, ManyItems, PlainText, is_large, send
-from corral.server.auth import Doorkeeper
-from corral.server.budget import Account, Budget, OutputAllowance
+from corral.server.answers import Large, ManyItems, PlainText, send
+from corral.server.auth import Admission, Doorkeeper, find_key
+from corral.server.fairness import Account, Budget, OutputAllowance, Rates, Turns, is_large
 from corral.server.faults import Fault, too_many
-from corral.server.guard import Guard
-from corral.server.metrics import Metrics
-from corral.server.parsing import parse_body, parse_query, split_path
-from corral.server.rates import Rates
-from corral.server.router import Match, Router
-from corral.server.routing import ADMITTED, NOBODY, SANDBOX, Call, Identity, Route
-from corral.server.services import Services
+from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, Call, Identity, Route, Services
 from corral.server.signing import find_signer, wrong_signature
 from corral.server.sockets import close_socket
 from corral.server.translate import translate
-from corral.server.turns import Turns
 from corral.server.wire.base import timestamp
 
+SERVER = "corral"
+"""The `Server` header, without version numbers that would help an attacker."""
 STARTED = web.RequestKey("started", web.StreamResponse)
 ROUTE = web.RequestKey("route", Route)
 REQUEST_ID = web.RequestKey("request_id", str)
 SKIP_ACTIVITY = "X-Daytona-Skip-Last-Activity-Update"
-QUERY_KEY = "DAYTONA_SANDBOX_AUTH_KEY"
 _JSON = "application/json"
 _FREE_BODY_BYTES = 16 * 1024
 _BODY_FACTOR = 3
@@ -47,7 +52,9 @@ _BODY_FACTOR = 3
 _STREAM_BYTES = 384 * 1024
 """What a stream may hold: a piece on its way, and the buffers of its connection."""
 _SOCKET_BYTES = 40 * 1024
-"""What a websocket costs whose client takes what it is sent; `Socket` takes more for one that does not."""
+"""What a websocket costs whose client reads what it is sent; `Socket` takes more for one that does not."""
+_BRACKETS = re.compile(rb"[][{}]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -61,8 +68,6 @@ class Dispatcher:
         router: Router,
         door: Doorkeeper,
         admission: Admission,
-        guard: Guard,
-        metrics: Metrics,
         budget: Budget,
     ) -> None:
         limits = services.settings.limits
@@ -70,8 +75,8 @@ class Dispatcher:
         self._router = router
         self._door = door
         self._admission = admission
-        self._guard = guard
-        self._metrics = metrics
+        self._guard = services.guard
+        self._metrics = services.metrics
         self._limits = limits
         self._budget = budget
         self._turns = Turns()
@@ -79,8 +84,20 @@ class Dispatcher:
         """Of what is long: one part of it in each round of the event loop, whoever it is for."""
         self._rates = Rates(per_second=limits.rate_per_key, burst=2 * limits.rate_per_key)
 
+    def make_app(self) -> web.Application:
+        """An application in which every request is answered here."""
+
+        # As a middleware, because aiohttp's routes don't get requests without a path (`OPTIONS *`, `CONNECT`).
+        @web.middleware
+        async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self.handle(request)
+
+        app = web.Application(client_max_size=self._limits.json_bytes, middlewares=[answer])
+        app.on_response_prepare.append(_note_start)
+        return app
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """The one handler of the app."""
+        """Answer a request."""
         begin = time.perf_counter()
         request[REQUEST_ID] = secrets.token_hex(8)
         log.REQUEST_ID.set(request[REQUEST_ID])
@@ -177,8 +194,8 @@ class Dispatcher:
         route = match.route
         request[ROUTE] = route
         identity = self._identify(request, match)
-        if identity is NOBODY:
-            await self._turns.take(NOBODY.key_id)
+        if identity is ANONYMOUS:
+            await self._turns.take(ANONYMOUS.key_id)
             return await self._serve(
                 route, Call(request=request, services=self._services, identity=identity, params=match.params)
             )
@@ -212,9 +229,9 @@ class Dispatcher:
         sandbox_id = call.params["sandboxId"]
         organisation = call.identity.organisation_id
         activity = call.request.headers.get(SKIP_ACTIVITY) != "true"
-        async with self._services.warden.use(sandbox_id, organisation_id=organisation, activity=activity) as held:
-            call.request[SANDBOX] = held.id
-            call.held = held
+        async with self._services.sandboxes.use(sandbox_id, organisation_id=organisation, activity=activity) as handle:
+            call.request[SANDBOX] = handle.id
+            call.sandbox = handle
             return await self._respond(route, call, await self._run(route, call))
 
     async def _run(self, route: Route, call: Call) -> Any:
@@ -255,7 +272,7 @@ class Dispatcher:
         route = match.route
         assert route is not None, "only a route has a door"
         if route.area == "open":
-            return NOBODY
+            return ANONYMOUS
         secret = find_key(request, websocket=route.websocket)
         if secret is None and route.signed and "signature" in request.query:
             identity = self._identify_signed(request, route, match.params["sandboxId"])
@@ -271,7 +288,7 @@ class Dispatcher:
         """Whoever has a signed URL, for this one call. Asked before anything is told or done about the sandbox."""
         query = request.query
         try:
-            row = self._services.control.roster.find(sandbox_id, organisation_id=None)
+            row = self._services.sandboxes.find(sandbox_id, organisation_id=None).row
         except Fault:
             raise self._door.refusal(wrong_signature(), address=request.remote) from None
         try:
@@ -303,6 +320,11 @@ class Dispatcher:
         return web.Response(status=status, body=_encode(result), content_type=_JSON)
 
 
+async def _note_start(request: web.Request, response: web.StreamResponse) -> None:
+    request[STARTED] = response
+    response.headers["Server"] = SERVER
+
+
 def _held_by(route: Route) -> int:
     """What a call of this route holds beside its body."""
     if route.websocket:
@@ -316,17 +338,6 @@ def _status_of_left(request: web.Request) -> int:
     if isinstance(started, web.WebSocketResponse):
         return started.status
     return 499  # it did not wait for its answer, as some web servers write it
-
-
-def find_key(request: web.Request, *, websocket: bool) -> str | None:
-    """The caller's key: from the header; for websockets of browsers, which can't set one, also from the query."""
-    given = request.headers.getall("Authorization", [])
-    if len(given) > 1:
-        raise Fault(400, "there are several keys in the request")  # a proxy may have checked another one
-    scheme, _, secret = (given[0] if given else "").partition(" ")
-    if scheme.lower() == "bearer" and secret.strip():
-        return secret.strip()
-    return request.query.get(QUERY_KEY) if websocket else None
 
 
 def error_response(request: web.BaseRequest, fault: Fault) -> web.Response:
@@ -349,3 +360,171 @@ def error_response(request: web.BaseRequest, fault: Fault) -> web.Response:
         body["source"] = fault.source
     body |= fault.details
     return web.Response(status=fault.status, body=_encode(body), content_type=_JSON, headers=fault.headers or None)
+
+
+# Finding the route.
+
+
+@dataclass(slots=True)
+class _Node:
+    fixed: dict[str, _Node] = field(default_factory=dict)
+    parameter: _Node | None = None
+    routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A route and what stood in place of its parameters; or the methods that the path has instead."""
+
+    route: Route | None
+    params: dict[str, str]
+    allowed: tuple[str, ...] = ()
+
+
+class Router:
+    """All routes of an app."""
+
+    def __init__(self) -> None:
+        self._root = _Node()
+
+    def add(self, path: str, route: Route) -> None:
+        """A route at a path; of two at the same one, the first stays."""
+        node = self._root
+        names = []
+        for segment in filter(None, path.split("/")):
+            if segment.startswith("{"):
+                names.append(segment.strip("{}"))
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
+            else:
+                node = node.fixed.setdefault(segment, _Node())
+        node.routes.setdefault(route.method, (route, tuple(names)))
+
+    def find(self, method: str, segments: tuple[str, ...]) -> Match | None:
+        """The route for a request; None if there is nothing at that path."""
+        allowed: list[str] = []
+        stack: list[tuple[_Node, int, tuple[str, ...]]] = [(self._root, 0, ())]
+        while stack:
+            node, at, values = stack.pop()
+            if at == len(segments):
+                found = node.routes.get(method)
+                if found is not None:
+                    route, names = found
+                    return Match(route, dict(zip(names, values, strict=True)))
+                allowed.extend(node.routes)
+                continue
+            segment = segments[at]
+            if node.parameter is not None:
+                stack.append((node.parameter, at + 1, (*values, segment)))
+            if segment in node.fixed:
+                stack.append((node.fixed[segment], at + 1, values))
+        return Match(None, {}, tuple(sorted(set(allowed)))) if allowed else None
+
+
+# Reading paths, queries and bodies.
+
+
+def split_path(raw: str) -> tuple[str, ...]:
+    """The segments of a raw path, each decoded once. Empty ones are left out: clients put slashes together carelessly.
+
+    Raises:
+        Fault: 400 for a dot segment, a control character, or what is not UTF-8.
+    """
+    segments = []
+    for part in raw.split("/"):
+        if not part:
+            continue
+        try:
+            text = unquote_to_bytes(part).decode() if "%" in part else part
+        except UnicodeDecodeError:
+            raise Fault(400, "the path is not UTF-8") from None
+        if text in (".", "..") or _CONTROL.search(text):
+            raise Fault(400, "the path has a part that is no name")
+        segments.append(text)
+    return tuple(segments)
+
+
+@functools.cache
+def _shape(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """For each key of a query what it is: a list, a flag, or a single value."""
+    hints = typing.get_type_hints(kind)
+    shape = {}
+    for each in msgspec.structs.fields(kind):
+        parts = _alternatives(hints[each.name])
+        flavour = "list" if list in parts else "flag" if bool in parts else "text"
+        shape[each.encode_name] = flavour
+    return shape
+
+
+def _alternatives(hint: Any) -> set[Any]:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return {part for argument in typing.get_args(hint) for part in _alternatives(argument)}
+    return {origin or hint}
+
+
+def parse_query(kind: type[msgspec.Struct], pairs: Iterable[tuple[str, str]]) -> Any:
+    """The query as its model; keys that nobody asked for are left alone. Raises: Fault 400."""
+    shape = _shape(kind)
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        flavour = shape.get(key)
+        if flavour is None:
+            continue
+        if flavour == "list":
+            values.setdefault(key, []).append(value)
+        elif key in values:
+            raise Fault(400, f"query: {key!r} is given twice")
+        elif flavour == "flag":
+            if value not in ("true", "false"):
+                raise Fault(400, f"query: {key!r} is neither true nor false")
+            values[key] = value == "true"
+        else:
+            values[key] = value
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Fault(400, f"query: {error}") from None
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def parse_body(kind: Any, body: bytes, *, max_depth: int, max_items: int) -> Any:
+    """A JSON body as its model. Raises: Fault 400."""
+    brackets = body.count(b"[") + body.count(b"{")
+    if brackets > max_depth or brackets + body.count(b'"') // 2 > max_items:
+        _check_shape(body, max_depth=max_depth, max_items=max_items)
+    try:
+        return _decoder(kind).decode(body)
+    except msgspec.ValidationError as error:
+        raise Fault(400, f"body: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Fault(400, f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise Fault(400, "the body is nested too deeply") from None
+
+
+def _check_shape(body: bytes, *, max_depth: int, max_items: int) -> None:
+    """Everybody else waits meanwhile: only what is bounded by the number of items is looked at one by one."""
+    found = outside_texts(body, max_texts=max_items)
+    if found is None:
+        raise _too_many_items(max_items)
+    items, outside = found
+    depth = 0
+    for bracket in _BRACKETS.finditer(outside):
+        if bracket[0] in b"]}":
+            depth -= 1
+            continue
+        items += 1
+        depth += 1
+        if items > max_items:
+            raise _too_many_items(max_items)
+        if depth > max_depth:
+            raise Fault(400, f"the body is nested deeper than {max_depth}")
+
+
+def _too_many_items(max_items: int) -> Fault:
+    return Fault(400, f"the body has more than {max_items} texts, objects and lists")

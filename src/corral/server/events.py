@@ -17,13 +17,12 @@ from typing import Any
 import msgspec
 from aiohttp import WSMsgType, web
 
-from corral.server.admission import Admission, cut_off
-from corral.server.auth import Doorkeeper
-from corral.server.budget import Account, Budget
+from corral.server.auth import Admission, Doorkeeper
+from corral.server.fairness import Account, Budget
 from corral.server.faults import Fault
 from corral.server.framewatch import watch_frames
 from corral.server.routing import ADMITTED, Identity
-from corral.server.sockets import OpenSockets
+from corral.server.sockets import OpenSockets, cut_off
 
 PING_SECONDS, PONG_SECONDS = 25.0, 20.0
 HELLO_SECONDS = 20.0

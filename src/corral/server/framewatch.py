@@ -14,8 +14,8 @@ from typing import Protocol, runtime_checkable
 
 from aiohttp import web
 
-from corral.server.admission import cut_off
-from corral.server.budget import Account
+from corral.server.fairness import Account
+from corral.server.sockets import cut_off
 
 _FREE_BYTES = 8 * 1024
 """What a socket may hold of a frame without asking: it is part of what a socket costs."""

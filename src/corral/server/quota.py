@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from corral.server.creating import Resize
 from corral.server.faults import Fault
-from corral.server.services import Control
+from corral.server.routing import Services
 from corral.server.store.rows import Sandbox, Snapshot
-from corral.server.wishes import ResizeWish
 
 RUNNING = frozenset({"creating", "starting", "started", "restoring", "resuming", "forking", "snapshotting", "resizing"})
 """States in which a sandbox uses processors."""
@@ -20,7 +20,7 @@ IN_MEMORY = RUNNING | {"pausing", "paused", "stopping"}
 
 
 def check_quota(
-    control: Control,
+    services: Services,
     organisation_id: str,
     *,
     sandboxes: int = 0,
@@ -30,12 +30,12 @@ def check_quota(
     leaving_out: str | None = None,
 ) -> None:
     """Whether so much more may be had. An archived sandbox and a snapshot need their disk, too. Raises: Fault 403."""
-    organisation = control.keyring.organisations[organisation_id]
-    rows = [row for row in control.roster.of(organisation_id) if row.id != leaving_out]
+    organisation = services.keyring.organisations[organisation_id]
+    rows = [row for row in services.sandboxes.rows_of(organisation_id) if row.id != leaving_out]
     held = [(row, _largest(row)) for row in rows]
     running = [has for row, has in held if row.state in RUNNING]
     in_memory = [has for row, has in held if row.state in IN_MEMORY]
-    kept = _disk_of_snapshots(row for row in control.shelf.all() if row.organisation_id == organisation_id)
+    kept = _disk_of_snapshots(row for row in services.snapshots.all() if row.organisation_id == organisation_id)
     for what, limit, wanted in (
         ("sandboxes", organisation.max_sandboxes, len(rows) + sandboxes),
         ("processors", organisation.max_cpu, sum(has[0] for has in running) + cpu),
@@ -48,10 +48,10 @@ def check_quota(
 
 def _largest(row: Sandbox) -> tuple[int, int, int]:
     """Processors, memory and disk; while it gets other limits, the larger of the two."""
-    wish = ResizeWish.from_intent(row.intent)
-    if wish is None:
+    resize = Resize.from_intent(row.intent)
+    if resize is None:
         return row.cpu, row.memory, row.disk
-    return max(row.cpu, wish.cpu or 0), max(row.memory, wish.memory or 0), max(row.disk, wish.disk or 0)
+    return max(row.cpu, resize.cpu or 0), max(row.memory, resize.memory or 0), max(row.disk, resize.disk or 0)
 
 
 def _disk_of_snapshots(rows: Iterable[Snapshot]) -> int:

@@ -16,9 +16,16 @@ from aiohttp import web
 from corral.server.faults import too_many
 
 if TYPE_CHECKING:
-    from corral.server.admission import Visit
-    from corral.server.budget import Account
-    from corral.server.services import Held, Services
+    from corral.server.auth import Guard, Keyring, Visit
+    from corral.server.events import EventHub
+    from corral.server.fairness import Account
+    from corral.server.lifecycle import Lifecycle
+    from corral.server.living import Handle, Sandboxes
+    from corral.server.log import Metrics
+    from corral.server.sessionmemory import SessionMemory
+    from corral.server.settings import ServerSettings
+    from corral.server.snapshots import Snapshots
+    from corral.server.sockets import OpenSockets
 
 Area = Literal["open", "control", "toolbox"]
 """Open routes need no key; toolbox routes are about what happens inside one sandbox."""
@@ -40,7 +47,27 @@ SANDBOX = web.RequestKey("sandbox", str)
 """On a request: the id of the sandbox it is about, for the log."""
 ADMITTED = web.RequestKey("admitted", str)
 """On a request: the id of its caller's key. Connections of those who have none make room for others."""
-NOBODY = Identity(key_id="", organisation_id="", scopes=frozenset())
+ANONYMOUS = Identity(key_id="", organisation_id="", scopes=frozenset())
+"""The caller of a route that needs no key."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """The parts of a running server, for handlers."""
+
+    settings: ServerSettings
+    sandboxes: Sandboxes
+    lifecycle: Lifecycle
+    snapshots: Snapshots
+    keyring: Keyring
+    guard: Guard
+    events: EventHub
+    sockets: OpenSockets
+    sessions: SessionMemory
+    metrics: Metrics
+    describe: Callable[[], bytes]
+    """Gives the OpenAPI document; it is made from all routes, which import this module."""
+    ready: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,17 +80,12 @@ class Call:
     params: Mapping[str, str]
     query: Any = None
     body: Any = None
-    held: Held | None = None
+    sandbox: Handle = field(init=False)
+    """The sandbox of a toolbox route; other routes have none."""
     visit: Visit | None = None
-    """None for whoever needs no key."""
+    """None for routes that need no key."""
     account: Account | None = None
-    """What the call holds of its key's memory; None for whoever needs no key."""
-
-    @property
-    def sandbox(self) -> Held:
-        """The sandbox of a toolbox route."""
-        assert self.held is not None, "only toolbox routes have one"
-        return self.held
+    """What the call holds of its key's memory; None for routes that need no key."""
 
     def hold(self, count: int) -> None:
         """Count so many bytes more for the key until the call ends. Raises: Fault, 429, the key has no more."""

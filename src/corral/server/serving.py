@@ -17,14 +17,14 @@ from aiohttp.web_protocol import RequestHandler
 
 from corral.errors import SpecError
 from corral.server import log
-from corral.server.admission import cut_off
-from corral.server.app import SERVER, Server
-from corral.server.dispatch import error_response
+from corral.server.app import Server
+from corral.server.dispatch import SERVER, error_response
+from corral.server.fairness import Turns
 from corral.server.faults import Fault
 from corral.server.framewatch import FrameWatch
-from corral.server.routing import ADMITTED, NOBODY
+from corral.server.routing import ADMITTED, ANONYMOUS
 from corral.server.settings import API, Limits, ServerSettings
-from corral.server.turns import Turns
+from corral.server.sockets import cut_off
 
 _KEEPALIVE_SECONDS = 75.0
 _SLOWEST_BYTES_PER_SECOND = 64 * 1024
@@ -88,7 +88,7 @@ class Connection(RequestHandler):
         self.quiet_since = 0.0
         self._unread = memoryview(b"")
         """What has come and was not read. While there is any, we take no more of the connection."""
-        self._key_id = NOBODY.key_id
+        self._key_id = ANONYMOUS.key_id
         """Whose the last request was."""
         self._is_waiting = False
         """Whether there is a turn to come, to read some of it."""
@@ -287,7 +287,7 @@ async def listening(server: Server) -> AsyncIterator[str]:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         yield f"{'https' if settings.tls else 'http'}://{host}:{port}{API}"
     finally:
-        server.services.control.ready = False
+        server.services.ready = False
         if listener is not None:
             listener.close()
         await server.sockets.close()  # they would hold the end up until the time is over

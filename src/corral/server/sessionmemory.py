@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import weakref
 
-from corral.server.services import Held
+from corral.server.living import Handle
 from corral.sessions.session import ShellSession
 
 HANDLE_BYTES = 4 * 1024
 """What a handle takes that remembers nothing."""
 
-_Order = weakref.WeakKeyDictionary[ShellSession, weakref.ref[Held]]
+_Order = weakref.WeakKeyDictionary[ShellSession, weakref.ref[Handle]]
 
 
 class SessionMemory:
@@ -24,12 +24,12 @@ class SessionMemory:
         self._limit_bytes = limit_bytes
         self._orders: dict[str, _Order] = {}
 
-    def keep(self, held: Held, session: ShellSession) -> None:
+    def keep(self, handle: Handle, session: ShellSession) -> None:
         """Have the sandbox keep a handle that is being used; others of its organisation may have to go."""
-        held.sessions[session.name] = session
-        order = self._orders.setdefault(held.organisation_id, weakref.WeakKeyDictionary())
+        handle.sessions[session.name] = session
+        order = self._orders.setdefault(handle.organisation_id, weakref.WeakKeyDictionary())
         order.pop(session, None)
-        order[session] = weakref.ref(held)
+        order[session] = weakref.ref(handle)
         self._make_room(order, session)
 
     def _make_room(self, order: _Order, last: ShellSession) -> None:
@@ -38,7 +38,7 @@ class SessionMemory:
         for session, size in sizes.items():
             if total <= self._limit_bytes or session is last:
                 return
-            held = order.pop(session)()
-            if held is not None and held.sessions.get(session.name) is session:
-                del held.sessions[session.name]
+            handle = order.pop(session)()
+            if handle is not None and handle.sessions.get(session.name) is session:
+                del handle.sessions[session.name]
             total -= size

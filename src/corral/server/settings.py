@@ -11,6 +11,9 @@ from corral.errors import SpecError
 
 GIB = 1024**3
 MIB = 1024**2
+OUTPUT_LIMIT_BYTES = 20 * MIB
+"""How much of each output stream of one call is kept; the middle of a longer one is cut out, and a line says how much.
+Less is kept if other calls of the same key hold its memory and do not end."""
 API = "/api"
 TOOLBOX = "/toolbox"
 

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket as sockets
+import struct
 import weakref
 
 from aiohttp import WSCloseCode, web
 
-from corral.server.admission import cut_off
 from corral.server.faults import Fault
 
 _BUFFER_BYTES = 32 * 1024
 """When more waits to be sent, a socket waits until the client has taken some. With `writer_limit=0` it looks after each
 frame."""
+_AT_ONCE = struct.pack("ii", 1, 0)
 _GOODBYE_SECONDS = 1.0
 _REASON = "the server is stopping"
+
+
+def cut_off(transport: asyncio.BaseTransport | None) -> None:
+    """End a connection now, with what was still to be sent: else the kernel would keep that for whoever never reads."""
+    if not isinstance(transport, asyncio.Transport):
+        return
+    plain = transport.get_extra_info("socket")
+    if plain is not None:
+        with contextlib.suppress(OSError):
+            plain.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, _AT_ONCE)
+    transport.abort()
 
 
 async def close_socket(

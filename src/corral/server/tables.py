@@ -6,8 +6,8 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 
-from corral.server.router import Router
-from corral.server.routes import absent, config, ops, organisations, sandboxes, snapshots, telemetry
+from corral.server.dispatch import Router
+from corral.server.routes import config, ops, organisations, sandboxes, snapshots, telemetry, unsupported
 from corral.server.routes import toolbox as toolbox_routes
 from corral.server.routing import Route, Table
 from corral.server.settings import API, TOOLBOX
@@ -26,7 +26,7 @@ CONTROL_TABLES: tuple[Table, ...] = (
     snapshots.TABLE,
     organisations.TABLE,
     ops.EVENTS,
-    absent.CONTROL,
+    unsupported.CONTROL,
 )
 
 
@@ -37,7 +37,7 @@ def toolbox_tables() -> list[Table]:
         table = getattr(importlib.import_module(f"{toolbox_routes.__name__}.{module.name}"), "TABLE", None)
         if isinstance(table, Table):
             found.append(table)
-    return [*found, absent.TOOLBOX]
+    return [*found, unsupported.TOOLBOX]
 
 
 def all_routes() -> Iterator[tuple[str, Route]]:

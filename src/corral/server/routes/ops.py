@@ -32,7 +32,7 @@ Counters for Prometheus: {base}/metrics
 
 
 def _welcome(call: Call) -> web.Response:
-    base = call.services.control.guard.base_url(call.request)
+    base = call.services.guard.base_url(call.request)
     return web.Response(text=_WELCOME.format(base=base, api=base + API))
 
 
@@ -63,7 +63,7 @@ async def get_health(call: Call) -> dict[str, str]:
 @ROOT.add("GET", "/ready", scope="read", answers={200: dict[str, str]})
 async def get_ready(call: Call) -> dict[str, str]:
     """Whether sandboxes can be made and found."""
-    if not (call.services.control.ready and call.services.control.roster.can_write()):
+    if not (call.services.ready and not call.services.sandboxes.database.failing):
         raise Fault(503, "not ready", headers={"Retry-After": "1"})
     return {"status": "ready"}
 
@@ -71,8 +71,8 @@ async def get_ready(call: Call) -> dict[str, str]:
 @ROOT.add("GET", "/metrics", scope="read", answers={200: str})
 async def get_metrics(call: Call) -> web.Response:
     """Counters for Prometheus; they name no sandbox and no organisation."""
-    parts = call.services.control
-    text = parts.metrics.render(states=parts.roster.states(), websockets=len(parts.events))
+    parts = call.services
+    text = parts.metrics.render(states=parts.sandboxes.states(), websockets=len(parts.events))
     return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
@@ -93,11 +93,11 @@ async def get_api_ready(call: Call) -> HealthDto:
 @EVENTS.add("GET", "/socket.io", scope="read", answers={}, websocket=True)
 async def connect_events(call: Call) -> web.StreamResponse:
     """Events of an organisation's sandboxes, over socket.io."""
-    parts = call.services.control
+    parts = call.services
     return await parts.events.serve(call.request, base_url=parts.guard.base_url(call.request))
 
 
 @EVENTS.add("GET", "/openapi.json", scope="read", answers={200: dict[str, Any]})
 async def get_openapi(call: Call) -> web.Response:
     """This description."""
-    return web.Response(body=call.services.control.describe(), content_type="application/json")
+    return web.Response(body=call.services.describe(), content_type="application/json")

@@ -19,7 +19,7 @@ _PERMISSIONS = {
 
 
 def _mine(call: Call) -> Organisation:
-    return call.services.control.keyring.organisations[call.identity.organisation_id]
+    return call.services.keyring.organisations[call.identity.organisation_id]
 
 
 def _checked(call: Call) -> Organisation:
@@ -102,7 +102,7 @@ async def list_available_sandbox_classes(call: Call) -> list[wire.SandboxClassDt
 @TABLE.add("GET", "/api-keys/current", scope="read", answers={200: wire.ApiKeyDto})
 async def get_current_api_key(call: Call) -> wire.ApiKeyDto:
     """The key that this request came with: its name, what it may, and how long."""
-    for key in call.services.control.keyring.keys:
+    for key in call.services.keyring.keys:
         if key.id == call.identity.key_id:
             return wire.ApiKeyDto(
                 name=key.name,

@@ -8,14 +8,13 @@ from typing import Any
 
 from corral.errors import CorralError
 from corral.server import dto, steps
+from corral.server.creating import check_snapshot_name, image_of
 from corral.server.faults import Fault, bad_request, conflict, not_here
 from corral.server.powers import keeping
-from corral.server.routing import Call, Table
-from corral.server.services import Control
-from corral.server.shelf import BASE
+from corral.server.routing import Call, Services, Table
+from corral.server.snapshots import BASE
 from corral.server.store.rows import Snapshot, new_id
 from corral.server.wire import control
-from corral.server.wishes import check_snapshot_name, image_of
 
 TABLE = Table("control")
 _OK = {200: control.SnapshotDto}
@@ -32,7 +31,7 @@ def _show(call: Call, row: Snapshot) -> control.SnapshotDto:
 
 
 def _row(call: Call) -> Snapshot:
-    return call.services.control.shelf.find(call.params["id"], organisation_id=call.identity.organisation_id)
+    return call.services.snapshots.find(call.params["id"], organisation_id=call.identity.organisation_id)
 
 
 @TABLE.add("GET", "/snapshots", scope="read", query=control.SnapshotsQuery, answers={200: control.PaginatedSnapshots})
@@ -41,7 +40,7 @@ async def get_all_snapshots(call: Call) -> control.PaginatedSnapshots:
     query: control.SnapshotsQuery = call.query
     rows = [
         row
-        for row in call.services.control.shelf.seen_by(call.identity.organisation_id)
+        for row in call.services.snapshots.seen_by(call.identity.organisation_id)
         if (not query.name or query.name.lower() in row.name.lower())
         and (query.source_sandbox_id is None or row.source_sandbox_id == query.source_sandbox_id)
     ]
@@ -58,13 +57,13 @@ async def get_all_snapshots(call: Call) -> control.PaginatedSnapshots:
 @TABLE.add("POST", "/snapshots", scope="write", body=control.CreateSnapshot, answers=_OK)
 async def create_snapshot(call: Call) -> control.SnapshotDto:
     """Another name, and other resources, for a snapshot that is there; images are not pulled or built."""
-    wish: control.CreateSnapshot = call.body
-    shelf = call.services.control.shelf
-    image = image_of(wish.build_info) or wish.image_name or BASE
-    if wish.gpu:
+    wanted: control.CreateSnapshot = call.body
+    snapshots = call.services.snapshots
+    image = image_of(wanted.build_info) or wanted.image_name or BASE
+    if wanted.gpu:
         raise not_here("a GPU")
-    check_snapshot_name(wish.name)
-    source = shelf.look_up(image, organisation_id=call.identity.organisation_id)
+    check_snapshot_name(wanted.name)
+    source = snapshots.look_up(image, organisation_id=call.identity.organisation_id)
     if source is None:
         raise Fault(
             422,
@@ -76,16 +75,16 @@ async def create_snapshot(call: Call) -> control.SnapshotDto:
     row = Snapshot(
         id=new_id(),
         organisation_id=call.identity.organisation_id,
-        name=wish.name,
+        name=wanted.name,
         engine_id=source.engine_id,
         image_name=image,
         user=source.user,
-        cpu=wish.cpu or source.cpu,
-        memory=wish.memory or source.memory,
-        disk=wish.disk or source.disk,
-        entrypoint=wish.entrypoint,
+        cpu=wanted.cpu or source.cpu,
+        memory=wanted.memory or source.memory,
+        disk=wanted.disk or source.disk,
+        entrypoint=wanted.entrypoint,
     )
-    shelf.put(row)
+    snapshots.put(row)
     return _show(call, row)
 
 
@@ -101,21 +100,21 @@ async def remove_snapshot(call: Call) -> None:
     row = _row(call)
     if row.organisation_id is None:
         raise Fault(403, "this snapshot is everybody's")
-    parts = call.services.control
+    parts = call.services
     if row.state == "snapshotting":
         raise conflict("the snapshot is still being made")
-    await parts.warden.finish(_remove(parts, row))
+    await parts.lifecycle.finish(_remove(parts, row))
 
 
-async def _remove(parts: Control, row: Snapshot) -> None:
+async def _remove(parts: Services, row: Snapshot) -> None:
     row.state, row.intent = "removing", "delete"
-    parts.shelf.put(row)
+    parts.snapshots.put(row)
     steps.reached("forget:intent-written")
-    if row.engine_id is not None and not parts.shelf.is_used_at_backend(row.engine_id, but_for=row):
+    if row.engine_id is not None and not parts.snapshots.is_used_at_backend(row.engine_id, but_for=row):
         with contextlib.suppress(CorralError):  # gone already
-            await keeping(parts.warden.backend).delete_snapshot(row.engine_id)
+            await keeping(parts.lifecycle.backend).delete_snapshot(row.engine_id)
     steps.reached("forget:done")
-    parts.shelf.remove(row)
+    parts.snapshots.remove(row)
     steps.reached("forget:acknowledged")
 
 
@@ -128,7 +127,7 @@ async def deactivate_snapshot(call: Call) -> None:
     if row.state not in ("active", "inactive"):
         raise conflict(f"the snapshot is {row.state}")
     row.state = "inactive"
-    call.services.control.shelf.put(row)
+    call.services.snapshots.put(row)
 
 
 @TABLE.add("POST", "/snapshots/{id}/activate", scope="write", answers=_OK)
@@ -137,7 +136,7 @@ async def activate_snapshot(call: Call) -> control.SnapshotDto:
     row = _row(call)
     if row.state == "inactive":
         row.state = "active"
-        call.services.control.shelf.put(row)
+        call.services.snapshots.put(row)
     return _show(call, row)
 
 
@@ -145,7 +144,7 @@ async def activate_snapshot(call: Call) -> control.SnapshotDto:
 async def get_snapshot_build_logs_url(call: Call) -> control.Url:
     """Where the log of its making is."""
     row = _row(call)
-    base = call.services.control.guard.base_url(call.request)
+    base = call.services.guard.base_url(call.request)
     return control.Url(url=f"{base}/api/snapshots/{row.id}/build-logs")
 
 

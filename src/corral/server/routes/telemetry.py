@@ -26,15 +26,15 @@ _CLOCKS_SECONDS = 60.0
 )
 async def get_sandbox_metrics(call: Call) -> control.MetricsResponse:
     """What it uses, as measured now; nothing for a span of the past, and of one that does not run."""
-    parts = call.services.control
-    row = parts.roster.find(call.params["sandboxIdOrName"], organisation_id=call.identity.organisation_id)
+    parts = call.services
+    row = parts.sandboxes.find(call.params["sandboxIdOrName"], organisation_id=call.identity.organisation_id).row
     call.request[SANDBOX] = row.id
     if row.state != "started" or not _is_about_now(call.query):
         return control.MetricsResponse(series=[])
-    async with call.services.warden.use(row.id, organisation_id=row.organisation_id, activity=False) as held:
-        began, before = time.monotonic(), await held.box.usage()
+    async with call.services.sandboxes.use(row.id, organisation_id=row.organisation_id, activity=False) as handle:
+        began, before = time.monotonic(), await handle.box.usage()
         await asyncio.sleep(_SAMPLE_SECONDS)
-        usage, wall = await held.box.usage(), time.monotonic() - began
+        usage, wall = await handle.box.usage(), time.monotonic() - began
     busy = None
     if before.cpu_seconds is not None and usage.cpu_seconds is not None:
         busy = round(100 * max(0.0, usage.cpu_seconds - before.cpu_seconds) / wall / row.cpu, 2)

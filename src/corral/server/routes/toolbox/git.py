@@ -17,7 +17,6 @@ from corral.server.routes.toolbox.git_status import (
     parse_status,
     split_entries,
 )
-from corral.server.routes.toolbox.given import parse_path
 from corral.server.routing import Call, Table
 from corral.server.wire import git as wire
 
@@ -32,7 +31,7 @@ _MAX_COMMITS = 10_000
 async def clone_repository(call: Call) -> None:
     """Clone a repository, and check a branch or a commit of it out."""
     body = call.body
-    target = parse_path(call.sandbox, body.path)
+    target = call.sandbox.resolve(body.path)
     files = call.sandbox.box.files
     existed = await files.exists(target)
     await files.mkdir(posixpath.dirname(target))
@@ -183,7 +182,7 @@ async def init_repository(call: Call) -> None:
     options = ["--bare"] if call.body.bare else []
     if call.body.initial_branch:
         options.append(f"--initial-branch={check_revision(call.body.initial_branch, 'branch')}")
-    target = parse_path(call.sandbox, call.body.path)
+    target = call.sandbox.resolve(call.body.path)
     await call.sandbox.box.files.mkdir(target)
     await Git(call.sandbox, target).run("init", "--quiet", *options)
 

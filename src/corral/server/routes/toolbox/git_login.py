@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from corral.server.faults import Fault, bad_request
-from corral.server.services import Held
+from corral.server.living import Handle
 
 _MOST_HOSTS = 64
 _PORTS = {"http": 80, "https": 443}
@@ -95,19 +95,19 @@ def find_origin(url: str) -> str:
     return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port not in (None, _PORTS[parts.scheme]) else "")
 
 
-def name_host(held: Held, url: str) -> None:
+def name_host(handle: Handle, url: str) -> None:
     """The caller has named this URL: a login may go to its host. A URL that takes no login is left alone."""
     try:
         origin = find_origin(url)
     except Fault:
         return
-    held.git_hosts = [*(known for known in held.git_hosts if known != origin), origin][-_MOST_HOSTS:]
+    handle.git_hosts = [*(known for known in handle.git_hosts if known != origin), origin][-_MOST_HOSTS:]
 
 
-def check_named(held: Held, url: str) -> None:
+def check_named(handle: Handle, url: str) -> None:
     """Raises: Fault, 400, for a URL whose host no caller has named: somebody inside may have set it."""
     origin = find_origin(url)
-    if origin not in held.git_hosts:
+    if origin not in handle.git_hosts:
         raise bad_request(
             f"the login was not used: this remote leads to {origin}, which no call has named for this sandbox; "
             "clone through the API, add the remote through the API, or give its URL as the remote"

@@ -8,9 +8,8 @@ import re
 import time
 
 from corral.server.faults import bad_request
-from corral.server.routes.toolbox.given import check_variables
+from corral.server.living import Handle, check_variables
 from corral.server.routing import Call, Table
-from corral.server.services import Held
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 
@@ -46,18 +45,18 @@ async def get_project_dir(call: Call) -> wire.DirResponse:
 @TABLE.add("POST", "/env", scope="run", body=wire.UpdateEnvRequest, answers={200: dict[str, str]})
 async def update_env(call: Call) -> dict[str, str]:
     """Set and unset variables for programs to come; gives all that are set this way."""
-    held, body = call.sandbox, call.body
+    handle, body = call.sandbox, call.body
     check_variables(body.set or {})
     gone = set(body.unset or ())
     if prefix := body.unset_value_prefix:
-        now = {**held.box.spec.env, **held.env}
+        now = {**handle.box.spec.env, **handle.env}
         gone |= {name for name, value in now.items() if value is not None and value.startswith(prefix)}
-    new = {**held.env, **dict.fromkeys(gone), **(body.set or {})}
+    new = {**handle.env, **dict.fromkeys(gone), **(body.set or {})}
     if sum(len(name.encode()) + len((value or "").encode()) + 2 for name, value in new.items()) > _MAX_ENV_BYTES:
         raise bad_request(f"the variables together have more than {_MAX_ENV_BYTES} bytes")
-    held.env.clear()
-    held.env.update(new)
-    held.withhold()
+    handle.env.clear()
+    handle.env.update(new)
+    handle.withhold()
     return {name: value for name, value in new.items() if value is not None}
 
 
@@ -91,9 +90,9 @@ async def is_port_in_use(call: Call) -> wire.IsPortInUseResponse:
     return wire.IsPortInUseResponse(is_in_use=int(text) in await _listening(call.sandbox))
 
 
-async def _listening(held: Held) -> set[int]:
+async def _listening(handle: Handle) -> set[int]:
     # A machine without IPv6 has no second table; then cat fails, having shown the first.
-    shown = await held.box.exec(
+    shown = await handle.box.exec(
         ["/bin/cat", "/proc/net/tcp", "/proc/net/tcp6"],
         cwd="/",
         timeout=_LOOK_SECONDS,

@@ -16,10 +16,9 @@ from corral.errors import (
     WorkdirError,
 )
 from corral.server.faults import Fault, bad_request, not_found
-from corral.server.routes.toolbox.given import environment, parse_folder, seconds
+from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import NORMAL, OUT_OF_TIME, REFUSED, ClientLeftError, Socket
 from corral.server.routing import Call, Table
-from corral.server.services import Held
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 from corral.sessions.interpreter.contexts import DEFAULT_CONTEXT, Interpreter
@@ -34,8 +33,8 @@ _TEXT_CHARACTERS = 8 * 1024
 _MAX_CONTEXTS = 100
 
 
-def _interpreter(held: Held) -> Interpreter:
-    return cast("Interpreter", held.box.interpreter)  # type: ignore[attr-defined]  # SandboxBase has it
+def _interpreter(handle: Handle) -> Interpreter:
+    return cast("Interpreter", handle.box.interpreter)  # type: ignore[attr-defined]  # SandboxBase has it
 
 
 # ------------------------------------------------------------------------------------------------------------ contexts
@@ -51,12 +50,12 @@ def _interpreter(held: Held) -> Interpreter:
 )
 async def create_interpreter_context(call: Call) -> wire.InterpreterContext:
     """Open a context."""
-    held, body = call.sandbox, call.body or wire.CreateContextRequest()
-    if len(await _interpreter(held).contexts()) >= _MAX_CONTEXTS:
+    handle, body = call.sandbox, call.body or wire.CreateContextRequest()
+    if len(await _interpreter(handle).contexts()) >= _MAX_CONTEXTS:
         raise bad_request(f"there are {_MAX_CONTEXTS} contexts; delete some")
     try:
-        context = await _interpreter(held).open_context(
-            cwd=parse_folder(held, body.cwd), language=body.language or "python"
+        context = await _interpreter(handle).open_context(
+            cwd=handle.resolve(body.cwd or "."), language=body.language or "python"
         )
     except (UnknownLanguageError, WorkdirError, BackendUnavailableError) as error:
         raise bad_request(f"{error}") from error
@@ -126,11 +125,11 @@ async def _receive(socket: Socket) -> wire.InterpreterRun:
 
 async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[int, str]:
     """Gives the code and the reason to close with."""
-    timeout = _DEFAULT_SECONDS if run.timeout is None else seconds(run.timeout)
+    timeout = _DEFAULT_SECONDS if run.timeout is None else run.timeout or None
     events = _interpreter(call.sandbox).run(
         run.code,
         context=run.context_id or DEFAULT_CONTEXT,
-        envs=environment(call.sandbox, run.envs),
+        envs=call.sandbox.environment(run.envs),
         timeout=timeout,
     )
     # An error waits for the end that follows it: that of a run out of time is our own interruption, and some clients

@@ -8,11 +8,12 @@ from typing import Any
 from corral.base.command import with_bash
 from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirError
 from corral.results import ExecResult
-from corral.server.answers import SLICE_BYTES, Large, LongText
+from corral.server.answers import Large, LongText
+from corral.server.fairness import SLICE_BYTES
 from corral.server.faults import Fault, bad_request
 from corral.server.log import text_of
-from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user, seconds
 from corral.server.routing import Call, Table
+from corral.server.settings import OUTPUT_LIMIT_BYTES
 from corral.server.wire.toolbox import Artifacts, CodeRunRequest, CodeRunResponse, ExecuteRequest, ExecuteResponse
 from corral.sessions.interpreter.oneshot import run_with_charts
 
@@ -45,21 +46,21 @@ def _shell_call(text: str) -> tuple[list[str], dict[str, str], str | None]:
 )
 async def execute_command(call: Call) -> Any:
     """Run a shell text to its end."""
-    held, body = call.sandbox, call.body
+    handle, body = call.sandbox, call.body
     if not body.command.strip():
         raise bad_request("the command is empty")
     if "\0" in body.command:
         raise bad_request("the command has a NUL character")
-    folder = parse_folder(held, body.cwd)
+    folder = handle.resolve(body.cwd or ".")
     argv, beside, stdin = _shell_call(body.command)
     try:
-        result = await held.box.exec(
+        result = await handle.box.exec(
             argv,
             cwd=folder,
-            env={**environment(held, body.envs), **beside},
+            env={**handle.environment(body.envs), **beside},
             stdin=stdin,
-            user=program_user(held),
-            timeout=seconds(body.timeout),
+            user=handle.program_user,
+            timeout=body.timeout or None,
             output_limit_bytes=OUTPUT_LIMIT_BYTES,
         )
     except WorkdirError as error:
@@ -75,18 +76,18 @@ async def execute_command(call: Call) -> Any:
 )
 async def code_run(call: Call) -> Any:
     """Run a snippet in a fresh process."""
-    held, body = call.sandbox, call.body
-    language = (body.language or held.language).lower()
+    handle, body = call.sandbox, call.body
+    language = (body.language or handle.language).lower()
     if language not in LANGUAGES:
         raise bad_request(f"language {language[:40]!r} is not supported; there are {', '.join(LANGUAGES)}")
     charts: Sequence[Mapping[str, object]] = ()
-    env, timeout = environment(held, body.envs), seconds(body.timeout)
-    arguments, folder = tuple(body.argv or ()), parse_folder(held, None)
+    env, timeout = handle.environment(body.envs), body.timeout or None
+    arguments, folder = tuple(body.argv or ()), handle.resolve(".")
     result: ExecResult
     try:
         if language == "python":
             result = plotted = await run_with_charts(
-                held.box,
+                handle.box,
                 body.code,
                 args=arguments,
                 cwd=folder,
@@ -96,7 +97,7 @@ async def code_run(call: Call) -> Any:
             )
             charts = plotted.charts
         else:
-            result = await held.box.run_code(
+            result = await handle.box.run_code(
                 body.code,
                 language,
                 args=arguments,

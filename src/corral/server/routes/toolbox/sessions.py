@@ -13,10 +13,10 @@ from corral.errors import CorralError, ExecError, InvalidCommandError, NotRecord
 from corral.results import OutputChunk
 from corral.server.answers import Large, LongText, ManyItems, PlainText
 from corral.server.faults import Fault, bad_request, not_found
-from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user
+from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import ClientLeftError, Socket
 from corral.server.routing import Call, Table
-from corral.server.services import Held
+from corral.server.settings import OUTPUT_LIMIT_BYTES
 from corral.server.wire import toolbox as wire
 from corral.sessions.session import Box, SessionCommand, ShellSession
 from corral.sessions.session import prefix as session_prefix
@@ -33,8 +33,8 @@ _FREE_SESSION_BYTES = 64 * 1024
 """What a call may hold of a session's commands without being charged."""
 
 
-def _box(held: Held) -> Box:
-    return cast("Box", held.box)  # every sandbox that is built on SandboxBase can record
+def _box(handle: Handle) -> Box:
+    return cast("Box", handle.box)  # every sandbox that is built on SandboxBase can record
 
 
 async def _find(call: Call) -> ShellSession:
@@ -64,8 +64,8 @@ async def _read_again(call: Call, name: str) -> ShellSession:
         call.account.give_back(_READING_BYTES)
 
 
-def _forget(held: Held, name: str) -> None:
-    held.sessions.pop(name, None)
+def _forget(handle: Handle, name: str) -> None:
+    handle.sessions.pop(name, None)
 
 
 async def _command(session: ShellSession, call: Call) -> SessionCommand:
@@ -83,21 +83,21 @@ async def _command(session: ShellSession, call: Call) -> SessionCommand:
 @TABLE.add("POST", "/process/session", scope="run", body=wire.CreateSessionRequest, answers={201: None})
 async def create_session(call: Call) -> None:
     """Open a session."""
-    held, name = call.sandbox, call.body.session_id
+    handle, name = call.sandbox, call.body.session_id
     if name == ENTRYPOINT:
         raise bad_request(f"the name {ENTRYPOINT!r} is taken by the sandbox itself")
     if name in (".", ".."):
         raise bad_request(f"{name!r} can't be part of a URL, in which a session is found again")
-    if len(await _names(held)) >= _MAX_SESSIONS:
+    if len(await _names(handle)) >= _MAX_SESSIONS:
         raise bad_request(f"there are {_MAX_SESSIONS} sessions; delete some")
     session = await ShellSession.open(
-        _box(held), name, cwd=parse_folder(held, None), env=environment(held), user=program_user(held)
+        _box(handle), name, cwd=handle.resolve("."), env=handle.environment(), user=handle.program_user
     )
-    call.services.sessions.keep(held, session)
+    call.services.sessions.keep(handle, session)
 
 
-async def _names(held: Held) -> list[str]:
-    infos = await _box(held).list_recorded()
+async def _names(handle: Handle) -> list[str]:
+    infos = await _box(handle).list_recorded()
     return [info.name.removeprefix(session_prefix) for info in infos if info.name.startswith(session_prefix)]
 
 

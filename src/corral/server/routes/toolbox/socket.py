@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
-from corral.server.admission import cut_off
 from corral.server.faults import Fault, bad_request
 from corral.server.framewatch import FrameWatch, watch_frames
 from corral.server.routing import Call
-from corral.server.sockets import close_socket
+from corral.server.sockets import close_socket, cut_off
 
 NORMAL, REFUSED, FAILED, OUT_OF_TIME = 1000, 1008, 1011, 4008
 _MAX_REASON_BYTES = 123

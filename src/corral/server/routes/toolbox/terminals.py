@@ -18,10 +18,9 @@ from aiohttp import web
 from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SandboxGoneError
 from corral.server.answers import ManyItems
 from corral.server.faults import bad_request, conflict, not_found
-from corral.server.routes.toolbox.given import environment, parse_folder, program_user
+from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import FAILED, NORMAL, ClientLeftError, Socket
 from corral.server.routing import Call, Table
-from corral.server.services import Held
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 from corral.sessions.record import RecordInfo
@@ -38,12 +37,10 @@ _MAX_TERMINALS = 200
 _ROWS, _COLUMNS = 24, 80
 
 _TOLD_SECONDS = 2.0
-_telling: dict[tuple[str, str], set[asyncio.Event]] = {}
-"""Who watches a terminal (by sandbox and name) and has not been told its end."""
 
 
-def _box(held: Held) -> Box:
-    return cast("Box", held.box)  # every sandbox that is built on SandboxBase can record
+def _box(handle: Handle) -> Box:
+    return cast("Box", handle.box)  # every sandbox that is built on SandboxBase can record
 
 
 async def _find(call: Call) -> Terminal:
@@ -95,7 +92,7 @@ async def delete_pty_session(call: Call) -> dict[str, str]:
     call.sandbox.watched_terminals.discard(terminal.name)
     await terminal.kill()
     # Those who watch learn how it ended from its record, so that goes last.
-    watching = [asyncio.ensure_future(told.wait()) for told in _telling.get((call.sandbox.id, terminal.name), ())]
+    watching = [asyncio.ensure_future(told.wait()) for told in call.sandbox.untold_watchers.get(terminal.name, ())]
     if watching:
         await asyncio.wait(watching, timeout=_TOLD_SECONDS)
         for waiting in watching:
@@ -118,14 +115,14 @@ async def resize_pty_session(call: Call) -> wire.PtySessionInfo:
     return await _tell(call.sandbox, terminal)
 
 
-async def _tell(held: Held, terminal: Terminal, found: RecordInfo | None = None) -> wire.PtySessionInfo:
+async def _tell(handle: Handle, terminal: Terminal, found: RecordInfo | None = None) -> wire.PtySessionInfo:
     try:
         info = await terminal.info(found)
     except NotRecordedError as error:
         raise not_found(f"terminal {terminal.name!r} not found", code="PROCESS_NOT_FOUND") from error
     return wire.PtySessionInfo(
         id=info.name,
-        cwd=info.cwd or held.workdir,
+        cwd=info.cwd or handle.workdir,
         envs=info.env,
         cols=info.columns,
         rows=info.rows,
@@ -136,14 +133,14 @@ async def _tell(held: Held, terminal: Terminal, found: RecordInfo | None = None)
 
 
 async def _open(
-    held: Held, *, name: str | None, cwd: str | None, envs: Mapping[str, str], rows: int | None, columns: int | None
+    handle: Handle, *, name: str | None, cwd: str | None, envs: Mapping[str, str], rows: int | None, columns: int | None
 ) -> Terminal:
-    box = _box(held)
+    box = _box(handle)
     name = name or secrets.token_hex(8)
     if name in (".", ".."):
         raise bad_request(f"{name!r} can't be part of a URL, in which a terminal is found again")
     taken = [info for info in await box.list_recorded() if info.name.startswith(terminal_prefix)]
-    held.watched_terminals.intersection_update(info.name.removeprefix(terminal_prefix) for info in taken)
+    handle.watched_terminals.intersection_update(info.name.removeprefix(terminal_prefix) for info in taken)
     ended = {info.name.removeprefix(terminal_prefix): info.started for info in taken if not info.running}
     if len(taken) >= _MAX_TERMINALS and not ended:
         raise bad_request(f"there are {_MAX_TERMINALS} terminals; delete some")
@@ -156,15 +153,15 @@ async def _open(
         terminal = await Terminal.open(
             box,
             name,
-            cwd=parse_folder(held, cwd),
-            env=environment(held, envs),
-            user=program_user(held),
+            cwd=handle.resolve(cwd or "."),
+            env=handle.environment(envs),
+            user=handle.program_user,
             rows=rows or _ROWS,
             columns=columns or _COLUMNS,
         )
     except NameTakenError as error:
         raise conflict(f"a terminal named {name!r} already exists", code="CONFLICT") from error
-    held.watched_terminals.discard(name)
+    handle.watched_terminals.discard(name)
     return terminal
 
 
@@ -223,8 +220,9 @@ async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamRe
         with contextlib.suppress(ExecError):  # the shell has just ended, and its watchers are being told
             await terminal.write(data)
 
-    told, key = asyncio.Event(), (call.sandbox.id, terminal.name)
-    _telling.setdefault(key, set()).add(told)
+    told = asyncio.Event()
+    untold = call.sandbox.untold_watchers.setdefault(terminal.name, set())
+    untold.add(told)
     try:
         end = await socket.converse(tell(), hear=type_in)
         told.set()
@@ -233,9 +231,9 @@ async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamRe
         pass  # the shell stays
     finally:
         told.set()
-        _telling[key].discard(told)
-        if not _telling[key]:
-            del _telling[key]
+        untold.discard(told)
+        if not untold and call.sandbox.untold_watchers.get(terminal.name) is untold:
+            del call.sandbox.untold_watchers[terminal.name]
     return socket.response
 
 

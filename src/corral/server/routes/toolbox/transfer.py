@@ -15,10 +15,9 @@ from aiohttp import web
 
 from corral.errors import CorralError, SandboxFileError, SandboxIsFolderError
 from corral.server.faults import DAEMON, Fault, bad_request
+from corral.server.living import Handle
 from corral.server.multipart import MultipartFraming, MultipartReader, Part, boundary_of
-from corral.server.routes.toolbox.given import parse_path
 from corral.server.routing import Call, Table
-from corral.server.services import Held
 from corral.server.translate import phrase, translate
 from corral.server.wire import toolbox as wire
 
@@ -78,13 +77,13 @@ class _RefusedUpload(Exception):  # noqa: N818 - a word for the answer
     """One file could not be stored; the others may."""
 
 
-async def _store(held: Held, path: str | None, part: Part) -> wire.StoredFile:
+async def _store(handle: Handle, path: str | None, part: Part) -> wire.StoredFile:
     if not path:
         raise _RefusedUpload(f"{part.name}: no field before it says where it shall go")
     try:
-        target = parse_path(held, path)
+        target = handle.resolve(path)
         _refuse_folder_name(path)
-        size = await held.box.files.write(target, part.content)
+        size = await handle.box.files.write(target, part.content)
     except Fault as fault:
         if fault.code is None:
             raise  # the body itself is broken, and nothing more will come of it
@@ -134,7 +133,7 @@ async def upload_file(call: Call) -> wire.UploadedFile:
 
 async def _store_single(call: Call) -> wire.UploadedFile:
     path = call.query.path
-    target = parse_path(call.sandbox, path)
+    target = call.sandbox.resolve(path)
     _refuse_folder_name(path)
     stored = False
     async for part in _parts(call):
@@ -205,13 +204,13 @@ async def download_file(call: Call) -> web.StreamResponse:
     return response
 
 
-async def _open(held: Held, path: str) -> contextlib.AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]:
+async def _open(handle: Handle, path: str) -> contextlib.AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]:
     """A file's size and its content, of which the first piece has been read: what can fail has failed by then."""
-    target = parse_path(held, path)
-    info = await held.box.files.stat(target)
+    target = handle.resolve(path)
+    info = await handle.box.files.stat(target)
     if info.is_folder:
         raise SandboxIsFolderError(f"{path} is a folder", path=target)
-    stream = held.box.files.read_stream(target, chunk_bytes=_STREAM_BYTES)
+    stream = handle.box.files.read_stream(target, chunk_bytes=_STREAM_BYTES)
     try:
         first = await anext(stream, b"")
     except BaseException:

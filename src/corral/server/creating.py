@@ -167,7 +167,7 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResizeWish:
+class Resize:
     """New limits. They stand in the intent, so that a server that was ended in the middle can do it again."""
 
     cpu: int | None

@@ -16,7 +16,7 @@ _ALSO_BASE = ("daytonaio/sandbox", "daytona-small", "daytona-medium", "daytona-l
 """Names under which other servers have such a base; with any tag."""
 
 
-class Shelf:
+class Snapshots:
     """All snapshots of a server."""
 
     def __init__(self, database: Database, defaults: Defaults) -> None:
