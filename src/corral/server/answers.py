@@ -185,7 +185,7 @@ async def write(request: web.Request, response: web.StreamResponse, piece: bytes
             await response.write(piece)
     except TimeoutError:
         cut_off(request.transport)
-        raise ConnectionError("the client does not take its answer") from None
+        raise ConnectionError("the client does not read the response") from None
     await breathe()  # a client that is as fast as we are must not keep all others waiting
 
 

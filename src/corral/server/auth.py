@@ -148,16 +148,16 @@ class Keyring:
         _check_name(name)
         if name in self.names_taken(organisation):
             raise SpecError(
-                f"{organisation.name!r} has a key named {name!r} already",
-                hint=f"take another name, or end that one first: corral key revoke {shlex.quote(name)}",
+                f"the organisation {organisation.name!r} already has a key named {name!r}",
+                hint=f"use another name, or revoke that key first: corral key revoke {shlex.quote(name)}",
             )
         unknown = [scope for scope in scopes if scope not in SCOPES]
         if unknown or not scopes:
-            raise SpecError(f"{unknown} are no scopes of a key", hint=f"there are {', '.join(SCOPES)}")
+            raise SpecError(f"unknown scopes: {unknown}", hint=f"use one or more of {', '.join(SCOPES)}")
         if secret is not None and (len(secret) < SHORTEST or not secret.isascii() or not secret.isprintable()):
             raise SpecError(
-                f"a key of your own must have {SHORTEST} or more printable characters",
-                hint="leave it away, and a good one is made",
+                f"an API key that you choose needs {SHORTEST} or more printable ASCII characters",
+                hint="leave it out to have one generated",
             )
         made = secret if secret is not None else PREFIX + secrets.token_hex(32)
         now = time.time()
@@ -182,8 +182,8 @@ class Keyring:
         exact = [key for key in alive if wanted in (key.id, key.name)]
         found = exact or [key for key in alive if len(wanted) >= 4 and key.id.startswith(wanted)]
         if len(found) != 1:
-            how = "is no key" if not found else "are several keys"
-            raise SpecError(f"there {how} {wanted!r}", hint="`corral key list` shows them with their ids")
+            how = "no API key matches" if not found else "several API keys match"
+            raise SpecError(f"{how} {wanted!r}", hint="`corral key list` shows the keys with their ids")
         found[0].revoked_at = time.time()
         found[0].save(self._database)
         self._database.sync()
@@ -212,11 +212,11 @@ class Guard:
         hosts = request.headers.getall("Host", [])
         # A request line that names a host of its own (as to a proxy) would go before the header.
         if len(hosts) != 1 or request.host != hosts[0] or not self._knows(_host_name(hosts[0])):
-            raise Fault(421, "this server does not answer for that host name")
+            raise Fault(421, "unknown host name in the Host header")
         origins = request.headers.getall("Origin", [])
         for origin in origins:
             if origin not in self._origins and origin != f"{self._scheme}://{hosts[0]}":
-                raise Fault(403, "requests of pages of that origin are not answered")
+                raise Fault(403, "requests from this Origin are not allowed")
 
     def _knows(self, name: str | None) -> bool:
         if name is None:
@@ -247,7 +247,7 @@ class Doorkeeper:
         identity = self.keyring.identify(secret) if secret is not None else None
         if identity is not None:
             return identity
-        message = "invalid API key" if secret is not None else "an API key is needed: Authorization: Bearer …"
+        message = "invalid API key" if secret is not None else "an API key is required: Authorization: Bearer …"
         raise self.refusal(Fault(401, message, headers={"WWW-Authenticate": "Bearer"}), address=address)
 
     def refusal(self, fault: Fault, *, address: str | None) -> Fault:
@@ -282,7 +282,7 @@ class Admission:
         """
         visits = self._inside.setdefault(identity.key_id, set())
         if len(visits) >= self._calls_per_key:
-            raise too_many("too many requests at the same time", 1.0)
+            raise too_many("too many concurrent requests", 1.0)
         task = asyncio.current_task()
         assert task is not None
         cancelled_before = task.cancelling()
@@ -293,7 +293,7 @@ class Admission:
         except asyncio.CancelledError:
             # Ours, and nobody else's beside it? Then it is an answer. The rule is that of asyncio.timeout.
             if visit.key_ended and task.uncancel() <= cancelled_before:
-                raise Fault(401, "this API key has expired or was revoked") from None
+                raise Fault(401, "the API key has expired or was revoked") from None
             raise
         finally:
             visits.discard(visit)
@@ -352,8 +352,8 @@ def _check_name(name: str) -> None:
     """Names are shown on terminals, which obey some characters."""
     if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise SpecError(
-            f"{name[:_LONGEST_NAME]!r} is not a name",
-            hint=f"take 1 to {_LONGEST_NAME} printable characters, with no space around them",
+            f"{name[:_LONGEST_NAME]!r} is not a valid name",
+            hint=f"use 1 to {_LONGEST_NAME} printable characters, without leading or trailing spaces",
         )
 
 

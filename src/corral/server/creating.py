@@ -10,7 +10,7 @@ from typing import Self
 
 from corral.errors import SpecError
 from corral.results import OWNER_ID_LABEL, OWNER_LABEL, OWNER_NAME_LABEL
-from corral.server.faults import Fault, bad_request, not_here
+from corral.server.faults import Fault, bad_request, unsupported
 from corral.server.settings import GIB, Defaults
 from corral.server.store.rows import Sandbox, Snapshot, new_id
 from corral.server.wire.control import BuildInfoWish, CreateSandbox
@@ -31,17 +31,17 @@ MAX_LABELS, MAX_ENV = 100, 1000
 def refuse_what_is_missing(wish: CreateSandbox) -> None:
     """Raises: Fault 501 for parts of the wire that are not here."""
     if wish.volumes:
-        raise not_here("mounting volumes")
+        raise unsupported("volumes")
     if wish.secrets:
-        raise not_here("secrets")
+        raise unsupported("secrets")
     if wish.network_allow_list or wish.domain_allow_list or wish.outbound_proxy_url:
-        raise not_here("opening the network to some hosts")
+        raise unsupported("network allow lists")
     if wish.gpu:
-        raise not_here("a GPU")
+        raise unsupported("GPUs")
     if wish.kvm:
-        raise not_here("KVM inside a sandbox")
+        raise unsupported("KVM")
     if wish.linked_sandbox:
-        raise not_here("linking sandboxes")
+        raise unsupported("linking sandboxes")
 
 
 def digest_token(given: str | None) -> str | None:
@@ -52,7 +52,7 @@ def digest_token(given: str | None) -> str | None:
 def refuse_what_excludes_itself(wish: CreateSandbox) -> None:
     """Raises: Fault 400."""
     if wish.auto_pause_interval and wish.auto_stop_interval:
-        raise bad_request("autoStopInterval and autoPauseInterval: at most one of them is not 0")
+        raise bad_request("at most one of autoStopInterval and autoPauseInterval can be other than 0")
 
 
 def image_of(build: BuildInfoWish | None) -> str | None:
@@ -62,7 +62,7 @@ def image_of(build: BuildInfoWish | None) -> str | None:
     lines = [line for line in build.dockerfile_content.splitlines() if line.strip() and line.strip()[0] != "#"]
     found = _FROM.fullmatch(lines[0]) if len(lines) == 1 else None
     if found is None:
-        raise not_here("building images")
+        raise unsupported("building images")
     return found[1]
 
 
@@ -71,15 +71,15 @@ def make_row(wish: CreateSandbox, *, organisation_id: str, snapshot: Snapshot, d
     sandbox_id = new_id()
     name = wish.name if wish.name is not None else sandbox_id
     if not name.isprintable() or name != name.strip() or "/" in name or name in (".", ".."):
-        raise bad_request("a name has no slash, no control characters and no space around it")
+        raise bad_request("name: must not contain slashes or control characters, nor begin or end with a space")
     if name in _TAKEN:
-        raise bad_request(f"{name!r} is no name for a sandbox: in its place in a path it means something else")
+        raise bad_request(f"name: {name!r} is reserved")
     user = wish.user or snapshot.user or USER
     if not _USER.fullmatch(user):
-        raise bad_request(f"{user[:100]!r} is no user")
+        raise bad_request(f"user: {user[:100]!r} is not a valid user name")
     labels, env = wish.labels or {}, wish.env or {}
     if len(env) > MAX_ENV:
-        raise bad_request(f"at most {MAX_ENV} variables")
+        raise bad_request(f"env: more than {MAX_ENV} variables")
     try:
         check_env(env)
         check_sizes({}, env)
@@ -120,7 +120,7 @@ def make_row(wish: CreateSandbox, *, organisation_id: str, snapshot: Snapshot, d
 def check_snapshot_name(name: str) -> None:
     """Raises: Fault 400. Slashes and colons are well: snapshots are named like images."""
     if not name.isprintable() or name != name.strip() or name in (".", ".."):
-        raise bad_request("a name has no control characters and no space around it")
+        raise bad_request("name: must not contain control characters, nor begin or end with a space")
 
 
 def archive_after(minutes: int, *, defaults: Defaults) -> int:
@@ -131,7 +131,7 @@ def archive_after(minutes: int, *, defaults: Defaults) -> int:
 def check_labels(labels: dict[str, str]) -> None:
     """Raises: Fault 400 for too many, or a language that there is not."""
     if len(labels) > MAX_LABELS:
-        raise bad_request(f"at most {MAX_LABELS} labels")
+        raise bad_request(f"labels: more than {MAX_LABELS}")
     try:
         check_sizes(labels, {})
     except SpecError as error:
@@ -192,7 +192,7 @@ def language_of(labels: dict[str, str]) -> str:
     """The label that carries it. Raises: Fault 400 for one that no client could read back."""
     language = labels.get(LANGUAGE_LABEL, "python")
     if language not in LANGUAGES:
-        raise Fault(400, f"the label {LANGUAGE_LABEL} must be one of {', '.join(LANGUAGES)}")
+        raise Fault(400, f"labels: {LANGUAGE_LABEL} must be one of {', '.join(LANGUAGES)}")
     return language
 
 

@@ -137,7 +137,7 @@ class Dispatcher:
                 return await self._fail(request, error)
             return await self._refuse(request, fault_or_none)
         except web.HTTPException as error:
-            return await self._refuse(request, Fault(error.status, error.reason or "refused"))
+            return await self._refuse(request, Fault(error.status, error.reason or "error"))
         except ConnectionError:
             raise asyncio.CancelledError from None  # the client left while we wrote
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the client
@@ -155,7 +155,7 @@ class Dispatcher:
             sandbox=request.get(SANDBOX),
             operation=request[ROUTE].name if ROUTE in request else None,
         )
-        message = f"the server failed; its log says more under {request[REQUEST_ID]}"
+        message = f"internal server error; see the server's log for request {request[REQUEST_ID]}"
         return await self._refuse(request, Fault(500, message))
 
     async def _refuse(self, request: web.Request, fault: Fault) -> web.StreamResponse:
@@ -185,12 +185,12 @@ class Dispatcher:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self._guard.check(request)
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise Fault(415, "bodies are not unpacked here")
+            raise Fault(415, "Content-Encoding is not supported")
         match = self._router.find(request.method, split_path(request.rel_url.raw_path))
         if match is None:
-            raise Fault(404, "there is no such route")
+            raise Fault(404, "no such endpoint")
         if match.route is None:
-            raise Fault(405, "not with this method", headers={"Allow": ", ".join(match.allowed)})
+            raise Fault(405, "method not allowed", headers={"Allow": ", ".join(match.allowed)})
         route = match.route
         request[ROUTE] = route
         identity = self._identify(request, match)
@@ -220,7 +220,7 @@ class Dispatcher:
         if route.query is not None:
             call.query = parse_query(route.query, call.request.query.items())
         if route.websocket and call.request.headers.get("Upgrade", "").lower() != "websocket" and not route.answers:
-            raise Fault(426, "this is a websocket", headers={"Upgrade": "websocket"})
+            raise Fault(426, "this endpoint needs a websocket upgrade", headers={"Upgrade": "websocket"})
         if route.area != "toolbox":
             return await self._respond(route, call, await self._run(route, call))
         return await self._inside(route, call)
@@ -246,7 +246,7 @@ class Dispatcher:
         limit = min(limit, self._limits.json_bytes)
         length = request.content_length if request.content_length is not None else limit
         if length > limit:
-            raise Fault(413, f"a body of this request may have {limit} bytes")
+            raise Fault(413, f"the body is larger than {limit} bytes")
         if not request.body_exists:
             length = 0
         if account is not None:
@@ -255,16 +255,16 @@ class Dispatcher:
             async with asyncio.timeout(self._limits.request_seconds):
                 body = await request.read()
         except TimeoutError:
-            raise Fault(408, "the body did not come in time") from None
+            raise Fault(408, "timeout while reading the body") from None
         if len(body) > limit:
-            raise Fault(413, f"a body of this request may have {limit} bytes")
+            raise Fault(413, f"the body is larger than {limit} bytes")
         if not body:
             if route.body_optional:
                 return None
-            raise Fault(400, "the request needs a body")
+            raise Fault(400, "the request body is empty")
         kind = request.content_type
         if kind not in (_JSON, "application/octet-stream") and not kind.endswith("+json"):
-            raise Fault(415, f"the body must be {_JSON}")
+            raise Fault(415, f"the Content-Type must be {_JSON}")
         limits = self._limits
         return parse_body(route.body, body, max_depth=limits.json_depth, max_items=limits.json_items)
 
@@ -281,7 +281,7 @@ class Dispatcher:
         if (wait := self._rates.take(identity.key_id)) > 0:
             raise too_many("too many requests", wait)
         if route.scope not in identity.scopes:
-            raise Fault(403, f"this key may not {route.scope}")
+            raise Fault(403, f"the API key lacks the scope {route.scope!r}")
         return identity
 
     def _identify_signed(self, request: web.Request, route: Route, sandbox_id: str) -> Identity:
@@ -437,9 +437,9 @@ def split_path(raw: str) -> tuple[str, ...]:
         try:
             text = unquote_to_bytes(part).decode() if "%" in part else part
         except UnicodeDecodeError:
-            raise Fault(400, "the path is not UTF-8") from None
+            raise Fault(400, "the path is not valid UTF-8") from None
         if text in (".", "..") or _CONTROL.search(text):
-            raise Fault(400, "the path has a part that is no name")
+            raise Fault(400, "the path contains a dot segment or a control character")
         segments.append(text)
     return tuple(segments)
 
@@ -474,10 +474,10 @@ def parse_query(kind: type[msgspec.Struct], pairs: Iterable[tuple[str, str]]) ->
         if flavour == "list":
             values.setdefault(key, []).append(value)
         elif key in values:
-            raise Fault(400, f"query: {key!r} is given twice")
+            raise Fault(400, f"query: {key!r} is given more than once")
         elif flavour == "flag":
             if value not in ("true", "false"):
-                raise Fault(400, f"query: {key!r} is neither true nor false")
+                raise Fault(400, f"query: {key!r} must be true or false")
             values[key] = value == "true"
         else:
             values[key] = value
@@ -502,9 +502,9 @@ def parse_body(kind: Any, body: bytes, *, max_depth: int, max_items: int) -> Any
     except msgspec.ValidationError as error:
         raise Fault(400, f"body: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Fault(400, f"the body is not JSON: {error}") from None
+        raise Fault(400, f"malformed JSON: {error}") from None
     except RecursionError:
-        raise Fault(400, "the body is nested too deeply") from None
+        raise Fault(400, "the JSON body is nested too deeply") from None
 
 
 def _check_shape(body: bytes, *, max_depth: int, max_items: int) -> None:
@@ -523,8 +523,8 @@ def _check_shape(body: bytes, *, max_depth: int, max_items: int) -> None:
         if items > max_items:
             raise _too_many_items(max_items)
         if depth > max_depth:
-            raise Fault(400, f"the body is nested deeper than {max_depth}")
+            raise Fault(400, f"the JSON body is nested deeper than {max_depth}")
 
 
 def _too_many_items(max_items: int) -> Fault:
-    return Fault(400, f"the body has more than {max_items} texts, objects and lists")
+    return Fault(400, f"the JSON body has more than {max_items} strings, objects and arrays")

@@ -112,7 +112,7 @@ class EventHub:
     async def serve(self, request: web.Request, *, base_url: str) -> web.StreamResponse:
         """One connection, to its end; `base_url` is how this client reaches us."""
         if request.query.get("EIO") != "4" or request.query.get("transport") != "websocket":
-            raise Fault(400, "only engine.io 4 over websockets is spoken here")
+            raise Fault(400, "only engine.io 4 over websockets is supported")
         socket = web.WebSocketResponse(max_msg_size=_LONGEST_IN, timeout=5.0, compress=False, writer_limit=0)
         watch_frames(request, seconds=FRAME_SECONDS)
         await self._sockets.open(socket, request)
@@ -168,7 +168,7 @@ class EventHub:
             token = None
         identity = self._door.admit(token, address=address)
         if "read" not in identity.scopes:
-            raise Fault(403, "this key may not read")
+            raise Fault(403, "the API key lacks the scope 'read'")
         return identity
 
     async def _converse(self, socket: web.WebSocketResponse, listener: _Listener) -> None:

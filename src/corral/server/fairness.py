@@ -263,7 +263,7 @@ class Account:
             async with asyncio.timeout(self._patience):
                 await turn
         except TimeoutError:
-            raise too_many("this key's requests hold too much memory at the same time", 1.0) from None
+            raise too_many("the concurrent requests of this API key use too much memory", 1.0) from None
         finally:
             if not turn.done() or turn.cancelled():
                 with contextlib.suppress(ValueError):

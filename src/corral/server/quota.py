@@ -43,7 +43,9 @@ def check_quota(
         ("GiB of disk", organisation.max_disk_gib, sum(has[2] for _, has in held) + kept + disk),
     ):
         if limit is not None and wanted > limit:
-            raise Fault(403, f"quota exceeded: the organisation may have {limit} {what}, and this would make {wanted}")
+            raise Fault(
+                403, f"quota exceeded: the organisation's limit is {limit} {what}, and this would need {wanted}"
+            )
 
 
 def _largest(row: Sandbox) -> tuple[int, int, int]:

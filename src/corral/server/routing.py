@@ -90,7 +90,7 @@ class Call:
     def hold(self, count: int) -> None:
         """Count so many bytes more for the key until the call ends. Raises: Fault, 429, the key has no more."""
         if self.account is not None and not self.account.take(count):
-            raise too_many("this key's requests hold too much memory at the same time", 1.0)
+            raise too_many("the concurrent requests of this API key use too much memory", 1.0)
 
 
 Handler = Callable[[Call], Awaitable[Any]]

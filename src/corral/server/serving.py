@@ -206,8 +206,8 @@ class Connection(RequestHandler):
     ) -> web.StreamResponse:
         """See aiohttp. It answers so what is no HTTP; its own words would show what was sent, and who we are."""
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun already")
-        fault = Fault(400, "this is no HTTP request that is understood here") if status == 400 else Fault(500, "failed")
+            raise ConnectionError("the response has already been started")
+        fault = Fault(400, "malformed HTTP request") if status == 400 else Fault(500, "internal server error")
         response = error_response(request, fault)
         response.headers["Server"] = SERVER
         response.force_close()
@@ -304,6 +304,7 @@ def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except (OSError, ssl.SSLError) as error:
         raise SpecError(
-            f"the TLS certificate or its key can't be used: {error}", hint="both must be PEM files that belong together"
+            f"the TLS certificate or its key can't be used: {error}",
+            hint="both must be PEM files, and the key must belong to the certificate",
         ) from error
     return context

@@ -59,7 +59,7 @@ class Limits:
     def __post_init__(self) -> None:
         if self.memory_per_key_bytes < MIB:
             raise SpecError(
-                f"{self.memory_per_key_bytes} bytes of memory are too little for the requests of a key",
+                f"{self.memory_per_key_bytes} bytes of memory are not enough for the requests of a key",
                 hint="give 1MiB or more",
             )
 
@@ -103,19 +103,20 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise SpecError(f"port {self.port} is not a port", hint="0 takes any that is free")
+            raise SpecError(f"{self.port} is not a valid port", hint="use 0 for any free port")
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise SpecError("TLS needs a certificate and its key", hint="give both --tls-cert and --tls-key")
+            raise SpecError("TLS needs both a certificate and a key", hint="give both --tls-cert and --tls-key")
         if not (self.is_loopback or self.tls or self.insecure):
             raise SpecError(
-                f"serving on {self.host} without TLS would show keys to the network",
-                hint="give --tls-cert and --tls-key, or --insecure where something in front of it has TLS",
+                f"serving on {self.host} without TLS would send API keys unencrypted over the network",
+                hint="give --tls-cert and --tls-key, or --insecure if a proxy in front of the server has TLS",
             )
         if self.public_url is not None:
             parts = urlsplit(self.public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
                 raise SpecError(
-                    f"{self.public_url!r} is not the address of a server", hint="like https://sandboxes.example.org"
+                    f"{self.public_url!r} is not the base URL of a server",
+                    hint="use a URL like https://sandboxes.example.org",
                 )
             object.__setattr__(self, "public_url", self.public_url.rstrip("/"))
 

@@ -35,11 +35,11 @@ def find_signer(secret: bytes, key_ids: Iterable[str], *, method: str, path: str
         wanted = sign(signing_key(secret, key_id=key_id), method=method, path=path, expires=expires)
         if hmac.compare_digest(wanted.encode(), given) and re.fullmatch(r"\d{1,12}", expires, re.ASCII):
             if int(expires) != 0 and int(expires) < time.time():
-                raise Fault(401, "this URL has expired", code="UNAUTHORIZED")
+                raise Fault(401, "the signed URL has expired", code="UNAUTHORIZED")
             return key_id
     raise wrong_signature()
 
 
 def wrong_signature() -> Fault:
     """401: also for a sandbox that is not there, which must look the same."""
-    return Fault(401, "the signature of this URL is not right", code="UNAUTHORIZED")
+    return Fault(401, "the signature of the URL is not valid", code="UNAUTHORIZED")

@@ -1,4 +1,4 @@
-"""What clients ask about the server itself."""
+"""The server's configuration, for clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TABLE = Table("open")
 
 @TABLE.add("GET", "/config", scope="read", answers={200: control.DaytonaConfiguration})
 async def get_config(call: Call) -> control.DaytonaConfiguration:
-    """What this server is; clients ask before they have a key."""
+    """The server's configuration; needs no key."""
     base = call.services.guard.base_url(call.request)
     return control.DaytonaConfiguration(
         version=call.services.settings.version,

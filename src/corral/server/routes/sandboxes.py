@@ -1,4 +1,4 @@
-"""Sandboxes: made, found, changed and ended."""
+"""Sandboxes: creating, finding, changing and deleting them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from corral.server.creating import (
     refuse_what_excludes_itself,
     refuse_what_is_missing,
 )
-from corral.server.faults import bad_request, not_here
+from corral.server.faults import bad_request, unsupported
 from corral.server.listing import filter_rows, numbered_page_of, page_of
 from corral.server.living import LivingSandbox
 from corral.server.powers import keeping
@@ -40,10 +40,10 @@ _ONE = "/sandbox/{sandboxIdOrName}"
 _OK = {200: control.Sandbox}
 _TOOLBOX_PORT = 2280
 _SETTLED = frozenset({"started", "stopped", "paused", "archived", "error"})
-"""States in which a sandbox stays until somebody changes it."""
+"""States in which a sandbox stays until it is changed."""
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})\.")
 _PAGES = (0, 180)
-"""Since this version the list of sandboxes is read page by page."""
+"""Since this version SDKs read the list of sandboxes page by page."""
 
 
 def _find(call: Call, *, deleted: bool = False) -> LivingSandbox:
@@ -58,26 +58,26 @@ def _show(call: Call, row: Sandbox) -> control.Sandbox:
 
 
 def _organisation(call: Call) -> str:
-    """The name of the caller's."""
+    """The name of the caller's organisation."""
     return call.services.keyring.organisations[call.identity.organisation_id].name
 
 
 def _is_from_before_pages(call: Call) -> bool:
-    """By the version that the SDKs, and nobody else, tell with each request."""
+    """Whether the client is an SDK from before lists had pages; SDKs send their version with each request."""
     found = _VERSION.match(call.request.headers.get("X-Daytona-SDK-Version", ""))
     return found is not None and (int(found[1]), int(found[2])) < _PAGES
 
 
 def _demand_files(row: Sandbox) -> str:
-    """The id at the backend of one whose files can be copied. Raises: Fault 400."""
+    """The sandbox's id at the backend. Raises: Fault 400 if its files can't be copied in its state."""
     if row.state not in ("started", "stopped", "paused") or row.engine_id is None:
-        raise bad_request(f"the sandbox is {row.state}; it must be started, paused or stopped for this")
+        raise bad_request(f"the sandbox is {row.state}; this needs a started, paused or stopped sandbox")
     return row.engine_id
 
 
 @TABLE.add("POST", "/sandbox", scope="write", body=control.CreateSandbox, body_optional=True, answers=_OK)
 async def create_sandbox(call: Call) -> control.Sandbox:
-    """Make a sandbox; it is started when this answers."""
+    """Create a sandbox. It is started when this returns."""
     wanted: control.CreateSandbox = call.body or control.CreateSandbox()
     parts = call.services
     organisation_id = call.identity.organisation_id
@@ -111,7 +111,7 @@ async def create_sandbox(call: Call) -> control.Sandbox:
     answers={200: control.ListSandboxesResponse | list[control.Sandbox]},
 )
 async def list_sandboxes(call: Call) -> control.ListSandboxesResponse | list[control.Sandbox]:
-    """The organisation's sandboxes, page by page; clients from before there were pages get all, as a bare list."""
+    """List the organisation's sandboxes, page by page; SDKs before 0.180 get all of them as a bare array."""
     base_url = call.services.guard.base_url(call.request)
     mine = call.services.sandboxes.rows_of(call.identity.organisation_id)
     if _is_from_before_pages(call):
@@ -126,7 +126,7 @@ async def list_sandboxes(call: Call) -> control.ListSandboxesResponse | list[con
     "GET", "/sandbox/paginated", scope="read", query=control.PageQuery, answers={200: control.PaginatedSandboxes}
 )
 async def list_sandboxes_paginated(call: Call) -> control.PaginatedSandboxes:
-    """The same by numbered pages, for older clients."""
+    """List the organisation's sandboxes by numbered pages, for older clients."""
     query: control.PageQuery = call.query
     rows, total = numbered_page_of(call.services.sandboxes.rows_of(call.identity.organisation_id), query)
     return control.PaginatedSandboxes(
@@ -139,13 +139,13 @@ async def list_sandboxes_paginated(call: Call) -> control.PaginatedSandboxes:
 
 @TABLE.add("GET", _ONE, scope="read", query=control.GetQuery, answers=_OK)
 async def get_sandbox(call: Call) -> control.Sandbox:
-    """One sandbox, by id or name."""
+    """Get a sandbox, by id or name."""
     return _show(call, _find(call, deleted=True).row)
 
 
 @TABLE.add("DELETE", _ONE, scope="delete", query=control.DeleteQuery, answers=_OK)
 async def delete_sandbox(call: Call) -> control.Sandbox:
-    """End a sandbox, with its files."""
+    """Delete a sandbox with its files."""
     sandbox = _find(call)
     await call.services.lifecycle.delete(sandbox)
     return _show(call, sandbox.row)
@@ -161,7 +161,7 @@ def _permit_start(call: Call, row: Sandbox) -> Callable[[], None]:
 
 @TABLE.add("POST", _ONE + "/start", scope="write", answers=_OK)
 async def start_sandbox(call: Call) -> control.Sandbox:
-    """Let a stopped, archived or paused one run."""
+    """Start a stopped, archived or paused sandbox."""
     sandbox = _find(call)
     await call.services.lifecycle.start(sandbox, permit=_permit_start(call, sandbox.row))
     return _show(call, sandbox.row)
@@ -169,7 +169,7 @@ async def start_sandbox(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/stop", scope="write", query=control.StopQuery, answers=_OK)
 async def stop_sandbox(call: Call) -> control.Sandbox:
-    """End its processes, keep its files."""
+    """Stop a sandbox: end its processes, keep its files."""
     sandbox = _find(call)
     await call.services.lifecycle.stop(sandbox)
     return _show(call, sandbox.row)
@@ -177,7 +177,7 @@ async def stop_sandbox(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/pause", scope="write", answers=_OK)
 async def pause_sandbox(call: Call) -> control.Sandbox:
-    """Freeze its processes."""
+    """Pause a sandbox: freeze its processes."""
     sandbox = _find(call)
     await call.services.lifecycle.pause(sandbox)
     return _show(call, sandbox.row)
@@ -185,7 +185,7 @@ async def pause_sandbox(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/archive", scope="write", answers=_OK)
 async def archive_sandbox(call: Call) -> control.Sandbox:
-    """Put a stopped one away."""
+    """Archive a stopped sandbox."""
     sandbox = _find(call)
     await call.services.lifecycle.archive(sandbox)
     return _show(call, sandbox.row)
@@ -193,14 +193,14 @@ async def archive_sandbox(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/recover", scope="write", query=control.RecoverQuery, answers=_OK)
 async def recover_sandbox(call: Call) -> control.Sandbox:
-    """Out of the state of error, and started."""
+    """Recover a sandbox in state `error`, and start it."""
     sandbox = _find(call)
     if sandbox.row.state not in (
         "error",
         "stopped",
         "started",
     ):
-        raise bad_request(f"the sandbox is {sandbox.row.state}; only one in the state of error is recovered")
+        raise bad_request(f"the sandbox is {sandbox.row.state}; only a sandbox in state error can be recovered")
     await call.services.lifecycle.recover(
         sandbox, skip_start=call.query.skip_start, permit=_permit_start(call, sandbox.row)
     )
@@ -209,7 +209,7 @@ async def recover_sandbox(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/resize", scope="write", body=control.ResizeSandbox, answers=_OK)
 async def resize_sandbox(call: Call) -> control.Sandbox:
-    """Other limits."""
+    """Set new limits."""
     sandbox = _find(call)
     row = sandbox.row
     wanted = Resize(cpu=call.body.cpu, memory=call.body.memory, disk=call.body.disk)
@@ -231,12 +231,12 @@ async def resize_sandbox(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/fork", scope="write", body=control.ForkSandbox, body_optional=True, answers=_OK)
 async def fork_sandbox(call: Call) -> control.Sandbox:
-    """A second sandbox from the files of this one."""
+    """Create a second sandbox from the files of this one."""
     origin = _find(call)
     source = origin.row
     parts = call.services
     if source.state in _SETTLED:
-        _demand_files(source)  # before a second one is begun
+        _demand_files(source)  # before the second sandbox is begun
     backend = keeping(parts.lifecycle.backend)
     defaults = call.services.settings.defaults
     wanted = control.CreateSandbox(
@@ -265,9 +265,9 @@ async def fork_sandbox(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/snapshot", scope="write", body=control.CreateSandboxSnapshot, answers=_OK)
 async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
-    """Keep its files as a snapshot."""
+    """Create a snapshot of a sandbox's files."""
     if call.body.include_memory:
-        raise not_here("snapshots with memory")
+        raise unsupported("snapshots with memory")
     check_snapshot_name(call.body.name)
     sandbox = _find(call)
     row = sandbox.row
@@ -310,7 +310,7 @@ async def _take_snapshot(call: Call, sandbox: LivingSandbox, snapshot: Snapshot,
 
 @TABLE.add("PUT", _ONE + "/labels", scope="write", body=control.SandboxLabels, answers={200: control.SandboxLabels})
 async def replace_labels(call: Call) -> control.SandboxLabels:
-    """Other labels, instead of all that it has."""
+    """Replace all labels."""
     sandbox = _find(call)
     check_labels(call.body.labels)
     sandbox.row.labels = call.body.labels
@@ -323,13 +323,13 @@ async def replace_labels(call: Call) -> control.SandboxLabels:
 def _number(call: Call, name: str, *, below_zero: bool = False) -> int:
     text = call.params[name]
     if not (text.isascii() and text.removeprefix("-").isdigit()) or len(text) > 9 or (int(text) < 0 and not below_zero):
-        raise bad_request(f"{name}: {text[:50]!r} is not a number{'' if below_zero else ' of at least 0'}")
+        raise bad_request(f"{name}: {text[:50]!r} is not a valid number{'' if below_zero else ' (0 or more)'}")
     return int(text)
 
 
 @TABLE.add("POST", _ONE + "/autostop/{interval}", scope="write", answers=_OK)
 async def set_autostop_interval(call: Call) -> control.Sandbox:
-    """Stop it after so many minutes without use; 0 is never."""
+    """Stop the sandbox after this many idle minutes; 0 for never."""
     sandbox = _find(call)
     sandbox.row.auto_stop = _number(call, "interval")
     sandbox.save()
@@ -338,7 +338,7 @@ async def set_autostop_interval(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/autopause/{interval}", scope="write", answers=_OK)
 async def set_auto_pause_interval(call: Call) -> control.Sandbox:
-    """Pause it after so many minutes without use; 0 is never."""
+    """Pause the sandbox after this many idle minutes; 0 for never."""
     sandbox = _find(call)
     sandbox.row.auto_pause = _number(call, "interval")
     sandbox.save()
@@ -347,7 +347,7 @@ async def set_auto_pause_interval(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/autoarchive/{interval}", scope="write", answers=_OK)
 async def set_auto_archive_interval(call: Call) -> control.Sandbox:
-    """Archive it after it was stopped for so many minutes; 0 is the longest that there is."""
+    """Archive the sandbox when it has been stopped for this many minutes; 0 for the longest interval."""
     sandbox = _find(call)
     sandbox.row.auto_archive = archive_after(_number(call, "interval"), defaults=call.services.settings.defaults)
     sandbox.save()
@@ -356,7 +356,7 @@ async def set_auto_archive_interval(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/autodelete/{interval}", scope="write", answers=_OK)
 async def set_auto_delete_interval(call: Call) -> control.Sandbox:
-    """Delete it after it was stopped for so many minutes; 0 is with the stop, below 0 is never."""
+    """Delete the sandbox when it has been stopped for this many minutes; 0 when it stops, below 0 for never."""
     sandbox = _find(call)
     sandbox.row.auto_delete = max(-1, _number(call, "interval", below_zero=True))
     sandbox.save()
@@ -365,7 +365,7 @@ async def set_auto_delete_interval(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/ttl/{ttlMinutes}", scope="write", answers=_OK)
 async def set_ttl(call: Call) -> control.Sandbox:
-    """Delete it after so many minutes from now, whatever it does; 0 is never."""
+    """Delete the sandbox this many minutes from now, even if it is in use; 0 for never."""
     sandbox = _find(call)
     minutes = _number(call, "ttlMinutes")
     sandbox.row.destroy_at = time.time() + 60 * minutes if minutes else None
@@ -375,10 +375,10 @@ async def set_ttl(call: Call) -> control.Sandbox:
 
 @TABLE.add("POST", _ONE + "/public/{isPublic}", scope="write", answers=_OK)
 async def update_public_status(call: Call) -> control.Sandbox:
-    """Whether its previews need no key."""
+    """Set whether previews of the sandbox need no key."""
     sandbox = _find(call)
     if call.params["isPublic"] not in ("true", "false"):
-        raise bad_request("isPublic is neither true nor false")
+        raise bad_request("isPublic must be true or false")
     sandbox.row.public = call.params["isPublic"] == "true"
     sandbox.save()
     return _show(call, sandbox.row)
@@ -393,37 +393,37 @@ async def update_public_status(call: Call) -> control.Sandbox:
     answers={201: None},
 )
 async def update_last_activity(call: Call) -> None:
-    """It is in use."""
+    """Record activity, which postpones auto-stop and auto-pause."""
     _find(call).touch()
 
 
 @TABLE.add("GET", _ONE + "/toolbox-proxy-url", scope="read", answers={200: control.ToolboxProxyUrl})
 async def get_toolbox_proxy_url(call: Call) -> control.ToolboxProxyUrl:
-    """Where its toolbox is."""
+    """The URL of the sandbox's toolbox."""
     return control.ToolboxProxyUrl(url=_show(call, _find(call).row).toolbox_proxy_url)
 
 
 @TABLE.add("GET", _ONE + "/ports/{port}/preview-url", scope="read", answers={200: control.PortPreviewUrl})
 async def get_port_preview_url(call: Call) -> control.PortPreviewUrl:
-    """Where the toolbox is, in the words of clients before 0.110: they reach its websockets by a preview of its port.
+    """The URL of the toolbox's port, through which SDKs before 0.110 reach its websockets.
 
-    They send their key along, so the token opens nothing. Other ports have no preview here.
+    They send their key along, so the token is empty. Previews of other ports are not supported.
     """
     shown = _show(call, _find(call).row)
     if _number(call, "port") != _TOOLBOX_PORT:
-        raise not_here("previews")
+        raise unsupported("previews")
     return control.PortPreviewUrl(sandbox_id=shown.id, url=f"{shown.toolbox_proxy_url}/{shown.id}", token="")
 
 
 @TABLE.add("GET", _ONE + "/signing-key", scope="run", answers={200: str})
 async def get_sandbox_signing_key(call: Call) -> str:
-    """The key with which a client signs URLs of its files; it ends with the client's own."""
+    """The key for signing URLs of files; valid as long as the API key of this request."""
     return signing_key(_find(call).row.signing_key, key_id=call.identity.key_id)
 
 
 @TABLE.add("POST", _ONE + "/signing-key/rotate", scope="run", answers={200: str})
 async def rotate_signing_key(call: Call) -> str:
-    """Another such key; URLs that the old one signed are dead."""
+    """Replace the key for signing URLs; URLs signed with the old one become invalid."""
     sandbox = _find(call)
     sandbox.row.signing_key = new_signing_key()
     sandbox.save()

@@ -1,4 +1,4 @@
-"""What a sandbox uses, asked for over a span of time: measured when it is asked for, because nothing is kept."""
+"""Resource usage of a sandbox: measured on request, because no history is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.server.wire.base import timestamp
 TABLE = Table("control")
 _SAMPLE_SECONDS = 0.1
 _CLOCKS_SECONDS = 60.0
-"""So far the clock of a client may be from ours: it asks for a span up to its own now."""
+"""How far a client's clock may be from ours: it asks for a range up to its own present."""
 
 
 @TABLE.add(
@@ -25,7 +25,7 @@ _CLOCKS_SECONDS = 60.0
     answers={200: control.MetricsResponse},
 )
 async def get_sandbox_metrics(call: Call) -> control.MetricsResponse:
-    """What it uses, as measured now; nothing for a span of the past, and of one that does not run."""
+    """Current resource usage; empty for past time ranges, and if the sandbox is not started."""
     parts = call.services
     row = parts.sandboxes.find(call.params["sandboxIdOrName"], organisation_id=call.identity.organisation_id).row
     call.request[SANDBOX] = row.id

@@ -115,7 +115,7 @@ def _telling(what: str) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         raise BackendUnavailableError(
             f"the server's database {what}: {error}",
-            hint="look at its disk. A damaged one must be restored, or moved away; then its sandboxes are forgotten",
+            hint="check the disk; restore a damaged database from a backup, or move it away and lose the sandboxes",
         ) from error
 
 
@@ -126,7 +126,7 @@ def _claim(folder: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise BackendUnavailableError(
-            "another server works on this data folder", hint="stop it, or give --data-dir another folder"
+            "another server is using this data folder", hint="stop it, or use another folder with --data-dir"
         ) from None
     return lock
 
@@ -154,7 +154,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
         (done,) = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()
         if done > len(MIGRATIONS):
             raise BackendUnavailableError(
-                "the data folder was written by a newer Corral", hint="upgrade, or give --data-dir another folder"
+                f"the server's database has format {done}, but this Corral knows only up to {len(MIGRATIONS)}",
+                hint="upgrade Corral, or use another folder with --data-dir",
             )
         for number, script in enumerate(MIGRATIONS[done:], start=done + 1):
             for statement in script.split(";"):

@@ -64,7 +64,7 @@ def credentials(username: str | None, password: str | None) -> Credentials | Non
         return None
     for value in (username or "", password or ""):
         if set(value) & {"\n", "\r", "\0"}:
-            raise bad_request("credentials can't have line breaks or NUL characters")
+            raise bad_request("username and password can't contain line breaks or NUL characters")
     return Credentials(username=username or "", password=password or "")
 
 
@@ -90,7 +90,7 @@ def find_origin(url: str) -> str:
     """Scheme, host and port of a URL. Raises: Fault, 400, for one to which a name and password mean nothing."""
     parts = _split(url)
     if parts is None:
-        raise bad_request("a user name and password are for http and https URLs")
+        raise bad_request("username and password can only be used with http and https URLs")
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port not in (None, _PORTS[parts.scheme]) else "")
 
@@ -109,8 +109,8 @@ def check_named(handle: Handle, url: str) -> None:
     origin = find_origin(url)
     if origin not in handle.git_hosts:
         raise bad_request(
-            f"the login was not used: this remote leads to {origin}, which no call has named for this sandbox; "
-            "clone through the API, add the remote through the API, or give its URL as the remote"
+            f"the credentials were not used: this remote points to {origin}, which no API call has named for this "
+            "sandbox; clone or add the remote through the API, or give its URL as the remote"
         )
 
 
@@ -119,7 +119,7 @@ def check_unchanged(urls: Sequence[str], rewrites: Sequence[str]) -> None:
     for url in urls:
         if any(prefix and url.startswith(prefix) for prefix in rewrites):
             raise bad_request(
-                "the login was not used: a setting url.*.insteadOf or url.*.pushInsteadOf of the repository "
+                "the credentials were not used: a setting url.*.insteadOf or url.*.pushInsteadOf of the repository "
                 "rewrites the URL of this remote; remove it, or give the URL itself as the remote"
             )
 

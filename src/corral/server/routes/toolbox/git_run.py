@@ -141,7 +141,7 @@ class Git:
             )
         except WorkdirError as error:
             raise not_found(
-                f"repository not found: there is no folder {self._folder}", code="GIT_REPO_NOT_FOUND"
+                f"repository not found: no such directory: {self._folder}", code="GIT_REPO_NOT_FOUND"
             ) from error
         except InvalidCommandError as error:
             raise bad_request(f"{error}") from error
@@ -217,7 +217,7 @@ def _as_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
 def check_revision(text: str, what: str) -> str:
     """A branch, commit or remote that git can't take for an option. Raises: Fault, 400."""
     if not text or text.startswith("-") or "\0" in text or "\n" in text:
-        raise bad_request(f"{text[:100]!r} is not a name for a {what}")
+        raise bad_request(f"{text[:100]!r} is not a valid {what} name")
     return text
 
 
@@ -225,11 +225,11 @@ def _refusal(result: ExecResult, login: Login | None) -> Fault:
     if result.exit_code == NOT_FOUND_EXIT_CODE:
         return bad_request("git is not installed in this sandbox")
     if result.timed_out:
-        return Fault(408, f"timeout: git was ended after {_GIT_SECONDS} s", code="PROCESS_EXECUTION_TIMEOUT")
+        return Fault(408, f"timeout: git was killed after {_GIT_SECONDS} s", code="PROCESS_EXECUTION_TIMEOUT")
     text = result.output.strip()
     if login is not None and login.credentials.password:
         text = text.replace(login.credentials.password, "***")
-    text = _SECRET_IN_URL.sub("://***@", text)[-_MAX_TOLD:] or f"git ended with {result.exit_code}"
+    text = _SECRET_IN_URL.sub("://***@", text)[-_MAX_TOLD:] or f"git exited with code {result.exit_code}"
     for pattern, status, code in _REFUSALS:
         if re.search(pattern, text):
             return Fault(status, text, code=code)

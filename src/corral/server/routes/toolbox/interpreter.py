@@ -1,4 +1,4 @@
-"""The stateful interpreter: contexts, and code that runs in them over a websocket."""
+"""The stateful interpreter: contexts, and running code in them over a websocket."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _interpreter(handle: Handle) -> Interpreter:
     answers={200: wire.InterpreterContext},
 )
 async def create_interpreter_context(call: Call) -> wire.InterpreterContext:
-    """Open a context."""
+    """Create an interpreter context."""
     handle, body = call.sandbox, call.body or wire.CreateContextRequest()
     if len(await _interpreter(handle).contexts()) >= _MAX_CONTEXTS:
-        raise bad_request(f"there are {_MAX_CONTEXTS} contexts; delete some")
+        raise bad_request(f"too many contexts: there are {_MAX_CONTEXTS}; delete some")
     try:
         context = await _interpreter(handle).open_context(
             cwd=handle.resolve(body.cwd or "."), language=body.language or "python"
@@ -64,14 +64,14 @@ async def create_interpreter_context(call: Call) -> wire.InterpreterContext:
 
 @TABLE.add("GET", "/process/interpreter/context", scope="run", answers={200: wire.ListContextsResponse})
 async def list_interpreter_contexts(call: Call) -> wire.ListContextsResponse:
-    """All contexts but the default one."""
+    """List interpreter contexts, without the default one."""
     contexts = await _interpreter(call.sandbox).contexts()
     return wire.ListContextsResponse(contexts=[_tell(each) for each in contexts if each.id != DEFAULT_CONTEXT])
 
 
 @TABLE.add("DELETE", "/process/interpreter/context/{id}", scope="run", answers={200: dict[str, str]})
 async def delete_interpreter_context(call: Call) -> dict[str, str]:
-    """End a context."""
+    """Delete an interpreter context."""
     name = call.params["id"]
     if name == DEFAULT_CONTEXT:
         raise bad_request("the default context can't be deleted")
@@ -79,7 +79,7 @@ async def delete_interpreter_context(call: Call) -> dict[str, str]:
         await _interpreter(call.sandbox).close_context(name)
     except NotRecordedError as error:
         raise not_found(f"context {name[:100]!r} not found", code="NOT_FOUND") from error
-    return {"message": f"context {name} is deleted"}
+    return {"message": f"context {name} deleted"}
 
 
 def _tell(context: ContextInfo) -> wire.InterpreterContext:
@@ -98,7 +98,7 @@ def _tell(context: ContextInfo) -> wire.InterpreterContext:
 
 @TABLE.add("GET", "/process/interpreter/execute", scope="run", websocket=True, answers={})
 async def execute_interpreter_code(call: Call) -> web.StreamResponse:
-    """Run code in a context: one frame says what, the others tell what happens."""
+    """Run code in a context: the first frame has the code, those of the answer have the output."""
     socket = Socket(call, longest_bytes=call.services.settings.limits.code_frame_bytes)
     socket.check()
     await socket.open()
@@ -116,11 +116,11 @@ async def execute_interpreter_code(call: Call) -> web.StreamResponse:
 async def _receive(socket: Socket) -> wire.InterpreterRun:
     data = await socket.receive(timeout=_FIRST_FRAME_SECONDS)
     if data is None:
-        raise bad_request("no code came")
+        raise bad_request("no code was received in time")
     try:
         return msgspec.json.decode(data, type=wire.InterpreterRun)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise bad_request(f"the frame is not what it should be: {error}") from error
+        raise bad_request(f"malformed frame: {error}") from error
 
 
 async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[int, str]:
@@ -139,7 +139,10 @@ async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[in
         try:
             async for event in events:
                 if event.kind == "end" and event.status == "timeout":
-                    return OUT_OF_TIME, f"timeout: the code was ended after {timeout:g} s" if timeout else "timeout"
+                    return (
+                        OUT_OF_TIME,
+                        f"timeout: the code was interrupted after {timeout:g} s" if timeout else "timeout",
+                    )
                 frames = [*held_back, *_frames(event)]
                 held_back = frames if event.kind == "error" else []
                 for frame in frames[len(held_back) :]:

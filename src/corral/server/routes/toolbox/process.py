@@ -1,4 +1,4 @@
-"""Programs: a shell text, or a snippet in a fresh process."""
+"""Running programs: a shell command, or a code snippet in a new process."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def _shell_call(text: str) -> tuple[list[str], dict[str, str], str | None]:
     "POST", "/process/execute", scope="run", body=ExecuteRequest, large_body=True, answers={200: ExecuteResponse}
 )
 async def execute_command(call: Call) -> Any:
-    """Run a shell text to its end."""
+    """Run a shell command and wait for it."""
     handle, body = call.sandbox, call.body
     if not body.command.strip():
         raise bad_request("the command is empty")
     if "\0" in body.command:
-        raise bad_request("the command has a NUL character")
+        raise bad_request("the command contains a NUL character")
     folder = handle.resolve(body.cwd or ".")
     argv, beside, stdin = _shell_call(body.command)
     try:
@@ -75,11 +75,11 @@ async def execute_command(call: Call) -> Any:
     "POST", "/process/code-run", scope="run", body=CodeRunRequest, large_body=True, answers={200: CodeRunResponse}
 )
 async def code_run(call: Call) -> Any:
-    """Run a snippet in a fresh process."""
+    """Run a code snippet in a new process."""
     handle, body = call.sandbox, call.body
     language = (body.language or handle.language).lower()
     if language not in LANGUAGES:
-        raise bad_request(f"language {language[:40]!r} is not supported; there are {', '.join(LANGUAGES)}")
+        raise bad_request(f"language {language[:40]!r} is not supported; use one of {', '.join(LANGUAGES)}")
     charts: Sequence[Mapping[str, object]] = ()
     env, timeout = handle.environment(body.envs), body.timeout or None
     arguments, folder = tuple(body.argv or ()), handle.resolve(".")
@@ -129,10 +129,10 @@ def refuse_timeout(result: ExecResult, timeout: float | None) -> None:
     if not result.timed_out:
         return
     output = result.output_bytes
-    printed = f"; it had printed: {_tail(output, _TOLD_BYTES)}" if output else "; it had printed nothing"
+    printed = f"; output: {_tail(output, _TOLD_BYTES)}" if output else "; no output"
     raise Fault(
         408,
-        f"timeout: the command was ended after {timeout or result.usage.wall_seconds:g} s{printed}",
+        f"timeout: the command was killed after {timeout or result.usage.wall_seconds:g} s{printed}",
         code="PROCESS_EXECUTION_TIMEOUT",
         details={"exitCode": result.exit_code, "result": _tail(output, _TOLD_RESULT_BYTES)},
     )

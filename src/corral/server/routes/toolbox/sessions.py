@@ -82,14 +82,14 @@ async def _command(session: ShellSession, call: Call) -> SessionCommand:
 
 @TABLE.add("POST", "/process/session", scope="run", body=wire.CreateSessionRequest, answers={201: None})
 async def create_session(call: Call) -> None:
-    """Open a session."""
+    """Create a session."""
     handle, name = call.sandbox, call.body.session_id
     if name == ENTRYPOINT:
-        raise bad_request(f"the name {ENTRYPOINT!r} is taken by the sandbox itself")
+        raise bad_request(f"the session name {ENTRYPOINT!r} is reserved")
     if name in (".", ".."):
-        raise bad_request(f"{name!r} can't be part of a URL, in which a session is found again")
+        raise bad_request(f"{name!r} is not a valid session name")
     if len(await _names(handle)) >= _MAX_SESSIONS:
-        raise bad_request(f"there are {_MAX_SESSIONS} sessions; delete some")
+        raise bad_request(f"too many sessions: there are {_MAX_SESSIONS}; delete some")
     session = await ShellSession.open(
         _box(handle), name, cwd=handle.resolve("."), env=handle.environment(), user=handle.program_user
     )
@@ -103,7 +103,7 @@ async def _names(handle: Handle) -> list[str]:
 
 @TABLE.add("GET", "/process/session", scope="run", answers={200: list[wire.Session]})
 async def list_sessions(call: Call) -> ManyItems:
-    """All sessions."""
+    """List sessions."""
     return ManyItems(_sessions(call, await _names(call.sandbox)))
 
 
@@ -124,7 +124,7 @@ async def _sessions(call: Call, names: Sequence[str]) -> AsyncIterator[list[wire
 
 @TABLE.add("GET", "/process/session/entrypoint", scope="run", answers={200: wire.Session})
 async def get_entrypoint_session(call: Call) -> wire.Session:
-    """The session of a sandbox's main program; ours have none, so it has no commands."""
+    """The session of the sandbox's entrypoint; always without commands."""
     return wire.Session(session_id=ENTRYPOINT, commands=[])
 
 
@@ -137,7 +137,7 @@ async def get_entrypoint_session(call: Call) -> wire.Session:
     answers={200: wire.SessionCommandLogsResponse},
 )
 async def get_entrypoint_logs(call: Call) -> wire.SessionCommandLogsResponse | web.StreamResponse:
-    """What a sandbox's main program printed: nothing."""
+    """The log of the sandbox's entrypoint; always empty."""
     if not _is_upgrade(call):
         if _wants_text(call):
             return web.Response(text="")
@@ -151,7 +151,7 @@ async def get_entrypoint_logs(call: Call) -> wire.SessionCommandLogsResponse | w
 
 @TABLE.add("GET", "/process/session/{sessionId}", scope="run", answers={200: wire.Session})
 async def get_session(call: Call) -> wire.Session:
-    """One session."""
+    """Get a session."""
     session = await _find(call)
     try:
         commands = await session.commands()
@@ -163,7 +163,7 @@ async def get_session(call: Call) -> wire.Session:
 
 @TABLE.add("DELETE", "/process/session/{sessionId}", scope="run", answers={204: None})
 async def delete_session(call: Call) -> None:
-    """End a session with all that it started."""
+    """Delete a session and end everything it started."""
     session = await _find(call)
     _forget(call.sandbox, call.params["sessionId"])
     await session.delete()
@@ -181,7 +181,7 @@ async def delete_session(call: Call) -> None:
     answers={200: wire.SessionExecuteResponse, 202: wire.SessionExecuteResponse},
 )
 async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteResponse | Large]:
-    """Run a command in a session, and wait for it or not."""
+    """Run a command in a session, and wait for it unless `runAsync` is set."""
     session, body = await _find(call), call.body
     if not body.command.strip():
         raise bad_request("the command is empty")
@@ -210,7 +210,7 @@ async def _run_to_its_end(call: Call, session: ShellSession, text: str) -> Sessi
 
 @TABLE.add("GET", "/process/session/{sessionId}/command/{commandId}", scope="run", answers={200: wire.Command})
 async def get_session_command(call: Call) -> wire.Command:
-    """One command."""
+    """Get a command of a session."""
     return _tell(await _command(await _find(call), call))
 
 
@@ -223,7 +223,7 @@ async def get_session_command(call: Call) -> wire.Command:
     answers={200: wire.SessionCommandLogsResponse},
 )
 async def get_session_command_logs(call: Call) -> Large | PlainText | web.StreamResponse:
-    """What a command has printed until now; over a websocket, until its end."""
+    """Get a command's log so far; over a websocket, follow it to its end."""
     session = await _find(call)
     command = await _command(session, call)
     if _is_upgrade(call):
@@ -263,7 +263,7 @@ async def _follow(call: Call, session: ShellSession, command_id: str) -> web.Str
     answers={204: None},
 )
 async def send_input(call: Call) -> None:
-    """Give a running command a line of input."""
+    """Send input to a running command."""
     session = await _find(call)
     command = await _command(session, call)
     data = call.body.data if call.body.data.endswith("\n") else f"{call.body.data}\n"

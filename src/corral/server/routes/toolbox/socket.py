@@ -51,7 +51,7 @@ class Socket:
     def check(self) -> None:
         """Raises: Fault, 400, if the request is no upgrade. Before anything is started for it."""
         if not self.response.can_prepare(self._call.request):
-            raise bad_request("this request is no websocket upgrade")
+            raise bad_request("a websocket upgrade is required")
 
     async def open(self) -> None:
         """Answer the upgrade. Raises: Fault, 503, the server is stopping."""
@@ -109,7 +109,7 @@ class Socket:
             if heard.done():
                 heard.result()
                 raise ClientLeftError
-            raise Fault(404, "the sandbox has ended")
+            raise Fault(404, "sandbox not found: it is gone")
         except asyncio.CancelledError:
             # The connection broke, most likely. What came over it before that has been sent, and is meant.
             visit = self._call.visit

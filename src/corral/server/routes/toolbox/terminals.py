@@ -56,7 +56,7 @@ async def _find(call: Call) -> Terminal:
 
 @TABLE.add("GET", "/process/pty", scope="run", streams=True, answers={200: wire.PtyListResponse})
 async def list_pty_sessions(call: Call) -> ManyItems:
-    """All terminals."""
+    """List terminals."""
     found = [info for info in await _box(call.sandbox).list_recorded() if info.name.startswith(terminal_prefix)]
     return ManyItems(_each(call, found), around=(b'{"sessions":[', b"]}"))
 
@@ -71,7 +71,7 @@ async def _each(call: Call, found: Sequence[RecordInfo]) -> AsyncIterator[list[w
 
 @TABLE.add("POST", "/process/pty", scope="run", body=wire.PtyCreateRequest, answers={201: wire.PtyCreateResponse})
 async def create_pty_session(call: Call) -> wire.PtyCreateResponse:
-    """Open a terminal, to be watched later."""
+    """Create a terminal."""
     body = call.body
     terminal = await _open(
         call.sandbox, name=body.id, cwd=body.cwd, envs=body.envs or {}, rows=body.rows, columns=body.cols
@@ -81,13 +81,13 @@ async def create_pty_session(call: Call) -> wire.PtyCreateResponse:
 
 @TABLE.add("GET", "/process/pty/{sessionId}", scope="run", answers={200: wire.PtySessionInfo})
 async def get_pty_session(call: Call) -> wire.PtySessionInfo:
-    """One terminal."""
+    """Get a terminal."""
     return await _tell(call.sandbox, await _find(call))
 
 
 @TABLE.add("DELETE", "/process/pty/{sessionId}", scope="run", answers={200: dict[str, str]})
 async def delete_pty_session(call: Call) -> dict[str, str]:
-    """End a terminal with all that runs on it."""
+    """Delete a terminal and end everything that runs in it."""
     terminal = await _find(call)
     call.sandbox.watched_terminals.discard(terminal.name)
     await terminal.kill()
@@ -98,7 +98,7 @@ async def delete_pty_session(call: Call) -> dict[str, str]:
         for waiting in watching:
             waiting.cancel()
     await terminal.delete()
-    return {"message": f"terminal {terminal.name} is deleted"}
+    return {"message": f"terminal {terminal.name} deleted"}
 
 
 @TABLE.add(
@@ -109,7 +109,7 @@ async def delete_pty_session(call: Call) -> dict[str, str]:
     answers={200: wire.PtySessionInfo},
 )
 async def resize_pty_session(call: Call) -> wire.PtySessionInfo:
-    """Set a terminal's size."""
+    """Resize a terminal."""
     terminal = await _find(call)
     await terminal.resize(rows=call.body.rows, columns=call.body.cols)
     return await _tell(call.sandbox, terminal)
@@ -138,12 +138,12 @@ async def _open(
     box = _box(handle)
     name = name or secrets.token_hex(8)
     if name in (".", ".."):
-        raise bad_request(f"{name!r} can't be part of a URL, in which a terminal is found again")
+        raise bad_request(f"{name!r} is not a valid terminal name")
     taken = [info for info in await box.list_recorded() if info.name.startswith(terminal_prefix)]
     handle.watched_terminals.intersection_update(info.name.removeprefix(terminal_prefix) for info in taken)
     ended = {info.name.removeprefix(terminal_prefix): info.started for info in taken if not info.running}
     if len(taken) >= _MAX_TERMINALS and not ended:
-        raise bad_request(f"there are {_MAX_TERMINALS} terminals; delete some")
+        raise bad_request(f"too many terminals: there are {_MAX_TERMINALS}; delete some")
     # A terminal whose shell has ended keeps nobody from using its name again, and the oldest makes room for a new one.
     spent = [name] if name in ended else sorted(ended, key=lambda each: ended[each])[: len(taken) >= _MAX_TERMINALS]
     for each in spent:
@@ -170,7 +170,7 @@ async def _open(
 
 @TABLE.add("GET", "/process/pty/create-connect", scope="run", query=wire.PtyCreateQuery, websocket=True, answers={})
 async def create_connect_pty_session(call: Call) -> web.StreamResponse:
-    """Open a terminal and watch it, in one go."""
+    """Create a terminal and connect to it."""
     socket = Socket(call, protocols=_echoed(call))
     socket.check()
     query = call.query
@@ -182,7 +182,7 @@ async def create_connect_pty_session(call: Call) -> web.StreamResponse:
 
 @TABLE.add("GET", "/process/pty/{sessionId}/connect", scope="run", websocket=True, answers={})
 async def connect_pty_session(call: Call) -> web.StreamResponse:
-    """Watch a terminal, and type on it."""
+    """Connect to a terminal."""
     socket = Socket(call, protocols=_echoed(call))
     socket.check()
     return await _watch(call, socket, await _find(call))
@@ -279,5 +279,7 @@ def _offered_envs(call: Call) -> dict[str, str]:
             content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
             return msgspec.json.decode(content, type=dict[str, str])
         except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
-            raise bad_request("the variables in the subprotocol are not base64 of a JSON object of texts") from error
+            raise bad_request(
+                "the variables in the subprotocol must be a JSON object of strings, encoded as base64url"
+            ) from error
     return {}
