@@ -60,7 +60,7 @@ async def test_what_a_key_may_not(in_process: InProcess) -> None:
     async with client(in_process, in_process.new_key("default", scopes=["read"])) as reader:
         mine = await reader.get(box.id)
         for call in (mine.stop, mine.delete, mine.refresh_activity, reader.create):
-            with pytest.raises(DaytonaForbiddenError, match="this key may not"):
+            with pytest.raises(DaytonaForbiddenError, match="the API key lacks the scope"):
                 await call()
     async with client(in_process, in_process.new_key("others")) as other:
         with pytest.raises(DaytonaNotFoundError):
@@ -73,7 +73,7 @@ async def test_quota_is_a_refusal_of_its_own(in_process: InProcess) -> None:
     in_process.server.keyring.set_quota(organisation, sandboxes=1, cpu=None, memory_gib=None, disk_gib=None)
     async with client(in_process) as daytona:
         box = await daytona.create()
-        with pytest.raises(DaytonaForbiddenError, match="may have 1 sandboxes"):
+        with pytest.raises(DaytonaForbiddenError, match="limit is 1 sandboxes"):
             await daytona.create()
         await box.delete()
         await (await daytona.create()).delete()

@@ -101,7 +101,7 @@ def test_nothing_is_found_where_nothing_is(daytona: Daytona) -> None:
 
 
 def test_an_image_that_is_no_snapshot_says_what_to_do(daytona: Daytona) -> None:
-    with pytest.raises(DaytonaUnprocessableEntityError, match=r"debian:12.*create a snapshot of that name"):
+    with pytest.raises(DaytonaUnprocessableEntityError, match=r"debian:12.*create a snapshot with that name"):
         daytona.create(CreateSandboxFromImageParams(image="debian:12"))
 
 

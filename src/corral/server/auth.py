@@ -46,7 +46,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
 class Keyring:
-    """The keys and organisations of a database. Another process may change them: each look sees the newest."""
+    """The keys and organisations of a database. Another process may change them, so each call checks for changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -65,25 +65,25 @@ class Keyring:
             self._load()
 
     def identify(self, secret: str) -> Identity | None:
-        """Who holds this key; None if nobody may."""
+        """The identity of a key; None if the key is unknown, expired or revoked."""
         self._refresh()
         digest = _digest(secret)
         key = self._keys.get(digest)
-        if key is None or not hmac.compare_digest(key.digest, digest) or not _opens(key):
+        if key is None or not hmac.compare_digest(key.digest, digest) or not _is_valid(key):
             return None
         return Identity(key_id=key.id, organisation_id=key.organisation_id, scopes=frozenset(key.scopes))
 
     def is_valid(self, identity: Identity) -> bool:
-        """Whether the key of a caller that we know still opens; for what lasts longer than a request."""
+        """Whether the key of an identity is still valid."""
         self._refresh()
         key = self._by_id.get(identity.key_id)
-        return key is not None and _opens(key)
+        return key is not None and _is_valid(key)
 
     def signers(self, organisation_id: str) -> list[str]:
         """The ids of the keys of an organisation that may sign URLs."""
         self._refresh()
         mine = (key for key in self._by_id.values() if key.organisation_id == organisation_id)
-        return [key.id for key in mine if _SIGNING in key.scopes and _opens(key)]
+        return [key.id for key in mine if _SIGNING in key.scopes and _is_valid(key)]
 
     @property
     def organisations(self) -> dict[str, Organisation]:
@@ -98,7 +98,7 @@ class Keyring:
         return sorted(self._keys.values(), key=lambda key: key.created_at)
 
     def organisation_named(self, name: str) -> Organisation:
-        """The organisation of that name; made if there is none. Raises: SpecError, for what is no name."""
+        """The organisation with that name; created if it does not exist. Raises: SpecError for an invalid name."""
         for organisation in self.organisations.values():
             if organisation.name == name:
                 return organisation
@@ -117,7 +117,7 @@ class Keyring:
         memory_gib: int | None,
         disk_gib: int | None,
     ) -> None:
-        """How much an organisation may have; None leaves a limit as it is."""
+        """Set the limits of an organisation; None leaves a limit as it is."""
         for name, value in (
             ("max_sandboxes", sandboxes), ("max_cpu", cpu), ("max_memory_gib", memory_gib), ("max_disk_gib", disk_gib),
         ):  # fmt: skip
@@ -127,7 +127,7 @@ class Keyring:
         self._load()
 
     def names_taken(self, organisation: Organisation) -> set[str]:
-        """The names of its keys that were not revoked: by its name a key is found to be revoked."""
+        """The names of its keys that are not revoked."""
         mine = (key for key in self.keys if key.organisation_id == organisation.id)
         return {key.name for key in mine if key.revoked_at is None}
 
@@ -140,10 +140,10 @@ class Keyring:
         lifetime_seconds: float | None = None,
         secret: str | None = None,
     ) -> tuple[Key, str]:
-        """A new key, and the secret that is shown this once.
+        """A new key, and its secret, which is not stored.
 
         Raises:
-            SpecError: an unknown scope, what is no name or is another key's, or a chosen secret that is too short.
+            SpecError: an unknown scope, an invalid or taken name, or a chosen secret that is too short.
         """
         _check_name(name)
         if name in self.names_taken(organisation):
@@ -177,7 +177,7 @@ class Keyring:
         return key, made
 
     def revoke(self, wanted: str) -> Key:
-        """End a key, by id, the beginning of its id, or name. Raises: SpecError if that is none, or several."""
+        """Revoke a key, by id, a prefix of its id, or name. Raises: SpecError if no key or several keys match."""
         alive = [key for key in self.keys if key.revoked_at is None]
         exact = [key for key in alive if wanted in (key.id, key.name)]
         found = exact or [key for key in alive if len(wanted) >= 4 and key.id.startswith(wanted)]
@@ -223,26 +223,26 @@ class Guard:
             return False
         if name in self._hosts:
             return True
-        # A name can be made to lead here by whoever owns it; a number can't. Loopback has its list.
+        # The owner of a domain can point it at this server, but an address can't be forged. Loopback has its own list.
         return not self._settings.is_loopback and _is_address(name)
 
     def base_url(self, request: web.Request) -> str:
-        """How this caller reaches us, without a path. The Host was checked."""
+        """The base URL that the caller uses, without a path. The Host was checked."""
         return self._settings.public_url or f"{self._scheme}://{request.host}"
 
 
 class Doorkeeper:
-    """Lets callers in by their keys, and makes those wait who try many wrong ones."""
+    """Identifies callers by their keys, and slows down addresses that send many invalid ones."""
 
     def __init__(self, keyring: Keyring, *, bad_keys_per_minute: float) -> None:
         self.keyring = keyring
         self._bad = Rates(per_second=bad_keys_per_minute / 60, burst=bad_keys_per_minute)
 
     def admit(self, secret: str | None, *, address: str | None) -> Identity:
-        """Who calls. Raises: Fault 401, or 429 after too many of those.
+        """The identity of a caller. Raises: Fault 401, or 429 after too many of those.
 
-        A good key always opens: behind a proxy, and on this machine, all have one address, and whoever has no key must
-        not be able to keep out those who have one. Nobody can guess 256 bits, however fast.
+        A valid key is always accepted: behind a proxy, all callers have one address, and a caller without a key must
+        not be able to lock out the others. 256 bits can't be guessed at any rate.
         """
         identity = self.keyring.identify(secret) if secret is not None else None
         if identity is not None:
@@ -251,7 +251,7 @@ class Doorkeeper:
         raise self.refusal(Fault(401, message, headers={"WWW-Authenticate": "Bearer"}), address=address)
 
     def refusal(self, fault: Fault, *, address: str | None) -> Fault:
-        """The same, or 429 for an address that has had too many."""
+        """The fault, or 429 for an address that has had too many."""
         wait = self._bad.take(address or "?")
         return too_many("too many requests with invalid API keys", wait) if wait > 0 else fault
 
@@ -266,7 +266,7 @@ class Visit:
 
 
 class Admission:
-    """The calls that are under way, by the key that opened them."""
+    """The calls that are under way, by key."""
 
     def __init__(self, keyring: Keyring, *, calls_per_key: int) -> None:
         self._keyring = keyring
@@ -278,7 +278,7 @@ class Admission:
         """For as long as a call lasts.
 
         Raises:
-            Fault: 429, the key has too many calls under way; 401, it ended meanwhile.
+            Fault: 429, the key has too many calls under way; 401, the key has ended.
         """
         visits = self._inside.setdefault(identity.key_id, set())
         if len(visits) >= self._calls_per_key:
@@ -291,7 +291,7 @@ class Admission:
         try:
             yield visit
         except asyncio.CancelledError:
-            # Ours, and nobody else's beside it? Then it is an answer. The rule is that of asyncio.timeout.
+            # If no one else has cancelled the task as well, it is an answer. The rule is that of asyncio.timeout.
             if visit.key_ended and task.uncancel() <= cancelled_before:
                 raise Fault(401, "the API key has expired or was revoked") from None
             raise
@@ -301,7 +301,7 @@ class Admission:
                 del self._inside[identity.key_id]
 
     def look(self) -> None:
-        """End the calls of keys that have ended."""
+        """Cancel the calls of keys that have expired or were revoked."""
         for visits in list(self._inside.values()):
             for visit in list(visits):
                 if not visit.key_ended and not self._keyring.is_valid(visit.identity):
@@ -314,8 +314,8 @@ class Admission:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 self.look()
-            except CorralError as error:  # the database can't be read just now
-                log.event("keys not looked at", level=logging.ERROR, error=error)
+            except CorralError as error:  # the database can't be read right now
+                log.event("keys could not be checked", level=logging.ERROR, error=error)
 
 
 def find_key(request: web.Request, *, websocket: bool) -> str | None:
@@ -349,7 +349,7 @@ def _is_address(name: str) -> bool:
 
 
 def _check_name(name: str) -> None:
-    """Names are shown on terminals, which obey some characters."""
+    """Names are shown on terminals, so control characters are refused."""
     if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise SpecError(
             f"{name[:_LONGEST_NAME]!r} is not a valid name",
@@ -357,7 +357,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _opens(key: Key) -> bool:
+def _is_valid(key: Key) -> bool:
     return key.revoked_at is None and (key.expires_at is None or key.expires_at > time.time())
 
 

@@ -109,7 +109,7 @@ class Sweeper:
     async def _look_at_all(self, sandboxes: list[LivingSandbox]) -> None:
         """All at once, so that the backend is asked once for all of them."""
         for outcome in await asyncio.gather(*map(self._look_at, sandboxes), return_exceptions=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Fault):  # a Fault: deleted meanwhile
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Fault):  # a Fault: it was deleted
                 raise outcome
 
     async def _look_at(self, sandbox: LivingSandbox) -> None:

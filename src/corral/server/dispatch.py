@@ -81,7 +81,7 @@ class Dispatcher:
         self._budget = budget
         self._turns = Turns()
         self._parts = Turns(at_once=1)
-        """Of what is long: one part of it in each round of the event loop, whoever it is for."""
+        """For long work: one part of it in each round of the event loop, for all keys together."""
         self._rates = Rates(per_second=limits.rate_per_key, burst=2 * limits.rate_per_key)
 
     def make_app(self) -> web.Application:
@@ -139,8 +139,8 @@ class Dispatcher:
         except web.HTTPException as error:
             return await self._refuse(request, Fault(error.status, error.reason or "error"))
         except ConnectionError:
-            raise asyncio.CancelledError from None  # the client left while we wrote
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the client
+            raise asyncio.CancelledError from None  # the client disconnected while we wrote
+        except Exception as error:  # noqa: BLE001 - no exception of ours may reach the client
             return await self._fail(request, error)
         if not response.prepared:
             response.headers["X-Request-Id"] = request[REQUEST_ID]
@@ -161,7 +161,7 @@ class Dispatcher:
     async def _refuse(self, request: web.Request, fault: Fault) -> web.StreamResponse:
         started: web.StreamResponse | None = request.get(STARTED)
         if started is not None:
-            # The status is sent already: all that is left is an end that nobody takes for a good one.
+            # The status has been sent: end in a way that the client can't take for a success.
             if isinstance(started, web.WebSocketResponse):
                 code = 1008 if fault.status in (401, 403) else 1011
                 await close_socket(
@@ -177,7 +177,7 @@ class Dispatcher:
         response = error_response(request, fault)
         response.headers["X-Request-Id"] = request[REQUEST_ID]
         if request.can_read_body and not request._read_bytes:  # noqa: SLF001 - the only way to know
-            response.force_close()  # what was not read must not be taken for the next request
+            response.force_close()  # unread data must not be taken for the next request
         return response
 
     # The checks, in their order.
@@ -270,7 +270,7 @@ class Dispatcher:
 
     def _identify(self, request: web.Request, match: Match) -> Identity:
         route = match.route
-        assert route is not None, "only a route has a door"
+        assert route is not None, "only called with a route"
         if route.area == "open":
             return ANONYMOUS
         secret = find_key(request, websocket=route.websocket)
@@ -285,7 +285,7 @@ class Dispatcher:
         return identity
 
     def _identify_signed(self, request: web.Request, route: Route, sandbox_id: str) -> Identity:
-        """Whoever has a signed URL, for this one call. Asked before anything is told or done about the sandbox."""
+        """The identity of a signed URL, for this one call. Checked before anything else about the sandbox."""
         query = request.query
         try:
             row = self._services.sandboxes.find(sandbox_id, organisation_id=None).row
@@ -326,22 +326,22 @@ async def _note_start(request: web.Request, response: web.StreamResponse) -> Non
 
 
 def _held_by(route: Route) -> int:
-    """What a call of this route holds beside its body."""
+    """The memory that a call of this route holds besides its body."""
     if route.websocket:
         return _SOCKET_BYTES
     return _STREAM_BYTES if route.raw_body or route.streams else 0
 
 
 def _status_of_left(request: web.Request) -> int:
-    """What is noted of a request whose client has gone. For a websocket that is the usual end."""
+    """The status for the log if the client has disconnected. For a websocket that is the usual end."""
     started = request.get(STARTED)
     if isinstance(started, web.WebSocketResponse):
         return started.status
-    return 499  # it did not wait for its answer, as some web servers write it
+    return 499  # as nginx logs a client that has closed the request
 
 
 def error_response(request: web.BaseRequest, fault: Fault) -> web.Response:
-    """A refusal as the wire writes it."""
+    """The response for a fault."""
     try:
         phrase = http.HTTPStatus(fault.status).phrase
     except ValueError:
@@ -374,7 +374,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A route and what stood in place of its parameters; or the methods that the path has instead."""
+    """A route and the values of its parameters; or, if the method is wrong, the methods that the path has."""
 
     route: Route | None
     params: dict[str, str]
@@ -388,7 +388,7 @@ class Router:
         self._root = _Node()
 
     def add(self, path: str, route: Route) -> None:
-        """A route at a path; of two at the same one, the first stays."""
+        """Add a route at a path; of two with the same path and method, the first is used."""
         node = self._root
         names = []
         for segment in filter(None, path.split("/")):
@@ -401,7 +401,7 @@ class Router:
         node.routes.setdefault(route.method, (route, tuple(names)))
 
     def find(self, method: str, segments: tuple[str, ...]) -> Match | None:
-        """The route for a request; None if there is nothing at that path."""
+        """The route for a request; None if there is no such path."""
         allowed: list[str] = []
         stack: list[tuple[_Node, int, tuple[str, ...]]] = [(self._root, 0, ())]
         while stack:
@@ -425,10 +425,10 @@ class Router:
 
 
 def split_path(raw: str) -> tuple[str, ...]:
-    """The segments of a raw path, each decoded once. Empty ones are left out: clients put slashes together carelessly.
+    """The segments of a raw path, each decoded once. Empty ones are left out: clients sometimes write double slashes.
 
     Raises:
-        Fault: 400 for a dot segment, a control character, or what is not UTF-8.
+        Fault: 400 for a dot segment, a control character, or invalid UTF-8.
     """
     segments = []
     for part in raw.split("/"):
@@ -446,7 +446,7 @@ def split_path(raw: str) -> tuple[str, ...]:
 
 @functools.cache
 def _shape(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """For each key of a query what it is: a list, a flag, or a single value."""
+    """The kind of each key of a query: a list, a flag, or a single value."""
     hints = typing.get_type_hints(kind)
     shape = {}
     for each in msgspec.structs.fields(kind):
@@ -464,7 +464,7 @@ def _alternatives(hint: Any) -> set[Any]:
 
 
 def parse_query(kind: type[msgspec.Struct], pairs: Iterable[tuple[str, str]]) -> Any:
-    """The query as its model; keys that nobody asked for are left alone. Raises: Fault 400."""
+    """The query as its model; unknown keys are ignored. Raises: Fault 400."""
     shape = _shape(kind)
     values: dict[str, Any] = {}
     for key, value in pairs:
@@ -508,7 +508,7 @@ def parse_body(kind: Any, body: bytes, *, max_depth: int, max_items: int) -> Any
 
 
 def _check_shape(body: bytes, *, max_depth: int, max_items: int) -> None:
-    """Everybody else waits meanwhile: only what is bounded by the number of items is looked at one by one."""
+    """Other requests wait while this runs: it looks at one bracket at a time only up to the limit of items."""
     found = outside_texts(body, max_texts=max_items)
     if found is None:
         raise _too_many_items(max_items)

@@ -223,10 +223,10 @@ class Account:
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self.taken = 0
-        """So many bytes."""
+        """In bytes."""
 
     def take(self, count: int) -> bool:
-        """Hold so much more; False if the key has no more. From any thread, and never waits."""
+        """Take `count` bytes; False if the key has no more. May be called from any thread; never waits."""
         return self._take(count, output=False)
 
     def _take(self, count: int, *, output: bool) -> bool:
@@ -239,17 +239,17 @@ class Account:
             return True
 
     def give_back(self, count: int) -> None:
-        """Hold so much less. From the event loop."""
+        """Give back `count` bytes. Called in the event loop."""
         with self._key.lock:
             if not self._closed:
                 self._key.add(self, -count)
         self._wake()
 
     async def reserve(self, count: int) -> None:
-        """Hold so much more, and wait for it if need be: first come, first served, among the calls of a key.
+        """Take `count` bytes, and wait for them if necessary: first come, first served, among the calls of a key.
 
         Raises:
-            Fault: 429, the key holds too much already, and has not let go of it for a while.
+            Fault: 429, the key's calls hold too much, and have not given any back for a while.
         """
         if count == 0:
             return
@@ -306,11 +306,11 @@ class Account:
     # The account as an `Allowance`: what a program prints.
 
     def take_output(self, count: int) -> bool:
-        """See `Allowance.take`."""
+        """Take memory for output; part of `Allowance`."""
         return self._take(count * OUTPUT_FACTOR, output=True)
 
     def ask_for_output(self, count: int, answer: Callable[[bool], None]) -> None:
-        """See `Allowance.ask`."""
+        """Call back when there is memory for output, or with False; part of `Allowance`."""
         with self._key.lock:
             closed, is_watched = self._closed, self._key.is_watched
             if not closed:

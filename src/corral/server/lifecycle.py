@@ -344,7 +344,7 @@ class Lifecycle:
 
     def _demand(self, sandbox: LivingSandbox, *states: str) -> None:
         if sandbox.row.state not in states:
-            raise Fault(400, f"the sandbox is {sandbox.row.state}; this needs a sandbox that is {' or '.join(states)}")
+            raise Fault(400, f"the sandbox is {sandbox.row.state}; it must be {' or '.join(states)}")
 
     @contextlib.asynccontextmanager
     async def _settling(self, sandbox: LivingSandbox) -> AsyncIterator[None]:

@@ -66,7 +66,7 @@ class MultipartReader:
         self._patience_seconds = patience_seconds
         self._delimiter = b"\r\n--" + boundary
         self._max_parts = max_parts
-        # A delimiter begins with a line break, which the first one lacks if nothing stands before it.
+        # A delimiter begins with a line break, which the first one lacks at the start of the body.
         self._buffer = b"\r\n"
 
     async def parts(self) -> AsyncIterator[Part]:
@@ -146,7 +146,7 @@ class MultipartReader:
 
 
 class MultipartFraming:
-    """What stands around the parts of an answer."""
+    """The framing of a multipart answer."""
 
     def __init__(self) -> None:
         self.boundary = f"corral-{secrets.token_hex(16)}"

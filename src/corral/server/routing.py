@@ -1,7 +1,7 @@
-"""Routes as a table: one row per operation, from which come the dispatch, the checks and the OpenAPI document.
+"""Routes as a table: one row per operation, used for dispatching, checks and the OpenAPI document.
 
-A handler takes a `Call` and gives a wire model, None, or a ready response. What it needs is checked before it runs: key
-and scope, path, query and body against their types, and, in the toolbox, that the sandbox is the caller's.
+A handler takes a `Call` and returns a wire model, None, or a response. What it needs is checked before it runs: key
+and scope, path, query and body against their types, and, in the toolbox, that the sandbox belongs to the caller.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Area = Literal["open", "control", "toolbox"]
 """Open routes need no key; toolbox routes are about what happens inside one sandbox."""
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Scope = Literal["read", "write", "delete", "run"]
-"""What a key may: see, make and change, delete, and work inside sandboxes."""
+"""What a key may do: read, create and change, delete, and run programs in sandboxes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Identity:
 SANDBOX = web.RequestKey("sandbox", str)
 """On a request: the id of the sandbox it is about, for the log."""
 ADMITTED = web.RequestKey("admitted", str)
-"""On a request: the id of its caller's key. Connections of those who have none make room for others."""
+"""On a request: the id of its key. When there are too many connections, those without one are closed first."""
 ANONYMOUS = Identity(key_id="", organisation_id="", scopes=frozenset())
 """The caller of a route that needs no key."""
 
@@ -88,7 +88,7 @@ class Call:
     """What the call holds of its key's memory; None for routes that need no key."""
 
     def hold(self, count: int) -> None:
-        """Count so many bytes more for the key until the call ends. Raises: Fault, 429, the key has no more."""
+        """Take `count` bytes of the key's memory until the call ends. Raises: Fault, 429, if the key has no more."""
         if self.account is not None and not self.account.take(count):
             raise too_many("the concurrent requests of this API key use too much memory", 1.0)
 

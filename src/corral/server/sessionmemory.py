@@ -1,7 +1,7 @@
-"""What is remembered of shell sessions: so much for each organisation, and the handle that was not used longest goes.
+"""A cache of shell sessions: bounded for each organisation, least recently used ones are dropped.
 
-A handle has read its session's record, and remembers the commands. Without it the record is read again, so letting go
-of one loses nothing.
+A session's object has read its record, and knows the commands. Without it the record is read again, so nothing is lost
+when one is dropped.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from corral.server.living import Handle
 from corral.sessions.session import ShellSession
 
 HANDLE_BYTES = 4 * 1024
-"""What a handle takes that remembers nothing."""
+"""The size of an empty session object."""
 
 _Order = weakref.WeakKeyDictionary[ShellSession, weakref.ref[Handle]]
 
 
 class SessionMemory:
-    """Handles of sessions, in the order in which they were used. They are kept by their sandboxes, not here."""
+    """Sessions in the order in which they were used. The sandboxes' handles keep them, not this."""
 
     def __init__(self, *, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._orders: dict[str, _Order] = {}
 
     def keep(self, handle: Handle, session: ShellSession) -> None:
-        """Have the sandbox keep a handle that is being used; others of its organisation may have to go."""
+        """Keep a session that is being used in its sandbox's handle; others of the organisation may be dropped."""
         handle.sessions[session.name] = session
         order = self._orders.setdefault(handle.organisation_id, weakref.WeakKeyDictionary())
         order.pop(session, None)

@@ -1,4 +1,4 @@
-"""What a server is told at its start. Frozen: whoever holds it may rely on it."""
+"""The settings of a server, given at its start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOLBOX = "/toolbox"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much of anything one request, one client or one organisation may ask for."""
+    """Limits for one request, one client or one organisation."""
 
     json_bytes: int = 4 * MIB
     """The longest JSON body with code, a command or paths in it; uploads are streams and have no such limit."""
@@ -40,21 +40,21 @@ class Limits:
     code_frame_bytes: int = MIB
     """The same for one with code for an interpreter."""
     frame_seconds: float = 10.0
-    """Within so long a frame that has begun to come must have come."""
+    """The time for a frame to arrive, from its first byte to its last."""
     request_seconds: float = 30.0
-    """Within so long the headers of a request must have come, then its JSON body, or the next bytes of an upload."""
+    """The time for the headers of a request to arrive, then for its JSON body, or the next bytes of an upload."""
     rate_per_key: float = 2000.0
     """Requests in a second, on average; twice as many may come at once."""
     bad_keys_per_minute: float = 300.0
-    """So many requests with a wrong key are answered for one address; then it is told to wait."""
+    """Requests with an invalid key from one address; more are answered with 429."""
     connections: int = 4096
-    """When there are more, those go on which no request with a key is being answered."""
+    """When there are more, connections without a request that has a valid key are closed."""
     calls_per_key: int = 1024
     """Requests of one key that are being answered at the same time."""
     memory_per_key_bytes: int = 40 * MIB
-    """What the requests, answers and sockets of one key may hold at the same time, by our own count."""
+    """Memory for the requests, answers and sockets of one key at the same time, by the server's own count."""
     sessions_bytes: int = 16 * MIB
-    """What is remembered of the shell sessions of one organisation; of others the records are read again."""
+    """Memory for cached shell sessions of one organisation."""
 
     def __post_init__(self) -> None:
         if self.memory_per_key_bytes < MIB:
@@ -66,7 +66,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What a sandbox gets for which nothing was asked."""
+    """What a sandbox gets if the request does not say otherwise."""
 
     cpu: int = 1
     memory_gib: int = 1
@@ -86,7 +86,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 3986
     public_url: str | None = None
-    """How clients reach us, without the path: `https://sandboxes.example.org`. Else a request's own Host is used."""
+    """The base URL for clients, without a path: `https://sandboxes.example.org`. By default the request's Host."""
     backend: str = "embedded"
     version: str = "0"
     tls_cert: Path | None = None
@@ -99,7 +99,7 @@ class ServerSettings:
     defaults: Defaults = field(default_factory=Defaults)
     sweep_seconds: float = 1.0
     drain_seconds: float = 10.0
-    """After SIGTERM, requests have so long to end."""
+    """After SIGTERM, the time for requests to end."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -122,12 +122,12 @@ class ServerSettings:
 
     @property
     def tls(self) -> bool:
-        """Whether we speak TLS ourselves."""
+        """Whether the server itself uses TLS."""
         return self.tls_cert is not None
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach us."""
+        """Whether only this machine can reach the server."""
         if self.host == "localhost":
             return True
         try:

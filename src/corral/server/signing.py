@@ -1,7 +1,7 @@
-"""Signed URLs: one file of one sandbox, for whoever has the URL, until it expires.
+"""Signed URLs: access to one file of one sandbox, without a key, until the URL expires.
 
-Clients make them by themselves, with a key that they are given once. So that nobody can go on making them after his API
-key has ended, each API key gets one of its own: a URL opens for no longer than the key does with which it was made.
+Clients make them by themselves, with a signing key. Each API key gets a signing key of its own, so that URLs become
+invalid with the API key that they were made with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from corral.server.faults import Fault
 
 
 def signing_key(secret: bytes, *, key_id: str) -> str:
-    """What the holder of an API key signs with: from the sandbox's secret and the id of that key."""
+    """The signing key of an API key, derived from the sandbox's secret and the API key's id."""
     return hmac.new(secret, key_id.encode(), hashlib.sha256).hexdigest()
 
 
@@ -29,7 +29,7 @@ def sign(key: str, *, method: str, path: str, expires: str) -> str:
 
 
 def find_signer(secret: bytes, key_ids: Iterable[str], *, method: str, path: str, expires: str, signature: str) -> str:
-    """Which of some API keys a URL was signed with. Raises: Fault, 401, if with none, or if it is too old."""
+    """The id of the API key that a URL was signed with. Raises: Fault, 401, if it matches no key, or has expired."""
     given = signature.encode("utf-8", "replace")
     for key_id in key_ids:
         wanted = sign(signing_key(secret, key_id=key_id), method=method, path=path, expires=expires)
@@ -41,5 +41,5 @@ def find_signer(secret: bytes, key_ids: Iterable[str], *, method: str, path: str
 
 
 def wrong_signature() -> Fault:
-    """401: also for a sandbox that is not there, which must look the same."""
+    """401: also for a sandbox that does not exist, which must look the same."""
     return Fault(401, "the signature of the URL is not valid", code="UNAUTHORIZED")

@@ -63,7 +63,7 @@ class Snapshots:
         return row
 
     def find_image(self, image: str, *, organisation_id: str) -> Snapshot:
-        """The snapshot that stands for an image. Raises: Fault 422, which says what to do."""
+        """The snapshot for an image. Raises: Fault 422."""
         row = self.look_up(image, organisation_id=organisation_id)
         if row is None:
             raise Fault(

@@ -1,4 +1,4 @@
-"""Every route there is, at every path where it is found."""
+"""All routes, with all their paths."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from corral.server.settings import API, TOOLBOX
 
 SANDBOX = "/{sandboxId}"
 ALIAS = f"{API}/toolbox{SANDBOX}/toolbox"
-"""Where clients before 0.115 look for the toolbox."""
+"""The path of the toolbox for clients before 0.115."""
 
 _DOCS_ALIASES = (f"{API}/docs", *(f"{root}/{name}" for root in ("", API) for name in ("redoc", "swagger")))
-"""Where somebody with a browser looks for a description of the API."""
+"""Usual paths of API documentation."""
 
 CONTROL_TABLES: tuple[Table, ...] = (
     config.TABLE,
@@ -31,7 +31,7 @@ CONTROL_TABLES: tuple[Table, ...] = (
 
 
 def toolbox_tables() -> list[Table]:
-    """One for each module of the toolbox's room that has one."""
+    """The tables of the toolbox's modules."""
     found = []
     for module in pkgutil.iter_modules(toolbox_routes.__path__):
         table = getattr(importlib.import_module(f"{toolbox_routes.__name__}.{module.name}"), "TABLE", None)
@@ -41,7 +41,7 @@ def toolbox_tables() -> list[Table]:
 
 
 def all_routes() -> Iterator[tuple[str, Route]]:
-    """Each route with its path, the aliases left out."""
+    """Each route with its path, without aliases."""
     for route in ops.ROOT.routes:
         yield route.path, route
     for table in CONTROL_TABLES:
@@ -53,7 +53,7 @@ def all_routes() -> Iterator[tuple[str, Route]]:
 
 
 def all_places() -> Iterator[tuple[str, Route]]:
-    """Each route at each path where it is found, aliases among them."""
+    """Each route with each of its paths, including aliases."""
     for path, route in all_routes():
         yield path, route
         if route.area == "toolbox":

@@ -19,8 +19,8 @@ from corral.server.creating import (
     language_of,
     make_row,
     make_spec,
-    refuse_what_excludes_itself,
-    refuse_what_is_missing,
+    refuse_contradictions,
+    refuse_unsupported,
 )
 from corral.server.faults import bad_request, unsupported
 from corral.server.listing import filter_rows, numbered_page_of, page_of
@@ -71,7 +71,7 @@ def _is_from_before_pages(call: Call) -> bool:
 def _demand_files(row: Sandbox) -> str:
     """The sandbox's id at the backend. Raises: Fault 400 if its files can't be copied in its state."""
     if row.state not in ("started", "stopped", "paused") or row.engine_id is None:
-        raise bad_request(f"the sandbox is {row.state}; this needs a started, paused or stopped sandbox")
+        raise bad_request(f"the sandbox is {row.state}; it must be started, paused or stopped")
     return row.engine_id
 
 
@@ -84,8 +84,8 @@ async def create_sandbox(call: Call) -> control.Sandbox:
     token = digest_token(call.request.headers.get("Idempotency-Key"))
     if token and (known := await parts.lifecycle.recall(token, organisation_id=organisation_id)) is not None:
         return _show(call, known.row)
-    refuse_what_is_missing(wanted)
-    refuse_what_excludes_itself(wanted)
+    refuse_unsupported(wanted)
+    refuse_contradictions(wanted)
     image = image_of(wanted.build_info)
     if image is not None:
         snapshot = parts.snapshots.find_image(image, organisation_id=organisation_id)

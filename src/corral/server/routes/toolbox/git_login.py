@@ -32,7 +32,7 @@ CA_BUNDLES = (
 
 SCRIPT = 'exec 9<&0 </dev/null; exec git "$@"'
 """The secret is on standard input, where git's own children could read it: put it where only the helper looks."""
-# Built into the shell alone: a program named `cat` may be anybody's. The pipe is empty for whoever asks again.
+# Shell built-ins only: a program named `cat` may be the sandbox's own. A second reader finds the pipe empty.
 _HELPER = '!f() { if [ "$1" = get ]; then while IFS= read -r line <&9; do printf "%s\\n" "$line"; done; fi; }; f'
 
 
@@ -105,7 +105,7 @@ def name_host(handle: Handle, url: str) -> None:
 
 
 def check_named(handle: Handle, url: str) -> None:
-    """Raises: Fault, 400, for a URL whose host no caller has named: somebody inside may have set it."""
+    """Raises: Fault, 400, for a URL whose host no caller has named: a program in the sandbox may have set it."""
     origin = find_origin(url)
     if origin not in handle.git_hosts:
         raise bad_request(
@@ -127,7 +127,7 @@ def check_unchanged(urls: Sequence[str], rewrites: Sequence[str]) -> None:
 def seal_reading(env: Mapping[str, str]) -> dict[str, str]:
     """Variables without the settings of the home and of the system.
 
-    The system's programs come first: the home is on PATH, and what is named `git` there may be anybody's.
+    The system's programs come first: the home is on PATH, and a `git` there may be the sandbox's own.
     """
     return {
         "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -137,7 +137,7 @@ def seal_reading(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def seal_settings(login: Login, *, proxy: str, insecure: bool = False) -> list[tuple[str, str]]:
-    """Settings that stand over those of the repository: the last one that is read holds, and ours are."""
+    """Settings that override those of the repository: git uses the last one, and ours come last."""
     found = [
         ("core.hooksPath", "/dev/null"),
         ("core.fsmonitor", "false"),
@@ -149,7 +149,7 @@ def seal_settings(login: Login, *, proxy: str, insecure: bool = False) -> list[t
         ("fetch.writeCommitGraph", "false"),
         ("gc.auto", "0"),
         ("maintenance.auto", "false"),
-        # An empty helper clears those that are set up inside: what is given for one call is kept by nobody.
+        # An empty helper clears those that are set up inside: credentials for one call are stored nowhere.
         ("credential.helper", ""),
         (f"credential.{find_origin(login.url)}.helper", _HELPER),
     ]
@@ -177,7 +177,7 @@ def seal_settings(login: Login, *, proxy: str, insecure: bool = False) -> list[t
 
 
 def seal_variables(login: Login, env: Mapping[str, str], *, bundle: str | None) -> dict[str, str]:
-    """Variables for the call. What the caller has set for the sandbox holds; nobody inside can set one."""
+    """Variables for the call. Those that the caller has set for the sandbox are used; programs inside can't set any."""
     scheme = urlsplit(login.url).scheme
     sealed = {
         **seal_reading(env),

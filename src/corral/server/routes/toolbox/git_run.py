@@ -25,7 +25,7 @@ from corral.server.routes.toolbox.git_login import (
 from corral.server.routes.toolbox.git_status import split_entries
 
 _GIT_SECONDS = 3600
-"""Nobody waits longer; a client that goes away ends it sooner."""
+"""The time limit of git; a client that disconnects ends it sooner."""
 _MAX_TOLD = 2000
 _OUTPUT_BYTES = 1024 * 1024
 """It is parsed and told as a whole, so it is bounded by what others may have to wait for."""
@@ -141,7 +141,7 @@ class Git:
             )
         except WorkdirError as error:
             raise not_found(
-                f"repository not found: no such directory: {self._folder}", code="GIT_REPO_NOT_FOUND"
+                f"repository not found: {self._folder} does not exist", code="GIT_REPO_NOT_FOUND"
             ) from error
         except InvalidCommandError as error:
             raise bad_request(f"{error}") from error

@@ -29,7 +29,7 @@ TABLE = Table("toolbox")
 _DEFAULT_SECONDS = 600.0
 _FIRST_FRAME_SECONDS = 30.0
 _TEXT_CHARACTERS = 8 * 1024
-"""So much text goes into a frame; escaped as JSON it may become six times as long."""
+"""How much text goes into a frame; escaped as JSON it may become six times as long."""
 _MAX_CONTEXTS = 100
 
 
@@ -106,7 +106,7 @@ async def execute_interpreter_code(call: Call) -> web.StreamResponse:
         run = await _receive(socket)
         code, reason = await socket.converse(_run(call, socket, run))
     except ClientLeftError:
-        return socket.response  # the run was interrupted: nobody asked it to go on
+        return socket.response  # the run was interrupted: it is not meant to go on without its client
     except (Fault, InvalidCommandError) as error:
         code, reason = REFUSED, str(error)
     await socket.close(code, reason)

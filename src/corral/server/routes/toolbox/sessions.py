@@ -54,7 +54,7 @@ async def _attach(call: Call, name: str) -> ShellSession:
 
 
 async def _read_again(call: Call, name: str) -> ShellSession:
-    """A handle that reads the session's record, which may be long: so many calls of a key may do that at a time."""
+    """Read the session's record again, which may be long: the memory of the key bounds how many calls do so."""
     if call.account is None:
         return await ShellSession.attach(_box(call.sandbox), name)
     await call.account.reserve(_READING_BYTES)
@@ -108,7 +108,7 @@ async def list_sessions(call: Call) -> ManyItems:
 
 
 async def _sessions(call: Call, names: Sequence[str]) -> AsyncIterator[list[wire.Session]]:
-    """One after the other: what is said of a session is let go of before the next is asked."""
+    """One after the other: the data of a session is dropped before the next is read."""
     for name in names:
         try:
             session = await _attach(call, name)
@@ -116,7 +116,7 @@ async def _sessions(call: Call, names: Sequence[str]) -> AsyncIterator[list[wire
             call.hold(size)  # the same once more, as it is told
             yield [wire.Session(session_id=name, commands=[_tell(each) for each in await session.commands()])]
         except NotRecordedError:
-            _forget(call.sandbox, name)  # deleted meanwhile
+            _forget(call.sandbox, name)  # deleted in the meantime
             continue
         if call.account is not None:
             call.account.give_back(size + max(0, size - _FREE_SESSION_BYTES))
@@ -292,7 +292,7 @@ def _is_upgrade(call: Call) -> bool:
 
 
 def _wants_marks(call: Call) -> bool:
-    """Clients of the SDK's kind take the streams apart themselves; anybody else wants to read."""
+    """Whether the client is an SDK, which splits the streams by markers; other clients want plain output."""
     headers = call.request.headers
     return (
         "X-Daytona-SDK-Version" in headers

@@ -1,4 +1,4 @@
-"""Websockets with manners: always reading, so pings are answered; small frames; back pressure; an end with a code."""
+"""Websockets: always reading, so pings are answered; small frames; back pressure; a close code at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Hear = Callable[[bytes], Awaitable[None]]
 
 
 class ClientLeftError(Exception):
-    """The other side closed, or its connection broke: nobody is there to be told anything."""
+    """The client has closed the websocket, or the connection broke."""
 
 
 class Socket:
@@ -86,7 +86,7 @@ class Socket:
             return
         is_slow = transport.get_write_buffer_size() > 0
         if is_slow and not self._is_charged and not account.take(_BACKLOG_BYTES):
-            cut_off(transport)  # no goodbye: it would wait behind all that the client does not take
+            cut_off(transport)  # no close frame: it would wait behind all that the client does not read
         elif self._is_charged and not is_slow:
             account.give_back(_BACKLOG_BYTES)
         self._is_charged = is_slow
@@ -193,7 +193,7 @@ class Socket:
                 await hear(data)
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Say goodbye, and wait a little for the other side's."""
+        """Close the websocket, and wait a little for the client's close frame."""
         cut = reason.encode()[:_MAX_REASON_BYTES].decode("utf-8", "ignore")
         await close_socket(
             self.response,

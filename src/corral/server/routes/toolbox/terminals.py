@@ -62,9 +62,9 @@ async def list_pty_sessions(call: Call) -> ManyItems:
 
 
 async def _each(call: Call, found: Sequence[RecordInfo]) -> AsyncIterator[list[wire.PtySessionInfo]]:
-    """One after the other: the variables of a terminal are let go of before the next is asked."""
+    """One after the other: the variables of a terminal are dropped before the next is read."""
     for info in found:
-        with contextlib.suppress(NotRecordedError):  # deleted meanwhile
+        with contextlib.suppress(NotRecordedError):  # deleted in the meantime
             terminal = await Terminal.attach(_box(call.sandbox), info.name.removeprefix(terminal_prefix))
             yield [await _tell(call.sandbox, terminal, info)]
 
@@ -144,7 +144,7 @@ async def _open(
     ended = {info.name.removeprefix(terminal_prefix): info.started for info in taken if not info.running}
     if len(taken) >= _MAX_TERMINALS and not ended:
         raise bad_request(f"too many terminals: there are {_MAX_TERMINALS}; delete some")
-    # A terminal whose shell has ended keeps nobody from using its name again, and the oldest makes room for a new one.
+    # A terminal whose shell has ended does not keep its name, and the oldest makes room for a new one.
     spent = [name] if name in ended else sorted(ended, key=lambda each: ended[each])[: len(taken) >= _MAX_TERMINALS]
     for each in spent:
         with contextlib.suppress(NotRecordedError):

@@ -242,7 +242,7 @@ async def _close(stream: AsyncIterator[bytes]) -> None:
 
 
 async def _send(call: Call, response: web.StreamResponse, size: int, content: AsyncIterator[bytes]) -> bool:
-    """Exactly `size` bytes. If the file has become shorter meanwhile, the connection is cut: no answer may lie."""
+    """Exactly `size` bytes. If the file has become shorter, the connection is cut, so that the client notices."""
     left = size
     try:
         async for piece in content:
