@@ -40,9 +40,9 @@ async def test_each_refusal_is_the_class_that_it_should_be(in_process: InProcess
         assert isinstance(caught.value, DaytonaValidationError)
         with pytest.raises(DaytonaBadRequestError, match="smaller"):
             await box.resize(Resources(disk=1))
-        with pytest.raises(DaytonaUnprocessableEntityError, match="'alpine:3' is no snapshot here"):
+        with pytest.raises(DaytonaUnprocessableEntityError, match="there is no snapshot 'alpine:3'"):
             await daytona.create(CreateSandboxFromImageParams(image="alpine:3"))
-        with pytest.raises(DaytonaError, match="not supported by this server: a GPU") as said:
+        with pytest.raises(DaytonaError, match="not supported by this server: GPUs") as said:
             await daytona.create(CreateSandboxFromImageParams(image="default", resources=Resources(gpu=1)))
         assert said.value.status_code == 501
         await box.delete()
