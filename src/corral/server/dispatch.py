@@ -34,7 +34,7 @@ from corral.server.auth import Admission, Doorkeeper, find_key
 from corral.server.fairness import Account, Budget, OutputAllowance, Rates, Turns, is_large
 from corral.server.faults import Fault, too_many
 from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, Call, Identity, Route, Services
-from corral.server.signing import find_signer, wrong_signature
+from corral.server.signing import identify_signer
 from corral.server.sockets import close_socket
 from corral.server.translate import translate
 from corral.server.wire.base import timestamp
@@ -275,7 +275,8 @@ class Dispatcher:
             return ANONYMOUS
         secret = find_key(request, websocket=route.websocket)
         if secret is None and route.signed and "signature" in request.query:
-            identity = self._identify_signed(request, route, match.params["sandboxId"])
+            sandboxes, sandbox_id = self._services.sandboxes, match.params["sandboxId"]
+            identity = identify_signer(request, route, sandboxes=sandboxes, sandbox_id=sandbox_id, door=self._door)
         else:
             identity = self._door.admit(secret, address=request.remote)
         if (wait := self._rates.take(identity.key_id)) > 0:
@@ -283,26 +284,6 @@ class Dispatcher:
         if route.scope not in identity.scopes:
             raise Fault(403, f"the API key lacks the scope {route.scope!r}")
         return identity
-
-    def _identify_signed(self, request: web.Request, route: Route, sandbox_id: str) -> Identity:
-        """The identity of a signed URL, for this one call. Checked before anything else about the sandbox."""
-        query = request.query
-        try:
-            row = self._services.sandboxes.find(sandbox_id, organisation_id=None).row
-        except Fault:
-            raise self._door.refusal(wrong_signature(), address=request.remote) from None
-        try:
-            key_id = find_signer(
-                row.signing_key,
-                self._door.keyring.signers(row.organisation_id),
-                method=route.method,
-                path=query.get("path", ""),
-                expires=query.get("expires", ""),
-                signature=query["signature"],
-            )
-        except Fault as fault:
-            raise self._door.refusal(fault, address=request.remote) from None
-        return Identity(key_id=key_id, organisation_id=row.organisation_id, scopes=frozenset({route.scope}))
 
     async def _respond(self, route: Route, call: Call, result: Any) -> web.StreamResponse:
         if isinstance(result, web.StreamResponse):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from corral.server.faults import bad_request
 from corral.server.store.rows import Sandbox
+from corral.server.wire.base import seconds_of
 from corral.server.wire.control import Filters, ListQuery, PageQuery
 
 _ORDERS: dict[str, Callable[[Sandbox], Any]] = {
@@ -150,6 +151,4 @@ def _inside(
 
 
 def _seconds(moment: datetime | None) -> float | None:
-    if moment is None:
-        return None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    return None if moment is None else seconds_of(moment)

@@ -259,6 +259,10 @@ class LivingSandbox:
         if self.handle is handle:
             self._sandboxes.look_after(self, handle)
 
+    def end_connecting(self, _: asyncio.Task[Handle]) -> None:
+        """The task that connects is done; the next call that finds no handle starts another."""
+        self.connecting = None
+
     def forget_handle(self) -> Handle | None:
         """Drop its handle, which the caller closes. Calls that use it go on."""
         watch, self._watch = self._watch, None
@@ -433,7 +437,7 @@ class Sandboxes:
         """A handle, opened once for all calls that wait for it. Raises: SandboxGoneError."""
         if sandbox.connecting is None:
             sandbox.connecting = asyncio.create_task(self.connect_now(sandbox))
-            sandbox.connecting.add_done_callback(lambda _: setattr(sandbox, "connecting", None))
+            sandbox.connecting.add_done_callback(sandbox.end_connecting)
         try:
             return await wait_for(sandbox.connecting)
         except SandboxGoneError:

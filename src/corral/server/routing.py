@@ -131,44 +131,27 @@ class Table:
         self.routes: list[Route] = []
 
     def add(
-        self,
-        method: Method,
-        path: str,
-        *,
-        scope: Scope,
-        answers: Mapping[int, Any],
-        query: type[msgspec.Struct] | None = None,
-        body: type[Any] | None = None,
-        body_optional: bool = False,
-        raw_body: bool = False,
-        large_body: bool = False,
-        streams: bool = False,
-        websocket: bool = False,
-        signed: bool = False,
+        self, method: Method, path: str, *, scope: Scope, answers: Mapping[int, Any], **options: Any
     ) -> Callable[[Handler], Handler]:
-        """A decorator; the handler's docstring is the summary in the OpenAPI document, its name the operation's."""
+        """A decorator; the handler's docstring is the summary in the OpenAPI document, its name the operation's.
+
+        Options are the other fields of `Route`.
+        """
 
         def register(handler: Handler) -> Handler:
-            self.routes.append(
-                Route(
-                    method=method,
-                    path=path,
-                    handler=handler,
-                    area=self.area,
-                    scope=scope,
-                    name=handler.__name__,
-                    summary=(handler.__doc__ or "").strip().split("\n", 1)[0],
-                    query=query,
-                    body=body,
-                    body_optional=body_optional,
-                    raw_body=raw_body,
-                    large_body=large_body,
-                    streams=streams,
-                    answers=dict(answers),
-                    websocket=websocket,
-                    signed=signed,
-                )
+            summary = (handler.__doc__ or "").strip().split("\n", 1)[0]
+            route = Route(
+                method=method,
+                path=path,
+                handler=handler,
+                area=self.area,
+                scope=scope,
+                name=handler.__name__,
+                summary=summary,
+                answers=dict(answers),
+                **options,
             )
+            self.routes.append(route)
             return handler
 
         return register

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 from corral.base.powers import KeepsSandboxes
 from corral.protocol import AsyncSandbox
@@ -327,40 +328,36 @@ def _number(call: Call, name: str, *, below_zero: bool = False) -> int:
     return int(text)
 
 
+def _save(call: Call, sandbox: LivingSandbox, **fields: Any) -> control.Sandbox:
+    for name, value in fields.items():
+        setattr(sandbox.row, name, value)
+    sandbox.save()
+    return _show(call, sandbox.row)
+
+
 @TABLE.add("POST", _ONE + "/autostop/{interval}", scope="write", answers=_OK)
 async def set_autostop_interval(call: Call) -> control.Sandbox:
     """Stop the sandbox after this many idle minutes; 0 for never."""
-    sandbox = _find(call)
-    sandbox.row.auto_stop = _number(call, "interval")
-    sandbox.save()
-    return _show(call, sandbox.row)
+    return _save(call, _find(call), auto_stop=_number(call, "interval"))
 
 
 @TABLE.add("POST", _ONE + "/autopause/{interval}", scope="write", answers=_OK)
 async def set_auto_pause_interval(call: Call) -> control.Sandbox:
     """Pause the sandbox after this many idle minutes; 0 for never."""
-    sandbox = _find(call)
-    sandbox.row.auto_pause = _number(call, "interval")
-    sandbox.save()
-    return _show(call, sandbox.row)
+    return _save(call, _find(call), auto_pause=_number(call, "interval"))
 
 
 @TABLE.add("POST", _ONE + "/autoarchive/{interval}", scope="write", answers=_OK)
 async def set_auto_archive_interval(call: Call) -> control.Sandbox:
     """Archive the sandbox when it has been stopped for this many minutes; 0 for the longest interval."""
-    sandbox = _find(call)
-    sandbox.row.auto_archive = archive_after(_number(call, "interval"), defaults=call.services.settings.defaults)
-    sandbox.save()
-    return _show(call, sandbox.row)
+    sandbox, defaults = _find(call), call.services.settings.defaults
+    return _save(call, sandbox, auto_archive=archive_after(_number(call, "interval"), defaults=defaults))
 
 
 @TABLE.add("POST", _ONE + "/autodelete/{interval}", scope="write", answers=_OK)
 async def set_auto_delete_interval(call: Call) -> control.Sandbox:
     """Delete the sandbox when it has been stopped for this many minutes; 0 when it stops, below 0 for never."""
-    sandbox = _find(call)
-    sandbox.row.auto_delete = max(-1, _number(call, "interval", below_zero=True))
-    sandbox.save()
-    return _show(call, sandbox.row)
+    return _save(call, _find(call), auto_delete=max(-1, _number(call, "interval", below_zero=True)))
 
 
 @TABLE.add("POST", _ONE + "/ttl/{ttlMinutes}", scope="write", answers=_OK)
@@ -368,9 +365,7 @@ async def set_ttl(call: Call) -> control.Sandbox:
     """Delete the sandbox this many minutes from now, even if it is in use; 0 for never."""
     sandbox = _find(call)
     minutes = _number(call, "ttlMinutes")
-    sandbox.row.destroy_at = time.time() + 60 * minutes if minutes else None
-    sandbox.save()
-    return _show(call, sandbox.row)
+    return _save(call, sandbox, destroy_at=time.time() + 60 * minutes if minutes else None)
 
 
 @TABLE.add("POST", _ONE + "/public/{isPublic}", scope="write", answers=_OK)
@@ -379,9 +374,7 @@ async def update_public_status(call: Call) -> control.Sandbox:
     sandbox = _find(call)
     if call.params["isPublic"] not in ("true", "false"):
         raise bad_request("isPublic must be true or false")
-    sandbox.row.public = call.params["isPublic"] == "true"
-    sandbox.save()
-    return _show(call, sandbox.row)
+    return _save(call, sandbox, public=call.params["isPublic"] == "true")
 
 
 @TABLE.add(

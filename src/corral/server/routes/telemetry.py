@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
 
+from corral.protocol import AsyncSandbox
+from corral.results import SandboxUsage
 from corral.server.routing import SANDBOX, Call, Table
 from corral.server.settings import GIB
 from corral.server.wire import control
-from corral.server.wire.base import timestamp
+from corral.server.wire.base import seconds_of, timestamp
 
 TABLE = Table("control")
 _SAMPLE_SECONDS = 0.1
@@ -32,14 +33,9 @@ async def get_sandbox_metrics(call: Call) -> control.MetricsResponse:
     if row.state != "started" or not _is_about_now(call.query):
         return control.MetricsResponse(series=[])
     async with call.services.sandboxes.use(row.id, organisation_id=row.organisation_id, activity=False) as handle:
-        began, before = time.monotonic(), await handle.box.usage()
-        await asyncio.sleep(_SAMPLE_SECONDS)
-        usage, wall = await handle.box.usage(), time.monotonic() - began
-    busy = None
-    if before.cpu_seconds is not None and usage.cpu_seconds is not None:
-        busy = round(100 * max(0.0, usage.cpu_seconds - before.cpu_seconds) / wall / row.cpu, 2)
+        usage, cpu_percent = await measure(handle.box, cpus=row.cpu)
     measured: dict[str, float | None] = {
-        "daytona.sandbox.cpu.utilization": busy,
+        "daytona.sandbox.cpu.utilization": cpu_percent,
         "daytona.sandbox.cpu.limit": row.cpu,
         "daytona.sandbox.memory.limit": row.memory * GIB,
         "daytona.sandbox.memory.usage": usage.memory_bytes,
@@ -61,10 +57,16 @@ async def get_sandbox_metrics(call: Call) -> control.MetricsResponse:
 
 def _is_about_now(query: control.MetricsQuery) -> bool:
     now = time.time()
-    begins_later = query.since is not None and _seconds(query.since) > now + _CLOCKS_SECONDS
-    ended_before = query.until is not None and _seconds(query.until) < now - _CLOCKS_SECONDS
+    begins_later = query.since is not None and seconds_of(query.since) > now + _CLOCKS_SECONDS
+    ended_before = query.until is not None and seconds_of(query.until) < now - _CLOCKS_SECONDS
     return not (begins_later or ended_before)
 
 
-def _seconds(moment: datetime) -> float:
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+async def measure(box: AsyncSandbox, *, cpus: float) -> tuple[SandboxUsage, float | None]:
+    """What a sandbox uses, and in percent how much of its CPUs, over a short while."""
+    began, before = time.monotonic(), await box.usage()
+    await asyncio.sleep(_SAMPLE_SECONDS)
+    now, wall = await box.usage(), time.monotonic() - began
+    if before.cpu_seconds is None or now.cpu_seconds is None:
+        return now, None
+    return now, round(100 * max(0.0, now.cpu_seconds - before.cpu_seconds) / wall / cpus, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 
 from corral.results import timestamp
@@ -16,4 +18,9 @@ class Query(msgspec.Struct, kw_only=True, rename="camel"):
     """The query of a request. A list takes a key that is given more than once."""
 
 
-__all__ = ["Model", "Query", "timestamp"]
+def seconds_of(moment: datetime) -> float:
+    """A time of a query as a Unix time; without a zone it is in UTC."""
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+__all__ = ["Model", "Query", "seconds_of", "timestamp"]

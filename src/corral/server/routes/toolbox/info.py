@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import time
 
 from corral.server.faults import bad_request
 from corral.server.living import Handle, check_variables
+from corral.server.routes.telemetry import measure
 from corral.server.routing import Call, Table
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
@@ -21,7 +21,6 @@ _LISTENING = re.compile(r"^ *[0-9]+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{
 _LOOK_SECONDS = 10
 _TABLE_BYTES = 1024 * 1024
 """Some thousands of sockets. It is looked through as a whole, so it is bounded by what others may have to wait for."""
-_SAMPLE_SECONDS = 0.1
 
 
 @TABLE.add("GET", "/user-home-dir", scope="run", answers={200: wire.DirResponse})
@@ -114,12 +113,7 @@ async def get_system_metrics(call: Call) -> wire.SystemMetrics:
     """The sandbox's limits and current resource usage."""
     box = call.sandbox.box
     resources = box.spec.resources
-    began, before = time.monotonic(), await box.usage()
-    await asyncio.sleep(_SAMPLE_SECONDS)
-    now, wall = await box.usage(), time.monotonic() - began
-    percent = None
-    if before.cpu_seconds is not None and now.cpu_seconds is not None:
-        percent = round(100 * max(0.0, now.cpu_seconds - before.cpu_seconds) / wall / resources.cpus, 2)
+    now, percent = await measure(box, cpus=resources.cpus)
     moment = time.time()
     return wire.SystemMetrics(
         timestamp=timestamp(moment),

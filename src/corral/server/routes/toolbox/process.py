@@ -9,6 +9,7 @@ from corral.base.command import with_bash
 from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirError
 from corral.results import ExecResult
 from corral.server.answers import Large, LongText
+from corral.server.creating import LANGUAGES
 from corral.server.fairness import SLICE_BYTES
 from corral.server.faults import Fault, bad_request
 from corral.server.log import text_of
@@ -19,7 +20,6 @@ from corral.sessions.interpreter.oneshot import run_with_charts
 
 TABLE = Table("toolbox")
 
-LANGUAGES = ("python", "javascript", "typescript")
 _TOLD_BYTES = 4000
 """How much of what a program had printed goes into the message of its timeout; `result` beside it has more."""
 _TOLD_RESULT_BYTES = 64 * 1024
@@ -81,31 +81,20 @@ async def code_run(call: Call) -> Any:
     if language not in LANGUAGES:
         raise bad_request(f"language {language[:40]!r} is not supported; use one of {', '.join(LANGUAGES)}")
     charts: Sequence[Mapping[str, object]] = ()
-    env, timeout = handle.environment(body.envs), body.timeout or None
-    arguments, folder = tuple(body.argv or ()), handle.resolve(".")
+    options: dict[str, Any] = {
+        "args": tuple(body.argv or ()),
+        "cwd": handle.resolve("."),
+        "env": handle.environment(body.envs),
+        "timeout": body.timeout or None,
+        "output_limit_bytes": OUTPUT_LIMIT_BYTES,
+    }
     result: ExecResult
     try:
         if language == "python":
-            result = plotted = await run_with_charts(
-                handle.box,
-                body.code,
-                args=arguments,
-                cwd=folder,
-                env=env,
-                timeout=timeout,
-                output_limit_bytes=OUTPUT_LIMIT_BYTES,
-            )
+            result = plotted = await run_with_charts(handle.box, body.code, **options)
             charts = plotted.charts
         else:
-            result = await handle.box.run_code(
-                body.code,
-                language,
-                args=arguments,
-                cwd=folder,
-                env=env,
-                timeout=timeout,
-                output_limit_bytes=OUTPUT_LIMIT_BYTES,
-            )
+            result = await handle.box.run_code(body.code, language, **options)
     except (InvalidCommandError, BackendUnavailableError) as error:
         # No interpreter inside is the sandbox's lack, and the hint says what to install; trying again would not help.
         raise bad_request(text_of(error)) from error
