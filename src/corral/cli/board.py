@@ -55,7 +55,7 @@ class Board:
         for note in able.notes:
             self.say("", note)
         self.say("data", str(server.settings.data_folder))
-        if list(server.roster):
+        if list(server.sandboxes):
             self.say("sandboxes", states(server))
         if sys.stdout.isatty():
             # Alone on its line, so that a triple click takes it whole.
@@ -88,7 +88,7 @@ class Board:
 
 def states(server: Server) -> str:
     """How many sandboxes are in which state."""
-    return ", ".join(f"{number} {state}" for state, number in sorted(server.roster.states().items()))
+    return ", ".join(f"{number} {state}" for state, number in sorted(server.sandboxes.states().items()))
 
 
 def _count(number: int, what: str) -> str:

@@ -195,11 +195,11 @@ async def _work(server: Server, board: Board, signals: Signals) -> None:
 
 async def _part(server: Server, board: Board, signals: Signals, *, keep: bool) -> None:
     """What becomes of the sandboxes."""
-    count = len(list(server.roster))
+    count = len(list(server.sandboxes))
     if not count:
         return
     if signals.number == signal.SIGINT and not keep and await _shall_end(board, signals, count):
-        board.say("ended", f"{await server.warden.end_all()} sandboxes")
+        board.say("ended", f"{await server.lifecycle.end_all()} sandboxes")
     elif sys.stdout.isatty():
         board.say("left", f"{states(server)}; the next `corral serve` finds them")
 

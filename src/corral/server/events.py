@@ -17,13 +17,12 @@ from typing import Any
 import msgspec
 from aiohttp import WSMsgType, web
 
-from corral.server.admission import Admission, cut_off
-from corral.server.auth import Doorkeeper
-from corral.server.budget import Account, Budget
+from corral.server.auth import Admission, Doorkeeper
+from corral.server.fairness import Account, Budget
 from corral.server.faults import Fault
 from corral.server.framewatch import watch_frames
 from corral.server.routing import ADMITTED, Identity
-from corral.server.sockets import OpenSockets
+from corral.server.sockets import OpenSockets, cut_off
 
 PING_SECONDS, PONG_SECONDS = 25.0, 20.0
 HELLO_SECONDS = 20.0
@@ -73,13 +72,13 @@ class _Listener:
 
 
 class EventHub:
-    """Who listens, and to whose events."""
+    """The listeners, and publishing events to them."""
 
     def __init__(self, door: Doorkeeper, admission: Admission, sockets: OpenSockets, budget: Budget) -> None:
         self._door = door
         self._budget = budget
         self._anywhere = f"http://{secrets.token_hex(16)}.invalid"
-        """Stands for the address of a listener: each may name another, and what is told is encoded only once."""
+        """A placeholder for the base URL of a listener, so that an event is encoded only once for all of them."""
         self._admission = admission
         self._listeners: set[_Listener] = set()
         self._sockets = sockets
@@ -88,12 +87,12 @@ class EventHub:
         return len(self._listeners)
 
     def publish(self, organisation_id: str, name: str, describe: Callable[[str], Any]) -> None:
-        """Tell all who listen for this organisation. Never waits: a listener that does not keep up is cut off.
+        """Send an event to all listeners of an organisation. Never waits: a listener that does not keep up is cut off.
 
         Args:
             organisation_id: Whose event it is.
             name: Of the event.
-            describe: Gives what is told, for the address at which a listener reaches us. Not called if nobody listens.
+            describe: Gives the event for a listener's base URL. Not called if there are no listeners.
         """
         whole: str | None = None
         frames: dict[str, str] = {}
@@ -108,12 +107,12 @@ class EventHub:
                 frame = frames[listener.base_url] = whole.replace(self._anywhere, listener.base_url)
             if not listener.put(frame):
                 self._listeners.discard(listener)
-                cut_off(listener.transport)  # it does not read, so there is no way to tell it
+                cut_off(listener.transport)  # it does not read, so it can't be told
 
     async def serve(self, request: web.Request, *, base_url: str) -> web.StreamResponse:
-        """One connection, to its end; `base_url` is how this client reaches us."""
+        """One connection, to its end; `base_url` is the one that this client uses."""
         if request.query.get("EIO") != "4" or request.query.get("transport") != "websocket":
-            raise Fault(400, "only engine.io 4 over websockets is spoken here")
+            raise Fault(400, "only engine.io 4 over websockets is supported")
         socket = web.WebSocketResponse(max_msg_size=_LONGEST_IN, timeout=5.0, compress=False, writer_limit=0)
         watch_frames(request, seconds=FRAME_SECONDS)
         await self._sockets.open(socket, request)
@@ -135,7 +134,7 @@ class EventHub:
                         await account.reserve(_LISTENER_BYTES)
                         await self._converse(socket, _Listener(identity, request.transport, base_url, account))
         except (TimeoutError, ConnectionError):
-            pass  # whoever says nothing in time, or is gone, is let go
+            pass  # the client said nothing in time, or has disconnected
         except Fault as fault:  # its key has ended, or has too many listeners
             with contextlib.suppress(ConnectionError):
                 await socket.close(code=1008, message=fault.message.encode()[:120])
@@ -169,7 +168,7 @@ class EventHub:
             token = None
         identity = self._door.admit(token, address=address)
         if "read" not in identity.scopes:
-            raise Fault(403, "this key may not read")
+            raise Fault(403, "the API key lacks the scope 'read'")
         return identity
 
     async def _converse(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
@@ -206,6 +205,6 @@ class EventHub:
         while True:
             await asyncio.sleep(PING_SECONDS)
             heard.clear()
-            async with asyncio.timeout(PONG_SECONDS):  # sending is a part of it: whoever does not read is gone, too
+            async with asyncio.timeout(PONG_SECONDS):  # includes sending: a client that does not read counts as gone
                 await socket.send_str("2")
                 await heard.wait()

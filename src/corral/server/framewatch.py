@@ -1,8 +1,8 @@
-"""Websocket frames that begin and never end: what has come of one is held, so it has a deadline, and is counted.
+"""Unfinished websocket frames: what was received of one takes memory, so it is counted, and has a deadline.
 
-The library that reads frames tells of whole messages only. This reads along: the heads of frames say how long each is.
-The clock of a frame stands still while we don't read ourselves: a terminal's program that takes no input is waited for.
-Messages that have come whole and were not heard yet are held as well, and counted until they are.
+The library that parses frames reports whole messages only. This one reads their headers, which have their length. The
+clock of a frame stops while the server itself does not read: a terminal's program that takes no input is waited for.
+Whole messages that were not handled yet are counted as well.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Protocol, runtime_checkable
 
 from aiohttp import web
 
-from corral.server.admission import cut_off
-from corral.server.budget import Account
+from corral.server.fairness import Account
+from corral.server.sockets import cut_off
 
 _FREE_BYTES = 8 * 1024
 """What a socket may hold of a frame without asking: it is part of what a socket costs."""
@@ -25,7 +25,7 @@ _MESSAGE_BYTES = 64
 
 @runtime_checkable
 class Watched(Protocol):
-    """A connection that lets somebody read along."""
+    """A connection whose data can be watched."""
 
     frames: FrameWatch | None
 
@@ -37,7 +37,7 @@ class Watched(Protocol):
 def watch_frames(request: web.Request, *, seconds: float, account: Account | None = None) -> FrameWatch | None:
     """From the answer to the upgrade on: no frame, and no message in several frames, may be longer on its way.
 
-    With an account, whoever reads the messages has to say so with `heard`.
+    With an account, the reader of the messages must call `heard`.
     """
     protocol = request.protocol
     if not isinstance(protocol, Watched):
@@ -60,11 +60,11 @@ class FrameWatch:
         self._final = True
         self._control = False
         self._fragmented = False
-        """Whether a message has begun whose last frame has not."""
+        """Whether a message is incomplete: its last frame has not begun."""
         self._held = 0
         """Bytes of the unfinished message."""
         self._unheard = 0
-        """What whole messages cost that nobody has taken yet."""
+        """The size of whole messages that were not handled yet."""
         self._charged = 0
         self._paused = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -100,7 +100,7 @@ class FrameWatch:
         self._deadline = asyncio.get_running_loop().call_later(self._seconds, self._look_whether_gone)
 
     def resume(self) -> None:
-        """We read again; what has begun has all of its time."""
+        """The server reads again; an unfinished frame gets its full time."""
         self._paused = False
         self._stop_clock()
         self._look()
@@ -126,7 +126,7 @@ class FrameWatch:
             self._end_frame()
 
     def _end_frame(self) -> None:
-        if self._control:  # it may stand between the frames of a message
+        if self._control:  # it may come between the frames of a message
             return
         self._fragmented = not self._final
         if self._final:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from corral.server.faults import bad_request
 from corral.server.store.rows import Sandbox
+from corral.server.wire.base import seconds_of
 from corral.server.wire.control import Filters, ListQuery, PageQuery
 
 _ORDERS: dict[str, Callable[[Sandbox], Any]] = {
@@ -81,11 +82,11 @@ def _read_cursor(query: ListQuery) -> tuple[Any, str]:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         cursor = msgspec.json.decode(packed, type=Cursor)
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
-        raise bad_request("cursor: not one of ours") from None
+        raise bad_request("cursor: not valid") from None
     if (cursor.sort, cursor.order) != (query.sort, query.order) or isinstance(cursor.value, str) != (
         query.sort == "name"
     ):
-        raise bad_request("cursor: of a list in another order")
+        raise bad_request("cursor: belongs to a list with another sort or order")
     return cursor.value, cursor.id
 
 
@@ -96,7 +97,7 @@ def read_labels(text: str | None) -> dict[str, str]:
     try:
         return msgspec.json.decode(text, type=dict[str, str] | None) or {}  # older clients write null for none
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise bad_request("labels: not a JSON object of texts") from None
+        raise bad_request("labels: must be a JSON object of strings") from None
 
 
 def filter_rows(rows: Iterable[Sandbox], query: Filters) -> list[Sandbox]:
@@ -150,6 +151,4 @@ def _inside(
 
 
 def _seconds(moment: datetime | None) -> float | None:
-    if moment is None:
-        return None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    return None if moment is None else seconds_of(moment)

@@ -34,7 +34,7 @@ def split_entries(text: str, separator: str = "\0") -> list[str]:
         Fault: 400, they are too many.
     """
     if text.count(separator) > _MOST_ENTRIES:
-        raise bad_request(f"git told of more than {_MOST_ENTRIES} entries, which are too many for one answer")
+        raise bad_request(f"git printed more than {_MOST_ENTRIES} entries, which is too many for one response")
     return text.split(separator)
 
 

@@ -1,4 +1,4 @@
-"""Websockets with manners: always reading, so pings are answered; small frames; back pressure; an end with a code."""
+"""Websockets: always reading, so pings are answered; small frames; back pressure; a close code at the end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
-from corral.server.admission import cut_off
 from corral.server.faults import Fault, bad_request
 from corral.server.framewatch import FrameWatch, watch_frames
 from corral.server.routing import Call
-from corral.server.sockets import close_socket
+from corral.server.sockets import close_socket, cut_off
 
 NORMAL, REFUSED, FAILED, OUT_OF_TIME = 1000, 1008, 1011, 4008
 _MAX_REASON_BYTES = 123
@@ -30,7 +29,7 @@ Hear = Callable[[bytes], Awaitable[None]]
 
 
 class ClientLeftError(Exception):
-    """The other side closed, or its connection broke: nobody is there to be told anything."""
+    """The client has closed the websocket, or the connection broke."""
 
 
 class Socket:
@@ -52,7 +51,7 @@ class Socket:
     def check(self) -> None:
         """Raises: Fault, 400, if the request is no upgrade. Before anything is started for it."""
         if not self.response.can_prepare(self._call.request):
-            raise bad_request("this request is no websocket upgrade")
+            raise bad_request("a websocket upgrade is required")
 
     async def open(self) -> None:
         """Answer the upgrade. Raises: Fault, 503, the server is stopping."""
@@ -87,7 +86,7 @@ class Socket:
             return
         is_slow = transport.get_write_buffer_size() > 0
         if is_slow and not self._is_charged and not account.take(_BACKLOG_BYTES):
-            cut_off(transport)  # no goodbye: it would wait behind all that the client does not take
+            cut_off(transport)  # no close frame: it would wait behind all that the client does not read
         elif self._is_charged and not is_slow:
             account.give_back(_BACKLOG_BYTES)
         self._is_charged = is_slow
@@ -110,7 +109,7 @@ class Socket:
             if heard.done():
                 heard.result()
                 raise ClientLeftError
-            raise Fault(404, "the sandbox has ended")
+            raise Fault(404, "sandbox not found: it is gone")
         except asyncio.CancelledError:
             # The connection broke, most likely. What came over it before that has been sent, and is meant.
             visit = self._call.visit
@@ -194,7 +193,7 @@ class Socket:
                 await hear(data)
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Say goodbye, and wait a little for the other side's."""
+        """Close the websocket, and wait a little for the client's close frame."""
         cut = reason.encode()[:_MAX_REASON_BYTES].decode("utf-8", "ignore")
         await close_socket(
             self.response,

@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from corral.server.budget import OUTPUT_FACTOR, Budget
+from corral.server.fairness import OUTPUT_FACTOR, Budget, Turns
 from corral.server.faults import Fault
-from corral.server.turns import Turns
 
 
 async def test_a_key_has_so_much_and_gets_it_back() -> None:

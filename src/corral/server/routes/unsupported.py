@@ -1,21 +1,21 @@
-"""Routes of the wire that this server does not have: each says so, which a 404 would not."""
+"""Routes of Daytona's API that this server does not support: each answers 501, which a 404 would not say."""
 
 from __future__ import annotations
 
-from corral.server.faults import not_here
+from corral.server.faults import unsupported
 from corral.server.routing import Call, Handler, Method, Scope, Table
 from corral.server.wire.control import ErrorResponse
 
 _ONE = "/sandbox/{sandboxIdOrName}"
-_KEYS = "keys over the wire (`corral key` makes, lists and revokes them)"
-_RUNNERS = "runners of their own"
+_KEYS = "managing API keys (use `corral key` on the server)"
+_RUNNERS = "separate runners"
 _CONTROL: tuple[tuple[str, Method, str, str, Scope], ...] = (
     ("get_build_logs_url", "GET", _ONE + "/build-logs-url", "building images", "read"),
     ("get_build_logs", "GET", _ONE + "/build-logs", "building images", "read"),
     ("create_backup", "POST", _ONE + "/backup", "backups", "write"),
-    ("get_sandbox_forks", "GET", _ONE + "/forks", "the family of forks", "read"),
-    ("get_sandbox_parent", "GET", _ONE + "/parent", "the family of forks", "read"),
-    ("get_sandbox_ancestors", "GET", _ONE + "/ancestors", "the family of forks", "read"),
+    ("get_sandbox_forks", "GET", _ONE + "/forks", "listing forks", "read"),
+    ("get_sandbox_parent", "GET", _ONE + "/parent", "listing forks", "read"),
+    ("get_sandbox_ancestors", "GET", _ONE + "/ancestors", "listing forks", "read"),
     ("get_sandbox_logs", "GET", _ONE + "/telemetry/logs", "collecting logs", "read"),
     ("get_sandbox_traces", "GET", _ONE + "/telemetry/traces", "collecting traces", "read"),
     ("get_sandbox_trace_spans", "GET", _ONE + "/telemetry/traces/{traceId}", "collecting traces", "read"),
@@ -24,7 +24,7 @@ _CONTROL: tuple[tuple[str, Method, str, str, Scope], ...] = (
     ("get_region_quota_by_sandbox_id", "GET", _ONE + "/region-quota", _RUNNERS, "read"),
     ("update_sandbox_state", "PUT", _ONE + "/state", _RUNNERS, "write"),
     ("get_sandboxes_for_runner", "GET", "/sandbox/for-runner", _RUNNERS, "read"),
-    ("update_network_settings", "POST", _ONE + "/network-settings", "changing the network", "write"),
+    ("update_network_settings", "POST", _ONE + "/network-settings", "changing network settings", "write"),
     ("update_sandbox_secrets", "PUT", _ONE + "/secrets", "secrets", "write"),
     ("get_signed_port_preview_url", "GET", _ONE + "/ports/{port}/signed-preview-url", "previews", "read"),
     ("expire_signed_port_preview_url", "POST", _ONE + "/ports/{port}/signed-preview-url/{token}/expire",
@@ -41,11 +41,11 @@ _CONTROL: tuple[tuple[str, Method, str, str, Scope], ...] = (
     ("validate_ssh_access", "GET", "/sandbox/ssh-access/validate", "SSH", "read"),
     ("get_push_access", "GET", "/object-storage/push-access", "object storage", "write"),
     ("get_registry_push_access", "GET", "/docker-registry/registry-push-access", "pushing images", "write"),
-    ("list_registries", "GET", "/docker-registry", "registries of images", "read"),
-    ("create_registry", "POST", "/docker-registry", "registries of images", "write"),
-    ("get_registry", "GET", "/docker-registry/{id}", "registries of images", "read"),
-    ("update_registry", "PATCH", "/docker-registry/{id}", "registries of images", "write"),
-    ("delete_registry", "DELETE", "/docker-registry/{id}", "registries of images", "delete"),
+    ("list_registries", "GET", "/docker-registry", "image registries", "read"),
+    ("create_registry", "POST", "/docker-registry", "image registries", "write"),
+    ("get_registry", "GET", "/docker-registry/{id}", "image registries", "read"),
+    ("update_registry", "PATCH", "/docker-registry/{id}", "image registries", "write"),
+    ("delete_registry", "DELETE", "/docker-registry/{id}", "image registries", "delete"),
     ("list_api_keys", "GET", "/api-keys", _KEYS, "read"),
     ("create_api_key", "POST", "/api-keys", _KEYS, "write"),
     ("get_api_key", "GET", "/api-keys/{name}", _KEYS, "read"),
@@ -153,10 +153,10 @@ TOOLBOX = Table("toolbox")
 
 def _refusal(name: str, what: str) -> Handler:
     async def refuse(call: Call) -> None:
-        raise not_here(what)
+        raise unsupported(what)
 
     refuse.__name__ = name
-    refuse.__doc__ = f"Not here: {what}."
+    refuse.__doc__ = f"Not supported: {what}."
     return refuse
 
 

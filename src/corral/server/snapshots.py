@@ -1,4 +1,4 @@
-"""The snapshots that there are: the base, which is everybody's, and what each organisation has put beside it."""
+"""The snapshots of a server: the default one, which all organisations can use, and those of each organisation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from corral.server.store.rows import Snapshot, load_all
 BASE = "default"
 BASE_ID = str(uuid.uuid5(uuid.NAMESPACE_DNS, "default.snapshot.corral"))
 _ALSO_BASE = ("daytonaio/sandbox", "daytona-small", "daytona-medium", "daytona-large")
-"""Names under which other servers have such a base; with any tag."""
+"""Names that Daytona has for its default snapshots; with any tag."""
 
 
-class Shelf:
+class Snapshots:
     """All snapshots of a server."""
 
     def __init__(self, database: Database, defaults: Defaults) -> None:
@@ -35,15 +35,15 @@ class Shelf:
             )
 
     def all(self) -> list[Snapshot]:
-        """Of everybody."""
+        """Those of all organisations."""
         return list(self._rows.values())
 
     def seen_by(self, organisation_id: str) -> list[Snapshot]:
-        """The organisation's own, and the base."""
+        """The organisation's own, and the default one."""
         return [row for row in self._rows.values() if row.organisation_id in (None, organisation_id)]
 
     def look_up(self, wanted: str, *, organisation_id: str) -> Snapshot | None:
-        """By id, name, or another name of the base."""
+        """By id, name, or another name of the default one; None if there is none."""
         mine = self.seen_by(organisation_id)
         for row in mine:
             if row.id == wanted:
@@ -63,13 +63,13 @@ class Shelf:
         return row
 
     def find_image(self, image: str, *, organisation_id: str) -> Snapshot:
-        """The snapshot that stands for an image. Raises: Fault 422, which says what to do."""
+        """The snapshot for an image. Raises: Fault 422."""
         row = self.look_up(image, organisation_id=organisation_id)
         if row is None:
             raise Fault(
                 422,
-                f"{image[:200]!r} is no snapshot here, and images are not pulled or built by this server: leave the "
-                f"image away to start from {BASE!r}, or create a snapshot of that name first",
+                f"there is no snapshot {image[:200]!r}, and this server does not pull or build images: leave out the "
+                f"image to start from {BASE!r}, or create a snapshot with that name first",
             )
         return row
 
@@ -83,10 +83,10 @@ class Shelf:
         self._rows[row.id] = row
 
     def remove(self, row: Snapshot) -> None:
-        """Forget one."""
+        """Delete one."""
         row.erase(self._database)
         self._rows.pop(row.id, None)
 
     def is_used_at_backend(self, engine_id: str, *, but_for: Snapshot) -> bool:
-        """Whether another snapshot stands for this one of the backend, too."""
+        """Whether another snapshot uses the same one of the backend."""
         return any(row.engine_id == engine_id for row in self._rows.values() if row.id != but_for.id)

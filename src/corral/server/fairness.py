@@ -1,8 +1,8 @@
-"""A budget of memory for each key: what its requests, answers and sockets may hold in this process at the same time.
+"""What keeps one key from making others wait: a rate, turns in the event loop, and a budget of memory for each.
 
-What a call is about to hold, it reserves: a body before it is read, a stream's buffers before it begins. That waits a
-while for other calls of the same key, and then it is a 429. A call never waits while it holds something that another
-one waits for: it reserves once, at its beginning.
+Budget: what a call is about to hold, it reserves: a body before it is read, a stream's buffers before it begins. That
+waits a while for other calls of the same key, and then it is a 429. A call never waits while it holds something that
+another one waits for: it reserves once, at its beginning.
 
 What a program prints is taken as it is printed. When three quarters of the limit are used, the program is held back
 until other calls of the key have ended. All of them could wait for each other, so one of them, the first in the queue,
@@ -16,15 +16,104 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from corral.server.faults import too_many
 
+_AT_ONCE = 8
+"""How many calls begin before the event loop handles other events."""
+_REMEMBERED = 4096
+SLICE_BYTES, SLICE_ITEMS = 64 * 1024, 200
+"""A larger answer is encoded in slices, with other work in between (see `answers`)."""
 PATIENCE_SECONDS = 10.0
 OUTPUT_FACTOR = 2
-"""Output is held as it came, and then once more as what is told of it."""
+"""Output is held as it came, and then once more in the answer."""
+
+
+class Rates:
+    """A token bucket for each name. Only the names used last are remembered: a forgotten one has a full bucket."""
+
+    def __init__(self, *, per_second: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, name: str) -> float:
+        """Take a token; gives 0, or, if the bucket was empty, the seconds until there is one."""
+        now = self._clock()
+        tokens = self._fill(name, now)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._per_second
+        self._buckets[name] = (tokens - 1 if tokens >= 1 else tokens, now)
+        self._buckets.move_to_end(name)
+        while len(self._buckets) > _REMEMBERED:
+            self._buckets.popitem(last=False)
+        return wait
+
+    def _fill(self, name: str, now: float) -> float:
+        tokens, then = self._buckets.get(name, (self._burst, now))
+        return min(self._burst, tokens + (now - then) * self._per_second)
+
+
+class Turns:
+    """Work that waits to begin, by key; the keys take turns. Some of it begins at once, then the event loop goes on."""
+
+    def __init__(self, *, at_once: int = _AT_ONCE, seconds: float = float("inf")) -> None:
+        """At most `at_once` begin in a round of the event loop; fewer, if together they take longer than `seconds`."""
+        self._at_once = at_once
+        self._seconds = seconds
+        self._begun = 0
+        self._spent = 0.0
+        self._round: asyncio.Handle | None = None
+        self._waiting: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
+
+    async def take(self, key_id: str) -> None:
+        """Wait for a turn. Returns at once, unless many have just begun."""
+        if not self._waiting and self._has_room:
+            self._begun += 1
+            self._begin_round()
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.call(key_id, lambda: None if turn.done() else turn.set_result(None))
+        await turn
+
+    def call(self, key_id: str, callback: Callable[[], None], *, at_once: bool = False) -> None:
+        """Call back in turn; with `at_once` right now if there is room, for callers that may be called back now."""
+        self._begin_round()
+        if at_once and not self._waiting and self._has_room:
+            self._do(callback)
+        else:
+            self._waiting.setdefault(key_id, deque()).append(callback)
+
+    def _do(self, callback: Callable[[], None]) -> None:
+        begin = time.perf_counter()
+        self._begun += 1
+        callback()
+        self._spent += time.perf_counter() - begin
+
+    def _begin_round(self) -> None:
+        if self._round is None:
+            self._round = asyncio.get_running_loop().call_soon(self._next)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._begun < self._at_once and self._spent < self._seconds
+
+    def _next(self) -> None:
+        self._begun, self._spent, self._round = 0, 0.0, None
+        while self._waiting and self._has_room:
+            key_id, queue = self._waiting.popitem(last=False)
+            callback = queue.popleft()
+            if queue:
+                self._waiting[key_id] = queue  # behind the others
+            self._do(callback)
+        if self._waiting or self._begun:
+            self._begin_round()
 
 
 @dataclass(slots=True)
@@ -134,10 +223,10 @@ class Account:
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self.taken = 0
-        """So many bytes."""
+        """In bytes."""
 
     def take(self, count: int) -> bool:
-        """Hold so much more; False if the key has no more. From any thread, and never waits."""
+        """Take `count` bytes; False if the key has no more. May be called from any thread; never waits."""
         return self._take(count, output=False)
 
     def _take(self, count: int, *, output: bool) -> bool:
@@ -150,17 +239,17 @@ class Account:
             return True
 
     def give_back(self, count: int) -> None:
-        """Hold so much less. From the event loop."""
+        """Give back `count` bytes. Called in the event loop."""
         with self._key.lock:
             if not self._closed:
                 self._key.add(self, -count)
         self._wake()
 
     async def reserve(self, count: int) -> None:
-        """Hold so much more, and wait for it if need be: first come, first served, among the calls of a key.
+        """Take `count` bytes, and wait for them if necessary: first come, first served, among the calls of a key.
 
         Raises:
-            Fault: 429, the key holds too much already, and has not let go of it for a while.
+            Fault: 429, the key's calls hold too much, and have not given any back for a while.
         """
         if count == 0:
             return
@@ -174,7 +263,7 @@ class Account:
             async with asyncio.timeout(self._patience):
                 await turn
         except TimeoutError:
-            raise too_many("this key's requests hold too much memory at the same time", 1.0) from None
+            raise too_many("the concurrent requests of this API key use too much memory", 1.0) from None
         finally:
             if not turn.done() or turn.cancelled():
                 with contextlib.suppress(ValueError):
@@ -217,11 +306,11 @@ class Account:
     # The account as an `Allowance`: what a program prints.
 
     def take_output(self, count: int) -> bool:
-        """See `Allowance.take`."""
+        """Take memory for output; part of `Allowance`."""
         return self._take(count * OUTPUT_FACTOR, output=True)
 
     def ask_for_output(self, count: int, answer: Callable[[bool], None]) -> None:
-        """See `Allowance.ask`."""
+        """Call back when there is memory for output, or with False; part of `Allowance`."""
         with self._key.lock:
             closed, is_watched = self._closed, self._key.is_watched
             if not closed:
@@ -265,3 +354,26 @@ class OutputAllowance:
     def __init__(self, account: Account) -> None:
         self.take = account.take_output
         self.ask = account.ask_for_output
+
+
+def is_large(value: object) -> bool:
+    """Whether encoding a value as a whole would make others wait. Looks at a few hundred of its parts at most."""
+    stack, left, looked = [value], SLICE_BYTES, 0
+    while stack:
+        item = stack.pop()
+        looked += 1
+        if isinstance(item, str | bytes):
+            left -= len(item)
+        elif isinstance(item, msgspec.Struct):
+            stack.extend(getattr(item, name) for name in item.__struct_fields__)
+        elif isinstance(item, dict):
+            if len(item) > SLICE_ITEMS:
+                return True
+            stack.extend(item.values())
+        elif isinstance(item, list | tuple):
+            if len(item) > SLICE_ITEMS:
+                return True
+            stack.extend(item)
+        if left < 0 or looked > SLICE_ITEMS:
+            return True
+    return False

@@ -1,7 +1,7 @@
 """What the backend is asked for."""
 
+from corral.server.creating import make_spec
 from corral.server.store.rows import Sandbox
-from corral.server.wishes import make_spec
 
 
 def test_limits_that_every_client_sends_are_not_insisted_on() -> None:

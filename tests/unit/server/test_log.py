@@ -2,7 +2,7 @@
 
 import re
 
-from corral.server.metrics import Metrics
+from corral.server.log import Metrics
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 SAMPLE = re.compile(rf'({NAME})(?:\{{((?:{NAME}="[^"\\\n]*",?)*)\}})? ([0-9.]+)')
