@@ -184,7 +184,7 @@ KNOCK_OUTS = (
     ),
     KnockOut(
         "the look at all threads of what seems to be dead",
-        (Edit("engine/processes.py", 'stat[_STATE] == b"Z" and int(stat[_THREADS]) <= 1', 'stat[_STATE] == b"Z"'),),
+        (Edit("inside/processes.py", 'stat[_STATE] == b"Z" and int(stat[_THREADS]) <= 1', 'stat[_STATE] == b"Z"'),),
         ("go-on-without-ones-first-thread",),
         modes=("user",),
         says="outlived their call",

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal as signals
 import socket
-import struct
-import termios
 import threading
 import time
 from collections.abc import Callable
@@ -21,8 +18,9 @@ from corral.base.command import SpawnRequest
 from corral.base.process import Ending, ProcessBase, as_bytes
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
-from corral.engine.pipes import READ_BYTES, OutputReading, Turn, waiting_bytes
 from corral.errors import EngineFaultError, ExecError, SandboxGoneError
+from corral.inside.pipes import READ_BYTES, OutputReading, Turn, waiting_bytes
+from corral.inside.starting import set_window
 from corral.results import EndReason, StreamName, Usage
 
 _GRACE_SECONDS = 5.0
@@ -324,7 +322,7 @@ class EmbeddedProcess(ProcessBase):
             if self._terminal_fd is None or self.ended:
                 text = "the program has no terminal, or it has been closed"
                 raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
-            fcntl.ioctl(self._terminal_fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            set_window(self._terminal_fd, rows, columns)
 
     def end_tree(self, reason: EndReason) -> None:
         """See `ProcessBase`."""

@@ -3,7 +3,7 @@
 A thread of its own, because a program must be read whichever event loop its caller has, or has no more, and because the
 order of the two streams is only known to somebody who is never busy with anything else.
 
-Order: the pipes are those of `corral.engine.pipes`, and epoll reports them in the order in which they were written. A
+Order: the pipes are those of `corral.inside.pipes`, and epoll reports them in the order in which they were written. A
 program that has printed much is looked at once in a millisecond while it prints, and woken for only after a silence.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from corral.concurrency.portal import PerProcess
-from corral.engine.pipes import NAP_SECONDS, Turn
+from corral.inside.pipes import NAP_SECONDS, Turn
 
 log = logging.getLogger("corral.embedded")
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from corral.backends.unsafe_subprocess import UnsafeWarning
+from corral.backends.unsafe_subprocess.agent import Agents
 from corral.backends.unsafe_subprocess.folders import find_base, make_place, remove, sweep
-from corral.backends.unsafe_subprocess.grip import Grip
 from corral.backends.unsafe_subprocess.sandbox import NAME, HostSandbox
 from corral.concurrency.tokens import TokenBook
 from corral.errors import CapabilityError
@@ -48,7 +48,7 @@ class UnsafeSubprocessBackend:
     def __init__(self, folder: Path | str | None = None) -> None:
         self._folder = folder
         self._swept = False
-        self._grips: weakref.WeakSet[Grip] = weakref.WeakSet()
+        self._agents: weakref.WeakSet[Agents] = weakref.WeakSet()
         self._tokens: TokenBook[HostSandbox] = TokenBook()
 
     async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> HostSandbox:
@@ -65,20 +65,20 @@ class UnsafeSubprocessBackend:
             await asyncio.to_thread(sweep, base)
         place = make_place(base)
         try:
-            grip = Grip(place, seconds=spec.lifetime.seconds)
+            agents = Agents(place, seconds=spec.lifetime.seconds)
         except BaseException:
             remove(place.root)
             raise
         finally:
-            os.close(place.lock)  # the keeper has it, or nobody: then it will be swept
+            os.close(place.lock)  # the agent has it; if it does not start, the folder will be swept
         try:
-            await grip.wait_ready()
+            await agents.start()
         except BaseException:
-            grip.end()
-            threading.Thread(target=grip.finish, name="corral-unsafe-end", daemon=True).start()
+            agents.owner.close()
+            threading.Thread(target=agents.owner.finish, name="corral-unsafe-end", daemon=True).start()
             raise
-        self._grips.add(grip)
-        sandbox = HostSandbox(place=place, grip=grip, spec=spec, on_event=on_event)
+        self._agents.add(agents)
+        sandbox = HostSandbox(place=place, agents=agents, spec=spec, on_event=on_event)
         sandbox.tell("created")
         return sandbox
 
@@ -109,10 +109,10 @@ class UnsafeSubprocessBackend:
 
     async def aclose(self) -> None:
         """See `Backend`."""
-        ours = [grip for grip in list(self._grips) if grip.is_ours]
-        for grip in ours:
-            grip.end()
-        await asyncio.gather(*(grip.wait_end() for grip in ours))
+        ours = [agents for agents in list(self._agents) if agents.owner.is_ours]
+        for agents in ours:
+            agents.owner.close()
+        await asyncio.gather(*(agents.wait_end() for agents in ours))
 
     def count_living(self) -> int:
         """How many sandboxes have a folder, whoever made them."""
