@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends.unsafe_subprocess import keeper
 from corral.engine import soft
 from corral.inside import processes, trees
 from support.user import is_dead
@@ -32,7 +31,6 @@ ctypes.CDLL(None).syscall({"aarch64": 93}.get(os.uname().machine, 60), 0)
 FINDERS: dict[str, Callable[[int], bool]] = {
     "the list of processes": lambda pid: pid in processes.list_processes(),
     "the tree": lambda pid: pid in trees.find_below([os.getpid()]),
-    "the unsafe backend": lambda pid: pid in keeper.find_descendants([os.getpid()]),
     "the tests themselves": lambda pid: not is_dead(Path(f"/proc/{pid}/status").read_text()),
 }
 

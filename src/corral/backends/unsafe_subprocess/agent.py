@@ -19,7 +19,7 @@ import weakref
 from corral.backends.unsafe_subprocess.folders import Place
 from corral.base.agent.channel import Channel, Take, agent_text
 from corral.concurrency.portal import PerProcess, Portal
-from corral.errors import BackendUnavailableError, CorralError, SandboxGoneError
+from corral.errors import BackendUnavailableError, CorralError, ExecError, SandboxGoneError
 
 _EXIT_SECONDS = 30.0
 _END_SECONDS = 60.0
@@ -53,8 +53,8 @@ class Child:
                 [find_python(), "-I", "-S", "-X", "utf8", "-c", code],
                 pass_fds=() if lock is None else (lock,),
                 env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 start_new_session=True,
@@ -111,7 +111,7 @@ class Child:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def finish(self) -> None:
-        """Wait until nothing of it is left. One that does not end is killed, and the next user of the backend sweeps."""
+        """Wait until nothing of it is left. One that does not end is killed; what it leaves is swept later."""
         try:
             self.process.wait(timeout=_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -134,7 +134,7 @@ class Agents:
 
     def __init__(self, place: Place, *, seconds: float | None) -> None:
         self.sandbox_id = place.sandbox_id
-        self._folder = str(place.root)
+        self._folder = place.root
         self._seconds = seconds
         self.owner = Child(lock=place.lock)
         self._channels: dict[int, asyncio.Task[Channel]] = {}
@@ -163,14 +163,14 @@ class Agents:
         child = self.owner if self.owner.is_ours else Child()
         channel = Channel(child, self.explain)
         await channel.open()
-        owned = {"folder": self._folder, "seconds": self._seconds, "removes": child is self.owner}
+        owned = {"folder": str(self._folder), "seconds": self._seconds, "removes": child is self.owner}
         channel.say(b"O", 0, json.dumps(owned).encode())
         return channel
 
     def is_alive(self) -> bool:
         """True while its programs can run."""
         if not self.owner.is_ours:
-            return os.path.isdir(self._folder)
+            return self._folder.is_dir()
         opening = self._channels.get(os.getpid())
         return opening is None or not opening.done() or not opening.result().lost
 
@@ -184,8 +184,10 @@ class Agents:
         return SandboxGoneError("the sandbox has ended", sandbox_id=self.sandbox_id, op=op, hint="make a new one")
 
     async def explain(self, op: str) -> CorralError:
-        """With its agent, the sandbox has ended."""
-        return self.gone(op)
+        """With its agent, the sandbox has ended. One that runs and does not answer is to be given up."""
+        if not self.is_alive():
+            return self.gone(op)
+        return ExecError("the agent of the sandbox does not respond", sandbox_id=self.sandbox_id, op=op)
 
     async def wait_end(self) -> None:
         """Until nothing of it is left."""

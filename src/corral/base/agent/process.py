@@ -229,6 +229,8 @@ class AgentProcess(ProcessBase):
 
     def _end_with(self, message: dict[str, Any]) -> None:
         self._over()
+        if not self._started.done():
+            self._started.set_result(None)  # it has killed its warden before that could say that it runs
         number = message.get("signal")
         code = int(message["code"])
         reason: EndReason = "signalled" if number is not None else "exited"
