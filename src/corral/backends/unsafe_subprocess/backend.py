@@ -14,7 +14,7 @@ from pathlib import Path
 
 from corral.backends.unsafe_subprocess import UnsafeWarning
 from corral.backends.unsafe_subprocess.agent import Agents
-from corral.backends.unsafe_subprocess.folders import find_base, make_place, remove, sweep
+from corral.backends.unsafe_subprocess.folders import Place, discard, find_base, make_place, sweep
 from corral.backends.unsafe_subprocess.sandbox import NAME, HostSandbox
 from corral.concurrency.tokens import TokenBook
 from corral.errors import CapabilityError
@@ -67,7 +67,7 @@ class UnsafeSubprocessBackend:
         try:
             agents = Agents(place, seconds=spec.lifetime.seconds)
         except BaseException:
-            remove(place.root)
+            discard(place.root)
             raise
         finally:
             os.close(place.lock)  # the agent has it; if it does not start, the folder will be swept
@@ -75,7 +75,7 @@ class UnsafeSubprocessBackend:
             await agents.start()
         except BaseException:
             agents.owner.close()
-            threading.Thread(target=agents.owner.finish, name="corral-unsafe-end", daemon=True).start()
+            threading.Thread(target=_discard, args=(agents, place), name="corral-unsafe-end", daemon=True).start()
             raise
         self._agents.add(agents)
         sandbox = HostSandbox(place=place, agents=agents, spec=spec, on_event=on_event)
@@ -117,6 +117,12 @@ class UnsafeSubprocessBackend:
     def count_living(self) -> int:
         """How many sandboxes have a folder, whoever made them."""
         return sum(path.is_dir() for path in find_base(self._folder).iterdir())
+
+
+def _discard(agents: Agents, place: Place) -> None:
+    """Undo what was begun. The agent removes the folder itself once it knows of it."""
+    agents.owner.finish()
+    discard(place.root)
 
 
 def _lacks_detach(operation: str) -> CapabilityError:
