@@ -197,7 +197,7 @@ KNOCK_OUTS = (
     ),
     KnockOut(
         "the descriptors of each thread",
-        (Edit("engine/counting.py", "for folder in table_folders(pid))", 'for folder in (f"/proc/{pid}",))'),),
+        (Edit("engine/counting.py", "for folder in _table_folders(pid))", 'for folder in (f"/proc/{pid}",))'),),
         ("shrink-everybodys-pipes-from-hidden-threads",),
         modes=("user",),
     ),
