@@ -370,8 +370,8 @@ KNOCK_OUTS = (
             Edit("engine/launcher.py", "    hide_arguments()\n", "    pass\n"),
             Edit(
                 "engine/child.py",
-                "argv, env = list(program.argv), program.env",
-                "argv, env = list(program.argv), {**os.environ, **program.env}",
+                "return execute(program.argv, program.env)",
+                "return execute(program.argv, {**os.environ, **program.env})",
             ),
         ),
         ("read-secrets-of-the-hosts-environment",),
