@@ -46,6 +46,8 @@ class SpawnRequest:
     hidden: tuple[str, ...] = ()
     listened: bool = False
     """Somebody will read the output as it comes, in this event loop: nothing may be dropped before they begin."""
+    quiet: bool = False
+    """The output is not read before the end: what goes beyond the limit need not travel."""
 
 
 class RequestOptions(TypedDict, total=False):

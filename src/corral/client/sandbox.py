@@ -369,7 +369,7 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
 
     @notes_end
     async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
-        process = await self._spawn(replace(request, listened=on_output is not None))
+        process = await self._spawn(replace(request, listened=on_output is not None, quiet=on_output is None))
         try:
             result = await wait_for(process, stdin=stdin, on_output=on_output)
         except BaseException:

@@ -15,7 +15,7 @@ To the agent (the number is that of a program, 0 for the agent itself):
 | `P` (0) | are you there? |
 | `D` (0) | the host lets go |
 | `O` (0) | the host owns what runs here: JSON, see `Agent.own` |
-| `L` (0) | Python text whose functions `S` may name as a `task`, compressed if the agent takes that |
+| `L` (0) | Python text whose functions `S` may name as a `task` |
 
 From the agent:
 
@@ -63,10 +63,10 @@ def pack(kind: bytes, number: int, data: bytes = b"") -> bytes:
     return HEAD.pack(kind, number, len(data)) + data
 
 
-def unpack(data: bytes, *, most: int = PIECE_BYTES) -> bytes:
-    """What a compressed frame holds. Raises: ValueError, zlib.error for more than `most` bytes."""
+def unpack(data: bytes) -> bytes:
+    """What a compressed frame holds. Raises: ValueError, zlib.error for more than a piece."""
     inflating = zlib.decompressobj()
-    content = inflating.decompress(data, most)
+    content = inflating.decompress(data, PIECE_BYTES)
     if not inflating.eof:
         raise ValueError("more than a piece")
     return content

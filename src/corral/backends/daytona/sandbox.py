@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
 from corral.backends.daytona import life
 from corral.backends.daytona.files import DaytonaFiles
@@ -25,20 +25,12 @@ from corral.base.process import ProcessBase
 from corral.client.sandbox import SandboxBase
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SandboxPausedError, SpecError
 from corral.languages import Language
-from corral.protocol import OnOutput, Stdin
-from corral.results import Event, ExecResult, SandboxInfo, SandboxUsage
+from corral.results import Event, SandboxInfo, SandboxUsage
 from corral.spec import USER, Resources, Spec, check_name, check_timeout
 
 NAME = "daytona"
 
 log = logging.getLogger("corral.daytona")
-
-
-@dataclass(frozen=True, slots=True)
-class QuietRequest(SpawnRequest):
-    """A program whose output nobody will read before its end: what goes beyond the limit need not travel."""
-
-    quiet: bool = False
 
 
 class DaytonaSandbox(SandboxPowers, SandboxBase):
@@ -166,10 +158,6 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
 
     # Running.
 
-    async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
-        values = {field.name: getattr(request, field.name) for field in fields(SpawnRequest)}
-        return await super()._run(QuietRequest(**values, quiet=on_output is None), stdin, on_output)
-
     def _hint_for(self, language: Language) -> str:
         """See `SandboxBase`."""
         if language.name != "typescript":
@@ -213,7 +201,6 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
             sandbox_id=self._id,
             portal=get_loop(),
             rlimits=limits,
-            quiet=isinstance(request, QuietRequest) and request.quiet,
             was_out_of_memory=self._remote.was_out_of_memory,
         )
         self._processes.add(process)

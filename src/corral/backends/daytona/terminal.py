@@ -52,6 +52,8 @@ def _boot_line(token: str, size: int) -> str:
 class Terminal:
     """See `corral.base.agent.channel.Transport`."""
 
+    slow = True
+
     def __init__(self, box: SdkSandbox) -> None:
         self._box = box
         self._name = f"corral-{secrets.token_hex(8)}"

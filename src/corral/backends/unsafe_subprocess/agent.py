@@ -41,6 +41,8 @@ def get_portal() -> Portal:
 class Child:
     """A process with the agent, over a socket. See `corral.base.agent.channel.Transport`."""
 
+    slow = False
+
     def __init__(self, *, lock: int | None = None) -> None:
         """With `lock`, the child holds this open for as long as it lives."""
         code = f'import sys;exec(compile(sys.stdin.buffer.read({len(agent_text())}),"corral","exec"))'

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import zlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
@@ -44,6 +43,9 @@ def agent_text() -> bytes:
 
 class Transport(Protocol):
     """A stream of bytes to an agent, from one event loop."""
+
+    slow: bool
+    """Whether it is worth while to compress what goes over it."""
 
     async def open(self, take: Take) -> None:
         """Have a Python inside run `agent_text()`; from then on, `take` gets what the agent says."""
@@ -96,8 +98,8 @@ class Channel:
         self._heard = False
         self._loaded: set[bytes] = set()
         self._agent = 0
-        self.takes_packed = False
-        """Whether input may be compressed."""
+        self.packs = False
+        """Whether input and output are compressed."""
         self.lost = False
 
     async def open(self) -> None:
@@ -139,7 +141,7 @@ class Channel:
         """Define functions in the agent, which it then runs as tasks. Nothing is sent if it was sent before."""
         if text not in self._loaded:
             self._loaded.add(text)
-            self.say(b"L", 0, zlib.compress(text) if self.takes_packed else text)
+            self.say(b"L", 0, text)
 
     async def _send_all(self) -> None:
         with contextlib.suppress(Exception):  # a broken connection is noticed by who reads
@@ -160,7 +162,7 @@ class Channel:
         for kind, number, content in self._parser.feed(data):
             if kind == b"H":
                 if not self._booted.done():
-                    self._agent, self.takes_packed = number, content == b"z"
+                    self._agent, self.packs = number, self._transport.slow and content == b"z"
                     self._booted.set_result(None)
             elif (listener := self._listeners.get(number)) is not None:
                 try:

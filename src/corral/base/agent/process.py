@@ -65,15 +65,11 @@ class AgentProcess(ProcessBase):
         sandbox_id: str,
         portal: Portal,
         rlimits: Mapping[str, int] | None = None,
-        quiet: bool = False,
         inherit: bool = True,
         task: Task | None = None,
         was_out_of_memory: Callable[[], Awaitable[bool]] = never,
     ) -> None:
-        """`quiet`: the output is not read before the end, so what goes beyond the limit need not travel.
-
-        `inherit`: the program gets the agent's environment besides its own. `task`: run this in the program's place.
-        """
+        """`inherit`: the program gets the agent's environment besides its own. `task`: run this in its place."""
         super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
         self._channel: Channel | None = None
         self._request = request
@@ -86,7 +82,7 @@ class AgentProcess(ProcessBase):
             "columns": request.columns,
             "stdin": request.stdin,
             "limit": request.output_limit_bytes,
-            "quiet": quiet,
+            "quiet": request.quiet,
             "timeout": request.timeout,
             "rlimits": dict(rlimits or {}),
             "inherit": inherit,
@@ -147,7 +143,7 @@ class AgentProcess(ProcessBase):
         self._number = channel.enter(self)
         if self._task is not None:
             channel.load(self._task.text)
-        self._say(b"S", json.dumps(self._wish).encode("utf-8", "surrogatepass"))
+        self._say(b"S", json.dumps({**self._wish, "packs": channel.packs}).encode("utf-8", "surrogatepass"))
         if self._request.timeout is not None:
             self._watch(self._request.timeout + _GRACE_SECONDS)
         return True
@@ -338,7 +334,7 @@ class AgentProcess(ProcessBase):
                 if not self._input_open:
                     raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
                 self._credit -= len(piece)
-                small = self._packer.pack(piece) if self._channel is not None and self._channel.takes_packed else None
+                small = self._packer.pack(piece) if self._channel is not None and self._channel.packs else None
                 self._say(b"I" if small is None else b"J", piece if small is None else small)
 
     async def close_stdin(self) -> None:

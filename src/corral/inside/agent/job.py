@@ -34,8 +34,8 @@ class Job:
 
     The request has `argv` (or `task` and `request`, see `Agent`), `env`, `cwd`, `stdin` and `limit` (how many bytes of
     each stream will be kept). It may have `pty` with `rows` and `columns`, `timeout`, `rlimits`, `inherit` (the
-    agent's environment besides its own), and `quiet`: output is not read before the end, so what goes beyond the limit
-    need not travel.
+    agent's environment besides its own), `packs` (compress output), and `quiet`: output is not read before
+    the end, so what goes beyond the limit need not travel.
     """
 
     def __init__(self, number: int, request: dict[str, Any]) -> None:
@@ -43,6 +43,7 @@ class Job:
         self.pty = bool(request.get("pty"))
         self.limit = int(request["limit"])
         self.quiet = bool(request.get("quiet"))
+        self.packs = bool(request.get("packs"))
         self.credit = WINDOW_BYTES
         self.began = time.monotonic()
         timeout = request.get("timeout")

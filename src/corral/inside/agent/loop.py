@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _READ_BYTES = 64 * 1024
-_MOST_TEXT_BYTES = 16 * 1024 * 1024
 _KILL_SECONDS = 10.0
 _TERMINAL_QUIET_SECONDS = 0.1
 
@@ -143,8 +142,7 @@ class Agent:
         elif kind == b"O":
             self.own(**json.loads(data.decode("utf-8", "surrogatepass")))
         elif kind == b"L":
-            text = unpack(data, most=_MOST_TEXT_BYTES) if HAS_ZLIB else data
-            exec(compile(text, "corral", "exec"), self._tasks)  # noqa: S102 - the host's own text
+            exec(compile(data, "corral", "exec"), self._tasks)  # noqa: S102 - the host's own text
         else:
             self._say(b"P", 0)
 
@@ -251,7 +249,7 @@ class Agent:
     def _send(self, stream: Stream, data: bytes) -> None:
         for offset in range(0, len(data), PIECE_BYTES):
             piece = data[offset : offset + PIECE_BYTES]
-            small = stream.packer.pack(piece)
+            small = stream.packer.pack(piece) if stream.job.packs else None
             if small is None:
                 self._say(stream.name, stream.job.number, piece)
             else:
