@@ -174,7 +174,9 @@ class Agents:
         if not self.owner.is_ours:
             return self._folder.is_dir()
         opening = self._channels.get(os.getpid())
-        return opening is None or not opening.done() or not opening.result().lost
+        if opening is None or not opening.done():
+            return True
+        return not opening.cancelled() and opening.exception() is None and not opening.result().lost
 
     def check(self, op: str | None = None) -> None:
         """Raises: SandboxGoneError."""
