@@ -12,10 +12,10 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.unsafe_subprocess import open_backend as open_unsafe
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendError, CapabilityError, SpecError
 from corral.forge import Candidate, Contest, ForgeEvent, Seat, SyncSeat, Timeouts, read_run
 from corral.forge.outcome import Attempt
-from corral.protocol import AsyncSandbox
 from corral.spec import Resources, Spec
 
 pytestmark = pytest.mark.needs_userns

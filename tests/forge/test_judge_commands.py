@@ -13,10 +13,10 @@ import pytest
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.memory import MemoryBackend
 from corral.backends.memory.call import Call
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, JudgeError, SpecError
 from corral.forge.judge import Command, CommandScore, Entry, Points, SandboxBench
 from corral.forge.judge.commands import parse_points
-from corral.protocol import AsyncSandbox
 from corral.spec import Spec
 from support.forge_entries import GUARD_SECONDS, make_bench, make_entry, make_round
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corral.base.gitsettings import find_left_out, judge
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     SandboxFileError,
     SandboxFileKindError,
@@ -27,7 +28,6 @@ from corral.errors import (
 from corral.forge.outcome import ArtifactFile, Refused
 from corral.forge.settings import Take
 from corral.inside.nolinks import open_file
-from corral.protocol import AsyncSandbox
 from corral.results import FileInfo, GlobResult
 
 MAX_BYTES = 4 * 1024 * 1024

@@ -14,10 +14,10 @@ import os
 import secrets
 from pathlib import Path
 
-from corral.base.powers import CanSnapshot, KeepsSandboxes
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError, SpecError
 from corral.forge.settings import Settings
-from corral.protocol import AsyncSandbox, Backend
+from corral.protocol import Backend
 from corral.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -39,17 +39,15 @@ class Base:
         Raises:
             SpecError: the setup failed, with the end of what it printed.
         """
-        kept = await self._can_keep()
-        if kept is None:
+        if "snapshot" not in (await self._backend.capabilities()).powers:
             self.how = "fresh, the setup is run in each" if self._settings.setup else "fresh"
             return
-        await _sweep(kept)
+        await _sweep(self._backend)
         box = await self._backend.create(spec)
         try:
             await self.set_up(box)
-            if isinstance(box, CanSnapshot):
-                self.snapshot = await box.snapshot(_new_name())
-                self.how = "one snapshot for all"
+            self.snapshot = await box.snapshot(_new_name())
+            self.how = "one snapshot for all"
         finally:
             await box.aclose()
 
@@ -71,19 +69,11 @@ class Base:
         """Forget the snapshot."""
         if self.snapshot is None:
             return
-        kept = await self._can_keep()
-        if kept is not None:
-            try:
-                await kept.delete_snapshot(self.snapshot)
-            except CorralError as error:
-                log.warning("the contest's base %s was not deleted: %s", self.snapshot, error)
+        try:
+            await self._backend.delete_snapshot(self.snapshot)
+        except CorralError as error:
+            log.warning("the contest's base %s was not deleted: %s", self.snapshot, error)
         self.snapshot = None
-
-    async def _can_keep(self) -> KeepsSandboxes | None:
-        powers = (await self._backend.capabilities()).powers
-        if "snapshot" in powers and isinstance(self._backend, KeepsSandboxes):
-            return self._backend
-        return None
 
 
 def _new_name() -> str:
@@ -91,7 +81,7 @@ def _new_name() -> str:
     return f"{PREFIX}-{_machine()}-{os.getpid()}-{_started(os.getpid())}-{secrets.token_hex(4)}"
 
 
-async def _sweep(kept: KeepsSandboxes) -> None:
+async def _sweep(kept: Backend) -> None:
     """Remove the bases of contests on this machine whose process is gone."""
     for info in await kept.list_snapshots():
         parts = (info.name or "").split("-")

@@ -10,8 +10,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
-from corral.base.process import ProcessBase
-from corral.client.sandbox import SandboxBase
+from corral.base.process import AsyncProcess
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.errors import (
     BackendError,
@@ -55,7 +55,7 @@ class Ran:
 
 
 async def run_source(
-    source: Source, box: SandboxBase, *, objective: str, output: str, folder: str, processor: int | None,
+    source: Source, box: AsyncSandbox, *, objective: str, output: str, folder: str, processor: int | None,
     timeout: float, log: AttemptLog,
 ) -> Ran:  # fmt: skip
     """Run to the end, or to the end of its time.
@@ -81,7 +81,7 @@ async def run_source(
             log.take(chunk)
         result = await process.wait()
         log.count(result.stdout_total_bytes + result.stderr_total_bytes)
-        if isinstance(process, ProcessBase):
+        if isinstance(process, AsyncProcess):
             await process.end_rest()  # whoever runs on in the background has no more time to work on the artifact
     finally:
         await process.aclose()
@@ -91,7 +91,7 @@ async def run_source(
 
 
 async def _run_agent(
-    source: Agent, box: SandboxBase, *, objective: str, output: str, timeout: float, log: AttemptLog
+    source: Agent, box: AsyncSandbox, *, objective: str, output: str, timeout: float, log: AttemptLog
 ) -> Ran:
     loop = asyncio.get_running_loop()
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
 from corral.forge.calling import is_async
 from corral.forge.git import GIT, git_environment, run_git
-from corral.protocol import AsyncSandbox
 
 if TYPE_CHECKING:
-    from corral.client.sandbox import SandboxBase
+    from corral.client.sandbox import AsyncSandbox
     from corral.client.sync import Sandbox
 
 OBJECTIVE = "{objective}"
@@ -185,7 +185,7 @@ class Seat:
     """For an async function."""
 
     objective: str
-    sandbox: SandboxBase
+    sandbox: AsyncSandbox
     """Its own. The contest closes it."""
     output: str
     """Path inside that the artifact must have. Everything beside it in that folder is an artifact as well."""

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from corral.base.powers import TellsEnd
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.waiting import wait_for
-from corral.errors import CorralError, SandboxGoneError
-from corral.protocol import AsyncSandbox, Backend
+from corral.errors import CapabilityError, CorralError, SandboxGoneError
+from corral.protocol import Backend
 from corral.server import log
 from corral.server.faults import Fault
 from corral.server.orphans import end_runs
@@ -142,14 +142,16 @@ class Handles:
         )
         self.forget(row)
         self._live[row.id] = held
-        if isinstance(box, TellsEnd):
-            self._watching[row.id] = asyncio.create_task(self._watch(row, held, box))
+        self._watching[row.id] = asyncio.create_task(self._watch(row, held, box))
         return held
 
-    async def _watch(self, row: Sandbox, held: Held, box: TellsEnd) -> None:
+    async def _watch(self, row: Sandbox, held: Held, box: AsyncSandbox) -> None:
         """Sandboxes can be ended by others than us: by `corral sandbox rm`, by a signal, by the kernel."""
         try:
-            await box.wait_until_gone()
+            try:
+                await box.wait_until_gone()
+            except CapabilityError:
+                return  # its end is found out by the calls that meet it
             if self.is_current(row, held):
                 await self._look_after(row, held)
         except (CorralError, Fault) as error:  # deleted meanwhile; or the sweeper will find out

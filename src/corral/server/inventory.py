@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from corral.base.powers import GlancesAtSandboxes
 from corral.concurrency.waiting import wait_for
+from corral.errors import CapabilityError
 from corral.protocol import Backend
 from corral.results import SandboxInfo
 
@@ -32,6 +32,9 @@ class Inventory:
 
     async def find_missing(self, engine_ids: set[str]) -> set[str]:
         """Those of which nothing is left, as far as that can be seen without asking any; none if the backend can't."""
-        if not engine_ids or not isinstance(self._backend, GlancesAtSandboxes):
+        if not engine_ids:
             return set()
-        return engine_ids - await self._backend.glance()
+        try:
+            return engine_ids - await self._backend.glance()
+        except CapabilityError:
+            return set()

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from corral.errors import CorralError
 from corral.results import SandboxInfo
 from corral.server import log
-from corral.server.powers import keeping
 from corral.server.resting import INTENT, wake
 from corral.server.store.rows import Sandbox, Snapshot
 from corral.server.warden import SandboxWarden
@@ -71,7 +70,7 @@ async def _end_snapshot(warden: SandboxWarden, snapshot: Snapshot) -> None:
     engine_id = snapshot.engine_id or backend_name(snapshot.id)
     if not warden.shelf.is_used_at_backend(engine_id, but_for=snapshot):
         try:
-            await keeping(warden.backend).delete_snapshot(engine_id)
+            await warden.backend.delete_snapshot(engine_id)
         except CorralError as error:
             log.event("snapshot was not there", error=error, snapshot=snapshot.id)
     warden.shelf.remove(snapshot)

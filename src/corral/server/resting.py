@@ -11,11 +11,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
-from corral.protocol import AsyncSandbox
 from corral.server import log, steps
-from corral.server.powers import keeping
-from corral.sessions.record import CanRecord
 
 if TYPE_CHECKING:
     from corral.server.store.rows import Sandbox
@@ -38,13 +36,12 @@ async def rested(warden: SandboxWarden, row: Sandbox) -> AsyncIterator[None]:
         if box is None:
             yield
             return
-        backend = keeping(warden.backend)
         row.intent = INTENT
         warden.roster.save(row)
         steps.reached("rest:intent-written")
         warden.handles.forget(row)
         try:
-            await backend.stop(row.engine_id)
+            await warden.backend.stop(row.engine_id)
             await box.aclose()
             steps.reached("rest:stopped")
             yield
@@ -56,7 +53,7 @@ async def wake(warden: SandboxWarden, row: Sandbox) -> None:
     """Start it again; one that can't be is what it then is, and says so."""
     assert row.engine_id is not None
     try:
-        box = await keeping(warden.backend).start(row.engine_id)
+        box = await warden.backend.start(row.engine_id)
     except CorralError as error:
         log.event("sandbox not started after a rest", level=30, error=error, sandbox=row.id)
         row.intent = None
@@ -77,7 +74,7 @@ async def _find_idle(warden: SandboxWarden, row: Sandbox) -> AsyncSandbox | None
         usage = await box.usage()
         if (usage.disk_bytes or 0) < LARGE_BYTES or usage.processes != 0:
             return None
-        if not isinstance(box, CanRecord) or await box.list_recorded() or await box.files.list(_SHARED_MEMORY):
+        if await box.list_recorded() or await box.files.list(_SHARED_MEMORY):
             return None
     except CorralError:
         return None  # then the copy says what is wrong with it

@@ -8,8 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from corral.client.sandbox import SandboxBase
-from corral.protocol import AsyncSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.sessions.session import ShellSession
 
 if TYPE_CHECKING:
@@ -56,8 +55,7 @@ class Held:
 
     def withhold(self) -> None:
         """Have the sandbox keep back what was unset."""
-        if isinstance(self.box, SandboxBase):
-            self.box.withheld = frozenset(name for name, value in self.env.items() if value is None)
+        self.box.withheld = frozenset(name for name, value in self.env.items() if value is None)
 
 
 class Warden(Protocol):

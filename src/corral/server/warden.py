@@ -11,13 +11,13 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CapabilityError, CorralError, SandboxGoneError
-from corral.protocol import AsyncSandbox, Backend
+from corral.protocol import Backend
 from corral.server import log, steps
 from corral.server.faults import Fault, conflict
 from corral.server.handles import Handles
 from corral.server.inventory import Inventory
-from corral.server.powers import keeping, pausing
 from corral.server.roster import Roster
 from corral.server.services import Held
 from corral.server.settings import GIB
@@ -227,13 +227,13 @@ class SandboxWarden:
                 return
             self._demand(row, "started", "paused", "error")
             if row.auto_delete != 0:
-                backend = keeping(self.backend)
+                await self.backend.need("stop")
                 assert row.engine_id is not None
                 self.roster.turn(row, "stopping", desired="stopped", intent="stop")
                 steps.reached("stop:intent-written")
                 box = self.handles.let_go(row)
                 async with self._settling(row):
-                    await backend.stop(row.engine_id)
+                    await self.backend.stop(row.engine_id)
                     if box is not None:
                         await box.aclose()
                 steps.reached("stop:done")
@@ -259,13 +259,13 @@ class SandboxWarden:
             self.roster.touch(row)
 
     async def _start_again(self, row: Sandbox) -> None:
-        backend = keeping(self.backend)
+        await self.backend.need("stop")
         assert row.engine_id is not None
         state = "restoring" if row.state == "archived" else "starting"
         self.roster.turn(row, state, desired="started", intent="start")
         steps.reached("start:intent-written")
         async with self._settling(row):
-            box = await backend.start(row.engine_id)
+            box = await self.backend.start(row.engine_id)
         steps.reached("start:done")
         self.handles.orphaned.discard(row.id)  # whatever runs in it now is ours
         self.handles.hold(row, box)
@@ -277,7 +277,7 @@ class SandboxWarden:
         self.roster.turn(row, "resuming", desired="started", intent="resume")
         steps.reached("resume:intent-written")
         async with self._settling(row):
-            await pausing(held.box, self.backend).resume()
+            await held.box.resume()
             await self.handles.end_orphans(row, held.box)
         steps.reached("resume:done")
         self.roster.turn(row, "started")
@@ -292,12 +292,12 @@ class SandboxWarden:
             if row.state == "paused":
                 return
             self._demand(row, "started")
+            await self.backend.need("pause")
             held = await self.handles.find_or_connect(row)
-            box = pausing(held.box, self.backend)
             self.roster.turn(row, "pausing", desired="paused", intent="pause")
             steps.reached("pause:intent-written")
             async with self._settling(row):
-                await box.pause()
+                await held.box.pause()
             steps.reached("pause:done")
             self.roster.turn(row, "paused")
             steps.reached("pause:acknowledged")
@@ -336,7 +336,7 @@ class SandboxWarden:
             if wish.disk is not None and wish.disk < row.disk:
                 raise Fault(400, "a disk can't be made smaller")
             before = row.state
-            keeping(self.backend)
+            await self.backend.need("resize")
             permit()
             self.roster.turn(row, "resizing", intent=wish.to_intent())
             steps.reached("resize:intent-written")
@@ -348,7 +348,7 @@ class SandboxWarden:
     async def resize_at_backend(self, row: Sandbox, wish: ResizeWish) -> None:
         """Doing it a second time changes nothing, so one that was interrupted is done again."""
         assert row.engine_id is not None
-        await keeping(self.backend).resize(
+        await self.backend.resize(
             row.engine_id,
             cpus=wish.cpu,
             memory_bytes=wish.memory * GIB if wish.memory is not None else None,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from corral.base.command import bash_text
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecError, NameTakenError, NotRecordedError
 from corral.protocol import PathLike
 from corral.sessions.record import Entry, Recorded, RecordInfo
@@ -75,12 +75,12 @@ class ShellInfo:
     """As Unix time."""
 
 
-_marks: weakref.WeakKeyDictionary[SandboxBase, dict[str, Mark]] = weakref.WeakKeyDictionary()
+_marks: weakref.WeakKeyDictionary[AsyncSandbox, dict[str, Mark]] = weakref.WeakKeyDictionary()
 """How far each was read in this process: a tool may have a new handle of the same sandbox for each call."""
 
 
 async def start_shell(
-    box: SandboxBase,
+    box: AsyncSandbox,
     command: str,
     *,
     cwd: PathLike | None = None,
@@ -110,7 +110,7 @@ async def start_shell(
 
 
 async def read_shell(
-    box: SandboxBase, shell_id: str, *, wait_seconds: float = 0.0, newest: bool = False, max_bytes: int = READ_BYTES
+    box: AsyncSandbox, shell_id: str, *, wait_seconds: float = 0.0, newest: bool = False, max_bytes: int = READ_BYTES
 ) -> ShellOutput:
     """What is new. With `wait_seconds`, wait so long for something new or the end.
 
@@ -144,7 +144,7 @@ async def read_shell(
     )
 
 
-async def write_shell(box: SandboxBase, shell_id: str, text: bytes | str, *, close: bool = False) -> None:
+async def write_shell(box: AsyncSandbox, shell_id: str, text: bytes | str, *, close: bool = False) -> None:
     """Feed its standard input; with `close`, end that afterwards.
 
     Raises:
@@ -158,7 +158,7 @@ async def write_shell(box: SandboxBase, shell_id: str, text: bytes | str, *, clo
         await recorded.close_stdin()
 
 
-async def kill_shell(box: SandboxBase, shell_id: str) -> bool:
+async def kill_shell(box: AsyncSandbox, shell_id: str) -> bool:
     """End it with all that it started; what it printed can still be read. Gives whether it was running.
 
     Raises:
@@ -171,7 +171,7 @@ async def kill_shell(box: SandboxBase, shell_id: str) -> bool:
     return True
 
 
-async def list_shells(box: SandboxBase) -> list[ShellInfo]:
+async def list_shells(box: AsyncSandbox) -> list[ShellInfo]:
     """All of them, in the order of their numbers; those that have ended too."""
     found = []
     for info in await _list(box):
@@ -195,7 +195,7 @@ class _End:
     reason: str | None = None
 
 
-def _marks_of(box: SandboxBase) -> dict[str, Mark]:
+def _marks_of(box: AsyncSandbox) -> dict[str, Mark]:
     return _marks.setdefault(box, {})
 
 
@@ -208,12 +208,12 @@ def _number(name: str) -> int:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
 
 
-async def _list(box: SandboxBase) -> list[RecordInfo]:
+async def _list(box: AsyncSandbox) -> list[RecordInfo]:
     found = [info for info in await box.list_recorded() if info.name.startswith(PREFIX) and _number(info.name)]
     return sorted(found, key=lambda info: _number(info.name))
 
 
-async def _find(box: SandboxBase, shell_id: str) -> Recorded:
+async def _find(box: AsyncSandbox, shell_id: str) -> Recorded:
     if not isinstance(shell_id, str) or not shell_id.startswith(PREFIX):
         # Sessions and terminals are recorded programs as well, and none of ours.
         raise NotRecordedError(f"there is no background command {shell_id!r:.80}", op="background")
@@ -223,7 +223,7 @@ async def _find(box: SandboxBase, shell_id: str) -> Recorded:
         raise NotRecordedError(f"there is no background command {shell_id!r:.80}", op="background") from None
 
 
-async def _make_room(box: SandboxBase) -> list[RecordInfo]:
+async def _make_room(box: AsyncSandbox) -> list[RecordInfo]:
     known = await _list(box)
     while len(known) >= MAX_SHELLS:
         ended = next((info for info in known if not info.running), None)

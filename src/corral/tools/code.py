@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, UnknownLanguageError
 from corral.languages import find_language
 from corral.tools.render import DEFAULT_MAX_CHARS, ToolText, quote, render_error, render_result
@@ -76,7 +76,7 @@ class CodeTool(Tool):
             raise ArgumentsError(f"language {quote(given)!r} is not enabled; available: {', '.join(self.languages)}")
         return {**values, "language": found}
 
-    async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
         """See `Tool`."""
         try:
             result = await box.run_code(

@@ -11,7 +11,7 @@ import os
 import posixpath
 from collections.abc import Iterable, Mapping
 
-from corral.base.files import FilesBase
+from corral.base.files import AsyncFiles
 from corral.errors import PolicyError, SandboxFileError, SandboxPermissionError
 from corral.results import FileInfo, GlobResult
 
@@ -34,7 +34,7 @@ Found = Mapping[str, FileInfo | None]
 """Real path → what is there; None for a folder that could not be looked into."""
 
 
-async def complete(files: FilesBase, found: Found, *, workdir: str) -> tuple[str, ...]:
+async def complete(files: AsyncFiles, found: Found, *, workdir: str) -> tuple[str, ...]:
     """The paths to hide so that none of these files is seen, without those that lie in another one of them.
 
     Raises:
@@ -98,7 +98,7 @@ def _cut(path: str) -> str:
 # Hard links.
 
 
-async def _find_other_names(files: FilesBase, hidden: Found, workdir: str) -> set[str]:
+async def _find_other_names(files: AsyncFiles, hidden: Found, workdir: str) -> set[str]:
     """Other hard links to the files that are hidden; in system folders none is looked for."""
     names = _Names(files)
     names.take(info for info in hidden.values() if info is not None)
@@ -117,7 +117,7 @@ async def _find_other_names(files: FilesBase, hidden: Found, workdir: str) -> se
     return names.all_of(ids) | (names.find_unreadable() if names.lacks(ids) else set())
 
 
-async def _find_tops(files: FilesBase, above: str) -> list[str]:
+async def _find_tops(files: AsyncFiles, above: str) -> list[str]:
     """The folders to look into for the whole sandbox but the system's."""
     found: list[str] = []
     for info in await files.list(above):
@@ -135,7 +135,7 @@ def _is_hidden(path: str, hidden: Found) -> bool:
 class _Names:
     """The names that files with several hard links are known by so far."""
 
-    def __init__(self, files: FilesBase) -> None:
+    def __init__(self, files: AsyncFiles) -> None:
         self._files = files
         self._links: dict[str, float] = {}
         self._searched: list[GlobResult] = []

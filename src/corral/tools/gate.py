@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from corral.base.files import FilesBase
+from corral.base.files import AsyncFiles
 from corral.errors import PolicyError, SandboxFileError
 from corral.paths import inside
 from corral.results import FileInfo
@@ -77,7 +77,7 @@ class Entered:
             return decision.action != "deny"
         return operation == self.operation and decision.rule in self.asked
 
-    async def shows_file(self, files: FilesBase, info: FileInfo) -> bool:
+    async def shows_file(self, files: AsyncFiles, info: FileInfo) -> bool:
         """The same for an entry of a folder: a link must not lead to what may not be shown."""
         if self.permissions is None or info.kind != "link" or not self.shows(info.path):
             return self.shows(info.path)
@@ -107,7 +107,9 @@ class Gate:
         needed: tuple[Operation, ...] = ("edit", "read") if operation == "edit" else (operation,)
         return self.permissions is None or not any(map(self.permissions.never, needed))
 
-    async def enter(self, files: FilesBase, operation: Operation, path: str, *more: Operation, workdir: str) -> Entered:
+    async def enter(
+        self, files: AsyncFiles, operation: Operation, path: str, *more: Operation, workdir: str
+    ) -> Entered:
         """The path to use, if it may be used for an operation, and for `more` that this one needs.
 
         Raises:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from corral.base.files import DEFAULT_MATCH_LIMIT, FilesBase
-from corral.client.sandbox import SandboxBase
+from corral.base.files import DEFAULT_MATCH_LIMIT, AsyncFiles
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     EditConflictError,
     EditError,
@@ -35,12 +35,12 @@ class FileOperations:
     All of them raise what the gate raises, and SandboxFileError.
     """
 
-    box: SandboxBase
+    box: AsyncSandbox
     workdir: str
     gate: Gate = field(default_factory=Gate)
 
     @property
-    def files(self) -> FilesBase:
+    def files(self) -> AsyncFiles:
         """The files of the sandbox, without rules."""
         return self.box.files
 
@@ -240,7 +240,7 @@ def _may_be_named(entered: Entered, unreadable: Sequence[str], *more: Operation)
     return tuple(text for text in unreadable if entered.shows(text.rpartition(": ")[0], *more))
 
 
-async def follow_link(files: FilesBase, info: FileInfo) -> FileInfo:
+async def follow_link(files: AsyncFiles, info: FileInfo) -> FileInfo:
     """What a link leads to; the entry itself if it is no link, or leads nowhere."""
     if info.kind != "link":
         return info

@@ -332,7 +332,7 @@ class Stats(Protocol):
     """What `real_path` needs of a sandbox's files."""
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """See `corral.protocol.AsyncFiles`."""
+        """Files of a sandbox, as far as rules allow."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from corral.base.files import FilesBase
+from corral.base.files import AsyncFiles
 from corral.errors import PolicyError, SandboxFileError, SandboxNotFolderError
 from corral.tools.render import MAX_LINE_CHARS
 
@@ -41,7 +41,7 @@ async def limit_search() -> AsyncIterator[None]:
 
 
 async def find_hidden_files(
-    files: FilesBase, root: str, *, hidden: bool, shows: Callable[[str], bool]
+    files: AsyncFiles, root: str, *, hidden: bool, shows: Callable[[str], bool]
 ) -> tuple[str, ...]:
     """The files below a real path that a search may not show: it must not look into them, either.
 
@@ -80,7 +80,7 @@ class Window:
     """In bytes, of a file that is no text."""
 
 
-async def read_window(files: FilesBase, path: str, *, offset: int, limit: int, max_chars: int) -> Window:
+async def read_window(files: AsyncFiles, path: str, *, offset: int, limit: int, max_chars: int) -> Window:
     """The lines after `offset`, at most `limit`, and no more than fit into `max_chars`.
 
     Lines have their end taken off, and are cut where they are longer than anybody is shown. Raises: as `read_stream`.

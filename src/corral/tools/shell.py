@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from corral.base.command import bash_text
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CapabilityError, SandboxFileError
 from corral.paths import inside
 from corral.results import Capabilities, ExecResult
@@ -83,7 +83,7 @@ class ShellTool(Tool):
         self._timeout = min(timeout, max_timeout)
         self._env = dict(env or {})
         self._cwd = cwd
-        self._views: weakref.WeakKeyDictionary[SandboxBase, bool] = weakref.WeakKeyDictionary()
+        self._views: weakref.WeakKeyDictionary[AsyncSandbox, bool] = weakref.WeakKeyDictionary()
         workdir = cwd or getattr(environment, "workdir", None) or "the sandbox's own"
         super().__init__(
             environment,
@@ -131,7 +131,7 @@ class ShellTool(Tool):
         async with open_source(self.environment, context) as box:
             return await self._can_view(box)
 
-    async def _can_view(self, box: SandboxBase) -> bool:
+    async def _can_view(self, box: AsyncSandbox) -> bool:
         """Whether this sandbox has views: found out by asking for one, once."""
         if box not in self._views:
             try:
@@ -145,7 +145,7 @@ class ShellTool(Tool):
                 self._views[box] = True
         return self._views[box]
 
-    async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
         """See `Tool`."""
         result = await self.execute(box, values["command"], timeout=values["timeout_seconds"] or self._timeout)
         return render_result(result, max_chars=self.max_chars, hint=self.hint)
@@ -164,7 +164,7 @@ class ShellTool(Tool):
                 return f"{part}, for example with {f'| {use[0]}' if piped else use[1]}"
         return part
 
-    async def execute(self, box: SandboxBase, command: str, *, timeout: float) -> ExecResult:
+    async def execute(self, box: AsyncSandbox, command: str, *, timeout: float) -> ExecResult:
         """Run a command as far as the rules let it; for those who render the result themselves.
 
         Raises:
@@ -174,7 +174,7 @@ class ShellTool(Tool):
             return await box.exec(bash_text(command), cwd=self._cwd, env=self._env, timeout=timeout)
         return await self._run_restricted(box, command, timeout)
 
-    async def _run_restricted(self, box: SandboxBase, command: str, timeout: float) -> ExecResult:
+    async def _run_restricted(self, box: AsyncSandbox, command: str, timeout: float) -> ExecResult:
         words = bash_text(command)  # where the rules hide bash, it is run by sh
         workdir = inside(self._cwd or ".", workdir=box.spec.workdir)
         if self.enforcement == "both":
@@ -187,7 +187,7 @@ class ShellTool(Tool):
         return await run_in_view(box, words, make_view, cwd=self._cwd, env=self._env, timeout=timeout)
 
     @staticmethod
-    async def _find_real(box: SandboxBase, path: str) -> str:
+    async def _find_real(box: AsyncSandbox, path: str) -> str:
         """Where a path leads; one that nobody can follow is judged as it is named."""
         try:
             return await real_path(box.files, path, workdir="/")

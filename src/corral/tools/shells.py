@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.tools.background import (
     ShellInfo,
     ShellOutput,
@@ -29,7 +29,7 @@ _FOOTER_CHARS = 200
 class _Commands:
     """Where commands run, and the rules for them. What is typed into a command is judged as one: a shell obeys it."""
 
-    box: SandboxBase
+    box: AsyncSandbox
     gate: Gate
     env: Mapping[str, str]
     cwd: str | None

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     InvalidCommandError,
     PolicyError,
@@ -56,7 +56,7 @@ MakeView = Callable[[], Awaitable[View]]
 
 
 async def run_in_view(
-    box: SandboxBase,
+    box: AsyncSandbox,
     words: list[str],
     make_view: MakeView,
     *,
@@ -83,7 +83,7 @@ async def run_in_view(
     raise AssertionError("the loop ends by itself")
 
 
-async def make_view_of_rules(box: SandboxBase, permissions: Permissions, *, workdir: str) -> View:
+async def make_view_of_rules(box: AsyncSandbox, permissions: Permissions, *, workdir: str) -> View:
     """The view of a command that may not read what the rules deny, or say to ask for, in the working folder.
 
     Raises:
@@ -137,7 +137,7 @@ class _Inventory:
     """Patterns of allowed commands → the real files that they need."""
 
 
-_inventories: weakref.WeakKeyDictionary[SandboxBase, dict[str, _Inventory]] = weakref.WeakKeyDictionary()
+_inventories: weakref.WeakKeyDictionary[AsyncSandbox, dict[str, _Inventory]] = weakref.WeakKeyDictionary()
 """By sandbox and PATH. Tools with different rules on one sandbox share them."""
 
 
@@ -149,7 +149,7 @@ class Viewer:
         self._env = dict(env or {})
         self._shell = shell
 
-    async def make(self, box: SandboxBase, *, workdir: str) -> View:
+    async def make(self, box: AsyncSandbox, *, workdir: str) -> View:
         """The view of the next call, in that folder.
 
         Raises:
@@ -163,7 +163,7 @@ class Viewer:
 
     # Programs.
 
-    async def _hide_programs(self, box: SandboxBase) -> list[str]:
+    async def _hide_programs(self, box: AsyncSandbox) -> list[str]:
         # Not `commands`: what `readonly` allows by itself starts nothing else, and nothing can be written anyway.
         commands, blocked = self._policy.allowed, self._single_words(self._policy.blocked)
         if commands is None and not blocked:
@@ -187,7 +187,7 @@ class Viewer:
     def _single_words(patterns: Iterable[str]) -> tuple[str, ...]:
         return tuple(posixpath.basename(pattern) for pattern in patterns if len(pattern.split()) == 1)
 
-    async def _take_inventory(self, box: SandboxBase) -> _Inventory:
+    async def _take_inventory(self, box: AsyncSandbox) -> _Inventory:
         path = self._env.get("PATH", "")
         known = _inventories.setdefault(box, {}).get(path)
         folders = known.folders if known is not None else await self._find_folders(box)
@@ -208,7 +208,7 @@ class Viewer:
         _inventories.setdefault(box, {})[path] = inventory
         return inventory
 
-    async def _find_folders(self, box: SandboxBase) -> tuple[str, ...]:
+    async def _find_folders(self, box: AsyncSandbox) -> tuple[str, ...]:
         """The folders of PATH, as they really are."""
         script = 'printf %s "$PATH"'
         found = await box.exec(["/bin/sh", "-c", script], env=self._env, timeout=_PATH_SECONDS)
@@ -217,7 +217,7 @@ class Viewer:
         named = [folder for folder in path.split(":") if folder.startswith("/")]
         return tuple(dict.fromkeys([await walk.find_folder(folder) for folder in named]))
 
-    async def _find_kept(self, box: SandboxBase, inventory: _Inventory, commands: tuple[str, ...]) -> frozenset[str]:
+    async def _find_kept(self, box: AsyncSandbox, inventory: _Inventory, commands: tuple[str, ...]) -> frozenset[str]:
         """The real files of allowed programs, and the interpreters of those that are scripts."""
         if commands in inventory.kept:
             return inventory.kept[commands]
@@ -240,7 +240,7 @@ class Viewer:
         inventory.kept[commands] = frozenset(kept)
         return inventory.kept[commands]
 
-    async def _find_interpreters(self, box: SandboxBase, inventory: _Inventory, path: str) -> list[str]:
+    async def _find_interpreters(self, box: AsyncSandbox, inventory: _Inventory, path: str) -> list[str]:
         head = b""
         try:
             async for piece in box.files.read_stream(path, chunk_bytes=_SHEBANG_BYTES):
@@ -260,14 +260,14 @@ class Viewer:
 
     # Files.
 
-    async def _hide_ignored(self, box: SandboxBase, workdir: str) -> list[str]:
+    async def _hide_ignored(self, box: AsyncSandbox, workdir: str) -> list[str]:
         found: dict[str, FileInfo | None] = {}
         for pattern in self._policy.ignore:
             for ignored in read_ignore(pattern):
                 found |= await self._find_ignored(box, ignored, workdir)
         return list(await complete(box.files, found, workdir=workdir))
 
-    async def _find_ignored(self, box: SandboxBase, ignored: Ignored, workdir: str) -> dict[str, FileInfo | None]:
+    async def _find_ignored(self, box: AsyncSandbox, ignored: Ignored, workdir: str) -> dict[str, FileInfo | None]:
         """What a pattern means now; and what can't be looked into, where it may lie unseen."""
         root, glob = _split_pattern(ignored, workdir)
         try:
@@ -287,7 +287,7 @@ class Viewer:
         return found
 
     @staticmethod
-    async def _find_target(box: SandboxBase, link: str, workdir: str) -> FileInfo | None:
+    async def _find_target(box: AsyncSandbox, link: str, workdir: str) -> FileInfo | None:
         """Where a link leads, if that can be hidden.
 
         Anybody inside can make a link to the root, or to a library that every program needs: such must not hide
@@ -330,7 +330,7 @@ def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:
 class _Walk:
     """Follows links to programs, with as few questions to the sandbox as possible."""
 
-    def __init__(self, box: SandboxBase) -> None:
+    def __init__(self, box: AsyncSandbox) -> None:
         self._box = box
         self._folders: dict[str, str] = {}
         self.listed: dict[str, dict[str, FileInfo]] = {}

@@ -13,7 +13,7 @@ import pytest
 from corral.backends.daytona import DaytonaBackend, life, seam
 from corral.backends.daytona.address import VARIABLES
 from corral.backends.daytona.seam import ServiceError, mapped, read, reading, repeat, translate
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 from corral.errors import (
     BackendError,
     BackendUnavailableError,

@@ -14,8 +14,8 @@ from corral.backends.unsafe_subprocess import agent as local
 from corral.backends.unsafe_subprocess.agent import Child, get_portal
 from corral.base.agent.channel import Channel, agent_text
 from corral.base.agent.process import AgentProcess, Task
-from corral.base.command import SpawnRequest
 from corral.errors import CorralError, ExecError
+from corral.protocol import SpawnRequest
 from corral.results import ExecResult
 
 FUTURE = b"from __future__ import annotations\n"

@@ -17,8 +17,8 @@ from corral.adapters.ag2.coding import BlockResult, DaytonaCodeResult, SandboxCo
 from corral.adapters.ag2.executor import CodeExecutorBase
 from corral.adapters.ag2.sandbox import told_late
 from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
-from corral.client.opening import Wishes
 from corral.client.sync import Sandbox
+from corral.client.wishes import Wishes
 from corral.concurrency.portal import get_portal
 from corral.errors import CorralError, RateLimitedError, SpecError
 from corral.protocol import Backend

@@ -21,7 +21,7 @@ from corral.adapters.ag2 import framework
 from corral.adapters.ag2.sandbox import SandboxView
 from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
 from corral.adapters.ag2.words import DaytonaWords, DockerWords, LocalWords, PlainWords, ServiceWords, Words
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import get_portal
 from corral.environment.environment import Environment
 from corral.environment.variable import Variable, has_variable, variables_of
@@ -58,7 +58,7 @@ class EnvironmentBase:
         self._folder = Path(folder) if folder is not None else None
         self._cleanup = cleanup
         self._git_settings = git_settings
-        self._filled: weakref.WeakSet[SandboxBase] = weakref.WeakSet()
+        self._filled: weakref.WeakSet[AsyncSandbox] = weakref.WeakSet()
         """Those that the folder was copied into."""
         if folder is not None:
             wishes["prepare"] = self._copy_in
@@ -87,12 +87,12 @@ class EnvironmentBase:
             yield view
 
     @contextlib.asynccontextmanager
-    async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
+    async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
         """The sandbox itself. Raises: VariableError, and as making one does."""
         async with self.environment.open(context) as box:
             yield box
 
-    async def _copy_in(self, box: SandboxBase) -> None:
+    async def _copy_in(self, box: AsyncSandbox) -> None:
         assert self._folder is not None
         self._folder.mkdir(parents=True, exist_ok=True)
         await box.files.upload(self._folder, box.spec.workdir)
@@ -190,7 +190,7 @@ class DaytonaEnvironment(EnvironmentBase):
         )
 
     @contextlib.asynccontextmanager
-    async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
+    async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
         """The sandbox itself. Raises: RuntimeError and KeyError as AG2's for variables without a value."""
         try:
             spec = self.environment.resolve(context)
@@ -246,7 +246,7 @@ class DockerEnvironment(EnvironmentBase):
         )
 
     @contextlib.asynccontextmanager
-    async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
+    async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
         """The sandbox itself. Raises: RuntimeError and KeyError as AG2's for variables without a value."""
         if isinstance(self._network, Variable) and context is not None:
             context = _Translated(context, str(self._network.name), _network)

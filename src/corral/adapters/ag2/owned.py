@@ -17,7 +17,7 @@ from corral.adapters.ag2.environments import DockerEnvironment, EnvironmentBase,
 from corral.adapters.ag2.sandbox import AdaptedSandbox
 from corral.adapters.ag2.service import ServiceBackend, fields_of
 from corral.adapters.ag2.words import DaytonaWords
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 
 
 class OwnedSandbox(AdaptedSandbox):
@@ -26,10 +26,10 @@ class OwnedSandbox(AdaptedSandbox):
     def __init__(self, environment: EnvironmentBase) -> None:
         super().__init__(timeout=environment.timeout, words=environment.words, max_output=environment.max_output)
         self._environment = environment
-        self._box: SandboxBase | None = None
+        self._box: AsyncSandbox | None = None
         self._closed = False
 
-    async def _get(self) -> SandboxBase:
+    async def _get(self) -> AsyncSandbox:
         if not self._closed and self._box is None:
             # However many ask at once, from whatever loops: the environment makes one for all of them.
             async with self._environment.open_box() as box:
@@ -42,7 +42,7 @@ class OwnedSandbox(AdaptedSandbox):
         return box_now
 
     @property
-    def box(self) -> SandboxBase | None:
+    def box(self) -> AsyncSandbox | None:
         """The sandbox itself; None as long as it is not made."""
         return self._box
 

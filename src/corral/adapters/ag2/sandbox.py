@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.words import Words
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, CorralError, SandboxClosedError, SandboxError
 from corral.results import ExecResult
 from corral.tools.tool import MENDABLE
@@ -39,7 +39,7 @@ class AdaptedSandbox(ABC):
         framework.get("tools.sandbox", "SandboxBase").register(AdaptedSandbox)  # AG2's programs ask for it
 
     @abstractmethod
-    async def _get(self) -> SandboxBase:
+    async def _get(self) -> AsyncSandbox:
         """The sandbox, to be used now. Raises: ClosedError."""
 
     @property
@@ -84,7 +84,7 @@ class AdaptedSandbox(ABC):
         return closed_error(self.words)
 
     @contextlib.asynccontextmanager
-    async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
+    async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
         """The sandbox itself, as an environment gives it; there is one, whatever the context. Raises: ClosedError."""
         yield await self._get()
 
@@ -129,17 +129,17 @@ class AdaptedSandbox(ABC):
 class SandboxView(AdaptedSandbox):
     """A sandbox that its environment owns: closing the view does not end it."""
 
-    def __init__(self, box: SandboxBase, *, timeout: float, words: Words, max_output: int | None = None) -> None:
+    def __init__(self, box: AsyncSandbox, *, timeout: float, words: Words, max_output: int | None = None) -> None:
         super().__init__(timeout=timeout, words=words, max_output=max_output)
         self._box = box
 
-    async def _get(self) -> SandboxBase:
+    async def _get(self) -> AsyncSandbox:
         if self._box.closed:
             raise self._closed_error()
         return self._box
 
     @property
-    def box(self) -> SandboxBase:
+    def box(self) -> AsyncSandbox:
         """The sandbox itself."""
         return self._box
 

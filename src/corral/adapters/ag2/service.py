@@ -6,14 +6,13 @@ gives, and their parameters are those of the SDK, some of which Corral has no wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from corral.backends.daytona import DaytonaBackend
 from corral.backends.daytona.powers import whole
 from corral.backends.daytona.sandbox import DaytonaSandbox
-from corral.results import Event
 from corral.spec import NetworkPolicy, Resources, Spec, parse_size, read_resources
 
 _GIB = 1024**3
@@ -58,12 +57,10 @@ class ServiceBackend(DaytonaBackend):
         self._limits = read_limits(limits)
         self._fields = dict(fields or {})
 
-    def hold(
-        self, box: Any, spec: Spec, *, owned: bool, on_event: Callable[[Event], None] | None = None
-    ) -> DaytonaSandbox:
-        """A handle, whose spec says what the service gave."""
+    def hold(self, box: Any, spec: Spec, *, owned: bool) -> DaytonaSandbox:
+        """Its primitives, whose spec says what the service gave."""
         network = spec.network if getattr(box, "network_block_all", False) else NetworkPolicy("open")
-        return super().hold(box, replace(spec, network=network), owned=owned, on_event=on_event)
+        return super().hold(box, replace(spec, network=network), owned=owned)
 
     def _params(self, spec: Spec, labels: dict[str, str], deadline: float | None) -> Any:
         made = super()._params(spec, labels, deadline)

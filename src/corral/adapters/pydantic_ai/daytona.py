@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from corral.adapters.pydantic_ai.opening import Birth, OwnBackend
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.sync import CorralSandbox, started_as
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 from corral.image import Image
 from corral.spec import HOME, Lifetime, NetworkPolicy, Resources
 

@@ -8,13 +8,13 @@ import tempfile
 from pathlib import Path
 
 from corral.adapters.pydantic_ai.opening import make_name
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 
 MAX_BYTES = 4 * 1024**3
 """More is not copied back: what is inside is hostile, and the host's disk is not."""
 
 
-async def lay_down(box: SandboxBase, root: Path, session_id: str) -> None:
+async def lay_down(box: AsyncSandbox, root: Path, session_id: str) -> None:
     """Copy what is kept into the sandbox's working folder."""
     folder = _folder(root, session_id)
     for part in (folder, _settings_of(folder)):
@@ -22,7 +22,7 @@ async def lay_down(box: SandboxBase, root: Path, session_id: str) -> None:
             await box.files.upload(str(part), box.spec.workdir)
 
 
-async def take_back(box: SandboxBase, root: Path, session_id: str) -> None:
+async def take_back(box: AsyncSandbox, root: Path, session_id: str) -> None:
     """Copy the working folder to the host, in the place of what was kept.
 
     It is changed as a whole: if this fails, what was kept before is still there. Git's settings lie beside it, where

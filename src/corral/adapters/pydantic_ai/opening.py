@@ -10,11 +10,10 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from types import EllipsisType
-from typing import Any, cast
+from typing import Any
 
-from corral.base.powers import KeepsSandboxes
 from corral.client.registry import get_backend
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import get_portal
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, SandboxGoneError, SandboxStoppedError, SpecError
@@ -34,19 +33,19 @@ class Opening:
 
     def __init__(
         self,
-        make: Callable[[], Coroutine[Any, Any, SandboxBase]],
+        make: Callable[[], Coroutine[Any, Any, AsyncSandbox]],
         finish: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self._make = make
         self._finish = finish
-        self._making: concurrent.futures.Future[SandboxBase] | None = None
+        self._making: concurrent.futures.Future[AsyncSandbox] | None = None
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, box: SandboxBase) -> Opening:
+    def of(cls, box: AsyncSandbox) -> Opening:
         """One that is open already."""
 
-        async def give() -> SandboxBase:
+        async def give() -> AsyncSandbox:
             return box
 
         opening = cls(give)
@@ -60,14 +59,14 @@ class Opening:
         return self._making is not None
 
     @property
-    def box(self) -> SandboxBase | None:
+    def box(self) -> AsyncSandbox | None:
         """The sandbox, if it is there."""
         making = self._making
         if making is None or not making.done() or making.cancelled() or making.exception() is not None:
             return None
         return making.result()
 
-    async def get(self) -> SandboxBase:
+    async def get(self) -> AsyncSandbox:
         """The sandbox. Whoever is cancelled while waiting leaves the making alone: others may wait for it."""
         with self._lock:
             if self._making is None or (self._making.done() and self.box is None):
@@ -76,7 +75,7 @@ class Opening:
             making = self._making
         return await wait_for(making)
 
-    async def settle(self) -> SandboxBase | None:
+    async def settle(self) -> AsyncSandbox | None:
         """Wait for a making that is under way; None if nobody asked, or if it failed."""
         if self._making is not None:
             ended = asyncio.gather(asyncio.wrap_future(self._making), return_exceptions=True)
@@ -93,7 +92,7 @@ class Opening:
             if self._finish is not None:
                 await self._finish()
 
-    def forget(self) -> concurrent.futures.Future[SandboxBase] | None:
+    def forget(self) -> concurrent.futures.Future[AsyncSandbox] | None:
         """Begin anew at the next `get`; gives what there was."""
         with self._lock:
             making, self._making = self._making, None
@@ -126,15 +125,13 @@ class OwnBackend:
             await backend.aclose()
 
 
-async def find_sandbox(maker: Backend, wanted: str) -> SandboxBase:
+async def find_sandbox(maker: Backend, wanted: str) -> AsyncSandbox:
     """A detached sandbox by id or name; one that is stopped is started. Raises: SandboxGoneError."""
     try:
-        return cast("SandboxBase", await maker.connect(wanted))
+        return await maker.connect(wanted)
     except SandboxStoppedError as error:
-        if not isinstance(maker, KeepsSandboxes):
-            raise
         try:
-            return cast("SandboxBase", await maker.start(wanted))
+            return await maker.start(wanted)
         except CapabilityError:
             raise error from None
 
@@ -155,7 +152,7 @@ class Birth:
         f"the sandbox failed to start within {seconds:g} seconds"
     )
 
-    async def make(self) -> SandboxBase:
+    async def make(self) -> AsyncSandbox:
         """Find or make it, and see that it answers. What is late is undone, and so is what does not answer."""
         if self.startup_timeout is None:
             return await self._make()
@@ -172,7 +169,7 @@ class Birth:
         if isinstance(self.backend, OwnBackend):
             await self.backend.aclose()
 
-    async def _make(self) -> SandboxBase:
+    async def _make(self) -> AsyncSandbox:
         maker = self.backend.open() if isinstance(self.backend, OwnBackend) else get_backend(self.backend)
         if self.sandbox_id is None:
             return await self._create(maker, self.spec.labels)
@@ -196,16 +193,16 @@ class Birth:
             raise
         return box
 
-    async def _create(self, maker: Backend, labels: Mapping[str, str]) -> SandboxBase:
+    async def _create(self, maker: Backend, labels: Mapping[str, str]) -> AsyncSandbox:
         try:
-            return cast("SandboxBase", await maker.create(replace(self.spec, labels=labels)))
+            return await maker.create(replace(self.spec, labels=labels))
         except CapabilityError:
             if self.second_wish is None:
                 raise
-        return cast("SandboxBase", await maker.create(replace(self.second_wish, labels=labels)))
+        return await maker.create(replace(self.second_wish, labels=labels))
 
 
-async def _find_named(maker: Backend, wanted: str, name: str) -> SandboxBase:
+async def _find_named(maker: Backend, wanted: str, name: str) -> AsyncSandbox:
     try:
         return await find_sandbox(maker, name)
     except SandboxGoneError:

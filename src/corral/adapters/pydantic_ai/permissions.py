@@ -11,7 +11,7 @@ from pydantic_ai import RunContext
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
 
 from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback
-from corral.base.files import FilesBase
+from corral.base.files import AsyncFiles
 from corral.errors import SandboxFileError
 from corral.tools.gate import Entered, Gate, Question
 from corral.tools.permission import Operation, Permissions, normal_path, real_path
@@ -47,7 +47,9 @@ class RunGate(Gate):
         """Whether a path is followed to its end: an approval is for where it led."""
         return self.permissions is not None or self._ctx.tool_call_approved
 
-    async def enter(self, files: FilesBase, operation: Operation, path: str, *more: Operation, workdir: str) -> Entered:
+    async def enter(
+        self, files: AsyncFiles, operation: Operation, path: str, *more: Operation, workdir: str
+    ) -> Entered:
         """The path to use. Raises: ToolFailed if it is denied; ApprovalRequired if a person must be asked."""
         try:
             if self.follows:

@@ -35,9 +35,9 @@ from corral.adapters.pydantic_ai.results import (
 )
 from corral.base.command import bash_text
 from corral.base.files import encode
-from corral.client.opening import Wishes, make_spec
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
+from corral.client.wishes import Wishes, make_spec
 from corral.errors import (
     BackendError,
     CorralError,
@@ -103,7 +103,7 @@ class AsyncCorralSandbox:
         self._begin(Opening(birth.make, birth.finish), work_dir=birth.spec.workdir, sandbox_id=birth.sandbox_id)
 
     @classmethod
-    def over(cls, box: SandboxBase | Sandbox, *, work_dir: str | None = None) -> Self:
+    def over(cls, box: AsyncSandbox | Sandbox, *, work_dir: str | None = None) -> Self:
         """The protocol for a sandbox that belongs to somebody else: it is not ended with this object."""
         self = cls.__new__(cls)
         living = box.async_sandbox if isinstance(box, Sandbox) else box
@@ -135,7 +135,7 @@ class AsyncCorralSandbox:
         return self._sandbox_id or (box.id if box is not None else "")
 
     @property
-    def box(self) -> SandboxBase | None:
+    def box(self) -> AsyncSandbox | None:
         """The sandbox itself, if it is there, for everything that the protocol has no word for."""
         return self._opening.box
 
@@ -144,7 +144,7 @@ class AsyncCorralSandbox:
         """Whether `stop` has ended it, and not only tried."""
         return self._ended or (self._stopped and not self._opening.begun)
 
-    async def get_box(self) -> SandboxBase:
+    async def get_box(self) -> AsyncSandbox:
         """The same, made if it is not there yet. Raises: what making a sandbox raises; SandboxClosedError."""
         return await self._open()
 
@@ -514,7 +514,7 @@ class AsyncCorralSandbox:
 
     # Underneath.
 
-    async def _open(self) -> SandboxBase:
+    async def _open(self) -> AsyncSandbox:
         if self._stopped:
             raise SandboxClosedError("the sandbox was stopped", sandbox_id=self.id or None, hint="make a new one")
         self.touch()

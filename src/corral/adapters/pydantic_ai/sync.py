@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Derived, Sandbox, derive
 from corral.concurrency.portal import get_portal
 
@@ -42,7 +42,7 @@ class CorralSandbox(Derived):
         """The parameters are those of the async class."""
 
     @classmethod
-    def over(cls, box: SandboxBase | Sandbox, *, work_dir: str | None = None) -> Self:
+    def over(cls, box: AsyncSandbox | Sandbox, *, work_dir: str | None = None) -> Self:
         """The protocol for a sandbox with another owner: it is not ended with this object."""
         self = cls.__new__(cls)
         self._adopt(cls.kind.over(box, work_dir=work_dir))

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, Unpack
 
 from pydantic_ai.workspaces import (
     CommandResult,
@@ -28,9 +28,9 @@ from pydantic_ai.workspaces import (
 
 from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, Opening, find_sandbox, let_go
 from corral.base.command import bash_text
-from corral.client.opening import Wishes, make_spec
 from corral.client.registry import get_backend
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import Wishes, make_spec
 from corral.errors import (
     SandboxClosedError,
     SandboxFileError,
@@ -84,7 +84,7 @@ class CorralWorkspace:
         """Which environment this is: None before there is one."""
         return self._place.ref
 
-    async def sandbox(self) -> SandboxBase:
+    async def sandbox(self) -> AsyncSandbox:
         """The sandbox itself, for everything that a workspace has no word for.
 
         Raises: WorkspaceUnavailableError, and whatever making a sandbox raises.
@@ -239,7 +239,7 @@ class CorralWorkspace:
 
     # Making and finding it.
 
-    async def _open(self) -> SandboxBase:
+    async def _open(self) -> AsyncSandbox:
         return await self._opening.get()
 
     async def _find_working_dir(self) -> str:
@@ -267,12 +267,12 @@ class _Place:
         """The name of the maker."""
         return self.backend if isinstance(self.backend, str) else self.backend.name
 
-    async def open(self) -> SandboxBase:
+    async def open(self) -> AsyncSandbox:
         """Find it, or make it."""
         maker = get_backend(self.backend)
         if self.ref is not None:
             return await find_sandbox(maker, parse_ref(self.ref)[1])
-        box = cast("SandboxBase", await maker.create(self.spec))
+        box = await maker.create(self.spec)
         try:
             # Until this is done it is owned by this process, and ends with it; there is nothing to refer to yet.
             await box.detach(lifetime_seconds=self.lifetime_seconds)

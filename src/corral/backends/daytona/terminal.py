@@ -64,7 +64,7 @@ class Terminal:
         self._take: Take | None = None
 
     async def open(self, take: Take) -> None:
-        """See `Transport`. Raises: ServiceError."""
+        """Raises: ServiceError."""
         from daytona.common.pty import PtySize
 
         self._take = take
@@ -94,11 +94,10 @@ class Terminal:
             del self._noise[: len(self._noise) - 1024]
 
     async def send(self, data: bytes) -> None:
-        """See `Transport`."""
         await self._handle.send_input(data)
 
     async def wait(self) -> None:
-        """See `Transport`. Raises: BackendUnavailableError without a Python inside."""
+        """Raises: BackendUnavailableError without a Python inside."""
         await self._handle.wait()
         if self._lacks_python:
             raise BackendUnavailableError(
@@ -107,17 +106,14 @@ class Terminal:
             )
 
     async def wake(self, agent: int) -> None:
-        """See `Transport`."""
         await self._box.process.exec(f"kill -CONT {agent}", timeout=_WAKE_SECONDS)
 
     async def end(self) -> None:
-        """See `Transport`."""
         with contextlib.suppress(Exception):
             await self._box.process.kill_pty_session(self._name)
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """See `Transport`."""
         if self._handle is not None:
             await self._handle.disconnect()
 

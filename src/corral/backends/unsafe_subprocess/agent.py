@@ -73,7 +73,6 @@ class Child:
         _register()
 
     async def open(self, take: Take) -> None:
-        """See `Transport`."""
         reader, self._writer = await asyncio.open_connection(sock=self._socket)
         self._reading = asyncio.ensure_future(self._read(reader, take))
         await self.send(agent_text())
@@ -84,22 +83,18 @@ class Child:
                 take(data)
 
     async def send(self, data: bytes) -> None:
-        """See `Transport`."""
         assert self._writer is not None, "it was opened"
         self._writer.write(data)
         await self._writer.drain()
 
     async def wait(self) -> None:
-        """See `Transport`."""
         assert self._reading is not None, "it was opened"
         await self._reading
 
     async def wake(self, agent: int) -> None:
-        """See `Transport`."""
         self.process.send_signal(signal.SIGCONT)
 
     async def end(self) -> None:
-        """See `Transport`."""
         self.close()
         if self._writer is not None:
             self._writer.close()

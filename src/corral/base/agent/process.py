@@ -1,4 +1,4 @@
-"""A running program: the channel's frames on one side, `ProcessBase` on the other."""
+"""A running program: the channel's frames on one side, `AsyncProcess` on the other."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from corral.base.agent.channel import Channel, Explain, never, told
-from corral.base.command import SpawnRequest
-from corral.base.process import Ending, ProcessBase, as_bytes
+from corral.base.process import AsyncProcess, Ending, as_bytes
 from corral.concurrency.portal import Portal
 from corral.concurrency.waiting import wait_for
 from corral.errors import (
@@ -29,6 +28,7 @@ from corral.errors import (
     WorkdirError,
 )
 from corral.inside.frames import PIECE_BYTES, WINDOW_BYTES, Packer, unpack
+from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
 _START_SECONDS = 60.0
@@ -55,8 +55,8 @@ class Task:
     """What it is called with. It gives the exit code."""
 
 
-class AgentProcess(ProcessBase):
-    """See `corral.protocol.Process`. Frames come on the channel's loop, callers from anywhere."""
+class AgentProcess(AsyncProcess):
+    """A program that an agent runs. Frames come on the channel's loop, callers from anywhere."""
 
     def __init__(
         self,
@@ -153,7 +153,6 @@ class AgentProcess(ProcessBase):
             self._channel.say(kind, self._number, data)
 
     def hear(self, kind: bytes, data: bytes) -> None:
-        """See `Listener`."""
         if kind in _STREAMS:
             self._take(_STREAMS[kind], data)
         elif kind in _PACKED:
@@ -183,7 +182,6 @@ class AgentProcess(ProcessBase):
                 self._started.set_exception(error)
 
     def lose(self, error: CorralError) -> None:
-        """See `Listener`."""
         self._over()
         self._rest_ended()
         if not self._started.done():
@@ -306,7 +304,6 @@ class AgentProcess(ProcessBase):
 
     @property
     def pid(self) -> int:
-        """See `Process`."""
         return self._pid
 
     def _here(self) -> None:
@@ -318,7 +315,6 @@ class AgentProcess(ProcessBase):
             )
 
     async def write(self, data: bytes | str) -> None:
-        """See `Process`."""
         self._here()
         await self._portal.arun(self._write(as_bytes(data)))
 
@@ -338,7 +334,6 @@ class AgentProcess(ProcessBase):
                 self._say(b"I" if small is None else b"J", piece if small is None else small)
 
     async def close_stdin(self) -> None:
-        """See `Process`."""
         self._here()
         await self._portal.arun(self._close_stdin())
 
@@ -350,7 +345,6 @@ class AgentProcess(ProcessBase):
                 self._say(b"E")
 
     async def signal(self, number: int) -> None:
-        """See `Process`."""
         if isinstance(number, bool) or not 1 <= int(number) < signals.NSIG:
             raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox_id, op="signal")
         self._here()
@@ -358,14 +352,12 @@ class AgentProcess(ProcessBase):
             self._call(b"G", int(number).to_bytes(4, "big"))
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """See `Process`."""
         if not self._request.pty or self.ended:
             raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize")
         self._here()
         self._call(b"R", struct.pack(">HH", rows, columns))
 
     def end_tree(self, reason: EndReason) -> None:
-        """See `ProcessBase`."""
         if self.ended or os.getpid() != self._made_by:
             return
         self._reason = self._reason or reason
@@ -374,7 +366,6 @@ class AgentProcess(ProcessBase):
             self._loop.call_soon_threadsafe(self._watch, _GRACE_SECONDS)
 
     async def end_rest(self) -> None:
-        """See `ProcessBase`."""
         if self.ended and self._channel is not None and os.getpid() == self._made_by:
             with contextlib.suppress(TimeoutError):
                 await self._portal.arun(self._end_rest(self._channel))
@@ -391,7 +382,6 @@ class AgentProcess(ProcessBase):
             channel.leave(self._number)
 
     def resume_reading(self) -> None:
-        """See `ProcessBase`."""
         with self._ack_lock:
             if not self._lagging:
                 return

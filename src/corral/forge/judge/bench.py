@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
 from corral.forge.numbers import check_count
-from corral.protocol import AsyncSandbox, Backend
+from corral.protocol import Backend
 from corral.spec import Spec, check_timeout
 
 ARTIFACT = "artifact"

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from corral.client.sandbox import AsyncSandbox
 from corral.forge.artifacts import MAX_BYTES, read_artifact
 from corral.forge.numbers import round_all
 from corral.forge.outcome import Attempt
 from corral.forge.settings import Settings
-from corral.protocol import AsyncSandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

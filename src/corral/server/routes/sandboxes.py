@@ -6,12 +6,11 @@ import re
 import time
 from collections.abc import Callable
 
-from corral.base.powers import KeepsSandboxes
-from corral.protocol import AsyncSandbox
+from corral.client.sandbox import AsyncSandbox
+from corral.protocol import Backend
 from corral.server import dto, steps
 from corral.server.faults import bad_request, not_here
 from corral.server.listing import filter_rows, numbered_page_of, page_of
-from corral.server.powers import keeping
 from corral.server.quota import check_quota
 from corral.server.reconcile import backend_name
 from corral.server.resting import rested
@@ -227,7 +226,8 @@ async def fork_sandbox(call: Call) -> control.Sandbox:
     parts = call.services.control
     if source.state in _SETTLED:
         _demand_files(source)  # before a second one is begun
-    backend = keeping(parts.warden.backend)
+    backend = parts.warden.backend
+    await backend.need("fork")
     defaults = call.services.settings.defaults
     wish = control.CreateSandbox(
         name=call.body.name if call.body is not None else None,
@@ -261,7 +261,8 @@ async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
     check_snapshot_name(call.body.name)
     row = _row(call)
     parts = call.services.control
-    backend = keeping(parts.warden.backend)
+    backend = parts.warden.backend
+    await backend.need("snapshot")
     snapshot = Snapshot(
         id=new_id(),
         organisation_id=row.organisation_id,
@@ -278,7 +279,7 @@ async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
     return _show(call, row)
 
 
-async def _take_snapshot(call: Call, row: Sandbox, snapshot: Snapshot, backend: KeepsSandboxes) -> None:
+async def _take_snapshot(call: Call, row: Sandbox, snapshot: Snapshot, backend: Backend) -> None:
     parts = call.services.control
     async with parts.warden.lock(row):
         engine_id = _demand_files(row)

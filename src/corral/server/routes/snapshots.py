@@ -9,7 +9,6 @@ from typing import Any
 from corral.errors import CorralError
 from corral.server import dto, steps
 from corral.server.faults import Fault, bad_request, conflict, not_here
-from corral.server.powers import keeping
 from corral.server.routing import Call, Table
 from corral.server.services import Control
 from corral.server.shelf import BASE
@@ -113,7 +112,7 @@ async def _remove(parts: Control, row: Snapshot) -> None:
     steps.reached("forget:intent-written")
     if row.engine_id is not None and not parts.shelf.is_used_at_backend(row.engine_id, but_for=row):
         with contextlib.suppress(CorralError):  # gone already
-            await keeping(parts.warden.backend).delete_snapshot(row.engine_id)
+            await parts.warden.backend.delete_snapshot(row.engine_id)
     steps.reached("forget:done")
     parts.shelf.remove(row)
     steps.reached("forget:acknowledged")

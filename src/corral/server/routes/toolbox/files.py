@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from corral.base.files import FilesBase
+from corral.base.files import AsyncFiles
 from corral.concurrency.waiting import breathe
 from corral.errors import (
     CapabilityError,
@@ -41,8 +41,8 @@ async def list_files(call: Call) -> ManyItems:
     return ManyItems(_each(found, owners.describe))
 
 
-def _files(held: Held) -> FilesBase:
-    return cast("FilesBase", held.box.files)  # the files of every sandbox that is built on SandboxBase
+def _files(held: Held) -> AsyncFiles:
+    return held.box.files
 
 
 async def _each(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -35,7 +35,7 @@ _MAX_CONTEXTS = 100
 
 
 def _interpreter(held: Held) -> Interpreter:
-    return cast("Interpreter", held.box.interpreter)  # type: ignore[attr-defined]  # SandboxBase has it
+    return held.box.interpreter
 
 
 # ------------------------------------------------------------------------------------------------------------ contexts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import cast
 
 from aiohttp import web
 
@@ -18,7 +17,7 @@ from corral.server.routes.toolbox.socket import ClientLeftError, Socket
 from corral.server.routing import Call, Table
 from corral.server.services import Held
 from corral.server.wire import toolbox as wire
-from corral.sessions.session import Box, SessionCommand, ShellSession
+from corral.sessions.session import SessionCommand, ShellSession
 from corral.sessions.session import prefix as session_prefix
 
 TABLE = Table("toolbox")
@@ -31,10 +30,6 @@ _INTERRUPT_SECONDS = 20.0
 _READING_BYTES = 512 * 1024
 _FREE_SESSION_BYTES = 64 * 1024
 """What a call may hold of a session's commands without being charged."""
-
-
-def _box(held: Held) -> Box:
-    return cast("Box", held.box)  # every sandbox that is built on SandboxBase can record
 
 
 async def _find(call: Call) -> ShellSession:
@@ -56,10 +51,10 @@ async def _attach(call: Call, name: str) -> ShellSession:
 async def _read_again(call: Call, name: str) -> ShellSession:
     """A handle that reads the session's record, which may be long: so many calls of a key may do that at a time."""
     if call.account is None:
-        return await ShellSession.attach(_box(call.sandbox), name)
+        return await ShellSession.attach(call.sandbox.box, name)
     await call.account.reserve(_READING_BYTES)
     try:
-        return await ShellSession.attach(_box(call.sandbox), name)
+        return await ShellSession.attach(call.sandbox.box, name)
     finally:
         call.account.give_back(_READING_BYTES)
 
@@ -91,13 +86,13 @@ async def create_session(call: Call) -> None:
     if len(await _names(held)) >= _MAX_SESSIONS:
         raise bad_request(f"there are {_MAX_SESSIONS} sessions; delete some")
     session = await ShellSession.open(
-        _box(held), name, cwd=parse_folder(held, None), env=environment(held), user=program_user(held)
+        held.box, name, cwd=parse_folder(held, None), env=environment(held), user=program_user(held)
     )
     call.services.sessions.keep(held, session)
 
 
 async def _names(held: Held) -> list[str]:
-    infos = await _box(held).list_recorded()
+    infos = await held.box.list_recorded()
     return [info.name.removeprefix(session_prefix) for info in infos if info.name.startswith(session_prefix)]
 
 

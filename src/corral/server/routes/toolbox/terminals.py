@@ -10,7 +10,7 @@ import json
 import secrets
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -25,7 +25,6 @@ from corral.server.services import Held
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 from corral.sessions.record import RecordInfo
-from corral.sessions.session import Box
 from corral.sessions.terminal import Terminal
 from corral.sessions.terminal import prefix as terminal_prefix
 
@@ -42,14 +41,10 @@ _telling: dict[tuple[str, str], set[asyncio.Event]] = {}
 """Who watches a terminal (by sandbox and name) and has not been told its end."""
 
 
-def _box(held: Held) -> Box:
-    return cast("Box", held.box)  # every sandbox that is built on SandboxBase can record
-
-
 async def _find(call: Call) -> Terminal:
     name = call.params["sessionId"]
     try:
-        return await Terminal.attach(_box(call.sandbox), name)
+        return await Terminal.attach(call.sandbox.box, name)
     except (NotRecordedError, InvalidCommandError) as error:
         raise not_found(f"terminal {name[:200]!r} not found", code="PROCESS_NOT_FOUND") from error
 
@@ -60,7 +55,7 @@ async def _find(call: Call) -> Terminal:
 @TABLE.add("GET", "/process/pty", scope="run", streams=True, answers={200: wire.PtyListResponse})
 async def list_pty_sessions(call: Call) -> ManyItems:
     """All terminals."""
-    found = [info for info in await _box(call.sandbox).list_recorded() if info.name.startswith(terminal_prefix)]
+    found = [info for info in await call.sandbox.box.list_recorded() if info.name.startswith(terminal_prefix)]
     return ManyItems(_each(call, found), around=(b'{"sessions":[', b"]}"))
 
 
@@ -68,7 +63,7 @@ async def _each(call: Call, found: Sequence[RecordInfo]) -> AsyncIterator[list[w
     """One after the other: the variables of a terminal are let go of before the next is asked."""
     for info in found:
         with contextlib.suppress(NotRecordedError):  # deleted meanwhile
-            terminal = await Terminal.attach(_box(call.sandbox), info.name.removeprefix(terminal_prefix))
+            terminal = await Terminal.attach(call.sandbox.box, info.name.removeprefix(terminal_prefix))
             yield [await _tell(call.sandbox, terminal, info)]
 
 
@@ -138,7 +133,7 @@ async def _tell(held: Held, terminal: Terminal, found: RecordInfo | None = None)
 async def _open(
     held: Held, *, name: str | None, cwd: str | None, envs: Mapping[str, str], rows: int | None, columns: int | None
 ) -> Terminal:
-    box = _box(held)
+    box = held.box
     name = name or secrets.token_hex(8)
     if name in (".", ".."):
         raise bad_request(f"{name!r} can't be part of a URL, in which a terminal is found again")
@@ -192,7 +187,7 @@ async def connect_pty_session(call: Call) -> web.StreamResponse:
 
 
 async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamResponse:
-    box, record_name = _box(call.sandbox), terminal_prefix + terminal.name
+    box, record_name = call.sandbox.box, terminal_prefix + terminal.name
     recorded = await box.find_recorded(record_name)
     watched = call.sandbox.watched_terminals
     since = 0
