@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral.engine.ready import Ready
+from corral.inside.ready import Ready
 
 Pipe = tuple[int, int]
 

@@ -11,9 +11,12 @@ import contextlib
 import fcntl
 import os
 import struct
+import sys
 import termios
 from typing import Literal
 
+_HAS_PACKETS = sys.platform == "linux"
+"""Elsewhere the order between two streams is only close."""
 _F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
 _ONE_PACKET_BYTES = 4096
 _TERMINAL_PIECE_BYTES = 4095
@@ -24,6 +27,7 @@ _LARGE_PIPE_BYTES = (1024 * 1024, 256 * 1024, 64 * 1024)
 READ_BYTES = _LARGE_PIPE_BYTES[0]
 NAP_SECONDS = 0.001
 """How long output may collect, once a program has printed much: a turn for each line would cost more than the line."""
+
 
 Turn = Literal["edge", "again", "later", "rearm"]
 """When a descriptor is to be looked at again: when it tells of something new, after the others had their turn, after a
@@ -45,7 +49,7 @@ class OutputReading:
         A copy of the program's end is kept, since packet mode is switched off there; so there is no end of file before
         `close_writers`.
         """
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_DIRECT)
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_DIRECT) if _HAS_PACKETS else os.pipe()
         try:
             self._writers.append(os.dup(writer))
         except OSError:
@@ -95,8 +99,9 @@ class OutputReading:
         """Leave the program's ends to the program; what it writes from now on is no packet any more. Idempotent."""
         writers, self._writers = self._writers, []
         for writer in writers:
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(writer, fcntl.F_SETFL, fcntl.fcntl(writer, fcntl.F_GETFL) & ~os.O_DIRECT)
+            if _HAS_PACKETS:
+                with contextlib.suppress(OSError):
+                    fcntl.fcntl(writer, fcntl.F_SETFL, fcntl.fcntl(writer, fcntl.F_GETFL) & ~os.O_DIRECT)
             os.close(writer)
 
     def next_turn(self, descriptor: int, data: bytes | None, *, most: int | None = None) -> Turn:

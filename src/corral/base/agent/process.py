@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import json
 import os
 import signal as signals
 import struct
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from corral.backends.daytona.channel import Channel, told
-from corral.backends.daytona.frames import PIECE_BYTES, WINDOW_BYTES, Packer, unpack
-from corral.backends.daytona.loop import get_loop
+from corral.base.agent.channel import Channel, Explain, never, told
 from corral.base.process import AsyncProcess, Ending, as_bytes
+from corral.concurrency.portal import Portal
+from corral.concurrency.waiting import wait_for
 from corral.errors import (
     CorralError,
     EngineFaultError,
@@ -26,35 +27,77 @@ from corral.errors import (
     SandboxGoneError,
     WorkdirError,
 )
+from corral.inside.frames import PIECE_BYTES, WINDOW_BYTES, Packer, unpack
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
+_START_SECONDS = 60.0
+"""So long a program may take to begin, in a sandbox that is short of everything."""
 _ACK_BYTES = 64 * 1024
 _GRACE_SECONDS = 10.0
 """If what runs inside does not keep a timeout or an end, the whole channel is ended so much later."""
 _ASK_SECONDS = 10.0
+_REST_SECONDS = 10.0
 _SKIP_BYTES = 1024 * 1024
 _STREAMS: dict[bytes, StreamName] = {b"o": "stdout", b"e": "stderr"}
 _PACKED: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
 _NOTES = ("counted inside by wait4: the program and the children that it waited for",)
 
 
-class DaytonaProcess(AsyncProcess):
-    """A program of the service. Frames come on the channel's loop, callers from anywhere."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A function of ours that the agent runs like a program: without `execve`, in a process of its own."""
+
+    text: bytes
+    """The Python text that defines it, as `inside.bundle` makes it. It is sent once."""
+    name: str
+    request: dict[str, Any]
+    """What it is called with. It gives the exit code."""
+
+
+class AgentProcess(AsyncProcess):
+    """A program that an agent runs. Frames come on the channel's loop, callers from anywhere."""
 
     def __init__(
-        self, request: SpawnRequest, *, sandbox_id: str, was_out_of_memory: Callable[[], Awaitable[bool]]
+        self,
+        request: SpawnRequest,
+        *,
+        sandbox_id: str,
+        portal: Portal,
+        rlimits: Mapping[str, int] | None = None,
+        inherit: bool = True,
+        task: Task | None = None,
+        was_out_of_memory: Callable[[], Awaitable[bool]] = never,
     ) -> None:
+        """`inherit`: the program gets the agent's environment besides its own. `task`: run this in its place."""
         super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
         self._channel: Channel | None = None
         self._request = request
+        self._wish: dict[str, Any] = {
+            "argv": request.argv,
+            "env": dict(request.env),
+            "cwd": request.cwd,
+            "pty": request.pty,
+            "rows": request.rows,
+            "columns": request.columns,
+            "stdin": request.stdin,
+            "limit": request.output_limit_bytes,
+            "quiet": request.quiet,
+            "timeout": request.timeout,
+            "rlimits": dict(rlimits or {}),
+            "inherit": inherit,
+        }
+        self._task = task
+        if task is not None:
+            self._wish |= {"task": task.name, "request": task.request}
         self._sandbox_id = sandbox_id
         self._was_out_of_memory = was_out_of_memory
         self._pid = 0
         self._began = time.monotonic()
         self._made_by = os.getpid()
-        self._loop = get_loop().loop
-        self.started: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._portal = portal
+        self._loop = portal.loop
+        self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._number = 0
         self._owed = 0
         self._lagging = False
@@ -67,10 +110,30 @@ class DaytonaProcess(AsyncProcess):
         self._packer = Packer()
         self._turn: asyncio.Lock | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._rest: asyncio.Event | None = None
 
     # On the channel's loop.
 
-    def begin(self, channel: Channel, wish: bytes) -> bool:
+    async def start(self, channel: Channel, explain: Explain) -> None:
+        """Start it.
+
+        Raises:
+            WorkdirError, InvalidCommandError, ExecError: it could not be started.
+            CorralError: what `explain` gives, if the agent does not answer.
+        """
+        if self._begin(channel):
+            try:
+                async with asyncio.timeout(_START_SECONDS):
+                    await wait_for(self._started)
+            except TimeoutError:
+                # What is asked may have been taken by a program that reads the agent's terminal.
+                error = await explain("exec")
+                if isinstance(error, ExecError):
+                    channel.give_up()
+                self.lose(error)
+                raise error from None
+
+    def _begin(self, channel: Channel) -> bool:
         """Ask for the start; not if its end was asked for meanwhile."""
         if self._reason is not None or self.ended:
             self.finish(Ending(128 + signals.SIGKILL, "cancelled", Usage(0.0), signal=int(signals.SIGKILL)))
@@ -78,7 +141,9 @@ class DaytonaProcess(AsyncProcess):
         self._channel = channel
         self._room, self._turn = asyncio.Event(), asyncio.Lock()
         self._number = channel.enter(self)
-        self._say(b"S", wish)
+        if self._task is not None:
+            channel.load(self._task.text)
+        self._say(b"S", json.dumps({**self._wish, "packs": channel.packs}).encode("utf-8", "surrogatepass"))
         if self._request.timeout is not None:
             self._watch(self._request.timeout + _GRACE_SECONDS)
         return True
@@ -88,15 +153,14 @@ class DaytonaProcess(AsyncProcess):
             self._channel.say(kind, self._number, data)
 
     def hear(self, kind: bytes, data: bytes) -> None:
-        """See `Listener`."""
         if kind in _STREAMS:
             self._take(_STREAMS[kind], data)
         elif kind in _PACKED:
             self._take(_PACKED[kind], unpack(data))
         elif kind == b"s":
             self._pid = int(told(data)["pid"])
-            if not self.started.done():
-                self.started.set_result(None)
+            if not self._started.done():
+                self._started.set_result(None)
         elif kind == b"w":
             self._credit += int.from_bytes(data, "big")
             self._wake()
@@ -107,20 +171,22 @@ class DaytonaProcess(AsyncProcess):
             self._skip(told(data))
         elif kind == b"x":
             self._end_with(told(data))
+        elif kind == b"z":
+            self._rest_ended()
         elif kind == b"f":
             message = told(data)
             self._over()
             error = self._refusal(str(message.get("error")), str(message.get("text", "")))
             self.finish(error)
-            if not self.started.done():
-                self.started.set_exception(error)
+            if not self._started.done():
+                self._started.set_exception(error)
 
     def lose(self, error: CorralError) -> None:
-        """See `Listener`."""
         self._over()
-        if not self.started.done():
-            self.started.set_exception(error)
-        elif isinstance(error, ExecError) and self.started.exception() is None:
+        self._rest_ended()
+        if not self._started.done():
+            self._started.set_exception(error)
+        elif isinstance(error, ExecError) and self._started.exception() is None:
             # A program has ended what watched over it, and was ended for that with all the others: that is a result.
             usage = Usage(time.monotonic() - self._began, notes=("what watched over it inside was ended",))
             reason: EndReason = "signalled"
@@ -157,6 +223,8 @@ class DaytonaProcess(AsyncProcess):
 
     def _end_with(self, message: dict[str, Any]) -> None:
         self._over()
+        if not self._started.done():
+            self._started.set_result(None)  # it has killed its warden before that could say that it runs
         number = message.get("signal")
         code = int(message["code"])
         reason: EndReason = "signalled" if number is not None else "exited"
@@ -228,6 +296,10 @@ class DaytonaProcess(AsyncProcess):
             return ExecError(text, hint="end some processes, or raise resources.processes", **where)
         return EngineFaultError(f"a program could not be set up: {text}", **where)
 
+    def _rest_ended(self) -> None:
+        if self._rest is not None:
+            self._rest.set()
+
     # From anywhere.
 
     @property
@@ -244,7 +316,7 @@ class DaytonaProcess(AsyncProcess):
 
     async def write(self, data: bytes | str) -> None:
         self._here()
-        await get_loop().arun(self._write(as_bytes(data)))
+        await self._portal.arun(self._write(as_bytes(data)))
 
     async def _write(self, data: bytes) -> None:
         assert self._turn is not None
@@ -258,12 +330,12 @@ class DaytonaProcess(AsyncProcess):
                 if not self._input_open:
                     raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
                 self._credit -= len(piece)
-                small = self._packer.pack(piece) if self._channel is not None and self._channel.takes_packed else None
+                small = self._packer.pack(piece) if self._channel is not None and self._channel.packs else None
                 self._say(b"I" if small is None else b"J", piece if small is None else small)
 
     async def close_stdin(self) -> None:
         self._here()
-        await get_loop().arun(self._close_stdin())
+        await self._portal.arun(self._close_stdin())
 
     async def _close_stdin(self) -> None:
         assert self._turn is not None
@@ -292,6 +364,22 @@ class DaytonaProcess(AsyncProcess):
         self._call(b"K", reason.encode())
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._watch, _GRACE_SECONDS)
+
+    async def end_rest(self) -> None:
+        if self.ended and self._channel is not None and os.getpid() == self._made_by:
+            with contextlib.suppress(TimeoutError):
+                await self._portal.arun(self._end_rest(self._channel))
+
+    async def _end_rest(self, channel: Channel) -> None:
+        if channel.lost:
+            return
+        self._rest = asyncio.Event()
+        channel.listen(self._number, self)
+        try:
+            channel.say(b"Z", self._number)
+            await asyncio.wait_for(self._rest.wait(), _REST_SECONDS)
+        finally:
+            channel.leave(self._number)
 
     def resume_reading(self) -> None:
         with self._ack_lock:

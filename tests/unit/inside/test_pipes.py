@@ -2,7 +2,7 @@
 
 import os
 
-from corral.engine.pipes import EXACT_BYTES, OutputReading
+from corral.inside.pipes import EXACT_BYTES, OutputReading
 
 LINES = [b"%06d\n" % number for number in range(3000)]
 

@@ -1,4 +1,4 @@
-"""The processes that init sees, as /proc tells them.
+"""The processes that there are, as /proc tells them.
 
 A process goes on when its first thread has ended, and /proc then shows that thread under the number of the process: a
 zombie without memory, descriptors or arguments. So what a process does and holds is asked of all its threads.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from typing import NamedTuple
+import sys
+from typing import TYPE_CHECKING, NamedTuple
 
-from corral.engine import syscalls
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-_STATE, _PARENT, _FAULTS, _THREADS = 0, 1, 7, 17
+_STATE, _PARENT, _GROUP, _FAULTS, _THREADS = 0, 1, 2, 7, 17
 
 
 class Process(NamedTuple):
@@ -22,6 +23,7 @@ class Process(NamedTuple):
     parent: int
     state: bytes
     faults: int
+    group: int = 0
 
 
 def list_pids() -> list[int]:
@@ -31,6 +33,8 @@ def list_pids() -> list[int]:
 
 def list_processes() -> dict[int, Process]:
     """Every live process, by pid."""
+    if sys.platform != "linux":
+        return _ask_ps()
     processes: dict[int, Process] = {}
     for pid in list_pids():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -41,7 +45,20 @@ def list_processes() -> dict[int, Process]:
             if state == b"Z":
                 states = [read_stat(folder)[_STATE] for folder in thread_folders(pid)]
                 state = next((other for other in states if other != b"Z"), state)
-            processes[pid] = Process(int(fields[_PARENT]), state, int(fields[_FAULTS]))
+            processes[pid] = Process(int(fields[_PARENT]), state, int(fields[_FAULTS]), int(fields[_GROUP]))
+    return processes
+
+
+def _ask_ps() -> dict[int, Process]:
+    """The same where there is no /proc. Never in a sandbox of the engine, whose `ps` is the sandbox's own."""
+    import subprocess  # not needed anywhere else, and init should start fast
+
+    processes: dict[int, Process] = {}
+    said = subprocess.run(["ps", "-axo", "pid=,ppid=,pgid=,state="], stdout=subprocess.PIPE, check=False).stdout
+    for line in said.splitlines():
+        words = line.split()
+        if len(words) == 4 and all(word.isdigit() for word in words[:3]) and not words[3].startswith(b"Z"):
+            processes[int(words[0])] = Process(int(words[1]), words[3][:1], 0, int(words[2]))
     return processes
 
 
@@ -61,18 +78,3 @@ def thread_folders(pid: int) -> Iterator[str]:
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             yield f"/proc/{pid}/task/{thread}"
-
-
-def table_folders(pid: int) -> Iterator[str]:
-    """As `thread_folders`, without threads that share the table of descriptors of the first or of the one before.
-
-    Nearly all do. With more comparisons, thousands of threads with tables of their own would keep init busy.
-    """
-    first = last = 0
-    for folder in thread_folders(pid):
-        thread = int(os.path.basename(folder))
-        with contextlib.suppress(OSError):  # it has ended meanwhile, or the kernel does not compare
-            if first and (syscalls.share_descriptors(thread, first) or syscalls.share_descriptors(thread, last)):
-                continue
-        first, last = first or thread, thread
-        yield folder
