@@ -126,7 +126,7 @@ def rebuild_candidates(definition: Mapping[str, Any], env: Mapping[str, str]) ->
     """The candidates, with the values of their variables from `env`: from flags, not from the environment.
 
     Raises:
-        RunFolderError: a candidate can't be rebuilt: it is a function, has an image recipe, lacks a variable's value, or
+        RunFolderError: a candidate can't be rebuilt: it is a function, has an image recipe, lacks a variable, or
             has something that no candidate may have, such as a package by URL.
     """
     try:
