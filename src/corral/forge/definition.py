@@ -123,11 +123,11 @@ def rebuild_settings(definition: Mapping[str, Any]) -> Settings:
 
 
 def rebuild_candidates(definition: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """The candidates, with the values of their variables from `env`: from flags, not from the environment.
+    """The candidates, with the values of their variables from `env`, which flags gave.
 
     Raises:
-        RunFolderError: a candidate can't be rebuilt: it is a function, has an image recipe, lacks a variable, or
-            has something that no candidate may have, such as a package by URL.
+        RunFolderError: a candidate can't be rebuilt: it is a function, has an image recipe, lacks a variable's value,
+            or has something that no candidate may have, such as a package by URL.
     """
     try:
         return tuple(_rebuild(item, env) for item in definition["candidates"])

@@ -9,7 +9,7 @@ from corral.forge.events import NUMBER, check_all, check_kinds
 from corral.forge.numbers import round_all
 
 Outcome = Literal["ok", "crashed", "timeout", "oom", "no-artifact", "refused-artifact", "infrastructure", "cancelled"]
-"""`ok` is exit code 0 and an artifact. The next five are failures of the candidate; the last two are not."""
+"""`ok` is exit code 0 and an artifact. Five are failures of the candidate; the last two say nothing about it."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "candidate": (str,), "round": (int,), "reason": (str,), "log": (str,), "log_bytes": (int,), "retries": (int,),
