@@ -1,4 +1,4 @@
-"""A server, put together: from settings to an aiohttp application, and the order in which its parts begin and end."""
+"""A server from its parts: from settings to an aiohttp application, and the order in which parts start and stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from corral.server.tables import make_router
 
 
 class Server:
-    """The parts of a server. `opened` makes one and ends it."""
+    """The parts of a server. `opened` creates and closes one."""
 
     def __init__(self, settings: ServerSettings, *, database: Database, backend: Backend) -> None:
         self.settings = settings
@@ -87,12 +87,12 @@ class Server:
 async def opened(
     settings: ServerSettings, *, backend: Backend | None = None, beginning: Beginning | None = None
 ) -> AsyncIterator[Server]:
-    """A server whose sandboxes are adopted and whose clock runs; it listens only when it is told to.
+    """A running server, with the sandboxes of an earlier one; `listening` makes it accept connections.
 
-    A `beginning` that was made before is ours from here on.
+    It closes the `beginning` that it is given.
 
     Raises:
-        BackendUnavailableError: another server has the data folder, or the backend can't work here.
+        BackendUnavailableError: another server uses the data folder, or the backend can't work here.
         CapabilityError: the backend has no isolation.
     """
     if beginning is None:

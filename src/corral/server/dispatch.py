@@ -48,11 +48,11 @@ SKIP_ACTIVITY = "X-Daytona-Skip-Last-Activity-Update"
 _JSON = "application/json"
 _FREE_BODY_BYTES = 16 * 1024
 _BODY_FACTOR = 3
-"""A body is held as it came and as what it says, of which each character may take up to four bytes."""
+"""A body is held as bytes and as decoded values, in which each character may take up to four bytes."""
 _STREAM_BYTES = 384 * 1024
-"""What a stream may hold: a piece on its way, and the buffers of its connection."""
+"""The memory of a stream: a piece that is being sent, and the buffers of its connection."""
 _SOCKET_BYTES = 40 * 1024
-"""What a websocket costs whose client reads what it is sent; `Socket` takes more for one that does not."""
+"""The memory of a websocket whose client reads what it is sent; `Socket` takes more for one that does not."""
 _BRACKETS = re.compile(rb"[][{}]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _encode = msgspec.json.Encoder().encode

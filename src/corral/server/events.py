@@ -1,6 +1,6 @@
 """Events over socket.io: version 5 of its protocol on version 4 of engine.io, over websockets alone.
 
-That is all that clients of this wire speak, and it is small: a text frame begins with engine.io's digit (0 open,
+That is all that Daytona's clients use, and it is small: a text frame begins with engine.io's digit (0 open,
 1 close, 2 ping, 3 pong, 4 message), a message goes on with socket.io's (0 connect, 1 disconnect, 2 event, 4 refused).
 """
 
@@ -29,7 +29,7 @@ HELLO_SECONDS = 20.0
 FRAME_SECONDS = 10.0
 _QUEUE = 1000
 _LISTENER_BYTES = 64 * 1024
-"""What a listener costs whose client takes what it is sent; what waits for another one is counted."""
+"""The memory of a listener whose client reads its events; what waits for a slower client is counted."""
 _LONGEST_IN = 64 * 1024
 _encode = msgspec.json.Encoder().encode
 
@@ -47,17 +47,17 @@ class _Listener:
     queue: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(_QUEUE))
     waiting_bytes: int = 0
     charged: int = 0
-    """What is counted for the key beyond what each listener costs."""
+    """The memory that is counted for the key beyond `_LISTENER_BYTES`."""
 
     def put(self, frame: str) -> bool:
-        """Have it sent; False if too much waits already."""
+        """Queue a frame; False if too much waits already."""
         if self.queue.full() or not self._count(sys.getsizeof(frame)):
             return False
         self.queue.put_nowait(frame)
         return True
 
     def sent(self, frame: str) -> None:
-        """It waits no longer."""
+        """A frame was sent."""
         self._count(-sys.getsizeof(frame))
 
     def _count(self, more: int) -> bool:
@@ -90,8 +90,8 @@ class EventHub:
         """Send an event to all listeners of an organisation. Never waits: a listener that does not keep up is cut off.
 
         Args:
-            organisation_id: Whose event it is.
-            name: Of the event.
+            organisation_id: The owner of the event.
+            name: The name of the event.
             describe: Gives the event for a listener's base URL. Not called if there are no listeners.
         """
         whole: str | None = None
@@ -144,7 +144,7 @@ class EventHub:
         return socket
 
     async def _greet(self, socket: web.WebSocketResponse, address: str | None) -> Identity | None:
-        """Wait for the connect packet with a key in it; None if it was refused or never came."""
+        """Wait for the connect packet with a key in it; None if it was rejected or never came."""
         while True:
             message = await socket.receive()
             if message.type is not WSMsgType.TEXT:

@@ -139,10 +139,10 @@ class _Key:
     first: Account | None = None
     """The call that may go beyond the limit."""
     moved_at: float = 0.0
-    """When a program last got memory for what it prints. What other calls give back does not count: a client that asks
-    again and again how things are would let its programs wait for ever."""
+    """When a program last got memory for what it prints. What other calls give back does not count: a client that
+    polls would keep its programs waiting for ever."""
     is_watched: bool = False
-    """Whether a look for questions that wait in vain is to come."""
+    """Whether a check for questions that wait in vain is scheduled."""
 
     def has_room(self, count: int, *, printed_by: Account | None = None) -> bool:
         limit, quarter = self.limit_bytes, self.limit_bytes // 4
@@ -169,14 +169,14 @@ class _Key:
         return [*((question, True) for question in granted), *((question, False) for question in self._refuse_first())]
 
     def _refuse_first(self) -> list[_Question]:
-        """If all memory is held by calls that wait, the first need not: it would be waiting for those behind it."""
+        """If all memory is held by calls that wait, the first stops waiting: it would wait for those behind it."""
         asking = {id(question.account): question.account.taken for question in self.questions}
         if self.first is None or id(self.first) not in asking or self.taken > sum(asking.values()):
             return []
         return self.drop_questions(self.first)
 
     def drop_questions(self, account: Account | None = None) -> list[_Question]:
-        """All questions, or those of one call: they are to be answered with no."""
+        """Remove all questions, or those of one call; the caller answers them with no."""
         dropped = [question for question in self.questions if account is None or question.account is account]
         for question in dropped:
             self.questions.remove(question)
@@ -274,7 +274,7 @@ class Account:
                     self.taken += count  # `_wake` has counted it for the key
 
     def close(self) -> None:
-        """Give all back. From the event loop."""
+        """Give all back. Called in the event loop."""
         with self._key.lock:
             if self._closed:
                 return
@@ -288,7 +288,7 @@ class Account:
         self._wake()
 
     def _wake(self) -> None:
-        """Those who wait and now have room, in their order: first programs, which hold something already."""
+        """Wake calls that wait and now have room, in order; programs first, since they hold memory already."""
         key = self._key
         self._answer()
         with key.lock:
@@ -333,7 +333,7 @@ class Account:
             question.answer(granted)
 
     def _look(self) -> None:
-        """If nothing has moved for a while, programs wait for one that sleeps: they need not wait any more."""
+        """If no program got memory for a while, they wait for one that sleeps: answer them with no."""
         key, now = self._key, self._loop.time()
         with key.lock:
             since = {id(question): max(question.asked_at, key.moved_at) for question in key.questions}

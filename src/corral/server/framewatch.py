@@ -18,9 +18,9 @@ from corral.server.fairness import Account
 from corral.server.sockets import cut_off
 
 _FREE_BYTES = 8 * 1024
-"""What a socket may hold of a frame without asking: it is part of what a socket costs."""
+"""How much of a frame is not counted: it is part of the fixed cost of a socket."""
 _MESSAGE_BYTES = 64
-"""What a message costs beside its content."""
+"""The memory of a message besides its content."""
 
 
 @runtime_checkable
@@ -31,11 +31,11 @@ class Watched(Protocol):
 
     @property
     def tail(self) -> bytes:
-        """What has come behind the request for the upgrade, before it was answered."""
+        """What was received after the upgrade request, before the response."""
 
 
 def watch_frames(request: web.Request, *, seconds: float, account: Account | None = None) -> FrameWatch | None:
-    """From the answer to the upgrade on: no frame, and no message in several frames, may be longer on its way.
+    """From the response to the upgrade on: a frame, or a message in several frames, must arrive within `seconds`.
 
     With an account, the reader of the messages must call `heard`.
     """
@@ -48,7 +48,7 @@ def watch_frames(request: web.Request, *, seconds: float, account: Account | Non
 
 
 class FrameWatch:
-    """How much of an unfinished message has come, and since when. A connection that goes beyond its bounds is cut."""
+    """How much of an unfinished message was received, and since when. A connection beyond its bounds is cut off."""
 
     def __init__(self, transport: asyncio.BaseTransport | None, *, seconds: float, account: Account | None) -> None:
         self._transport = transport
@@ -56,7 +56,7 @@ class FrameWatch:
         self._account = account
         self._head = b""
         self._left = 0
-        """Bytes of the current frame that have not come."""
+        """Bytes of the current frame that are missing."""
         self._final = True
         self._control = False
         self._fragmented = False
@@ -70,7 +70,7 @@ class FrameWatch:
         self._deadline: asyncio.TimerHandle | None = None
 
     def feed(self, data: bytes) -> None:
-        """What has come, in the order in which it came."""
+        """Received data, in order."""
         place = 0
         while place < len(data):
             if self._left:
@@ -89,12 +89,12 @@ class FrameWatch:
         self._look()
 
     def heard(self, sizes: Iterable[int]) -> None:
-        """Messages of these sizes have been taken, and are held no longer."""
+        """Messages of these sizes were handled."""
         self._unheard = max(0, self._unheard - sum(size + _MESSAGE_BYTES for size in sizes))
         self._charge()
 
     def pause(self) -> None:
-        """From now on we read no more of the connection, and so don't hear that the client has left either."""
+        """The server stops reading, and so does not notice either when the client disconnects."""
         self._paused = True
         self._stop_clock()
         self._deadline = asyncio.get_running_loop().call_later(self._seconds, self._look_whether_gone)
@@ -106,7 +106,7 @@ class FrameWatch:
         self._look()
 
     def close(self) -> None:
-        """The connection has ended. What has come is held until its call ends, and with that its account."""
+        """The connection has ended. What was received is held until its call ends, and with that its account."""
         self._stop_clock()
 
     def _stop_clock(self) -> None:
@@ -161,7 +161,7 @@ class FrameWatch:
 
 
 def _has_left(transport: asyncio.BaseTransport) -> bool:
-    """Whether the other side has closed its end, or its connection is broken. Without reading."""
+    """Whether the client has closed its end, or the connection is broken; found out without reading."""
     plain = transport.get_extra_info("socket")
     if plain is None or plain.fileno() < 0:
         return False
@@ -171,7 +171,7 @@ def _has_left(transport: asyncio.BaseTransport) -> bool:
 
 
 def _head_bytes(head: bytes) -> int:
-    """How long the head of a frame is, as far as it is known."""
+    """The length of a frame's header, as far as it is known."""
     if len(head) < 2:
         return 2
     length = head[1] & 0x7F

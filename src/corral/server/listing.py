@@ -1,4 +1,4 @@
-"""Lists of sandboxes: filters, order, and pages that hold still while sandboxes come and go."""
+"""Lists of sandboxes: filters, order, and pages that stay stable while sandboxes are created and deleted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OLD_ORDERS: dict[str, Callable[[Sandbox], Any]] = {
 
 
 class Cursor(msgspec.Struct, array_like=True):
-    """Where a page ended: the order it was in, and the last one on it. It says nothing that the page did not."""
+    """Where a page ended: its order, and its last sandbox."""
 
     sort: str
     order: str
@@ -64,7 +64,7 @@ def page_of(rows: Iterable[Sandbox], query: ListQuery) -> tuple[list[Sandbox], s
 
 
 def numbered_page_of(rows: Iterable[Sandbox], query: PageQuery) -> tuple[list[Sandbox], int]:
-    """The page of that number, and how many sandboxes there are on all. Raises: Fault 400."""
+    """The page with that number, and how many sandboxes there are on all pages. Raises: Fault 400."""
     found = [row for row in filter_rows(rows, query) if not query.regions or row.target in query.regions]
     value_of = _OLD_ORDERS[query.sort]
     found.sort(key=lambda row: (value_of(row), row.id), reverse=query.order == "desc")
@@ -101,7 +101,7 @@ def read_labels(text: str | None) -> dict[str, str]:
 
 
 def filter_rows(rows: Iterable[Sandbox], query: Filters) -> list[Sandbox]:
-    """Those that a query asks for. Raises: Fault 400."""
+    """The rows that match the filters of a query. Raises: Fault 400."""
     labels = read_labels(query.labels)
     tests: list[Callable[[Sandbox], bool]] = []
     if labels:

@@ -22,7 +22,7 @@ class Source(Protocol):
     """Where bytes come from: a request's body."""
 
     async def readany(self) -> bytes:
-        """The next bytes, as they come; none at the end."""
+        """The next bytes; empty at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class Part:
             raise bad_request(f"field {self.name[:100]!r} is not UTF-8") from None
 
     async def drain(self) -> None:
-        """Read what is left of it, and throw it away."""
+        """Read the rest of it, and drop it."""
         async for _ in self.content:
             pass
 
 
 def boundary_of(content_type: str) -> bytes:
-    """The boundary that a Content-Type names. Raises: Fault, 400, if it is no multipart."""
+    """The boundary that a Content-Type names. Raises: Fault, 400, if it is not multipart/form-data."""
     found = _BOUNDARY.search(content_type) if content_type.lower().startswith("multipart/form-data") else None
     if found is None:
         raise bad_request("the body must be multipart/form-data with a boundary")
@@ -70,7 +70,7 @@ class MultipartReader:
         self._buffer = b"\r\n"
 
     async def parts(self) -> AsyncIterator[Part]:
-        """Raises: Fault, 400, for what is no multipart body, breaks off, or has too many parts; 408, if it stalls."""
+        """The parts. Raises: Fault, 400, for a malformed or incomplete body, or too many parts; 408, if it stalls."""
         await self._skip_preamble()
         count = 0
         while await self._begins_part():

@@ -36,7 +36,7 @@ Scope = Literal["read", "write", "delete", "run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who calls."""
+    """The caller: a key and its organisation."""
 
     key_id: str
     organisation_id: str
@@ -72,7 +72,7 @@ class Services:
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """One request, checked."""
+    """One request, after all checks."""
 
     request: web.Request
     services: Services
@@ -116,7 +116,7 @@ class Route:
     large_body: bool = False
     """The body holds texts that may be long: code, commands, lists of paths. All others are small."""
     streams: bool = False
-    """The answer is a stream, for as long as the client takes."""
+    """The answer is a stream of unknown length."""
     answers: Mapping[int, Any] = field(default_factory=dict)
     websocket: bool = False
     signed: bool = False

@@ -13,8 +13,8 @@ from aiohttp import WSCloseCode, web
 from corral.server.faults import Fault
 
 _BUFFER_BYTES = 32 * 1024
-"""When more waits to be sent, a socket waits until the client has taken some. With `writer_limit=0` it looks after each
-frame."""
+"""When more than this waits to be sent, a socket waits until the client has read some. With `writer_limit=0` it checks
+after each frame."""
 _AT_ONCE = struct.pack("ii", 1, 0)
 _CLOSE_SECONDS = 1.0
 _REASON = "the server is stopping"
@@ -63,7 +63,7 @@ class OpenSockets:
             await self._close_one(socket)
 
     async def close(self) -> None:
-        """Close all with the code for a server that goes away. A client that does not read is cut off soon after."""
+        """Close all with the code 1001 (going away). A client that does not read is cut off soon after."""
         self._stopping = True
         await asyncio.gather(*(self._close_one(socket) for socket in list(self._open)))
 

@@ -16,7 +16,7 @@ T = TypeVar("T", bound="Row")
 
 
 def new_id() -> str:
-    """An id for anything."""
+    """A new random id."""
     return str(uuid.uuid4())
 
 
@@ -32,7 +32,7 @@ class Row(msgspec.Struct, kw_only=True):
     id: str
 
     def save(self, database: Database) -> None:
-        """Write it, whether it is there already or not."""
+        """Insert or update it."""
         database.run(_upsert(type(self)), [_to_column(getattr(self, name)) for name in self.__struct_fields__])
 
     def erase(self, database: Database) -> None:
@@ -87,7 +87,7 @@ class Organisation(Row, kw_only=True):
 
 
 class Key(Row, kw_only=True):
-    """A key: only its digest is kept."""
+    """An API key; only its digest is stored."""
 
     table = "keys"
     organisation_id: str
@@ -107,12 +107,12 @@ class Sandbox(Row, kw_only=True):
     organisation_id: str
     name: str
     engine_id: str | None = None
-    """Its name at the backend; None before it was made."""
+    """Its name at the backend; None before it was created."""
     snapshot: str | None = None
     user: str
     env: dict[str, str]
     set_env: dict[str, str | None] = {}
-    """What `POST /env` of the toolbox has set, and, without a value, unset."""
+    """Variables that `POST /env` of the toolbox has set; None for those it has unset."""
     git_hosts: list[str] = []
     """Hosts that git credentials may be sent to: those that callers have named."""
     labels: dict[str, str]
@@ -138,7 +138,7 @@ class Sandbox(Row, kw_only=True):
     state_at: float = msgspec.field(default_factory=time.time)
     """Since when it is in its state."""
     signing_key: bytes = msgspec.field(default_factory=new_signing_key)
-    """From it come the keys with which clients sign URLs."""
+    """The secret that the keys for signing URLs are derived from."""
     request_token: str | None = None
     """A digest of the client's token for the request that created it: a repeated request gets this sandbox."""
 

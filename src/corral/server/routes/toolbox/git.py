@@ -1,4 +1,4 @@
-"""Git, run inside the sandbox, so that it can reach what the sandbox can reach and nothing else."""
+"""Git, run inside the sandbox, so that it can reach only what the sandbox can reach."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def get_status(call: Call) -> wire.GitStatus:
 
 
 def _counted(call: Call, text: str, separator: str = "\0") -> str:
-    """The same, and what becomes of it is counted for the key until the answer is sent. Raises: Fault, 400 and 429."""
+    """The same text; its parsed form is counted for the key until the answer is sent. Raises: Fault, 400 and 429."""
     call.hold(ENTRY_BYTES * len(split_entries(text, separator)))
     return text
 

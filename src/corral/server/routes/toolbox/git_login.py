@@ -1,4 +1,4 @@
-"""A name and password for one call of git, where everything inside the sandbox may lie about where they go.
+"""Credentials for one call of git, where everything inside the sandbox may lie about where they are sent.
 
 Three things keep them where the caller wants them:
 
@@ -44,7 +44,7 @@ class Credentials:
     password: str
 
     def spell(self) -> str:
-        """As git's helpers give them."""
+        """In the format of git's credential helpers."""
         return f"username={self.username}\npassword={self.password}\n"
 
 
@@ -59,7 +59,7 @@ class Login:
 
 
 def credentials(username: str | None, password: str | None) -> Credentials | None:
-    """What a request gave. Raises: Fault, 400, for characters that would break git's own protocol."""
+    """The credentials of a request; None without any. Raises: Fault, 400, for characters that git can't read."""
     if not username and not password:
         return None
     for value in (username or "", password or ""):
@@ -69,7 +69,7 @@ def credentials(username: str | None, password: str | None) -> Credentials | Non
 
 
 def credentials_of(url: str) -> Credentials | None:
-    """Those that a URL itself carries, which need the same care."""
+    """The credentials in a URL; None without any."""
     parts = _split(url)
     if parts is None or not parts.password:
         return None
@@ -87,7 +87,7 @@ def _split(url: str) -> SplitResult | None:
 
 
 def find_origin(url: str) -> str:
-    """Scheme, host and port of a URL. Raises: Fault, 400, for one to which a name and password mean nothing."""
+    """Scheme, host and port of a URL. Raises: Fault, 400, for one that takes no credentials."""
     parts = _split(url)
     if parts is None:
         raise bad_request("username and password can only be used with http and https URLs")
@@ -96,7 +96,7 @@ def find_origin(url: str) -> str:
 
 
 def name_host(handle: Handle, url: str) -> None:
-    """The caller has named this URL: a login may go to its host. A URL that takes no login is left alone."""
+    """Allow credentials to be sent to the host of a URL, which the caller has named. Other URLs are ignored."""
     try:
         origin = find_origin(url)
     except Fault:
@@ -193,6 +193,6 @@ def seal_variables(login: Login, env: Mapping[str, str], *, bundle: str | None) 
 
 
 def find_proxy(url: str, env: Mapping[str, str]) -> str:
-    """The proxy that the caller has set for the sandbox, or none."""
+    """The proxy that the caller has set for the sandbox; empty without one."""
     names = ("https_proxy", "HTTPS_PROXY") if urlsplit(url).scheme == "https" else ("http_proxy",)
     return next((env[name] for name in (*names, "all_proxy", "ALL_PROXY") if env.get(name)), "")

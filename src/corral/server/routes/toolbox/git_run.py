@@ -1,4 +1,4 @@
-"""Running git inside: by argument list, with credentials that no list of processes shows, and its refusals as ours."""
+"""Running git inside: by argument list, with credentials outside of it, and git's errors as error responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GIT_SECONDS = 3600
 """The time limit of git; a client that disconnects ends it sooner."""
 _MAX_TOLD = 2000
 _OUTPUT_BYTES = 1024 * 1024
-"""It is parsed and told as a whole, so it is bounded by what others may have to wait for."""
+"""Output is parsed and sent as a whole, so it is bounded by what other requests may have to wait for."""
 _SECRET_IN_URL = re.compile(r"://[^/@\s]+@")
 
 # Looked through from the top. The texts are git's own, in the C locale.
@@ -97,7 +97,7 @@ _REFUSALS: tuple[tuple[str, int, str], ...] = (
 
 
 class Git:
-    """git in one folder of one sandbox."""
+    """git in one directory of one sandbox."""
 
     def __init__(self, handle: Handle, path: str | None) -> None:
         self._handle = handle
@@ -117,7 +117,7 @@ class Git:
         """Run it. A `login` is used for the host of its URL alone (see `git_login`), and takes standard input.
 
         Raises:
-            Fault: it refused, with the status and code for why.
+            Fault: git failed; with the status and code for the reason.
         """
         argv = ["git", *arguments]
         variables = {**self._handle.environment(), **_BASE_ENV}
@@ -151,7 +151,7 @@ class Git:
 
     @property
     def _given(self) -> dict[str, str]:
-        """What callers have set for the sandbox."""
+        """The variables that callers have set for the sandbox."""
         return {**self._handle.box.spec.env, **self._handle.environment()}
 
     @property

@@ -20,7 +20,7 @@ _LISTENING = re.compile(r"^ *[0-9]+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{
 """A line of the kernel's table about a socket that listens, which is 0A there; with its port."""
 _LOOK_SECONDS = 10
 _TABLE_BYTES = 1024 * 1024
-"""Some thousands of sockets. It is looked through as a whole, so it is bounded by what others may have to wait for."""
+"""Some thousands of sockets. The table is parsed as a whole, so it is bounded by what others may have to wait for."""
 
 
 @TABLE.add("GET", "/user-home-dir", scope="run", answers={200: wire.DirResponse})

@@ -155,7 +155,7 @@ async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[in
 
 
 def _frames(event: RunEvent) -> list[dict[str, Any]]:
-    """What a client of the wire is told of an event; values and figures have no frame there."""
+    """The frames for an event; Daytona's protocol has none for values and figures."""
     if event.kind in ("stdout", "stderr"):
         return [{"type": event.kind, "text": piece} for piece in _pieces(event.text)]
     if event.kind == "lost":

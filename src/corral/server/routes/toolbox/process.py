@@ -21,7 +21,7 @@ from corral.sessions.interpreter.oneshot import run_with_charts
 TABLE = Table("toolbox")
 
 _TOLD_BYTES = 4000
-"""How much of what a program had printed goes into the message of its timeout; `result` beside it has more."""
+"""How much of the output goes into the message of a timeout; the field `result` has more."""
 _TOLD_RESULT_BYTES = 64 * 1024
 
 # A text is no argument: `pkill -f server.py; ...` would find the shell that runs it, and end that too. A short one
@@ -35,7 +35,7 @@ _SHORT_BYTES = 64 * 1024
 
 
 def _shell_call(text: str) -> tuple[list[str], dict[str, str], str | None]:
-    """The argv for a text, variables beside the caller's, and what the program gets as its input."""
+    """The argv for a shell command, variables besides the caller's, and the standard input."""
     if len(text.encode("utf-8", "surrogateescape")) <= _SHORT_BYTES:
         return with_bash("-c", _READ_SHORT), {_VARIABLE: text}, None
     return with_bash("-c", _READ_LONG), {}, text
@@ -106,7 +106,7 @@ async def code_run(call: Call) -> Any:
 
 
 def _tell(answer: ExecuteResponse | CodeRunResponse, output: bytes) -> Any:
-    """The answer with what the program printed: a long text is decoded and encoded as it is sent."""
+    """The answer with the output: a long one is decoded and encoded as it is sent."""
     if len(output) > SLICE_BYTES:
         return Large(answer, texts={"result": LongText((output,))})
     answer.result = output.decode("utf-8", "replace")
@@ -114,7 +114,7 @@ def _tell(answer: ExecuteResponse | CodeRunResponse, output: bytes) -> Any:
 
 
 def refuse_timeout(result: ExecResult, timeout: float | None) -> None:
-    """Raises: Fault, 408 with what was printed, if the program was out of time."""
+    """Raises: Fault, 408 with the output, if the program timed out."""
     if not result.timed_out:
         return
     output = result.output_bytes

@@ -23,13 +23,13 @@ from corral.sessions.session import prefix as session_prefix
 TABLE = Table("toolbox")
 
 ENTRYPOINT = "entrypoint"
-"""The name under which clients ask for a sandbox's main program, which ours have not got."""
+"""The session of a sandbox's main program; our sandboxes have none."""
 _MARKS = {"stdout": b"\x01\x01\x01", "stderr": b"\x02\x02\x02"}
 _MAX_SESSIONS = 500
 _INTERRUPT_SECONDS = 20.0
 _READING_BYTES = 512 * 1024
 _FREE_SESSION_BYTES = 64 * 1024
-"""What a call may hold of a session's commands without being charged."""
+"""How much of a session's commands a call may hold without counting it for the key."""
 
 
 async def _find(call: Call) -> ShellSession:
@@ -190,7 +190,7 @@ async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteR
 
 
 async def _run_to_its_end(call: Call, session: ShellSession, text: str) -> SessionCommand:
-    """As `run` does; but if who waits for it goes away, the command, which was not asked to run on, is interrupted."""
+    """Run a command and wait for it. If the client disconnects, the command is interrupted."""
     starting = asyncio.ensure_future(session.run(text, wait=False, open_input=False))
     try:
         started = await asyncio.shield(starting)
@@ -297,7 +297,7 @@ def _wants_marks(call: Call) -> bool:
 
 
 def _wants_text(call: Call) -> bool:
-    """Old clients (before 0.160 or so) ask for the log as it is, and know nothing of an object with three fields."""
+    """Clients before 0.160 or so ask for the log as plain text."""
     accepted = call.request.headers.get("Accept", "")
     return "text/plain" in accepted and "application/json" not in accepted
 

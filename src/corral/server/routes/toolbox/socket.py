@@ -22,7 +22,7 @@ _INBOX_BYTES = 256 * 1024
 _INBOX_FRAMES = 1024
 _LAST_WORDS_SECONDS = 2.0
 _BACKLOG_BYTES = 120 * 1024
-"""What is held for a client that does not take it, beside the socket itself: a piece of a record, and buffers."""
+"""The memory for a client that does not read, besides the socket itself: a piece of a record, and buffers."""
 
 Answer = TypeVar("Answer")
 Hear = Callable[[bytes], Awaitable[None]]
@@ -33,7 +33,7 @@ class ClientLeftError(Exception):
 
 
 class Socket:
-    """One websocket of one call. What goes wrong after the upgrade is raised, and the dispatcher closes with 1011."""
+    """One websocket of one call. After an error, `dispatch` closes it with code 1011."""
 
     def __init__(self, call: Call, *, protocols: Sequence[str] = (), longest_bytes: int | None = None) -> None:
         limits = call.services.settings.limits
@@ -42,14 +42,14 @@ class Socket:
         self._frame_bytes = limits.frame_bytes
         self._frames: FrameWatch | None = None
         self._is_charged = False
-        """Whether what is held for a slow client is counted."""
+        """Whether the memory for a slow client is counted."""
         longest = longest_bytes or limits.frame_in_bytes
         self.response = web.WebSocketResponse(
             timeout=_CLOSE_SECONDS, protocols=protocols, compress=False, max_msg_size=longest, writer_limit=0
         )
 
     def check(self) -> None:
-        """Raises: Fault, 400, if the request is no upgrade. Before anything is started for it."""
+        """Raises: Fault, 400, if the request is not an upgrade. Called before anything is started for it."""
         if not self.response.can_prepare(self._call.request):
             raise bad_request("a websocket upgrade is required")
 
@@ -59,7 +59,7 @@ class Socket:
         await self._call.services.sockets.open(self.response, self._call.request)
 
     async def send(self, data: bytes, *, mark: bytes = b"") -> None:
-        """Binary frames; each begins with the mark. Waits while the client does not take them.
+        """Send binary frames; each begins with the mark. Waits while the client does not read.
 
         Raises:
             ClientLeftError
@@ -80,7 +80,7 @@ class Socket:
             raise ClientLeftError from error
 
     def _charge_backlog(self) -> None:
-        """Count for the key what is held for a client that does not read. If that is too much, cut it off."""
+        """Count the memory for a client that does not read. If the key has no more, cut the client off."""
         account, transport = self._call.account, self._call.request.transport
         if account is None or not isinstance(transport, asyncio.Transport):
             return
@@ -92,10 +92,10 @@ class Socket:
         self._is_charged = is_slow
 
     async def converse(self, telling: Coroutine[Any, Any, Answer], *, hear: Hear | None = None) -> Answer:
-        """Do something, and read all the while; what comes is heard, or thrown away.
+        """Run `telling`, and read from the client meanwhile; `hear` gets what it sends, else it is dropped.
 
         Raises:
-            ClientLeftError: it went away first; the doing was cancelled.
+            ClientLeftError: the client disconnected first; `telling` was cancelled.
             Fault: 404, the sandbox ended first.
         """
         told = asyncio.ensure_future(telling)
@@ -126,7 +126,7 @@ class Socket:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def receive(self, *, timeout: float) -> bytes | None:
-        """The next frame; None if none came in time. Raises: ClientLeftError."""
+        """The next frame; None after the timeout. Raises: ClientLeftError."""
         try:
             message = await self.response.receive(timeout=timeout)
         except TimeoutError:
@@ -138,12 +138,12 @@ class Socket:
         return data
 
     def _let_go(self, *sizes: int) -> None:
-        """Messages that are counted for the key no longer."""
+        """Stop counting messages of these sizes."""
         if self._frames is not None:
             self._frames.heard(sizes)
 
     async def _listen(self, hear: Hear) -> None:
-        """Read ahead of a listener that may be slow: only a flood of input stops us from reading pings as well."""
+        """Read ahead of a slow listener, so that pings are read as well; only a flood of input stops the reading."""
         inbox: deque[bytes] = deque()
         changed = asyncio.Condition()
 

@@ -257,13 +257,13 @@ def _offered(call: Call) -> list[str]:
 
 
 def _echoed(call: Call) -> tuple[str, ...]:
-    """The one that we answer with: some clients take none for a refusal."""
+    """The subprotocol of the response: some clients take a response without one for a rejection."""
     offered = _offered(call)
     return (EXIT_CONTROL,) if EXIT_CONTROL in offered else tuple(offered[:1])
 
 
 def _offered_envs(call: Call) -> dict[str, str]:
-    """Variables, which a browser can send no other way than as a subprotocol."""
+    """Environment variables in a subprotocol, the only way for a browser to send them."""
     for word in _offered(call):
         if not word.startswith(_ENVS):
             continue

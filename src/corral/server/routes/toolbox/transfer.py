@@ -26,7 +26,7 @@ TABLE = Table("toolbox")
 _FIELD = re.compile(r"files\[(\d{1,6})\]\.(path|file)")
 _MAX_PATH_BYTES = 4096
 _PATH_FACTOR = 2
-"""A path is held until its content has come, and then as what is told of it, perhaps with why it was refused."""
+"""A path is held until its content was received, and then once more in the answer, perhaps with an error."""
 _MAX_ERRORS = 100
 _STREAM_BYTES = 128 * 1024
 
@@ -205,7 +205,7 @@ async def download_file(call: Call) -> web.StreamResponse:
 
 
 async def _open(handle: Handle, path: str) -> contextlib.AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]:
-    """A file's size and its content, of which the first piece has been read: what can fail has failed by then."""
+    """A file's size and its content. The first piece is read here, so that errors are raised before the answer."""
     target = handle.resolve(path)
     info = await handle.box.files.stat(target)
     if info.is_folder:
