@@ -436,7 +436,7 @@ class Backend(ABC):
         user: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Start a program in a detached sandbox; gives its number. It has no input. Raises: as `exec`."""
+        """Start a program in a detached sandbox; gives its number. It has no input."""
         self.lacks("start_detached")
 
     async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:

@@ -41,7 +41,10 @@ _PHRASES = (
     (r"backend\.list\(\) lists", "`corral sandbox list` lists"),
     (r"list_snapshots\(\) lists", "`corral sandbox snapshots` lists"),
     (r"start it: backend\.start\(id\)|backend\.start\(\) it", "`corral sandbox start ID` starts it"),
-    (r"backend\.capabilities\(\) lists what it has", "`corral doctor` lists what this machine supports"),
+    (
+        r"backend\.capabilities\(\) lists what it has",
+        "use --backend embedded; `corral doctor` lists what it supports here",
+    ),
     (r"resume\(\) it(?: first)?", "resume it in the program that paused it"),
     (r"start it with pty=True", "give --tty"),
     (r"files\.upload", "`corral sandbox cp`"),

@@ -24,7 +24,7 @@ NO_CHECK = {
 AS_READ = ("files.read_text", "files.read_stream")  # `read` in other clothes
 DERIVED = re.compile(
     r"(connect|find_\w+|open_\w+|start_recorded|resolve|files\.(\w+_batches|find_linked)):"  # on others
-    r"|(snapshot|fork|resize|wait_until_gone|Backend\.(need|lacks|\w+_detached)):"  # checked where a backend has them
+    r"|(snapshot|fork|resize|wait_until_gone|Backend\.(need|lacks|\w+_detached)):"  # powers
 )
 
 
