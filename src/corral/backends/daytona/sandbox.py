@@ -18,9 +18,10 @@ from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.powers import CHANGE_SECONDS, KeepingBackend, change_limits, take_snapshot
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, mapped
-from corral.backends.daytona.shell import AgentShell
-from corral.base.agent.process import AgentProcess
+from corral.base.agent.process import AgentProcess, Task
 from corral.base.process import AsyncProcess
+from corral.base.requestfiles import Message
+from corral.base.taskfiles import STDERR_LIMIT_BYTES, file_task_text
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     CapabilityError,
@@ -66,7 +67,7 @@ class DaytonaSandbox(SandboxPrimitives):
         self._last_use = time.monotonic()
         self._files = DaytonaFiles(
             remote,
-            AgentShell(self._spawn_inner),
+            self._spawn_files,
             workdir=spec.workdir,
             guard=self._check_files,
         )
@@ -196,7 +197,14 @@ class DaytonaSandbox(SandboxPrimitives):
                 hint="the embedded and docker backends support them",
             )
 
-    async def _spawn_inner(self, request: SpawnRequest) -> AsyncProcess:
+    async def _spawn_files(self, message: Message, stdin: bool) -> AsyncProcess:  # noqa: FBT001 - see `Spawn`
+        request = SpawnRequest(
+            argv=(), env={}, cwd="/", user=USER, timeout=None, stdin=stdin, output_limit_bytes=STDERR_LIMIT_BYTES,
+            listened=True,
+        )  # fmt: skip
+        return await self._spawn_inner(request, Task(file_task_text(), "serve_files", message))
+
+    async def _spawn_inner(self, request: SpawnRequest, task: Task | None = None) -> AsyncProcess:
         self._check("exec")
         resources, usual = self.spec.resources, Resources()
         limits = {}
@@ -209,6 +217,7 @@ class DaytonaSandbox(SandboxPrimitives):
             sandbox_id=self.id,
             portal=get_loop(),
             rlimits=limits,
+            task=task,
             was_out_of_memory=self._remote.was_out_of_memory,
         )
         self._processes.add(process)

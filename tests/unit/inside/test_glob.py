@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.engine.agent.search import compile_glob
+from corral.inside.glob import compile_glob, find_depth, split_absolute
 
 MATCHES = [
     ("*", "a"),
@@ -46,6 +46,16 @@ MATCHES = [
     ("[a", "[a"),
     ("/etc/*", "etc/x"),
     ("dir/", "dir"),
+    ("*a*b*", "xaxbx"),
+    ("*ab", "aab"),
+    ("a*?b", "axyb"),
+    ("**/a/**/a/b", "x/a/a/y/a/b"),
+    ("**/a*/b/**/c", "ab/ac/b/c"),
+    ("**/**/a", "a"),
+    ("a/**", "a/b/c"),
+    ("**", "a/b"),
+    ("a/**/b", "a/b"),
+    ("[!a]*", "ba"),
 ]
 REFUSALS = [
     ("*", "a/b"),
@@ -70,6 +80,8 @@ REFUSALS = [
     ("a\\?", "a\\/"),
     ("*[.]py", "a/b.py"),
     ("*a*b*", "xa/by"),
+    ("*a*b*", "xbxax"),
+    ("**/a/**/a/b", "x/a/b"),
 ]
 
 
@@ -87,7 +99,26 @@ def test_text_that_is_no_pattern_means_itself() -> None:
     assert [text for text in texts if not compile_glob(text).fullmatch(text)] == []
 
 
-@pytest.mark.timeout(20)  # a pattern that backtracks would take years
-def test_many_stars_do_not_take_for_ever() -> None:
-    assert not compile_glob("*a" * 25 + "b").fullmatch("a" * 3000)
-    assert not compile_glob("**/" * 12 + "x").fullmatch("a/" * 40 + "y")
+HOSTILE = [
+    ("*a" * 25 + "b", "a" * 3000),
+    ("**/" * 40 + "b", "/".join("a" * 1000)),
+    ("**/a/" * 40 + "b", "/".join("a" * 1000)),
+    ("**/*a*a*a*/" * 10 + "b", "/".join(["aaaaaaaaaa"] * 200)),
+]
+"""Patterns that a model may write, which a translation that tries again at each star can't match in a lifetime."""
+
+
+@pytest.mark.timeout(60)  # backtracking would take years: there is nothing to measure
+@pytest.mark.parametrize(("pattern", "path"), HOSTILE)
+def test_many_stars_do_not_take_for_ever(pattern: str, path: str) -> None:
+    assert not compile_glob(pattern).fullmatch(path)
+
+
+def test_depth_is_known_without_double_stars() -> None:
+    assert [find_depth(pattern) for pattern in ("*", "/a/b/", "a/*/c", "**", "a/**/b")] == [1, 2, 3, None, None]
+
+
+def test_absolute_patterns_begin_with_the_folder_that_has_no_star() -> None:
+    patterns = ("/a/b/*.py", "/*", "/a", "//a//b", "/a/[b]/c", "/a/**/b")
+    wanted = [("/a/b", "*.py"), ("/", "*"), ("/", "a"), ("/a", "b"), ("/a", "[b]/c"), ("/a", "**/b")]
+    assert [split_absolute(pattern) for pattern in patterns] == wanted
