@@ -109,7 +109,7 @@ async def _copy(
 
 
 async def _look_for(box: AsyncSandbox, path: str) -> FileInfo | None:
-    """What lies at a path, itself and not what it leads to."""
+    """The file at a path; a link is not followed."""
     try:
         return await box.files.stat(path, follow=False)
     except SandboxFileNotFoundError:

@@ -75,7 +75,7 @@ class _InfrastructureError(Exception):
 
 @dataclass(slots=True)
 class _Progress:
-    """What is known of an attempt while it goes on."""
+    """The state of an attempt while it runs."""
 
     tell: Tell
     log: AttemptLog

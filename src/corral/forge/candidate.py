@@ -25,7 +25,7 @@ from corral.spec import NetworkPolicy, Resources, check_env
 
 
 class Needs(TypedDict, total=False):
-    """What a candidate may have for itself. Each is a field of `Candidate`."""
+    """The options of a candidate. Each is a field of `Candidate`."""
 
     id: str
     name: str

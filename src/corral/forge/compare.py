@@ -18,7 +18,7 @@ _ABSENT = "(absent)"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not the same in both runs. A name such as `settings.timeouts.run`."""
+    """A value that differs between two runs. The name is such as `settings.timeouts.run`."""
 
     name: str
     a: Any
@@ -59,7 +59,7 @@ class CandidateChange:
     id: str
     name: str
     source: tuple[Difference, ...]
-    """What it was made of, and what it had of its own: hashes, packages, resources, environment."""
+    """Differences in its source and options: hashes, packages, resources, environment."""
     rank: Change
     total: Change
     scores: dict[str, Change]
@@ -108,7 +108,7 @@ class Comparison:
         return not self.settings
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, with what follows from them."""
+        """As plain values, with the derived ones."""
         found = asdict(self) | {"same_winners": self.same_winners, "same_rules": self.same_rules}
         for plain, candidate in zip(found["candidates"], self.candidates, strict=True):
             plain |= {"artifacts_same": candidate.artifacts_same, "source_same": candidate.source_same}

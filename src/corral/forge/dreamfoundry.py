@@ -386,7 +386,10 @@ async def _run_one(
         kept_bytes=int(settings.take.log_bytes),
         failed=_FAILED,
     )  # fmt: skip
-    await attempts.make(candidate, Turn(job.candidate_id, 1), Slots(1))
+    try:
+        await attempts.make(candidate, Turn(job.candidate_id, 1), Slots(1))
+    except OSError as error:  # a full disk here
+        return narrator.refuse(f"Could not save artifact: {error.strerror or error}", failure="infrastructure")
     attempt, content = narrator.attempt, None
     assert attempt is not None, "every attempt that was begun ends"
     if attempt.artifacts:

@@ -67,7 +67,7 @@ class ForgeEvent:
 
     @classmethod
     def from_line(cls, line: str) -> ForgeEvent:
-        """From such a line. Raises: ValueError, TypeError or KeyError for anything else."""
+        """From one line of the log. Raises: ValueError, TypeError or KeyError for a malformed one."""
         found = json.loads(line)
         if not isinstance(found, dict) or not isinstance(found.get("data"), dict):
             raise ValueError("not an event")  # noqa: TRY004 - a text of the wrong kind, not a wrong call

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from corral.forge.judge.model import Standing
 from corral.forge.outcome import Attempt
+from corral.forge.statistics import find_median
 
 if TYPE_CHECKING:
     from corral.forge.runfolder import Run
@@ -61,7 +61,7 @@ class CandidateRow:
         if self.standing is not None and (found := self.standing.seconds.get("median")) is not None:
             return found
         times = [attempt.seconds for attempt in self.attempts if attempt.finished and attempt.seconds is not None]
-        return statistics.median(times) if times else None
+        return find_median(times) if times else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -75,7 +75,7 @@ class CandidateRow:
         if self.standing is not None and self.standing.cpu_seconds is not None:
             return self.standing.cpu_seconds
         times = [attempt.cpu_seconds for attempt in self.attempts if attempt.cpu_seconds is not None]
-        return statistics.median(times) if times else None
+        return find_median(times) if times else None
 
     @property
     def peak_memory_bytes(self) -> int | None:

@@ -27,7 +27,7 @@ class ShippedScript:
     path: Path
 
     def to_candidate(self) -> Candidate:
-        """For a contest."""
+        """The same as a `Candidate`."""
         return Candidate.script(self.path, id=self.id, name=self.name, description=self.description)
 
 

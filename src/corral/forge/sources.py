@@ -42,7 +42,7 @@ _MAX_HASHED_FILES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ScriptSource:
-    """One file. How it is run follows from its ending; anything else is executed, so its first line says how (#!)."""
+    """One file. Its ending decides how it runs; any other file is executed, so that its first line (#!) decides."""
 
     path: Path
     name: str = ""
@@ -64,7 +64,7 @@ class ScriptSource:
         await box.files.write(f"{folder}/{self.name}", await asyncio.to_thread(self.path.read_bytes), mode=mode)
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """By its ending, or by itself."""
+        """The interpreter for its ending, if there is one, and its path."""
         return (*_INTERPRETERS.get(Path(self.name).suffix, ()), f"{folder}/{self.name}")
 
 
@@ -96,7 +96,7 @@ class FolderSource:
         await box.files.upload(self.path, folder)
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """As given."""
+        """The command as it was given."""
         return self.argv
 
 
@@ -130,7 +130,7 @@ class GitSource:
         }  # fmt: skip
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """What the commit has, by `git archive`."""
+        """The files of the commit, by `git archive`."""
         await box.files.mkdir(folder)
         await box.files.unpack(folder, self._archive())
 
@@ -152,7 +152,7 @@ class GitSource:
                 await process.wait()
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """As given."""
+        """The command as it was given."""
         return self.argv
 
 
@@ -172,11 +172,11 @@ class CommandSource:
         return {"kind": "command", "command": list(self.argv)}
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """Only the folder it is run in."""
+        """An empty folder, in which it runs."""
         await box.files.mkdir(folder)
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """As given."""
+        """The command as it was given."""
         return self.argv
 
 
@@ -237,7 +237,7 @@ class AgentSource:
         }
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """Only the folder it may use."""
+        """An empty folder that it may use."""
         await box.files.mkdir(folder)
 
 

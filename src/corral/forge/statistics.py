@@ -71,7 +71,7 @@ def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) 
 
 
 def describe_seconds(values: Sequence[float]) -> dict[str, float]:
-    """What a standing says of times: `median`, and of several values also `low` and `high`. Empty for no values."""
+    """The times in a standing: `median`, and for several values also `low` and `high`. Empty for no values."""
     if not values:
         return {}
     found = {"median": find_median(values)}
@@ -82,7 +82,7 @@ def describe_seconds(values: Sequence[float]) -> dict[str, float]:
 
 
 def check_over(over: str) -> Over:
-    """One of the four ways. Raises: SpecError."""
+    """The value itself, if it is one of the four. Raises: SpecError."""
     for known in _OVERS:
         if over == known:
             return known  # type: ignore[return-value] # mypy does not narrow a text by comparison

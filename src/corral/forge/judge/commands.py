@@ -210,7 +210,6 @@ class CommandScore(RoundScore):
         return Points(0.0, {"note": failure})
 
     def describe(self) -> dict[str, Any]:
-        """For `run.json`: kind and parameters."""
         return {
             "kind": "command", **self._run.describe(), "sealed": self.sealed, "on_failure": self.on_failure,
             "over": self.over,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 MAX_CHARACTERS = 256 * 1024
-"""What stands beyond it is not read."""
+"""Text beyond it is not read."""
 MAX_EVENTS = 1000
 _MAX_LINES = 5000
 _MAX_LINE_CHARACTERS = 4000
@@ -259,7 +259,7 @@ def _find_url(text: str, *, bare: bool = False) -> tuple[str, bool]:
 
 
 def _title(text: str) -> str:
-    """What is left of a line when address, date and decoration are taken away: its first part, without a number."""
+    """The first part of a line, without address, date, decoration and number."""
     return re.sub(r"^\d{1,3}[.)] {1,5}", "", _first_part(text))
 
 

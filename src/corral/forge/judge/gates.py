@@ -19,7 +19,7 @@ Rounds = Literal["all", "most", "any"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateBase(Gate, ABC):
-    """What gates have in common: they look round by round."""
+    """Base class of gates that check round by round."""
 
     rounds: Rounds = "all"
     label: str = ""
@@ -99,7 +99,7 @@ class Size(GateBase):
     min: int | str = 1
     max: int | str | None = None
     min_characters: int = 0
-    """Of the text without the white space around it."""
+    """Counted without leading and trailing white space."""
     file: str | None = None
 
     def __post_init__(self) -> None:

@@ -90,7 +90,7 @@ class LLMScore(RoundScore):
 
     ask: Ask = field(kw_only=False)
     criteria: str = CRITERIA
-    """What counts, in words. The objective is always told."""
+    """What counts, in words. The prompt always has the objective."""
     times: int = 1
     retries: int = 2
     timeout: float = 120.0
@@ -119,7 +119,6 @@ class LLMScore(RoundScore):
         return await self._model.answer(make, has_points, candidate=work.candidate)
 
     def describe(self) -> dict[str, Any]:
-        """For `run.json`: kind and parameters."""
         return {
             "kind": "llm", **describe_function(self.ask), "criteria": self.criteria, "times": self.times,
             "max_characters": self.max_characters, "over": self.over,
@@ -159,7 +158,7 @@ class LLMComparison:
         return {"a": "first", "b": "second"}.get(str(found["winner"]).strip().lower(), "tie")
 
     def describe(self) -> dict[str, Any]:
-        """As a score's."""
+        """For `run.json`: kind and parameters."""
         return {
             "kind": "llm", **describe_function(self.ask), "criteria": self.criteria,
             "criteria_sha256": hash_text(self.criteria), "max_characters": self.max_characters,

@@ -63,7 +63,7 @@ class Speed(Score):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(Score):
-    """As `Speed`, of the most memory that was in use at a time, as the kernel counted it."""
+    """As `Speed`, with the peak memory that the kernel measured."""
 
     limit: int | str | None = None
     """Bytes, or a text such as "512MiB"."""

@@ -17,7 +17,7 @@ from corral.forge.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a judge sees of one candidate: its attempts, and where their artifacts lie on the host."""
+    """What a judge gets of one candidate: its attempts, and the folders of their artifacts on the host."""
 
     candidate: str
     objective: str
@@ -42,7 +42,7 @@ class Entry:
 
 
 class Bench(Protocol):
-    """What a judge may use: fresh sandboxes, as those of the contest."""
+    """Fresh sandboxes for a judge, like those of the contest."""
 
     def open(self, files: Path | None = None) -> AbstractAsyncContextManager[AsyncSandbox]:
         """A sandbox of its own, with a folder's content under `artifact/` of its workdir."""
@@ -63,7 +63,7 @@ class GateVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """What one score gives one candidate: 0 to 100, and why."""
+    """The points of one candidate by one score: 0 to 100, with details."""
 
     points: float
     details: dict[str, Any] = field(default_factory=dict)

@@ -18,7 +18,7 @@ MAX_CHARACTERS = 24_000
 _MAX_ANSWER_CHARACTERS = 100_000
 _MAX_LISTED_FILES = 50
 _MAX_TRIES = 200
-"""So many braces are looked at in an answer."""
+"""So many braces of an answer are tried."""
 
 
 def show(work: Work, *, max_characters: int = MAX_CHARACTERS, max_bytes: int = MAX_BYTES) -> str:

@@ -18,7 +18,7 @@ from corral.forge.statistics import Over, check_over, join_rounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundScore(Score, ABC):
-    """What such scores have in common. A round without an artifact has no points and is not rated."""
+    """Base class of such scores. A round without an artifact has no points and is not rated."""
 
     weight: float = 1.0
     over: Over = "median"
@@ -89,7 +89,6 @@ class PythonScore(RoundScore):
         return read_answer(said, candidate=work.candidate)
 
     def describe(self) -> dict[str, Any]:
-        """For `run.json`: kind and parameters."""
         return {"kind": "python", **describe_function(self.function), "over": self.over}
 
 

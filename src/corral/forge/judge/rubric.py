@@ -32,7 +32,7 @@ _WITHOUT_HACKATHON = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRules:
-    """What the rubric asks for."""
+    """The parameters of the rubric."""
 
     window: tuple[datetime.date, datetime.date] | None = None
     """First and last day, both included; None: any day."""
@@ -53,7 +53,7 @@ class EventRules:
 
     @property
     def year(self) -> int:
-        """For dates that are written without one."""
+        """The year of dates without one."""
         return self.window[0].year if self.window else datetime.datetime.now(datetime.UTC).year
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class EventRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityResult:
-    """What was found in an artifact. The lists have titles (or what else tells which event it was), the first 20."""
+    """What was found in an artifact. The lists have the titles of the first 20 events."""
 
     passed: bool
     """Enough events with all fields, and a hackathon if one is required."""

@@ -16,7 +16,7 @@ _MAX_PROBLEM_CHARACTERS = 300
 
 
 def main() -> None:
-    """One task, one answer."""
+    """Do one task and write one answer."""
     task = json.loads(sys.stdin.buffer.readline())
     _limit(memory_bytes=task["memory_bytes"], cpu_seconds=task["cpu_seconds"])
     data = sys.stdin.buffer.read()
@@ -35,7 +35,7 @@ def search(task: dict[str, Any], data: bytes) -> dict[str, Any]:
 
 
 def validate(task: dict[str, Any], data: bytes) -> dict[str, Any]:
-    """What is wrong with a document, in words; nothing if it is as the schema says."""
+    """The problems of a document; empty if it is valid."""
     import jsonschema_rs
 
     try:

@@ -18,7 +18,7 @@ _SNIFFED_BYTES = 4096
 
 
 def find_image_type(data: bytes) -> str | None:
-    """By how it begins, never by its name. Formats that can carry scripts (SVG) do not count as images."""
+    """The media type by the first bytes, never by the name. SVG, which can carry scripts, does not count as an image."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -31,7 +31,7 @@ def find_image_type(data: bytes) -> str | None:
 
 
 def find_kind(data: bytes) -> Kind:
-    """What the first bytes of a file say about it."""
+    """The kind of a file, by its first bytes."""
     data = data[:_SNIFFED_BYTES]
     if find_image_type(data) is not None:
         return "image"

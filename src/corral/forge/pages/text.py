@@ -31,7 +31,7 @@ def clean(text: str) -> str:
 
 
 def clean_line(text: str, *, limit: int = 200) -> str:
-    """The same for names and reasons: one line, not too long."""
+    """`clean` for names and reasons: one line of bounded length."""
     found = " ".join(clean(text[: limit * 8]).split())
     return found if len(found) <= limit and len(text) <= limit * 8 else f"{found[: limit - 1]}…"
 
@@ -56,7 +56,7 @@ def escape(text: object) -> str:
 
 
 class Cleaner:
-    """The same for a stream that comes in pieces: a sequence or a line's end may be cut in two."""
+    """`clean` for a stream in pieces: a sequence or a line's end may be cut in two."""
 
     def __init__(self) -> None:
         self._held = ""

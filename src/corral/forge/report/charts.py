@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From values to places on the paper."""
+    """Maps values to coordinates."""
 
     low: float
     high: float

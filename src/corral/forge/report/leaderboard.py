@@ -101,7 +101,7 @@ def _write_row(overview: Overview, row: CandidateRow) -> str:
 
 def _sub(row: CandidateRow) -> str:
     gates = () if row.standing is None else row.standing.gates
-    # Why a gate was failed stands in the gates' own column.
+    # Reasons of failed gates are in the column of the gates.
     text = row.description if any(not gate.passed and gate.reason for gate in gates) else row.reason or row.description
     return f'<span class="sub" dir="auto">{line(text, limit=160)}</span>' if text else ""
 

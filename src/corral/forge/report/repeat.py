@@ -37,7 +37,7 @@ def make_command(overview: Overview) -> str:
 
 
 def _shell(words: list[str]) -> str:
-    """One option to a line, where it is long."""
+    """The command as text; a long one has one option per line."""
     text = shlex.join(words)
     if len(text) <= 100:
         return text

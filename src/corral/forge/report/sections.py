@@ -90,7 +90,7 @@ def _round_row(row: CandidateRow) -> Row | None:
 
 
 def write_candidates(overview: Overview) -> str:
-    """For each candidate: what it is made of, what the judges said, and how each attempt went."""
+    """For each candidate: its source, the verdicts of the judge, and its attempts."""
     return "".join(_candidate(row) for row in overview.rows)
 
 
@@ -163,7 +163,7 @@ def _attempts(row: CandidateRow) -> str:
 
 
 def write_logs(overview: Overview, logs: Mapping[tuple[str, int], str]) -> str:
-    """What each printed, folded."""
+    """The logs, folded."""
     found = []
     for row in overview.rows:
         for attempt in row.attempts:

@@ -46,7 +46,7 @@ _ALIVE_SECONDS = 15.0
 _BATCH_SECONDS = 0.05
 """Events that come close together go out together."""
 _LOOK_EVERY = 10
-"""Of the times when a followed log has nothing new."""
+"""At every tenth end of the log the run's process is checked."""
 _BUFFER_BYTES = 64 * 1024
 _TEXT_BYTES = 512 * 1024
 _IMAGE_BYTES = 8 * 1024 * 1024

@@ -48,7 +48,7 @@ class Tail:
         return data
 
     def take(self, data: bytes) -> None:
-        """Some more of the log."""
+        """Parse the next bytes of the log and call the listener."""
         for event in self._parser.feed(data):
             # An event that was written by hand may lack anything; the rest of the log is shown all the same.
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
