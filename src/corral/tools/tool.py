@@ -13,7 +13,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from corral.base.docstrings import Documented
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import get_portal
 from corral.errors import (
@@ -52,7 +51,7 @@ async def open_source(source: Source, context: Any) -> AsyncIterator[AsyncSandbo
         yield box
 
 
-class Tool(Documented, ABC):
+class Tool(ABC):
     """A tool: `await tool.call({"code": "print(1)"})` gives what the model is told.
 
     `schema` is the JSON schema of its arguments; `definition()` has all that most model APIs ask for.

@@ -35,7 +35,7 @@ from corral.tools.policy import Ignored, ShellPolicy, read_ignore
 from corral.tools.programs import is_loader, means_program
 from corral.tools.reading import JUDGED_FILES, limit_search
 
-_BOX_OF_TOOLS = 20
+_MULTICALL_NAMES = 20
 _PATH_SECONDS = 30.0
 _LISTED = ("/etc/alternatives",)
 """Folders outside PATH to which many programs are links: listed at once, instead of asking for each."""
@@ -314,7 +314,7 @@ def _is_blocked(names: Sequence[str], blocked: Sequence[str], *, is_wanted: bool
     that it is a box of tools (busybox), all of them must be meant.
     """
     meant = [any(means_program(pattern, name) for pattern in blocked) for name in names]
-    return all(meant) or (any(meant) and not is_wanted and len(names) < _BOX_OF_TOOLS)
+    return all(meant) or (any(meant) and not is_wanted and len(names) < _MULTICALL_NAMES)
 
 
 def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:

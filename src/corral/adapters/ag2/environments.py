@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from corral.adapters.ag2 import framework
-from corral.adapters.ag2.sandbox import Closing, SandboxView
+from corral.adapters.ag2.sandbox import Adapted, SandboxView
 from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
 from corral.adapters.ag2.words import DAYTONA, DOCKER, LOCAL, PLAIN, Words
 from corral.client.sandbox import AsyncSandbox
@@ -36,7 +36,7 @@ _PERIOD = 100_000
 """Docker's `cpu_quota` is microseconds per this many."""
 
 
-class EnvironmentBase(Closing):
+class EnvironmentBase(Adapted):
     """AG2's `SandboxFactory` and `WorkdirAware`, on a `corral.Environment`."""
 
     words: Words = PLAIN
@@ -55,7 +55,8 @@ class EnvironmentBase(Closing):
     ) -> None:
         if isinstance(timeout, bool) or not timeout > 0:
             raise ValueError("`timeout` must be > 0 seconds.")
-        self._timeout = timeout
+        self.timeout = timeout
+        """Seconds for each call without a timeout of its own."""
         self.max_output = max_output
         self._folder = Path(folder) if folder is not None else None
         self._cleanup = cleanup
@@ -69,11 +70,6 @@ class EnvironmentBase(Closing):
         self._views: weakref.WeakValueDictionary[str, SandboxView] = weakref.WeakValueDictionary()
 
     @property
-    def timeout(self) -> float:
-        """Seconds for each call without a timeout of its own."""
-        return self._timeout
-
-    @property
     def workdir(self) -> PurePosixPath:
         """Where programs start."""
         return PurePosixPath(self.environment.workdir or _WORKSPACE)
@@ -84,7 +80,7 @@ class EnvironmentBase(Closing):
         async with self.open_box(context) as box:
             view = self._views.get(box.id)
             if view is None:
-                view = SandboxView(box, timeout=self._timeout, words=self.words, max_output=self.max_output)
+                view = SandboxView(box, timeout=self.timeout, words=self.words, max_output=self.max_output)
                 self._views[box.id] = view
             yield view
 

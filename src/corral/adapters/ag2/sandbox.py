@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.words import Words
 from corral.client.sandbox import AsyncSandbox
-from corral.errors import BackendUnavailableError, CorralError, SandboxClosedError, SandboxError
-from corral.results import ExecResult
+from corral.errors import BackendUnavailableError, CorralError, PolicyError, SandboxClosedError, SandboxError
+from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
 from corral.tools.tool import MENDABLE
 
 _USAGE_EXIT_CODE = 2
@@ -42,7 +44,49 @@ class Closing(ABC):
         return self
 
 
-class AdaptedSandbox(Closing):
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What AG2 is told of a program, and the whole result if it ran."""
+
+    output: str
+    exit_code: int
+    result: ExecResult | None = None
+
+
+class Adapted(Closing):
+    """What runs programs for AG2, in the words of one of its classes."""
+
+    words: Words
+    timeout: float
+    max_output: int | None
+
+    @abstractmethod
+    def open_box(self, context: Any = None) -> AbstractAsyncContextManager[AsyncSandbox]:
+        """The sandbox itself, for as long as the block lasts."""
+
+    async def run_in_box(
+        self, run: Callable[[AsyncSandbox], Awaitable[ExecResult]], *, context: Any = None, seconds: float | None = None
+    ) -> Ran:
+        """Run something, and put its result or its failure into AG2's words.
+
+        Raises:
+            PolicyError: a rule forbids it.
+            SandboxError: the sandbox is gone; that is not output for a model.
+        """
+        async with self.open_box(context) as box:
+            try:
+                result = await run(box)
+            except PolicyError:
+                raise
+            except CorralError as error:
+                if is_not_installed(error):
+                    return Ran(str(error), NOT_FOUND_EXIT_CODE)
+                return Ran(told_failure(error, self.words), 1)
+        output = read_output(result, self.words, self.timeout if seconds is None else seconds, self.max_output)
+        return Ran(output, result.exit_code, result)
+
+
+class AdaptedSandbox(Adapted):
     """AG2's protocol, on a sandbox that is there or will be.
 
     `result` is the last call's whole `corral.ExecResult`, for what AG2's own leaves out.
@@ -81,21 +125,9 @@ class AdaptedSandbox(Closing):
         if not argv:
             return make_result("", _USAGE_EXIT_CODE)
         seconds = timeout if timeout is not None else self.timeout
-        box = await self._get()
-        try:
-            result = await box.exec(list(argv), env=env, timeout=seconds)
-        except CorralError as error:
-            return self.answer(error)
-        return self.narrow(result, seconds)
-
-    def narrow(self, result: ExecResult, seconds: float) -> Any:
-        """AG2's result of ours."""
-        self.result = result
-        return make_result(read_output(result, self.words, seconds, self.max_output), result.exit_code)
-
-    def answer(self, error: CorralError) -> Any:
-        """AG2's result of a failure. Raises: as `told_failure`."""
-        return make_result(told_failure(error, self.words), 1)
+        ran = await self.run_in_box(lambda box: box.exec(list(argv), env=env, timeout=seconds), seconds=seconds)
+        self.result = ran.result or self.result
+        return make_result(ran.output, ran.exit_code)
 
     def _closed_error(self) -> ClosedError:
         return closed_error(self.words)

@@ -16,19 +16,19 @@ from pydantic_ai import BinaryContent, FunctionToolset, ModelRetry, RunContext, 
 from pydantic_ai.exceptions import ToolFailed
 
 from corral.adapters.pydantic_ai import texts
-from corral.adapters.pydantic_ai.descriptions import DESCRIPTIONS
-from corral.adapters.pydantic_ai.permissions import RunGate, RunRules
+from corral.adapters.pydantic_ai.gate import RunGate, RunRules
 from corral.adapters.pydantic_ai.results import MAX_OUTPUT_CHARS, EditResult, is_truncated
 from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback, PermissionRuleset, as_permissions
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.source import AnySource, check_source, open_for_run
 from corral.errors import PolicyError, SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
+from corral.tools.backgroundtools import BACKGROUND_TOOLS, BackgroundCommands
 from corral.tools.gate import Gate
 from corral.tools.hashline import DEFAULT_HASH_LENGTH, KNOWN_HASH_LENGTH
 from corral.tools.permission import Operation, Permissions
 from corral.tools.render import make_harmless, quote
 from corral.tools.schema import make_schema
-from corral.tools.shells import BACKGROUND_TOOLS, BackgroundTools
+from corral.tools.tool import ToolSet
 
 EditFormat = Literal["str_replace", "hashline"]
 D = TypeVar("D")
@@ -98,7 +98,7 @@ class CorralToolset(FunctionToolset[D]):
         def add(operation: Operation, tool: Callable[..., Any], *, approval: bool = False) -> None:
             name = tool.__name__
             if could_allow(operation):
-                text = own.get(name, DESCRIPTIONS["read_file:hashline" if self._tags(name) else name])
+                text = own.get(name, texts.DESCRIPTIONS["read_file:hashline" if self._tags(name) else name])
                 self.add_function(tool, takes_ctx=True, description=text, requires_approval=approval or None)
 
         add("ls", self.ls)
@@ -290,11 +290,12 @@ class CorralToolset(FunctionToolset[D]):
 
     async def _call_background(self, name: str, ctx: RunContext[D], **arguments: Any) -> str:
         async with self.open_sandbox(ctx) as sandbox:
-            tools = BackgroundTools(
+            gate = RunGate(self._rules, ctx, workdir=sandbox.work_dir)
+            tools = ToolSet(
                 await sandbox.get_box(),
-                cwd=sandbox.work_dir,
+                BACKGROUND_TOOLS,
                 max_chars=MAX_OUTPUT_CHARS,
-                gate=RunGate(self._rules, ctx, workdir=sandbox.work_dir),
+                prepare=lambda box: BackgroundCommands(box, {}, sandbox.work_dir, gate),
             )
             told = await tools[name].call(arguments)
             if not told.ok:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from corral.client.sandbox import AsyncSandbox
@@ -26,16 +26,16 @@ _FOOTER_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class _Commands:
+class BackgroundCommands:
     """Where commands run, and the rules for them. What is typed into a command is judged as one: a shell obeys it."""
 
     box: AsyncSandbox
-    gate: Gate
     env: Mapping[str, str]
     cwd: str | None
+    gate: Gate = field(default_factory=Gate)
 
 
-class BackgroundTools(ToolSet[_Commands]):
+class BackgroundTools(ToolSet[BackgroundCommands]):
     """Tools for commands that go on: start, read, write, kill and list. Iterate over them, or take one by its name.
 
     No rules of a `ShellTool` hold for them: a model that may only run certain commands should not have these.
@@ -48,13 +48,12 @@ class BackgroundTools(ToolSet[_Commands]):
         max_chars: int = DEFAULT_MAX_CHARS,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        gate: Gate | None = None,
     ) -> None:
         super().__init__(
             environment,
             BACKGROUND_TOOLS,
             max_chars=max_chars,
-            prepare=lambda box: _Commands(box, gate or Gate(), dict(env or {}), cwd),
+            prepare=lambda box: BackgroundCommands(box, dict(env or {}), cwd),
         )
 
 
@@ -99,13 +98,13 @@ def _say(running: bool, exit_code: int | None) -> str:  # noqa: FBT001 - one pla
 # What each does.
 
 
-async def _start(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
+async def _start(commands: BackgroundCommands, values: Mapping[str, Any], max_chars: int) -> ToolText:
     await commands.gate.check_command(values["command"])
     handle = await start_shell(commands.box, values["command"], cwd=commands.cwd, env=commands.env)
     return ToolText(f"Started {handle.shell_id}. Read what it prints with read_background.", result=handle)
 
 
-async def _read(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
+async def _read(commands: BackgroundCommands, values: Mapping[str, Any], max_chars: int) -> ToolText:
     output = await read_shell(
         commands.box,
         values["shell_id"],
@@ -116,23 +115,23 @@ async def _read(commands: _Commands, values: Mapping[str, Any], max_chars: int) 
     return _render_output(output, max_chars=max_chars)
 
 
-async def _write(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
+async def _write(commands: BackgroundCommands, values: Mapping[str, Any], max_chars: int) -> ToolText:
     await commands.gate.check_command(values["text"])
     await write_shell(commands.box, values["shell_id"], values["text"], close=values["close"])
     return ToolText(f"Wrote {len(values['text'])} characters to {quote(values['shell_id'])}")
 
 
-async def _kill(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
+async def _kill(commands: BackgroundCommands, values: Mapping[str, Any], max_chars: int) -> ToolText:
     was_running = await kill_shell(commands.box, values["shell_id"])
     return ToolText(f"{quote(values['shell_id'])} {'was killed' if was_running else 'had already ended'}")
 
 
-async def _list(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
+async def _list(commands: BackgroundCommands, values: Mapping[str, Any], max_chars: int) -> ToolText:
     return _render_shells(await list_shells(commands.box))
 
 
 _SHELL = Parameter("shell_id", "string", "the command's id, as execute_background gave it", required=True)
-BACKGROUND_TOOLS: dict[str, Row[_Commands]] = {
+BACKGROUND_TOOLS: dict[str, Row[BackgroundCommands]] = {
     "execute_background": Row(
         "execute",
         """\
