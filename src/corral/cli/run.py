@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,8 +14,7 @@ from corral.cli import options
 from corral.cli.display import plain, show_seconds, show_size
 from corral.cli.failure import RunsProgram
 from corral.cli.language import DEFAULT, explain_unknown, guess_language, guess_language_of_text
-from corral.cli.loop import run_async
-from corral.cli.place import find_place
+from corral.cli.runfile import place_file
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
 from corral.errors import SpecError
 from corral.protocol import Backend
@@ -102,7 +102,7 @@ def run(
     from corral.client.wishes import make_spec
 
     spec = make_spec(**options.read_wishes(given), keep_on_failure=keep_on_failure)
-    return run_async(_run(job, spec, backend))
+    return asyncio.run(_run(job, spec, backend))
 
 
 def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, tuple[str, ...]]:
@@ -147,16 +147,16 @@ async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
     async with AsyncSandbox(backend=backend, spec=spec) as box:
         for path in job.copy_in:
             await box.files.upload(path, ".")
-        place = await find_place(box, job.source, job.file, job.language, copied=job.copy_in)
+        placed = await place_file(box, job.source, job.file, job.language, copied=job.copy_in)
         result = await box.run_code(
             job.source, job.language, args=job.args, timeout=job.timeout, stdin=read_input() if job.stdin else None,
-            file=place.path, on_output=outlet.take if outlet else None, output_limit_bytes=job.output_limit_bytes,
+            file=placed.path, on_output=outlet.take if outlet else None, output_limit_bytes=job.output_limit_bytes,
         )  # fmt: skip
         if outlet is not None:
             outlet.finish()
         left_out = DownloadResult()
         if job.copy_out is not None:
-            await place.leave(box)
+            await placed.leave(box)
             left_out = await box.files.download(".", job.copy_out, git_settings=job.git_settings)
         kept = await box.detach() if job.keep_on_failure and not result.ok else None
     if job.as_json:

@@ -6,11 +6,11 @@ name of a sandbox of ours and get what was meant for that one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 
 from corral.cli.display import plain
-from corral.cli.loop import run_async
 from corral.client.registry import get_backend
 from corral.errors import CorralError, SandboxGoneError
 from corral.protocol import Backend
@@ -36,13 +36,13 @@ def explaining(backend: str | Backend, wanted: str) -> Iterator[None]:
     try:
         yield
     except SandboxGoneError as error:
-        better = run_async(explain(get_backend(backend), wanted, error))
+        better = asyncio.run(explain_gone(get_backend(backend), wanted, error))
         if better is error:
             raise
         raise better from error
 
 
-async def explain(backend: Backend, wanted: str, error: SandboxGoneError) -> SandboxGoneError:
+async def explain_gone(backend: Backend, wanted: str, error: SandboxGoneError) -> SandboxGoneError:
     """The error that says what to do; `error` itself, if the server has no such sandbox."""
     if error.sandbox_id is not None or backend.name == "daytona":
         return error  # one that was there; or the server itself was asked

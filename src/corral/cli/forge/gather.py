@@ -7,6 +7,7 @@ be granted by a flag (`corral.forge.consent`).
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,6 @@ from click.core import ParameterSource
 
 from corral.cli import options
 from corral.cli.forge.runs import find_run
-from corral.cli.loop import run_async
 from corral.errors import CorralError, RunFolderError, SandboxGoneError, SpecError
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def _open_backend(chosen: str | Backend, flags: Flags) -> tuple[str | Backend, t
         return "embedded", (f"{lack}, falling back to local",)
     backend = open_service()
     click.get_current_context().call_on_close(lambda: options.close_server(backend))
-    if flags["daytona"] and (reason := run_async(_find_fault(backend))) is not None:
+    if flags["daytona"] and (reason := asyncio.run(_find_fault(backend))) is not None:
         return "embedded", (f"{reason}: falling back to local",)
     return backend, tuple(filter(None, [describe_service()]))
 

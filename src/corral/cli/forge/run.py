@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shlex
 import signal
@@ -15,7 +16,6 @@ import click
 
 from corral.cli import options
 from corral.cli.failure import INTERRUPTED, TERMINATED
-from corral.cli.loop import run_async
 from corral.cli.run import note, to_json
 from corral.errors import CorralError, RunFolderError
 
@@ -163,7 +163,7 @@ def _hold(
     resume = shlex.join(["corral", "forge", "run", "--resume", str(folder), *request.again])
     try:
         with _ended_as_by_hand() as terminated:
-            result = run_async(_run(contest, request, view, run_id, folder, watched=watched))
+            result = asyncio.run(_run(contest, request, view, run_id, folder, watched=watched))
     except KeyboardInterrupt:
         _show_rest(folder, report_file, resume, as_json=as_json)
         return TERMINATED if terminated else INTERRUPTED

@@ -15,7 +15,6 @@ import click
 
 from corral.cli import options
 from corral.cli.display import paint, plain, show_seconds, show_size, table, unicode_wanted
-from corral.cli.loop import run_async
 from corral.cli.run import to_json
 from corral.errors import CorralError, RunFolderError
 
@@ -135,7 +134,7 @@ def replay(run: str, speed: float, artifacts: Path) -> int:
             async for event in tell_again(found, speed=speed):
                 view(event)
 
-    run_async(work())
+    asyncio.run(work())
     click.echo(f"{paint(plain(found.objective), 'bold')}\n")
     show_standings(found.standings, found.attempts.values())
     show_winner(found.standings, _winner_artifact(found))
@@ -244,7 +243,7 @@ def watch(run: str | None, port: int, open_page: bool, artifacts: Path) -> int:
                 await asyncio.get_running_loop().create_future()
 
     try:
-        run_async(work())
+        asyncio.run(work())
     except KeyboardInterrupt:
         return 0
     return 0

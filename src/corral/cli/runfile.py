@@ -35,8 +35,8 @@ awaits at the top level and uses names of CommonJS is neither."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A path inside from which the file is run; None: it is no file there, but a snippet."""
+class RunFile:
+    """The file that is run: its path inside, or None if it is run as a snippet."""
 
     path: str | None = None
     ours: bool = False
@@ -49,24 +49,24 @@ class Place:
                 await box.files.remove(self.path, missing_ok=True)
 
 
-async def find_place(
+async def place_file(
     box: AsyncSandbox, source: bytes, file: Path | None, language: str, *, copied: Sequence[Path]
-) -> Place:
+) -> RunFile:
     """Its place in what was copied in, else one in the working folder, under its own name.
 
     Raises: as writing a file does.
     """
     if file is None:
-        return Place()
+        return RunFile()
     for folder in copied:
         relative = _relative(file, folder)
         if relative is not None and await _holds(box, str(relative), source):
-            return Place(_absolute(box, relative))
+            return RunFile(_absolute(box, relative))
     name = await _choose_name(box, source, file, language)
     if name is None or await box.files.exists(name):
-        return Place()  # also where something else of that name was copied in: it is not overwritten
+        return RunFile()  # also where something else of that name was copied in: it is not overwritten
     await box.files.write(name, source, mode=0o644)
-    return Place(_absolute(box, PurePosixPath(name)), ours=True)
+    return RunFile(_absolute(box, PurePosixPath(name)), ours=True)
 
 
 def _relative(file: Path, folder: Path) -> PurePosixPath | None:
