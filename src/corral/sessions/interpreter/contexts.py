@@ -219,7 +219,7 @@ class Interpreter:
         """Run code, and yield events; the last one is `end`. Runs of one context wait for each other.
 
         `envs` are set for this run. After `timeout` seconds the code is interrupted, and if it does not stop, its
-        process is killed: the `end` then has the status `timeout`. A run whose iterator is left early is stopped the same way.
+        process is killed: the `end` then has the status `timeout`. A run whose iterator is left early is stopped, too.
 
         Raises:
             NotRecordedError: context not found.
