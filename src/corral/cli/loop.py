@@ -10,5 +10,5 @@ T = TypeVar("T")
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end. Ctrl-C cancels the work, which then clears up."""
+    """Run to the end. Ctrl-C cancels the work, which then cleans up."""
     return asyncio.run(work)

@@ -1,4 +1,4 @@
-"""`corral sandbox rm`: which sandboxes are meant, whose they are, and ending them."""
+"""`corral sandbox rm`: finds the sandboxes, checks their owners, and deletes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from corral.results import SandboxInfo
 
 
 async def remove_all(backend: Backend, *, asking: bool) -> int:
-    """End all that are nobody else's; the exit code."""
+    """Delete all sandboxes without another owner; returns the exit code."""
     infos = await backend.list()
     mine = [info.sandbox_id for info in infos if info.owner is None]
     others = [info for info in infos if info.owner is not None]
@@ -34,7 +34,7 @@ async def remove_all(backend: Backend, *, asking: bool) -> int:
 
 
 async def remove(backend: Backend, wanted: Sequence[str], *, asking: bool, quiet: bool) -> int:
-    """End these; the exit code."""
+    """Delete these; returns the exit code."""
     infos = await backend.list() if asking else ()
     others = [info for info in infos if info.owner is not None and _is_meant(info, wanted)]
     if others:
@@ -45,7 +45,7 @@ async def remove(backend: Backend, wanted: Sequence[str], *, asking: bool, quiet
 
 
 def is_terminal() -> bool:
-    """Whether somebody is there who can be asked."""
+    """True if there is a terminal to ask at."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
