@@ -1,4 +1,4 @@
-"""`corral doctor`: what this machine can do, found out by trying."""
+"""`corral doctor`: tests what this machine supports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def doctor(prove: bool, names: tuple[str, ...], plan: bool, as_json: bool) -> in
 
 
 def sign(mark: Mark) -> str:
-    """A tick, and its like."""
+    """The symbol of a mark."""
     fancy, simple = _SIGNS[mark]
     text = fancy if unicode_wanted() else simple
     if mark == "good":

@@ -1,4 +1,4 @@
-"""Programs that run on after the command has returned: `corral sandbox exec --detach` and `corral sandbox logs`."""
+"""Background programs: `corral sandbox exec --detach` and `corral sandbox logs`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from corral.sessions.detached import DetachedProgram, choose
 def show_logs(
     backend: str | Backend, sandbox_id: str, number: int | None, *, follow: bool, as_list: bool, as_json: bool
 ) -> int:
-    """Print what one has printed, or a list of them."""
+    """Print the output of a program, or a list of programs."""
     maker = get_backend(backend)
     if as_list or (as_json and number is None):
         programs = asyncio.run(maker.list_detached(sandbox_id))

@@ -1,4 +1,4 @@
-"""`corral run`: a file or a snippet in a fresh sandbox."""
+"""`corral run`: a file or a snippet in a new sandbox."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _COPY_WORKDIR = "/workspace"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to run, and how."""
+    """The program to run."""
 
     source: bytes
     file: Path | None
-    """Where it is on the host, if it is a file there."""
+    """Its path on the host, if it is a file."""
     language: str
     args: tuple[str, ...]
     timeout: float | None
@@ -106,7 +106,7 @@ def run(
 
 
 def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, tuple[str, ...]]:
-    """The program, the name it was given by, and its arguments."""
+    """The program, its name, and its arguments."""
     if code is not None:
         return code.encode("utf-8", "surrogateescape"), "", words
     if not words:
@@ -173,7 +173,7 @@ async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
 
 
 def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
-    """Why a program ended, where its exit code does not say it."""
+    """Why a program ended, if its exit code does not say it."""
     if result.reason == "timeout":
         limit = timeout if timeout is not None else spec.exec_timeout
         note(f"timed out after {show_seconds(limit)}; it was killed with all its processes")
@@ -184,7 +184,7 @@ def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
 
 
 def note(text: str) -> None:
-    """A remark of ours beside the program's output."""
+    """Print a message of Corral on stderr."""
     sys.stdout.flush()
     click.echo(f"corral: {plain(text)}", err=True)
 

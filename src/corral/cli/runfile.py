@@ -1,4 +1,4 @@
-"""Where a file that `corral run` is given lies in the sandbox."""
+"""The path in the sandbox of a file of `corral run`."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ awaits at the top level and uses names of CommonJS is neither."""
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """The file that is run: its path inside, or None if it is run as a snippet."""
+    """The path inside from which the file is run; None: it is run as a snippet."""
 
     path: str | None = None
     ours: bool = False
-    """We put it there, and the user did not ask to have it there."""
+    """Corral copied it there, not the user."""
 
     async def leave(self, box: AsyncSandbox) -> None:
-        """Take it away again, if it is ours: what comes out of the folder shall be the program's."""
+        """Remove it again, if Corral copied it: only the program's files are copied out."""
         if self.ours and self.path is not None:
             with contextlib.suppress(SandboxFileError):  # the program may have put something else in its place
                 await box.files.remove(self.path, missing_ok=True)
@@ -52,7 +52,7 @@ class RunFile:
 async def place_file(
     box: AsyncSandbox, source: bytes, file: Path | None, language: str, *, copied: Sequence[Path]
 ) -> RunFile:
-    """Its place in what was copied in, else one in the working folder, under its own name.
+    """Its path in a --copy-in folder, else one in the working folder, under its own name.
 
     Raises: as writing a file does.
     """
@@ -64,13 +64,13 @@ async def place_file(
             return RunFile(_absolute(box, relative))
     name = await _choose_name(box, source, file, language)
     if name is None or await box.files.exists(name):
-        return RunFile()  # also where something else of that name was copied in: it is not overwritten
+        return RunFile()  # also if another file of that name was copied in: it is not overwritten
     await box.files.write(name, source, mode=0o644)
     return RunFile(_absolute(box, PurePosixPath(name)), ours=True)
 
 
 def _relative(file: Path, folder: Path) -> PurePosixPath | None:
-    """Where the file is below the folder, by the names that were given or by those behind links."""
+    """The path of the file below the folder, as given or with links resolved."""
     if folder.is_file():
         return PurePosixPath(file.name) if file.resolve() == folder.resolve() else None
     for name in (os.path.abspath, os.path.realpath):
@@ -80,7 +80,7 @@ def _relative(file: Path, folder: Path) -> PurePosixPath | None:
 
 
 async def _holds(box: AsyncSandbox, path: str, source: bytes) -> bool:
-    """Whether it is there and is this one: a later --copy-in may have put another in its place."""
+    """True if it exists and is this file: a later --copy-in may have replaced it."""
     try:
         return await box.files.read(path, max_bytes=len(source)) == source
     except SandboxFileError:

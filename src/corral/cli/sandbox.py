@@ -1,4 +1,4 @@
-"""`corral sandbox`: sandboxes that live on by themselves, found by id, by name, or by the beginning of an id."""
+"""`corral sandbox`: detached sandboxes, found by id, by name, or by the beginning of an id."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
 
 
 def describe_sandbox(info: SandboxInfo) -> dict[str, Any]:
-    """For scripts. Moments are texts of ISO 8601 in UTC, wherever our JSON has them."""
+    """For scripts. Times are ISO 8601 in UTC, as in all JSON output."""
     ends = timestamp(time.time() + info.deadline) if info.deadline is not None else None
     return {**asdict(info), "created": timestamp(info.created), "deadline": ends, "owner": info.owner}
 

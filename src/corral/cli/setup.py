@@ -1,4 +1,4 @@
-"""`corral setup`: what a machine needs once, and only when asked."""
+"""`corral setup`: installs optional runtimes."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
 
 
 def _refuse_wishes(context: click.Context) -> None:
-    """A sandbox that is there already is what it is."""
+    """Reject options of new sandboxes for an existing one."""
     from click.core import ParameterSource
 
     fixed = ("image", "network", "memory", "cpus", "disk", "processes", "packages", "venv", "ephemeral")
