@@ -18,8 +18,7 @@ import snippet
 from contest import hold_contest
 from corral.backends.embedded import EmbeddedBackend, report
 from corral.cli.display import Progress, columns, cut, paint, plain, show_seconds, show_size, table, unicode_wanted
-from corral.client.opening import AsyncSandbox
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, CorralError
 from corral.results import ExecResult
 from corral.spec import Resources
@@ -103,7 +102,7 @@ async def _play(backend: EmbeddedBackend) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _open(backend: EmbeddedBackend, *, resources: Resources | None = None) -> AsyncIterator[SandboxBase]:
+async def _open(backend: EmbeddedBackend, *, resources: Resources | None = None) -> AsyncIterator[AsyncSandbox]:
     begun = time.monotonic()
     async with AsyncSandbox(backend=backend, resources=resources) as box:
         opened = time.monotonic() - begun
@@ -152,7 +151,7 @@ async def _install_typescript(data_folder: Path) -> bool:
     return True
 
 
-async def _run(box: SandboxBase, each: Snippet) -> ExecResult:
+async def _run(box: AsyncSandbox, each: Snippet) -> ExecResult:
     progress.show(f"{each.title} …")
     try:
         return await box.run_code(each.code, each.language, timeout=each.timeout)
@@ -160,7 +159,7 @@ async def _run(box: SandboxBase, each: Snippet) -> ExecResult:
         progress.clear()
 
 
-async def _show(box: SandboxBase, each: Snippet, *, hostile: bool = False) -> bool:
+async def _show(box: AsyncSandbox, each: Snippet, *, hostile: bool = False) -> bool:
     result = await _run(box, each)
     limits = box.spec.resources
     stopped = each.stopped_by.format(memory=show_size(limits.memory), processes=limits.processes)

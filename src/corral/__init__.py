@@ -14,8 +14,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from corral.client.opening import AsyncSandbox
     from corral.client.registry import backend_names, get_backend
+    from corral.client.sandbox import AsyncSandbox
     from corral.client.sync import Files, Process, Sandbox, ShellSession, Terminal
     from corral.environment.environment import Environment
     from corral.environment.variable import Variable
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME_OF = {
-    "AsyncSandbox": "corral.client.opening",
+    "AsyncSandbox": "corral.client.sandbox",
     "BackendError": "corral.errors",
     "BackendUnavailableError": "corral.errors",
     "Capabilities": "corral.results",

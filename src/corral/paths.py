@@ -15,11 +15,6 @@ TEMPORARY = "/tmp"
 """Where a sandbox has its temporary files, unless it says otherwise."""
 
 
-def temporary_folder(box: object) -> str:
-    """Where a sandbox has its temporary files, for the files of ours that are there for a moment."""
-    return str(getattr(box, "temporary", TEMPORARY))
-
-
 class SandboxPath(str):
     """An absolute, normal path inside a sandbox. Always made by `inside`.
 

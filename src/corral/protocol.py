@@ -1,8 +1,14 @@
 """THE CONTRACT. Read this first.
 
-A `Backend` makes sandboxes; an `AsyncSandbox` runs programs and holds files. Everything else in Corral stands on these.
-The rules that hold for every backend are numbered here; `corral.testing` has a check for each. What not every backend
-can do is in `corral.base.powers`.
+A `Backend` makes sandboxes. For each it writes one `SandboxPrimitives`: a small class that starts a program, has files
+and can end the sandbox. Users hold `corral.client.sandbox.AsyncSandbox`, the one class around the primitives, as an
+HTTP client holds a transport: everything that can be derived (exec, run_code, sessions, terminals, the interpreter) is
+written there once. Files and programs have abstract classes as well: `corral.base.files.AsyncFiles` and
+`corral.base.process.AsyncProcess`.
+
+What a backend may lack (`Backend.capabilities()` lists what it has) raises `CapabilityError`, from `lacking` below.
+
+These rules hold for every backend; `corral.testing` has a check for each.
 
 1.  A command's failure is a result; the sandbox's failure is an error. Neither is dressed as the other.
 2.  A timeout ends the whole process tree at once, and the result carries the partial output. So does cancellation.
@@ -21,27 +27,25 @@ can do is in `corral.base.powers`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Protocol
+from typing import TYPE_CHECKING, NoReturn, TypedDict
 
-from corral.paths import HostPath
-from corral.results import (
-    Capabilities,
-    CodeResult,
-    DownloadResult,
-    EditResult,
-    ExecResult,
-    FileInfo,
-    GlobResult,
-    GrepResult,
-    OutputChunk,
-    ReplaceResult,
-    SandboxInfo,
-    SandboxUsage,
-    WatchEvent,
-)
-from corral.spec import Spec
+from corral.errors import CapabilityError, SandboxClosedError, SandboxGoneError
+from corral.languages import Language, Runtime
+from corral.paths import TEMPORARY
+from corral.results import Capabilities, Event, OutputChunk, SandboxInfo, SandboxState, SandboxUsage, SnapshotInfo
+from corral.spec import USER, Spec
+
+if TYPE_CHECKING:
+    from corral.base.files import AsyncFiles
+    from corral.base.process import AsyncProcess, Clear
+    from corral.client.sandbox import AsyncSandbox
+    from corral.sessions.detached import DetachedProgram
+    from corral.sessions.record import Recorded, RecordInfo
 
 PathLike = str | PurePosixPath
 """A path inside; relative ones are under the sandbox's workdir."""
@@ -50,382 +54,408 @@ Command = str | Sequence[str]
 """A list is an argv. A text is for `/bin/sh`."""
 
 OnOutput = Callable[[OutputChunk], Awaitable[None] | None]
+OnEvent = Callable[[Event], None]
 Stdin = bytes | str | AsyncIterable[bytes] | None
 
 
-class Process(Protocol):
-    """A program that runs in the background. It outlives the call that started it, never the sandbox."""
+class CallOptions(TypedDict, total=False):
+    """Keywords of everything that runs a program."""
 
-    @property
-    def pid(self) -> int:
-        """Its number inside."""
-
-    def output(self) -> AsyncIterator[OutputChunk]:
-        """Output as it comes, until the program ends. What nobody reads is kept up to the limit, then dropped.
-
-        Raises:
-            SandboxGoneError: the sandbox ended meanwhile.
-        """
-
-    async def write(self, data: bytes | str) -> None:
-        """Feed its standard input (or its terminal).
-
-        Raises:
-            ExecError: it has no input, or has closed it.
-        """
-
-    async def close_stdin(self) -> None:
-        """End of input. On a terminal: the end-of-file character."""
-
-    async def signal(self, number: int) -> None:
-        """Signal the program's process group. A program that has ended is left alone."""
-
-    async def resize(self, *, rows: int, columns: int) -> None:
-        """Set the terminal's size.
-
-        Raises:
-            ExecError: it has no terminal.
-        """
-
-    async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """Wait for the end; may be called again and by several. A timeout here does not end the program.
-
-        Raises:
-            TimeoutError: it still runs after `timeout`.
-            SandboxGoneError: the sandbox ended meanwhile.
-        """
-
-    async def kill(self) -> ExecResult:
-        """End it with all that it started."""
-
-    async def aclose(self) -> None:
-        """End it if it still runs, and let go. Idempotent."""
+    cwd: PathLike | None
+    """The working folder; the spec's workdir by default."""
+    env: Mapping[str, str] | None
+    """Variables beyond the spec's and the sandbox's own."""
 
 
-class AsyncFiles(Protocol):
-    """The files of a sandbox. Every method raises `SandboxGoneError`, `SandboxClosedError` and, beyond what is named,
-    `SandboxPermissionError` where the user inside may not, `SandboxNoSpaceError` where the disk is full, and
-    `SandboxFileError` for what no class of its own exists.
+class SessionOptions(CallOptions, total=False):
+    """Keywords of `open_session`."""
 
-    A `FollowedPath` is one that rules were asked about: no link is followed on its way, and `SandboxLinkError` says
-    that one has been put there since. `move`, `remove`, `mkdir`, `symlink`, `chmod`, `replace`, `watch`, `pack` and
-    `unpack` take it as any other path."""
-
-    async def read(self, path: PathLike, *, max_bytes: int = ...) -> bytes:
-        """The whole content.
-
-        Raises:
-            SandboxFileNotFoundError, SandboxIsFolderError
-            SandboxFileKindError: a FIFO, device, socket, or a file of /proc.
-            SandboxLinkError: a part of a `FollowedPath` has become a link.
-            SandboxFileTooLargeError: more than `max_bytes`, also if it grows while being read.
-        """
-
-    async def read_text(
-        self, path: PathLike, *, encoding: str = "utf-8", errors: str = "strict", max_bytes: int = ...
-    ) -> str:
-        """The content as text. Raises: as `read`, and UnicodeDecodeError."""
-
-    def read_stream(self, path: PathLike, *, chunk_bytes: int = ...) -> AsyncIterator[bytes]:
-        """The content piece by piece; it ends at the size the file had when opened. Raises: as `read`, but no limit."""
-
-    async def write(
-        self,
-        path: PathLike,
-        content: bytes | str | AsyncIterable[bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        exclusive: bool = False,
-        append: bool = False,
-    ) -> int:
-        """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces.
-
-        Gives the number of bytes.
-
-        Raises:
-            SandboxIsFolderError, SandboxFileKindError: something else than a regular file is there.
-            SandboxFileExistsError: `exclusive` and it exists.
-            SandboxFileNotFoundError: `parents=False` and the folder is missing.
-            SandboxNotFolderError: a file is in the place of one of its folders.
-            SandboxLinkError: a part of a `FollowedPath` has become a link.
-        """
-
-    async def edit(
-        self,
-        path: PathLike,
-        old: str | bytes,
-        new: str | bytes,
-        *,
-        replace_all: bool = False,
-        expected_sha256: str | None = None,
-    ) -> EditResult:
-        """Replace text inside, byte for byte around it, by compare-and-swap.
-
-        Raises:
-            SandboxFileNotFoundError
-            EditError: `old` is empty, not there, or there more than once without `replace_all`.
-            EditConflictError: the content is not `expected_sha256`, or changes all the time.
-            SandboxLinkError: a part of a `FollowedPath` has become a link.
-        """
-
-    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """About one file. Raises: SandboxFileNotFoundError, SandboxLinkError."""
-
-    async def exists(self, path: PathLike) -> bool:
-        """Whether something is there; a link that leads nowhere is not."""
-
-    async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        """A folder's entries, sorted by name.
-
-        Raises:
-            SandboxFileNotFoundError, SandboxNotFolderError
-            SandboxLinkError: a part of a `FollowedPath` has become a link.
-        """
-
-    async def glob(self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = ...) -> GlobResult:
-        """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError and SandboxLinkError, for `path`."""
-
-    async def grep(
-        self,
-        pattern: str,
-        *,
-        path: PathLike = ".",
-        include: str | None = None,
-        ignore_case: bool = False,
-        fixed: bool = False,
-        hidden: bool = False,
-        limit: int = ...,
-        without: Collection[str] = (),
-    ) -> GrepResult:
-        """Lines that match a regular expression (or a fixed text), in text files; `limit` of them at most.
-
-        Files `without`, by their absolute paths as `glob` gives them, are not looked into, and count for nothing.
-
-        Raises:
-            SandboxFileError: not a regular expression.
-            SandboxFileNotFoundError, SandboxLinkError: for `path`.
-        """
-
-    async def replace(
-        self,
-        pattern: str,
-        new: str | bytes,
-        *,
-        path: PathLike = ".",
-        include: str | None = None,
-        ignore_case: bool = False,
-        fixed: bool = True,
-        hidden: bool = False,
-    ) -> ReplaceResult:
-        """Replace in all text files below a path, each atomically.
-
-        Raises:
-            SandboxFileError: not a regular expression.
-            SandboxFileNotFoundError: for `path`.
-        """
-
-    async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """Rename. Raises: SandboxFileNotFoundError, SandboxFileExistsError."""
-
-    async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """Delete. Raises: SandboxFileNotFoundError; SandboxFileExistsError for a folder that is not empty."""
-
-    async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """Make a folder; with `parents`, one that is there already is fine.
-
-        Raises:
-            SandboxFileExistsError, SandboxFileNotFoundError
-        """
-
-    async def symlink(self, path: PathLike, target: str) -> None:
-        """Make a link. Raises: SandboxFileExistsError."""
-
-    async def chmod(self, path: PathLike, mode: int) -> None:
-        """Set permission bits. Raises: SandboxFileNotFoundError."""
-
-    def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        """Changes below a folder, from now on, until the iterator is closed.
-
-        Raises:
-            SandboxFileNotFoundError, SandboxNotFolderError
-            CapabilityError: this backend can't watch.
-        """
-
-    def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """A tree as a tar stream: modes, links and empty folders kept, names relative.
-
-        Raises:
-            SandboxFileNotFoundError
-        """
-
-    async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """Lay a tar stream (plain or compressed) down below a folder; the number of members.
-
-        Raises:
-            SandboxFileError: a broken archive, or a member that leads out of the folder.
-        """
-
-    async def upload(self, source: HostPath | str, target: PathLike) -> None:
-        """Copy a file or folder of the host into the sandbox. Raises: FileNotFoundError for `source`."""
-
-    async def download(
-        self,
-        source: PathLike,
-        target: HostPath | str,
-        *,
-        max_bytes: int | None = None,
-        git_settings: bool = False,
-        git_settings_to: HostPath | str | None = None,
-    ) -> DownloadResult:
-        """Copy a file or folder of the sandbox to the host. Links that lead out of the folder are left out.
-
-        Of a folder, so is whatever makes git run programs (`.git/config`, hooks, and the like in any folder that is a
-        repository, and files that the host's git settings name, such as `core.hooksPath=.husky`): the host keeps its
-        own, and the result names them. `git_settings=True` copies them, too; `git_settings_to` puts them into another
-        folder. Commits, branches and other files come in any case.
-
-        Raises:
-            SandboxFileNotFoundError
-            SandboxFileTooLargeError: more than `max_bytes` in all.
-            FileExistsError: `target` is something else than a folder to put it in, or a file to replace.
-        """
+    user: str | None
+    """The user inside, by name or number; not every backend has others than its own."""
 
 
-class AsyncSandbox(Protocol):
-    """The living thing.
+class TerminalOptions(SessionOptions, total=False):
+    """Keywords of `open_pty`."""
 
-    Every method raises `SandboxGoneError` once it has ended and `SandboxClosedError` after `aclose`.
+    rows: int
+    """The terminal's height: 24 by default."""
+    columns: int
+    """The terminal's width: 80 by default."""
+
+
+class RecordedOptions(TerminalOptions, total=False):
+    """Keywords of `start_recorded`."""
+
+    timeout: float | None
+    """The program is ended after so many seconds; by default never."""
+    pty: bool
+    """Whether it gets a terminal."""
+
+
+class ViewOptions(TypedDict, total=False):
+    """What one call sees of the sandbox."""
+
+    read_only: Sequence[PathLike]
+    """Paths that this call can't change."""
+    hidden: Sequence[PathLike]
+    """Paths that this call finds empty."""
+
+
+class StartOptions(RecordedOptions, ViewOptions, total=False):
+    """Keywords of `start`."""
+
+    stdin: bool
+    """Whether it can be written to: True by default."""
+    output_limit_bytes: int | None
+    """How much output is kept; the spec's limit by default."""
+
+
+class CodeOptions(CallOptions, total=False):
+    """Keywords of `run_code`, beside its own."""
+
+    stdin: Stdin
+    """Its standard input: bytes, a text, or an async iterable of bytes. None by default."""
+    timeout: float | None
+    """The whole process tree is ended after so many seconds; the spec's exec_timeout by default."""
+    on_output: OnOutput | None
+    """Called with each piece of output as it comes."""
+    check: bool
+    """Raise `ExitError` or `ExecTimeoutError` for a failure."""
+    output_limit_bytes: int | None
+    """How much output is kept; the spec's limit by default."""
+
+
+class ExecOptions(CodeOptions, SessionOptions, ViewOptions, total=False):
+    """Keywords of `exec`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRequest:
+    """A program to start, with everything resolved and checked: what a backend's `spawn` gets."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    user: str
+    timeout: float | None
+    stdin: bool
+    output_limit_bytes: int
+    pty: bool = False
+    rows: int = 24
+    columns: int = 80
+    read_only: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    listened: bool = False
+    """The output is read as it comes, in this event loop: nothing may be dropped before the reader begins."""
+    quiet: bool = False
+    """The output is read at the end only: what goes beyond the limit need not travel."""
+
+
+def lacking(backend: str, power: str, *, sandbox_id: str | None = None) -> CapabilityError:
+    """The error for what a backend does not have."""
+    return CapabilityError(
+        f"the {backend} backend has no {power}",
+        sandbox_id=sandbox_id,
+        op=power,
+        hint="backend.capabilities() lists what it has",
+    )
+
+
+class SandboxPrimitives(ABC):
+    """One sandbox, as its backend implements it. `AsyncSandbox.around(primitives)` is what users get.
+
+    Methods raise `SandboxGoneError` once the sandbox has ended, and `SandboxClosedError` after `aclose`. What is not
+    abstract here has a default: a power that the backend does not have raises `CapabilityError`.
     """
 
-    @property
-    def id(self) -> str:
-        """Its name on every list."""
+    temporary = TEMPORARY
+    """The folder inside in which snippets and long scripts lie while they run."""
+    default_user = USER
+    """The user of a request that names none."""
+    own_runtime: Callable[[Language, bytes], Runtime] | None = None
+    """What runs a source, where the backend decides it and not the language table. Raises: BackendUnavailableError."""
+
+    def __init__(self, *, sandbox_id: str, spec: Spec, backend: str) -> None:
+        self.id = sandbox_id
+        self.spec = spec
+        self.backend = backend
+        self.closed = False
+        """Set by `aclose`."""
+        self.handle: AsyncSandbox | None = None
+        """What users hold of it. Set by `AsyncSandbox.around`."""
+
+    # What every backend implements.
+
+    @abstractmethod
+    async def spawn(self, request: SpawnRequest) -> AsyncProcess:
+        """Start a program.
+
+        Raises:
+            WorkdirError: the folder is missing, or no folder.
+            CapabilityError: a user, view or terminal that this backend does not have.
+            InvalidCommandError: arguments that can't be passed on.
+        """
 
     @property
-    def spec(self) -> Spec:
-        """The wish it was made from."""
-
-    @property
+    @abstractmethod
     def files(self) -> AsyncFiles:
-        """Its files."""
+        """Its files. Raises: SandboxClosedError."""
 
-    async def exec(
-        self,
-        command: Command,
-        *,
-        cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: Stdin = None,
-        user: str | None = None,
-        timeout: float | None = None,
-        on_output: OnOutput | None = None,
-        check: bool = False,
-        read_only: Sequence[PathLike] = (),
-        hidden: Sequence[PathLike] = (),
-        output_limit_bytes: int | None = None,
-    ) -> ExecResult:
-        """Run a program to its end. `read_only` and `hidden` restrict what this one call sees.
+    @abstractmethod
+    def release(self) -> Awaitable[None]:
+        """End the sandbox if it is owned, let go of it if not. Called once, by `aclose`.
 
-        Raises:
-            InvalidCommandError: a command, env, stdin or timeout that can't be.
-            WorkdirError: `cwd` is missing or no folder.
-            CapabilityError: a user or view this backend can't give.
-            ExitError, ExecTimeoutError: with `check`.
+        What must happen even if the event loop ends at once happens in the call itself; the rest may be awaited.
         """
 
-    async def run_code(
-        self,
-        code: str | bytes,
-        language: str = "python",
-        *,
-        args: Sequence[str] = (),
-        file: PathLike | None = None,
-        cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: Stdin = None,
-        timeout: float | None = None,
-        on_output: OnOutput | None = None,
-        check: bool = False,
-        charts: bool = False,
-        output_limit_bytes: int | None = None,
-    ) -> CodeResult:
-        """Run a snippet in a fresh process.
+    @abstractmethod
+    async def kill(self) -> None:
+        """End the sandbox, owned or detached. `aclose` follows."""
 
-        With `charts`, the figures that Python code has shown by matplotlib are in the result: `result.png`.
-        It goes without `file`.
-
-        `file` is the path of a file inside that holds this very code: it is run from its place, so that its own name
-        and folder, its imports and its tracebacks are those of the file. The code is then only looked at to choose the
-        runtime.
-
-        Raises:
-            UnknownLanguageError: no such language.
-            BackendUnavailableError: its runtime is missing inside; the hint says what to install.
-            InvalidCommandError, WorkdirError, ExitError, ExecTimeoutError: as `exec`.
-        """
-
-    async def start(
-        self,
-        command: Command,
-        *,
-        cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bool = True,
-        user: str | None = None,
-        timeout: float | None = None,
-        pty: bool = False,
-        rows: int = 24,
-        columns: int = 80,
-        read_only: Sequence[PathLike] = (),
-        hidden: Sequence[PathLike] = (),
-        output_limit_bytes: int | None = None,
-    ) -> Process:
-        """Start a program in the background. Raises: as `exec`."""
-
+    @abstractmethod
     async def usage(self) -> SandboxUsage:
         """What it holds and has used."""
 
+    @abstractmethod
     async def info(self) -> SandboxInfo:
         """What a list says of it."""
 
-    async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        """Let it live on without this process; gives the id for `connect`. Raises: CapabilityError."""
-
-    async def aclose(self) -> None:
-        """End it, if it is owned; let go of it, if it is detached. Idempotent, and safe to cancel."""
-
-    async def kill(self) -> None:
-        """End it, owned or detached. Idempotent."""
-
-
-class Backend(Protocol):
-    """The maker. One that isolates nothing has an attribute `isolated = False`, and no server takes it."""
+    # What a backend may know better.
 
     @property
-    def name(self) -> str:
-        """The name in the registry."""
+    def owned(self) -> bool:
+        """Whether it ends with this process."""
+        return True
 
-    async def create(self, spec: Spec) -> AsyncSandbox:
-        """Make a sandbox.
+    @property
+    def standing(self) -> SandboxState:
+        """What this handle knows of its state, for `repr`."""
+        return "running"
+
+    async def is_alive(self) -> bool:
+        """Whether it is there and answers."""
+        try:
+            await self.info()
+        except SandboxGoneError:
+            return False
+        return True
+
+    def base_env(self, user: str) -> Mapping[str, str]:
+        """What every program of that user finds in its environment."""
+        return {}
+
+    def hint_for(self, language: Language) -> str:
+        """What to do where no program inside runs a language."""
+        return language.hint
+
+    # Powers. A backend that lists one in `capabilities()` implements it.
+
+    async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
+        """Let it live on without this process; gives the id for `connect`. Idempotent."""
+        self.lacks("detach")
+
+    async def snapshot(self, name: str | None = None) -> str:
+        """Keep the files of this moment; gives the id of the snapshot."""
+        self.lacks("snapshot")
+
+    async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
+        """A second sandbox that begins with the files of this one, made by the same backend."""
+        self.lacks("fork")
+
+    async def stop(self) -> None:
+        """End the processes, keep the files. Idempotent."""
+        self.lacks("stop")
+
+    async def pause(self) -> None:
+        """Freeze every process. Idempotent."""
+        self.lacks("pause")
+
+    async def resume(self) -> None:
+        """Let every process go on. Idempotent."""
+        self.lacks("resume")
+
+    async def resize(
+        self,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        """Set new limits; what is not given stays."""
+        self.lacks("resize")
+
+    async def expose(self, port: int) -> str:
+        """A URL on this machine that leads to a port inside."""
+        self.lacks("expose")
+
+    async def wait_until_gone(self) -> None:
+        """Return when the sandbox has ended, whatever ended it. Cancel it before this handle is closed."""
+        self.lacks("wait_until_gone")
+
+    # Recorded programs. Where `keeps_records` is False, `AsyncSandbox` keeps them in the memory of this process.
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether this sandbox now keeps the records of its programs itself, so that they outlive this process."""
+        return False
+
+    async def start_recorded(
+        self, request: SpawnRequest, *, name: str, limit_bytes: int, note: bytes | None, clear: Clear | None
+    ) -> Recorded:
+        """Start a recorded program; `clear` is to be called after its end. Raises: NameTakenError."""
+        self.lacks("start_recorded")
+
+    async def find_recorded(self, name: str) -> Recorded:
+        """A recorded program, running or ended. Raises: NotRecordedError."""
+        self.lacks("find_recorded")
+
+    async def list_recorded(self) -> Sequence[RecordInfo]:
+        """All that were not forgotten."""
+        self.lacks("list_recorded")
+
+    # What is the same for all.
+
+    def lacks(self, power: str) -> NoReturn:
+        """Raises: CapabilityError, for what this backend does not have."""
+        raise lacking(self.backend, power, sandbox_id=self.id)
+
+    def refuse_closed(self) -> NoReturn:
+        """Raises: SandboxClosedError."""
+        raise SandboxClosedError("the sandbox is closed", sandbox_id=self.id, hint="make a new one")
+
+    async def aclose(self) -> None:
+        """End it if it is owned; let go of it if it is detached. Idempotent, and safe to cancel."""
+        if self.closed:
+            return
+        self.closed = True
+        # A cancelled close must not leave half a sandbox: the work goes on, only the waiting ends.
+        await asyncio.shield(asyncio.ensure_future(self.release()))
+
+
+class Backend(ABC):
+    """Makes, finds, lists and deletes sandboxes. Its methods may be called from any thread and event loop.
+
+    Sandboxes are named by id or name. What is not abstract here has a default: a power that the backend does not have
+    raises `CapabilityError`.
+    """
+
+    name: str
+    """The name in the registry."""
+    isolated = True
+    """Whether programs are kept apart from the host. Servers, and others that run strangers' programs, take no backend
+    where it is False."""
+
+    @abstractmethod
+    async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
+        """Make a sandbox. `on_event` is told what happens to it.
 
         Raises:
-            SpecError: a wish that can't be met anywhere.
-            CapabilityError: a wish that this backend can't meet.
+            SpecError: a request that can't be met anywhere.
+            CapabilityError: a request that this backend can't meet.
             BackendUnavailableError: this machine can't; the hint says how it could.
         """
 
+    @abstractmethod
+    async def capabilities(self) -> Capabilities:
+        """What holds here, and which powers there are."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """End every sandbox that is owned. Idempotent."""
+
+    # Detached sandboxes.
+
     async def connect(self, sandbox_id: str) -> AsyncSandbox:
-        """A handle to a detached sandbox, by id or name. Raises: SandboxGoneError, CapabilityError."""
+        """A handle to a detached sandbox. Raises: SandboxGoneError, CapabilityError."""
+        self.lacks("connect")
 
     async def list(self) -> Sequence[SandboxInfo]:
         """The detached sandboxes: those that live, and those that are stopped."""
+        return []
 
     async def delete(self, sandbox_id: str) -> None:
-        """End a detached sandbox, or remove a stopped one, by id or name. Raises: SandboxGoneError."""
+        """End a detached sandbox, or remove a stopped one. Raises: SandboxGoneError."""
+        self.lacks("delete")
 
-    async def capabilities(self) -> Capabilities:
-        """What holds here."""
+    async def glance(self) -> frozenset[str]:
+        """The ids of all sandboxes of which anything is left, in whatever state. Cheap enough for every second."""
+        self.lacks("glance")
 
-    async def aclose(self) -> None:
-        """End everything owned. Idempotent."""
+    # Stopped sandboxes and snapshots. `SandboxGoneError` and `SnapshotNotFoundError` say that there is no such one.
+
+    async def start(self, sandbox_id: str) -> AsyncSandbox:
+        """Bring a stopped sandbox up, detached: same files, id, name, environment. Of one that runs: as `connect`."""
+        self.lacks("start")
+
+    async def stop(self, sandbox_id: str) -> None:
+        """End the processes of a sandbox, keep its files. Of one that is stopped: nothing."""
+        self.lacks("stop")
+
+    async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
+        """Keep the files of a sandbox, running or stopped; gives the snapshot's id."""
+        self.lacks("snapshot")
+
+    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> AsyncSandbox:
+        """A second sandbox, owned, with the files of one that runs or is stopped."""
+        self.lacks("fork")
+
+    async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
+        """The files become those of the snapshot. Its processes are ended: `start` it afterwards."""
+        self.lacks("rollback")
+
+    async def resize(
+        self,
+        sandbox_id: str,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        """Set new limits of a sandbox; a stopped one has them from its next start on."""
+        self.lacks("resize")
+
+    async def list_snapshots(self) -> Sequence[SnapshotInfo]:
+        """All snapshots, oldest first."""
+        self.lacks("list_snapshots")
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Forget a snapshot. Sandboxes that began from it, and snapshots of those, are not touched."""
+        self.lacks("delete_snapshot")
+
+    # Detached programs: recorded programs that outlive the process that started them, by number.
+
+    async def start_detached(
+        self,
+        sandbox_id: str,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Start a program in a detached sandbox; gives its number. It has no input. Raises: as `exec`."""
+        self.lacks("start_detached")
+
+    async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
+        """Those that run or have run, oldest first. Raises: SandboxGoneError."""
+        self.lacks("list_detached")
+
+    def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
+        """What the program of that number has printed (None: the one started last); with `follow`, until it ends.
+
+        Raises:
+            SandboxGoneError: there is no such program.
+        """
+        self.lacks("follow_detached")
+
+    async def need(self, power: str) -> None:
+        """Raises: CapabilityError, unless `capabilities()` lists the power."""
+        if power not in (await self.capabilities()).powers:
+            self.lacks(power)
+
+    def lacks(self, power: str) -> NoReturn:
+        """Raises: CapabilityError, for what this backend does not have."""
+        raise lacking(self.name, power)

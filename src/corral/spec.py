@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from corral.errors import CorralError, SpecError
+from corral.errors import CorralError, InvalidCommandError, SpecError
 from corral.image import Image
 from corral.requirement import check_packages
 from corral.results import OWNER_LABELS
 
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+"""The kernel's own limit for one argument or environment entry, less its closing NUL."""
 HOME = "/home/daytona"
 USER = "daytona"
 DEFAULT_OUTPUT_LIMIT_BYTES = 4 * 1024 * 1024
@@ -314,3 +316,38 @@ def check_env(env: Mapping[str, str], *, error: type[CorralError] = SpecError) -
             raise error(f"the value of environment variable {name!r} is not a string", hint="use a str without NUL")
         checked[name] = value
     return checked
+
+
+def check_argv(command: str | Sequence[str]) -> tuple[str, ...]:
+    """An argv from a list, or for /bin/sh from a text.
+
+    Raises:
+        InvalidCommandError: empty, with a NUL, too long, or not made of texts.
+    """
+    if isinstance(command, str):
+        if not command.strip():
+            raise InvalidCommandError("the command is empty", hint="pass a shell command or a list of arguments")
+        argv: tuple[str, ...] = ("/bin/sh", "-c", command)
+    elif isinstance(command, bytes) or not isinstance(command, Sequence):
+        raise InvalidCommandError(f"a command must be a string or a list of strings, not {type(command).__name__}")
+    else:
+        argv = tuple(command)
+    if not argv or not argv[0]:
+        raise InvalidCommandError("the command is empty", hint="pass a shell command or a list of arguments")
+    for index, argument in enumerate(argv):
+        if not isinstance(argument, str):
+            raise InvalidCommandError(f"argument {index} is {type(argument).__name__}, not str", hint="use str(...)")
+        if "\0" in argument:
+            raise InvalidCommandError(f"argument {index} has a NUL byte: {argument[:40]!r}", hint="remove it")
+        check_size(argument, f"argument {index}")
+    return argv
+
+
+def check_size(text: str, what: str) -> None:
+    """One argument or variable must fit into what the kernel takes. Raises: InvalidCommandError."""
+    size = len(text.encode("utf-8", "surrogateescape"))
+    if size > MAX_ARGUMENT_BYTES:
+        raise InvalidCommandError(
+            f"{what} has {size} bytes; the kernel's limit is {MAX_ARGUMENT_BYTES}",
+            hint="pass it as stdin=, or write it to a file first",
+        )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
 from corral_bench.peer import BLOB_BYTES, JS_SNIPPET, SMALL_WRITES, SMALL_WRITES_BYTES, SNIPPET, Peer, closing
 
@@ -39,7 +39,7 @@ class Row:
 
 async def hold_contest(peers: list[Peer], *, runs: int, tell: Tell) -> list[Row]:
     """Raises: as opening a sandbox does."""
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     async with AsyncSandbox() as box:
         ours = await _our_tasks(box)
@@ -69,8 +69,8 @@ def _in_thread(work: Callable[[], None]) -> Work:
     return call
 
 
-async def _our_tasks(box: SandboxBase) -> dict[str, Work]:
-    from corral.client.opening import AsyncSandbox
+async def _our_tasks(box: AsyncSandbox) -> dict[str, Work]:
+    from corral.client.sandbox import AsyncSandbox
 
     async def open_and_close() -> None:
         async with AsyncSandbox():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from corral.cli.display import show_seconds, show_size
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
 from corral.spec import Resources
 
@@ -66,7 +66,7 @@ async def measure_figures(*, rounds: int, tell: Tell) -> list[Figure]:
 
 
 async def _measure_stubborn(name: str, program: str) -> Figure:
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     late, left = [], 0
     async with AsyncSandbox(resources=Resources(processes=64)) as box:
@@ -86,7 +86,7 @@ async def _measure_stubborn(name: str, program: str) -> Figure:
     return Figure(f"{name}: gone at timeout +", median, "seconds", show_seconds(median), detail, left == 0)
 
 
-async def _count_inside(box: SandboxBase) -> int:
+async def _count_inside(box: AsyncSandbox) -> int:
     """Python programs that still run, seen from inside; the dead ones that nobody has collected yet don't count."""
     script = "for file in /proc/[0-9]*/stat; do read -r line < $file && echo $line; done 2>/dev/null; :"
     lines = (await box.exec(script, timeout=20)).stdout.splitlines()
@@ -122,7 +122,7 @@ def environment() -> dict[str, str]:
 
 async def _measure_rounds(rounds: int, tell: Tell) -> list[Figure]:
     from corral.backends.embedded import EmbeddedBackend, report
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     backend = EmbeddedBackend()
     try:

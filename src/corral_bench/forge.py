@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from corral.base.powers import KeepsSandboxes
 from corral.cli.display import show_seconds, show_size
 from corral.client.registry import get_backend
 from corral.forge.candidate import Candidate
@@ -57,7 +56,7 @@ async def measure(*, candidates: int, seconds: float, jobs: int, tell: Callable[
         )
         result = await contest.run()
     left = len(await backend.list())
-    if isinstance(backend, KeepsSandboxes):
+    if "snapshot" in (await backend.capabilities()).powers:
         left += sum((info.name or "").startswith("forge-") for info in await backend.list_snapshots())
     own = sum(attempt.seconds or 0.0 for attempt in result.attempts) / jobs
     overhead = (result.seconds - own) / own

@@ -16,8 +16,8 @@ from corral.backends.memory.sandbox import Box, MemorySandbox
 from corral.backends.memory.tree import Tree
 from corral.base import transfer
 from corral.base.output import Capture
-from corral.base.process import Ending, ProcessBase
-from corral.client.sandbox import SandboxBase
+from corral.base.process import AsyncProcess, Ending
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import EngineFaultError, SandboxFileNotFoundError
 from corral.protocol import PathLike
 from corral.results import EditResult, ExecResult
@@ -47,34 +47,34 @@ def run(name: str, *, hang_seconds: float = check.HANG_SECONDS) -> str:
 
 
 def raise_for_failures(patch: Patch) -> None:
-    whole = SandboxBase._run
+    whole = AsyncSandbox._run
 
-    async def broken(self: SandboxBase, *args: Any) -> ExecResult:
+    async def broken(self: AsyncSandbox, *args: Any) -> ExecResult:
         result = await whole(self, *args)
         if result.exit_code:
             raise EngineFaultError(f"exit code {result.exit_code}")
         return result
 
-    patch.setattr(SandboxBase, "_run", broken)
+    patch.setattr(AsyncSandbox, "_run", broken)
 
 
 def forget_partial_output(patch: Patch) -> None:
-    whole = ProcessBase._result
+    whole = AsyncProcess._result
 
-    def broken(self: ProcessBase, ending: Ending) -> ExecResult:
+    def broken(self: AsyncProcess, ending: Ending) -> ExecResult:
         result = whole(self, ending)
         return replace(result, stdout_bytes=b"", output_bytes=b"") if ending.reason == "timeout" else result
 
-    patch.setattr(ProcessBase, "_result", broken)
+    patch.setattr(AsyncProcess, "_result", broken)
 
 
 def call_a_timeout_1(patch: Patch) -> None:
-    whole = ProcessBase._result
+    whole = AsyncProcess._result
 
-    def broken(self: ProcessBase, ending: Ending) -> ExecResult:
+    def broken(self: AsyncProcess, ending: Ending) -> ExecResult:
         return replace(whole(self, ending), exit_code=1) if ending.reason == "timeout" else whole(self, ending)
 
-    patch.setattr(ProcessBase, "_result", broken)
+    patch.setattr(AsyncProcess, "_result", broken)
 
 
 def wait_for_background_children(patch: Patch) -> None:
@@ -101,13 +101,13 @@ def count_only_what_is_kept(patch: Patch) -> None:
 
 
 def ignore_cwd(patch: Patch) -> None:
-    whole = MemorySandbox._spawn
-    patch.setattr(MemorySandbox, "_spawn", lambda self, request: whole(self, replace(request, cwd="/home/daytona")))
+    whole = MemorySandbox.spawn
+    patch.setattr(MemorySandbox, "spawn", lambda self, request: whole(self, replace(request, cwd="/home/daytona")))
 
 
 def pass_the_host_environment(patch: Patch) -> None:
-    whole = MemorySandbox._base_env
-    patch.setattr(MemorySandbox, "_base_env", lambda self, user: {**os.environ, **whole(self, user)})
+    whole = MemorySandbox.base_env
+    patch.setattr(MemorySandbox, "base_env", lambda self, user: {**os.environ, **whole(self, user)})
 
 
 def drop_stdin(patch: Patch) -> None:
@@ -122,7 +122,7 @@ def replace_what_is_gone(patch: Patch) -> None:
 def forget_tokens(patch: Patch) -> None:
     whole = MemoryBackend.create
 
-    async def broken(self: MemoryBackend, spec: Spec, **kwargs: Any) -> MemorySandbox:
+    async def broken(self: MemoryBackend, spec: Spec, **kwargs: Any) -> AsyncSandbox:
         return await whole(self, replace(spec, client_token=None), **kwargs)
 
     patch.setattr(MemoryBackend, "create", broken)
@@ -131,7 +131,7 @@ def forget_tokens(patch: Patch) -> None:
 def leak_when_cancelled(patch: Patch) -> None:
     whole = MemoryBackend.create
 
-    async def broken(self: MemoryBackend, spec: Spec, **kwargs: Any) -> MemorySandbox:
+    async def broken(self: MemoryBackend, spec: Spec, **kwargs: Any) -> AsyncSandbox:
         sandbox = await whole(self, spec, **kwargs)
         await asyncio.sleep(0)  # cancelled here, nobody knows of the sandbox
         return sandbox
@@ -141,14 +141,14 @@ def leak_when_cancelled(patch: Patch) -> None:
 
 def bind_to_one_loop(patch: Patch) -> None:
     loops: list[object] = []
-    whole = MemorySandbox._spawn
+    whole = MemorySandbox.spawn
 
     async def broken(self: MemorySandbox, request: Any) -> MemoryProcess:
         loops.append(asyncio.get_running_loop())
         assert loops[0] is loops[-1], "bound to another event loop"
         return await whole(self, request)
 
-    patch.setattr(MemorySandbox, "_spawn", broken)
+    patch.setattr(MemorySandbox, "spawn", broken)
 
 
 def forget_deadlines(patch: Patch) -> None:
@@ -156,7 +156,7 @@ def forget_deadlines(patch: Patch) -> None:
 
 
 def never_end(patch: Patch) -> None:
-    patch.setattr(MemorySandbox, "_release", lambda self: asyncio.sleep(0))
+    patch.setattr(MemorySandbox, "release", lambda self: asyncio.sleep(0))
 
 
 def write_in_place(patch: Patch) -> None:
@@ -220,13 +220,13 @@ def pretend_to_have_a_terminal(patch: Patch) -> None:
 
 
 def keep_after_success_too(patch: Patch) -> None:
-    whole = SandboxBase.__aexit__
+    whole = AsyncSandbox.__aexit__
 
-    async def broken(self: SandboxBase, kind: Any, error: Any, trace: Any) -> None:
+    async def broken(self: AsyncSandbox, kind: Any, error: Any, trace: Any) -> None:
         keep = self._spec.lifetime.keep_on_failure
         await whole(self, kind, error or (ValueError() if keep else None), trace)
 
-    patch.setattr(SandboxBase, "__aexit__", broken)
+    patch.setattr(AsyncSandbox, "__aexit__", broken)
 
 
 def follow_every_link(patch: Patch) -> None:
@@ -298,14 +298,14 @@ def test_payload_in_argv_is_seen(monkeypatch: Patch, tmp_path: Path) -> None:
     """Rule 5, on the embedded backend: a snippet that travels in argv dies of its size."""
     from corral.backends.embedded import EmbeddedBackend
 
-    whole = SandboxBase.run_code
+    whole = AsyncSandbox.run_code
 
-    async def broken(self: SandboxBase, code: str, language: str = "python", **kwargs: Any) -> Any:
+    async def broken(self: AsyncSandbox, code: str, language: str = "python", **kwargs: Any) -> Any:
         if len(code) < 1000:
             return await whole(self, code, language, **kwargs)
         return await self.exec(["python3", "-c", code])
 
-    monkeypatch.setattr(SandboxBase, "run_code", broken)
+    monkeypatch.setattr(AsyncSandbox, "run_code", broken)
     backend = EmbeddedBackend(tmp_path / "data")
 
     async def work() -> str:

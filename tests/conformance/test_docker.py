@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from corral.backends.docker import DockerBackend
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 from corral.errors import BackendUnavailableError
 from corral.image import Image
 from corral.protocol import Backend
@@ -60,7 +60,7 @@ test_conformance = conformance_tests(make, cannot=CANNOT, count=count, marks=fur
 OWNER = """
 import asyncio, sys
 from corral.backends.docker import DockerBackend
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 
 async def main():
     backend = DockerBackend(host=sys.argv[1], image=sys.argv[2])
@@ -99,7 +99,7 @@ HALF_MADE = """
 import asyncio, os, sys
 from corral.backends.docker import DockerBackend
 from corral.backends.docker.container import Standing
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 
 async def main():
     backend = DockerBackend(host=sys.argv[1], image=sys.argv[2])
@@ -134,7 +134,7 @@ def test_the_sandbox_is_strict(daemon: Daemon) -> None:
         backend = make()
         box = await backend.create(make_spec())
         seen = await box.exec("cat /proc/self/status; ls /sys/class/net")
-        told = daemon.run("inspect", box.container)
+        told = daemon.run("inspect", box.primitives.container)
         await backend.aclose()
         return seen.stdout, told
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from corral.backends.docker import DockerBackend
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 from corral.errors import InvalidCommandError
 from corral.protocol import Backend
 from corral.testing.check import Check

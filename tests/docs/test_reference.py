@@ -4,15 +4,13 @@ import inspect
 
 import pytest
 
-from corral.backends.embedded.sandbox import EmbeddedSandbox
-from corral.backends.memory.sandbox import MemorySandbox
-from corral.base.files import FilesBase
-from corral.base.process import ProcessBase
-from corral.client.sandbox import SandboxBase
+from corral.base.files import AsyncFiles
+from corral.base.process import AsyncProcess
+from corral.client.sandbox import AsyncSandbox
 from support.project import ROOT, SOURCE
 from support.reference import PAGES, ROOMS, get_text, list_members, list_public, write
 
-BEHIND = (SandboxBase, FilesBase, ProcessBase, EmbeddedSandbox, MemorySandbox)
+BEHIND = (AsyncSandbox, AsyncFiles, AsyncProcess)
 """What an async caller holds."""
 
 
@@ -33,7 +31,7 @@ def test_every_public_name_has_a_docstring_that_says_something() -> None:
 
 
 def test_what_an_editor_shows_says_something_too() -> None:
-    for name in ("client/sandbox", "base/files", "base/process", "client/sessions", "client/sync"):
+    for name in ("client/sandbox", "base/files", "base/process", "client/sync"):
         assert '"""See `' not in (SOURCE / f"{name}.py").read_text(encoding="utf-8"), name
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from corral.backends.embedded import exchange
+from corral.backends.embedded import seam
 from corral.backends.embedded.backend import EmbeddedBackend
 from corral.backends.embedded.keepers import sweep_now
-from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.spec import Spec
 from support.user import OrdinaryUser, find_python
 
@@ -91,7 +91,7 @@ async def backend(public: Path) -> AsyncIterator[EmbeddedBackend]:
     await backend.aclose()
 
 
-async def see(box: EmbeddedSandbox) -> str:
+async def see(box: AsyncSandbox) -> str:
     """What a program that trusts its home and its /tmp comes to run."""
     result = await box.exec(
         "ls -A /tmp /var/tmp ~/.local 2>/dev/null | grep -v : ; cd /tmp; python3 -c 'import json; print(json.__file__)'"
@@ -212,7 +212,7 @@ async def test_a_base_that_another_version_removes_is_made_again(
     backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An earlier Corral that starts at the same moment sweeps what is not its own; here it does so at the worst one."""
-    ask = exchange.ask
+    ask = seam.ask
     swept: list[str] = []
 
     async def sweep_before(peer: Any, message: Any, *rest: Any) -> Any:
@@ -221,7 +221,7 @@ async def test_a_base_that_another_version_removes_is_made_again(
             shutil.rmtree(backend.data_folder / "base")
         return await ask(peer, message, *rest)
 
-    monkeypatch.setattr(exchange, "ask", sweep_before)
+    monkeypatch.setattr(seam, "ask", sweep_before)
     box = await backend.create(Spec())
     assert (await box.exec("cat /etc/hostname")).stdout == "corral\n"
     await box.detach()

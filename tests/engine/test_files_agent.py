@@ -14,7 +14,7 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.base.transfer import pack_host_tree
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileTooLargeError
 from corral.spec import Spec
 from corral.tools.permission import real_path
@@ -31,12 +31,12 @@ async def backend(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emb
 
 
 @pytest.fixture
-async def box(backend: EmbeddedBackend) -> AsyncIterator[SandboxBase]:
+async def box(backend: EmbeddedBackend) -> AsyncIterator[AsyncSandbox]:
     async with await backend.create(Spec(exec_timeout=60)) as box:
         yield box
 
 
-async def test_agent_killed_from_inside_is_started_again(box: SandboxBase) -> None:
+async def test_agent_killed_from_inside_is_started_again(box: AsyncSandbox) -> None:
     await box.files.write("f", b"1")
     for _ in range(3):
         # As an ordinary user the agent shares the code's uid, and this reaches it.
@@ -46,7 +46,7 @@ async def test_agent_killed_from_inside_is_started_again(box: SandboxBase) -> No
     assert (await box.exec("cat f")).stdout == "2"
 
 
-async def test_agent_stopped_from_inside_does_not_hang_its_host(box: SandboxBase) -> None:
+async def test_agent_stopped_from_inside_does_not_hang_its_host(box: AsyncSandbox) -> None:
     await box.files.write("f", b"1")
     async with await box.start("while :; do kill -STOP -1; done"):
         async with asyncio.timeout(HANG_GUARD_SECONDS):
@@ -54,7 +54,7 @@ async def test_agent_stopped_from_inside_does_not_hang_its_host(box: SandboxBase
             await box.files.write("g", b"2")
 
 
-async def test_agent_killed_over_and_over_is_a_file_error_and_never_a_dead_sandbox(box: SandboxBase) -> None:
+async def test_agent_killed_over_and_over_is_a_file_error_and_never_a_dead_sandbox(box: AsyncSandbox) -> None:
     await box.files.write("f", b"1")
     async with await box.start("while :; do kill -9 -1; done"):
         for _ in range(20):
@@ -72,7 +72,7 @@ MAGIC = [
 
 
 @pytest.mark.parametrize("target", MAGIC)
-async def test_link_into_the_kernel_is_not_followed(box: SandboxBase, target: str) -> None:
+async def test_link_into_the_kernel_is_not_followed(box: AsyncSandbox, target: str) -> None:
     await box.files.symlink("link", target)
     async with asyncio.timeout(HANG_GUARD_SECONDS):
         with pytest.raises(SandboxFileError):
@@ -85,7 +85,7 @@ async def test_link_into_the_kernel_is_not_followed(box: SandboxBase, target: st
             await box.files.write("link", b"x", append=True)
 
 
-async def test_what_is_not_a_file_is_refused_and_does_not_block(box: SandboxBase) -> None:
+async def test_what_is_not_a_file_is_refused_and_does_not_block(box: AsyncSandbox) -> None:
     await box.exec(
         "mkfifo fifo; python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('sock')\"; ln -s loop loop",
         check=True,
@@ -110,13 +110,13 @@ for _ in range(int(sys.argv[1])):
 
 
 @pytest.mark.needs_root  # rootless, a tree too deep to be measured counts as a full disk, and its maker is ended
-async def test_tree_of_3000_levels_is_removed(box: SandboxBase) -> None:
+async def test_tree_of_3000_levels_is_removed(box: AsyncSandbox) -> None:
     await box.run_code(MAKE_DEEP, args=["3000"], check=True)
     await box.files.remove("deep", recursive=True)
     assert await box.files.list(".") == []
 
 
-async def test_tree_of_3000_levels_does_not_break_searching_or_packing(box: SandboxBase) -> None:
+async def test_tree_of_3000_levels_does_not_break_searching_or_packing(box: AsyncSandbox) -> None:
     await box.run_code(MAKE_DEEP, args=["3000"], check=True)
     found = await box.files.glob("**/file", limit=10)
     assert found.truncated
@@ -145,7 +145,7 @@ ODD_NAMES = [
 
 
 @pytest.mark.parametrize("name", ODD_NAMES, ids=lambda name: repr(name[:12]))
-async def test_file_with_an_odd_name_makes_the_round_trip(box: SandboxBase, name: bytes) -> None:
+async def test_file_with_an_odd_name_makes_the_round_trip(box: AsyncSandbox, name: bytes) -> None:
     path = f"folder/{os.fsdecode(name)}"
     content = secrets.token_bytes(100)
     await box.files.write(path, content)
@@ -171,7 +171,7 @@ while True:
 
 
 async def test_reads_and_writes_never_leave_the_root_while_names_are_exchanged(
-    box: SandboxBase, tmp_path: Path
+    box: AsyncSandbox, tmp_path: Path
 ) -> None:
     canary = tmp_path / "passwd"
     canary.write_text("host")
@@ -195,7 +195,7 @@ async def test_reads_and_writes_never_leave_the_root_while_names_are_exchanged(
     assert [path.name for path in tmp_path.iterdir()] == ["passwd"]
 
 
-async def test_file_that_grows_while_it_is_read_comes_to_an_end(box: SandboxBase) -> None:
+async def test_file_that_grows_while_it_is_read_comes_to_an_end(box: AsyncSandbox) -> None:
     async with await box.start("while :; do head -c 65536 /dev/zero >> growing; done"):
         while not await box.files.exists("growing"):
             await asyncio.sleep(0.01)
@@ -206,7 +206,7 @@ async def test_file_that_grows_while_it_is_read_comes_to_an_end(box: SandboxBase
     assert total <= (await box.files.stat("growing")).size
 
 
-async def test_many_file_operations_leave_no_descriptor_open(box: SandboxBase) -> None:
+async def test_many_file_operations_leave_no_descriptor_open(box: AsyncSandbox) -> None:
     await box.files.write("f", b"x" * 100_000)
     before = count_descriptors()
     for _ in range(50):
@@ -220,7 +220,7 @@ async def test_many_file_operations_leave_no_descriptor_open(box: SandboxBase) -
     assert count_descriptors() < before + 20  # other threads open and close some, too
 
 
-async def test_operation_that_is_cancelled_leaves_nothing_half_written(box: SandboxBase) -> None:
+async def test_operation_that_is_cancelled_leaves_nothing_half_written(box: AsyncSandbox) -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 65536
@@ -283,7 +283,7 @@ async def test_agent_opens_nothing_but_what_it_is_asked_for(backend: EmbeddedBac
         assert opened.decode().splitlines() == []
 
 
-async def use_every_operation(box: SandboxBase) -> None:
+async def use_every_operation(box: AsyncSandbox) -> None:
     files = box.files
     await files.stat("t/f")
     await files.list("t")
@@ -308,14 +308,14 @@ async def once(data: bytes) -> AsyncIterator[bytes]:
     yield data
 
 
-async def test_path_as_deep_as_the_kernel_takes_can_be_written(box: SandboxBase) -> None:
+async def test_path_as_deep_as_the_kernel_takes_can_be_written(box: AsyncSandbox) -> None:
     deep = "/tmp/" + "d/" * 1900 + "f"
     await box.files.write(deep, b"found")
     assert await box.files.read(deep) == b"found"
     await box.files.mkdir("/tmp/" + "e/" * 1900)
 
 
-async def test_holes_come_out_as_holes(box: SandboxBase, tmp_path: Path) -> None:
+async def test_holes_come_out_as_holes(box: AsyncSandbox, tmp_path: Path) -> None:
     await box.exec(
         "mkdir t; truncate -s 800M t/sparse; printf end >> t/sparse;"
         " printf mid | dd of=t/sparse bs=1M seek=300 conv=notrunc",
@@ -339,7 +339,7 @@ async def test_holes_come_out_as_holes(box: SandboxBase, tmp_path: Path) -> None
         await box.files.download("t", tmp_path / "u", max_bytes=500 * 1024**2)
 
 
-async def test_link_that_is_put_there_after_the_rules_were_asked_leads_nowhere(box: SandboxBase) -> None:
+async def test_link_that_is_put_there_after_the_rules_were_asked_leads_nowhere(box: AsyncSandbox) -> None:
     await box.files.write("private/key", "secret\n")
     for place in ("file", "folder/key", "deep/folder/key"):
         await box.files.write(place, "harmless\n")
@@ -371,7 +371,7 @@ async def test_link_that_is_put_there_after_the_rules_were_asked_leads_nowhere(b
     assert (await box.exec("cat private/*; ls -A private")).stdout == "secret\nkey\n"
 
 
-async def test_path_without_links_works_as_any_other(box: SandboxBase) -> None:
+async def test_path_without_links_works_as_any_other(box: AsyncSandbox) -> None:
     work = box.spec.workdir
     path = await real_path(box.files, "new/folder/file", workdir=work)
     await box.files.write(path, "one\n")

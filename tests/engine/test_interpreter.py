@@ -12,8 +12,7 @@ from daytona.common.charts import BarChart, BoxAndWhiskerChart, CompositeChart, 
 from daytona_toolbox_api_client import Chart as ToolboxChart
 
 from corral.backends.embedded import EmbeddedBackend
-from corral.base.powers import CanInterpret
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.errors import (
     InvalidCommandError,
@@ -40,7 +39,7 @@ async def backend(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Emb
 
 
 @pytest.fixture
-async def box(backend: EmbeddedBackend) -> AsyncIterator[SandboxBase]:
+async def box(backend: EmbeddedBackend) -> AsyncIterator[AsyncSandbox]:
     async with await backend.create(Spec()) as box:
         yield box
 
@@ -59,14 +58,13 @@ async def wait_for_text(events: AsyncIterator[RunEvent], text: str) -> None:
     raise AssertionError(f"{text!r} never came: {seen!r}")
 
 
-async def test_state_is_kept_and_the_last_value_is_the_result(box: SandboxBase) -> None:
-    assert isinstance(box, CanInterpret)
+async def test_state_is_kept_and_the_last_value_is_the_result(box: AsyncSandbox) -> None:
     assert (await box.interpreter.execute("x = 40")).ok
     result = await box.interpreter.execute("print('hello')\nx + 2")
     assert (result.stdout, result.text, result.status, result.error) == ("hello\n", "42", "completed", None)
 
 
-async def test_events_come_in_order_and_the_end_is_the_last(box: SandboxBase) -> None:
+async def test_events_come_in_order_and_the_end_is_the_last(box: AsyncSandbox) -> None:
     code = "import os, sys\nprint('a')\nprint('b', file=sys.stderr)\nos.system('echo c; echo d >&2')\ndisplay(1)\n2"
     events = await collect(box.interpreter.run(code))
     told = [(event.kind, event.text or event.data.get("text/plain")) for event in events]
@@ -77,7 +75,7 @@ async def test_events_come_in_order_and_the_end_is_the_last(box: SandboxBase) ->
     assert len({event.run for event in events}) == 1
 
 
-async def test_error_has_name_value_and_traceback(box: SandboxBase) -> None:
+async def test_error_has_name_value_and_traceback(box: AsyncSandbox) -> None:
     await box.interpreter.execute("def f():\n    raise ValueError('bad')")
     result = await box.interpreter.execute("f()")
     assert result.status == "failed"
@@ -87,14 +85,14 @@ async def test_error_has_name_value_and_traceback(box: SandboxBase) -> None:
     assert ".corral" not in result.error.traceback
 
 
-async def test_timeout_interrupts_and_keeps_the_state(box: SandboxBase) -> None:
+async def test_timeout_interrupts_and_keeps_the_state(box: AsyncSandbox) -> None:
     await box.interpreter.execute("x = 1")
     result = await box.interpreter.execute("import time\nprint('begun')\ntime.sleep(1000)", timeout=TIME_TO_BEGIN)
     assert (result.status, result.stdout, result.fresh) == ("timeout", "begun\n", False)
     assert (await box.interpreter.execute("x")).text == "1"
 
 
-async def test_code_that_does_not_obey_is_ended_and_the_loss_is_said(box: SandboxBase) -> None:
+async def test_code_that_does_not_obey_is_ended_and_the_loss_is_said(box: AsyncSandbox) -> None:
     await box.interpreter.execute("x = 1")
     code = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('begun')\ntime.sleep(1000)"
     result = await box.interpreter.execute(code, timeout=TIME_TO_BEGIN)
@@ -104,7 +102,7 @@ async def test_code_that_does_not_obey_is_ended_and_the_loss_is_said(box: Sandbo
     assert "sleep" not in (await box.exec("ps -eo args 2>/dev/null || cat /proc/[0-9]*/cmdline")).stdout
 
 
-async def test_hard_exit_is_said_and_the_next_run_is_fresh(box: SandboxBase) -> None:
+async def test_hard_exit_is_said_and_the_next_run_is_fresh(box: AsyncSandbox) -> None:
     await box.interpreter.execute("x = 1")
     result = await box.interpreter.execute("import os\nprint('bye', flush=True)\nos._exit(3)")
     assert (result.status, result.stdout, result.fresh) == ("died", "bye\n", True)
@@ -112,7 +110,7 @@ async def test_hard_exit_is_said_and_the_next_run_is_fresh(box: SandboxBase) -> 
     assert (await box.interpreter.execute("'x' in globals()")).text == "False"
 
 
-async def test_death_between_two_runs_is_said_by_the_later(box: SandboxBase) -> None:
+async def test_death_between_two_runs_is_said_by_the_later(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import os, threading\npid = os.getpid()")
     pid = (await box.interpreter.execute("pid")).text
     await box.exec(f"kill -9 {pid}", check=True)
@@ -124,7 +122,7 @@ async def test_death_between_two_runs_is_said_by_the_later(box: SandboxBase) -> 
     assert [event.kind for event in await collect(box.interpreter.run("1"))] == ["result", "end"]
 
 
-async def test_environment_and_working_folder(box: SandboxBase) -> None:
+async def test_environment_and_working_folder(box: AsyncSandbox) -> None:
     await box.exec("mkdir sub", check=True)
     opened = await box.interpreter.open_context(cwd="sub")
     assert opened.cwd == "/home/daytona/sub"
@@ -133,7 +131,7 @@ async def test_environment_and_working_folder(box: SandboxBase) -> None:
     assert (await box.interpreter.execute(code, context=opened.id)).text == "('sub', None)"
 
 
-async def test_contexts_are_apart_listed_and_closed(box: SandboxBase) -> None:
+async def test_contexts_are_apart_listed_and_closed(box: AsyncSandbox) -> None:
     assert await box.interpreter.contexts() == ()
     first, second = await box.interpreter.open_context(), await box.interpreter.open_context()
     await box.interpreter.execute("x = 1", context=first.id)
@@ -153,7 +151,7 @@ async def test_contexts_are_apart_listed_and_closed(box: SandboxBase) -> None:
     assert {info.id for info in await box.interpreter.contexts()} == {second.id, "default"}
 
 
-async def test_what_cannot_be_is_refused(box: SandboxBase) -> None:
+async def test_what_cannot_be_is_refused(box: AsyncSandbox) -> None:
     with pytest.raises(UnknownLanguageError):
         await box.interpreter.open_context(language="javascript")
     with pytest.raises(WorkdirError):
@@ -166,7 +164,7 @@ async def test_what_cannot_be_is_refused(box: SandboxBase) -> None:
     assert (await box.exec("ls -A /tmp")).stdout == ""
 
 
-async def test_runs_of_one_context_wait_for_each_other(box: SandboxBase) -> None:
+async def test_runs_of_one_context_wait_for_each_other(box: AsyncSandbox) -> None:
     await box.interpreter.execute("order = []")
     code = "import time\norder.append(('begin', {0}))\ntime.sleep(0.05)\norder.append(('end', {0}))"
     results = await asyncio.gather(*(box.interpreter.execute(code.format(n)) for n in range(5)))
@@ -175,7 +173,7 @@ async def test_runs_of_one_context_wait_for_each_other(box: SandboxBase) -> None
     assert (await box.interpreter.execute("order")).text == repr(wanted)
 
 
-async def test_interrupt_and_restart(box: SandboxBase) -> None:
+async def test_interrupt_and_restart(box: AsyncSandbox) -> None:
     assert await box.interpreter.interrupt() is False
     await box.interpreter.execute("x = 1")
     events = box.interpreter.run("import time\nprint('go')\ntime.sleep(1000)")
@@ -196,14 +194,14 @@ async def test_interrupt_and_restart(box: SandboxBase) -> None:
     assert [event.kind for event in await collect(box.interpreter.run("'x' in globals()"))] == ["result", "end"]
 
 
-async def test_run_that_is_left_early_is_interrupted(box: SandboxBase) -> None:
+async def test_run_that_is_left_early_is_interrupted(box: AsyncSandbox) -> None:
     events = box.interpreter.run("import time\nx = 5\nprint('go')\ntime.sleep(1000)")
     await wait_for_text(events, "go")
     await events.aclose()  # type: ignore[attr-defined]
     assert (await asyncio.wait_for(box.interpreter.execute("x"), HANG_GUARD_SECONDS)).text == "5"
 
 
-async def test_cancelled_run_is_interrupted_and_a_cancelled_queue_goes_on(box: SandboxBase) -> None:
+async def test_cancelled_run_is_interrupted_and_a_cancelled_queue_goes_on(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import time\nx = 5")
     running = asyncio.create_task(box.interpreter.execute("open('begun', 'w').close()\ntime.sleep(1000)"))
     await box.exec("until test -e begun; do sleep 0.02; done", timeout=HANG_GUARD_SECONDS, check=True)
@@ -216,7 +214,7 @@ async def test_cancelled_run_is_interrupted_and_a_cancelled_queue_goes_on(box: S
     assert (await asyncio.wait_for(last, HANG_GUARD_SECONDS)).text == "5"
 
 
-async def test_much_of_everything_is_fine(box: SandboxBase) -> None:
+async def test_much_of_everything_is_fine(box: AsyncSandbox) -> None:
     result = await box.interpreter.execute(f"x = '''{'a' * 5_000_000}'''\nlen(x)")
     assert result.text == "5000000"
     flood = await box.interpreter.execute("for _ in range(100): print('x' * 1048575)\n7", output_limit_bytes=100_000)
@@ -228,7 +226,7 @@ async def test_much_of_everything_is_fine(box: SandboxBase) -> None:
     assert (await box.exec("ls -A /tmp")).stdout == ""
 
 
-async def test_slow_reader_loses_output_but_not_the_end(box: SandboxBase) -> None:
+async def test_slow_reader_loses_output_but_not_the_end(box: AsyncSandbox) -> None:
     await box.interpreter.execute("1")
     events = box.interpreter.run("for _ in range(64): print('x' * 1048575)\nopen('done', 'w').close()")
     await anext(events)
@@ -241,7 +239,7 @@ async def test_slow_reader_loses_output_but_not_the_end(box: SandboxBase) -> Non
     assert (await box.interpreter.execute("1")).text == "1"
 
 
-async def test_lying_driver_harms_only_itself(box: SandboxBase) -> None:
+async def test_lying_driver_harms_only_itself(box: AsyncSandbox) -> None:
     process = box.interpreter._contexts.get("default")
     assert process is None
     await box.interpreter.execute("1")
@@ -268,13 +266,13 @@ async def test_lying_driver_harms_only_itself(box: SandboxBase) -> None:
     assert (await box.interpreter.execute("1 + 1")).text == "2"
 
 
-async def test_channel_that_the_code_closes_ends_only_the_context(box: SandboxBase) -> None:
+async def test_channel_that_the_code_closes_ends_only_the_context(box: AsyncSandbox) -> None:
     result = await asyncio.wait_for(box.interpreter.execute("import os\nos.closerange(0, 4096)"), HANG_GUARD_SECONDS)
     assert (result.status, result.fresh) == ("died", True)
     assert (await box.interpreter.execute("1 + 1")).text == "2"
 
 
-async def test_follow_tells_a_run_again_and_changes_nothing(box: SandboxBase) -> None:
+async def test_follow_tells_a_run_again_and_changes_nothing(box: AsyncSandbox) -> None:
     assert await collect(box.interpreter.follow()) == []
     events = await collect(box.interpreter.run("print('one')\n1"))
     assert await collect(box.interpreter.follow()) == events
@@ -303,7 +301,7 @@ async def test_end_of_the_sandbox_ends_a_run(backend: EmbeddedBackend) -> None:
         await box.interpreter.execute("1")
 
 
-async def test_signal_that_ended_it_is_said(box: SandboxBase) -> None:
+async def test_signal_that_ended_it_is_said(box: AsyncSandbox) -> None:
     result = await box.interpreter.execute("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert (result.status, result.fresh) == ("died", True)
     assert "signal 9" in result.reason
@@ -387,7 +385,7 @@ left.scatter([1], [2]); right.plot([1, 2]);
 
 
 @pytest.fixture(scope="module")
-async def plotting(backend: EmbeddedBackend) -> AsyncIterator[SandboxBase]:
+async def plotting(backend: EmbeddedBackend) -> AsyncIterator[AsyncSandbox]:
     async with await backend.create(Spec(packages=("matplotlib",))) as box:
         yield box
 
@@ -415,7 +413,7 @@ def check_plots(charts: list[dict[str, object]]) -> None:
 
 
 @pytest.mark.needs_network
-async def test_figures_are_shown_with_their_data(plotting: SandboxBase) -> None:
+async def test_figures_are_shown_with_their_data(plotting: AsyncSandbox) -> None:
     result = await plotting.interpreter.execute(PLOTS)
     assert result.status == "completed", result
     check_plots([dict(chart) for chart in result.charts])
@@ -435,7 +433,7 @@ plt.savefig("late.png")
 
 
 @pytest.mark.needs_network
-async def test_a_plot_that_was_shown_is_over(plotting: SandboxBase) -> None:
+async def test_a_plot_that_was_shown_is_over(plotting: AsyncSandbox) -> None:
     wanted = [("line", "first"), ("bar", ""), ("scatter", ""), ("scatter", "third")]
     charts = (await run_with_charts(plotting, SHOWN_ONE_BY_ONE)).charts
     assert [(chart["type"], chart["title"]) for chart in charts] == wanted
@@ -444,7 +442,7 @@ async def test_a_plot_that_was_shown_is_over(plotting: SandboxBase) -> None:
 
 
 @pytest.mark.needs_network
-async def test_snippet_gives_its_charts_apart_from_what_it_prints(plotting: SandboxBase) -> None:
+async def test_snippet_gives_its_charts_apart_from_what_it_prints(plotting: AsyncSandbox) -> None:
     code = PLOTS + "print('dtn_artifact_k39fd2:{}')\nimport sys\nprint(sys.argv[1:], __name__)\n1 / 0"
     result = await plotting.run_code(code, charts=True, args=["x"])
     check_plots([dict(chart) for chart in result.charts])
@@ -457,7 +455,7 @@ async def test_snippet_gives_its_charts_apart_from_what_it_prints(plotting: Sand
     assert (await plotting.exec("ls -A /tmp | grep corral")).stdout == ""
 
 
-async def test_snippet_without_figures_is_a_plain_snippet(box: SandboxBase) -> None:
+async def test_snippet_without_figures_is_a_plain_snippet(box: AsyncSandbox) -> None:
     code = "import sys\nprint(sorted(globals()), sys.path[0], sys.argv[1:])\ninput()"
     result = await run_with_charts(box, code, args=["a b"], stdin="x\n")
     plain = await box.run_code(code, args=["a b"], stdin="x\n")

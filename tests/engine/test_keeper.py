@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends.embedded import EmbeddedBackend, exchange, keepers
+from corral.backends.embedded import EmbeddedBackend, keepers, seam
 from corral.backends.embedded import detached as detached_programs
-from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.engine.client import check
 from corral.engine.errors import EngineError
 from corral.engine.state import read_state
@@ -54,7 +54,7 @@ def nothing_is_left(backend: EmbeddedBackend) -> bool:
     return not (list_files(folder) or list_loops(folder) or list_groups(instance_mark(folder)))
 
 
-async def detached(backend: EmbeddedBackend, **options: object) -> EmbeddedSandbox:
+async def detached(backend: EmbeddedBackend, **options: object) -> AsyncSandbox:
     box = await backend.create(Spec())
     await box.detach(**options)  # type: ignore[arg-type]  # name= and lifetime_seconds=
     return box
@@ -374,7 +374,7 @@ async def test_garbage_at_the_keepers_door_is_survived(backend: EmbeddedBackend)
     grip = keepers.KeeperGrip(backend.data_folder, box.id)
     for message, refusal in (({"op": "nonsense"}, "unknown"), ({"op": "record"}, "KeyError")):
         with pytest.raises(EngineError, match=refusal):
-            check(await exchange.answer(await grip.ask(message)))
+            check(await seam.answer(await grip.ask(message)))
     grip.close()
     assert (await box.exec("echo on")).stdout == "on\n"
     await box.aclose()
@@ -403,7 +403,7 @@ async def test_whoever_waits_for_the_end_of_a_sandbox_is_told(backend: EmbeddedB
     elif how == "keeper killed":
         os.kill(keeper_of(backend, box.id), signal.SIGKILL)
     else:
-        box._give_up()
+        box.primitives._give_up()
     async with asyncio.timeout(HANG_GUARD_SECONDS):
         await waiting
     await box.aclose()

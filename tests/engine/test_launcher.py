@@ -14,12 +14,11 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend
-from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.engine import wire
 from corral.engine.client import LauncherClient, receive_within
 from corral.engine.errors import EngineError, RefusedError, SetupError
@@ -109,10 +108,10 @@ async def test_channel_that_is_closed_ends_its_call_only(backend: EmbeddedBacken
 async def test_owner_that_is_gone_takes_its_sandbox_along(backend: EmbeddedBackend) -> None:
     await (await backend.create(Spec())).aclose()
     before = stock_of(backend)
-    box = cast("EmbeddedSandbox", await backend.create(Spec()))
+    box = await backend.create(Spec())
     await box.start("sleep 1000")
     assert len(inits_of(backend)) == 1
-    box._control.shutdown(socket.SHUT_RDWR)
+    box.primitives._control.shutdown(socket.SHUT_RDWR)
     assert watch_differences(before, lambda: stock_of(backend)) == {}
     with pytest.raises(SandboxGoneError):
         await box.exec("true")
@@ -340,7 +339,7 @@ async def test_create_that_is_cancelled_at_any_moment_leaves_nothing(backend: Em
             await asyncio.sleep(chance.uniform(0, 0.06))
             task.cancel()
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
-            if isinstance(outcome, EmbeddedSandbox):
+            if isinstance(outcome, AsyncSandbox):
                 await outcome.aclose()
         assert watch_differences(before, lambda: stock_of(backend)) == {}
         assert launcher_of(backend) == launcher
@@ -355,7 +354,7 @@ async def test_first_create_that_is_cancelled_while_the_launcher_starts_leaves_n
         await asyncio.sleep(delay)
         task.cancel()
         (outcome,) = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(outcome, EmbeddedSandbox):
+        if isinstance(outcome, AsyncSandbox):
             await outcome.aclose()
         # A descriptor that is opened now may get the number of one that was just closed.
         with (tmp_path / "innocent").open("w"):

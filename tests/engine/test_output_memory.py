@@ -9,13 +9,13 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.process import EmbeddedProcess
-from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.base.output import ALLOWANCE
+from corral.client.sandbox import AsyncSandbox
 from corral.spec import Spec
 
 
 @pytest.fixture
-async def box(tmp_path: Path) -> AsyncIterator[EmbeddedSandbox]:
+async def box(tmp_path: Path) -> AsyncIterator[AsyncSandbox]:
     backend = EmbeddedBackend(tmp_path / "data")
     async with await backend.create(Spec()) as box:
         yield box
@@ -27,7 +27,7 @@ def count_programs() -> int:
     return sum(isinstance(each, EmbeddedProcess) for each in gc.get_objects())
 
 
-async def test_nothing_is_held_of_a_program_whose_child_in_the_background_lives_on(box: EmbeddedSandbox) -> None:
+async def test_nothing_is_held_of_a_program_whose_child_in_the_background_lives_on(box: AsyncSandbox) -> None:
     before = count_programs()
     printed = await box.exec("head -c 300000 /dev/zero | tr '\\0' x; (sleep 1000; echo) & echo $!")
     child = printed.stdout[300000:].strip()
@@ -37,7 +37,7 @@ async def test_nothing_is_held_of_a_program_whose_child_in_the_background_lives_
     assert (await box.exec(f"kill -0 {child}")).ok
 
 
-async def test_a_child_in_the_background_can_go_on_printing(box: EmbeddedSandbox) -> None:
+async def test_a_child_in_the_background_can_go_on_printing(box: AsyncSandbox) -> None:
     await box.exec("(sleep 0.1; head -c 5000000 /dev/zero; touch /tmp/printed) & echo begun")
     async with asyncio.timeout(60):
         while not await box.files.exists("/tmp/printed"):
@@ -54,7 +54,7 @@ class NoMemory:
         """Later, perhaps."""
 
 
-async def test_a_program_that_is_out_of_time_does_not_wait_for_memory(box: EmbeddedSandbox) -> None:
+async def test_a_program_that_is_out_of_time_does_not_wait_for_memory(box: AsyncSandbox) -> None:
     ALLOWANCE.set(NoMemory())
     async with asyncio.timeout(60):
         ended = await box.exec("echo begun; head -c 5000000 /dev/zero | tr '\\0' x", timeout=1)

@@ -8,13 +8,13 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from corral.backends.embedded import EmbeddedBackend, exchange, keepers
+from corral.backends.embedded import EmbeddedBackend, keepers, seam
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.engine import wire
 from corral.engine.layers import LayerStore, Snapshot
@@ -22,7 +22,6 @@ from corral.engine.state import DataFolder, read_state
 from corral.engine.storage import loop
 from corral.engine.uidrange import claim_range
 from corral.errors import CapabilityError, SandboxGoneError, SandboxStoppedError
-from corral.results import Event
 from corral.spec import Lifetime, Resources, Spec
 from support.leftovers import instance_mark, list_files, list_groups, list_loops, wait_until
 from support.user import OrdinaryUser
@@ -73,19 +72,19 @@ empty
 
 
 class ClosingBackend(EmbeddedBackend):
-    """Remembers the handles that it gave."""
+    """Remembers what it made and adopted."""
 
     def __init__(self, data_folder: Path) -> None:
         super().__init__(data_folder)
-        self.handles: list[EmbeddedSandbox] = []
+        self.held: list[EmbeddedSandbox] = []
 
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> EmbeddedSandbox:
-        self.handles.append(await super().create(spec, on_event=on_event))
-        return self.handles[-1]
+    async def make(self, spec: Spec) -> EmbeddedSandbox:
+        self.held.append(await super().make(spec))
+        return self.held[-1]
 
-    async def connect(self, sandbox_id: str) -> EmbeddedSandbox:
-        self.handles.append(await super().connect(sandbox_id))
-        return self.handles[-1]
+    async def adopt(self, sandbox_id: str) -> EmbeddedSandbox:
+        self.held.append(await super().adopt(sandbox_id))
+        return self.held[-1]
 
 
 @pytest.fixture
@@ -93,8 +92,8 @@ async def backend(tmp_path: Path) -> AsyncIterator[EmbeddedBackend]:
     """One of which nothing is left after the test."""
     backend = ClosingBackend(tmp_path / "data")
     yield backend
-    for handle in backend.handles:
-        await handle.aclose()
+    for sandbox in backend.held:
+        await sandbox.aclose()
     for info in await backend.list():
         await backend.delete(info.sandbox_id)
     for snapshot in await backend.list_snapshots():
@@ -152,10 +151,10 @@ async def test_stopped_sandbox_has_nothing_but_files(backend: EmbeddedBackend) -
     box = await backend.create(Spec(name="resting"))
     await box.files.write("f", b"kept")
     await box.pause()
-    assert repr(box) == f"<EmbeddedSandbox {box.id} paused>"
+    assert repr(box) == f"<AsyncSandbox {box.id} paused>"
     await box.resume()
     await box.stop()
-    assert repr(box) == f"<EmbeddedSandbox {box.id} stopped>"
+    assert repr(box) == f"<AsyncSandbox {box.id} stopped>"
     folder = backend.data_folder
     assert wait_until(lambda: not list_loops(folder) and not list_groups(instance_mark(folder)))
     keepers.sweep_now(folder)
@@ -324,13 +323,13 @@ async def test_snapshot_that_was_made_when_its_caller_was_cancelled_is_forgotten
     if form == "by id":
         await box.detach()
     replies: list[socket.socket] = []
-    answer = exchange.answer
+    answer = seam.answer
 
     def noting(reply: socket.socket, **how: Any) -> Awaitable[wire.Message]:
         replies.append(reply)
         return answer(reply, **how)
 
-    monkeypatch.setattr(exchange, "answer", noting)
+    monkeypatch.setattr(seam, "answer", noting)
     work = {"snapshot": box.snapshot, "fork": box.fork, "by id": lambda: backend.snapshot(box.id)}[form]
     making = asyncio.ensure_future(work())
     async with asyncio.timeout(60):

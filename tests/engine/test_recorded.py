@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend
-from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.base.command import bash_text
+from corral.client.sandbox import AsyncSandbox
 from corral.engine.state import read_state
 from corral.errors import (
     ExecError,
@@ -43,7 +43,7 @@ async def backend(tmp_path: Path) -> AsyncIterator[EmbeddedBackend]:
 
 
 @pytest.fixture
-async def box(backend: EmbeddedBackend) -> AsyncIterator[EmbeddedSandbox]:
+async def box(backend: EmbeddedBackend) -> AsyncIterator[AsyncSandbox]:
     box = await backend.create(Spec())
     await box.detach()
     yield box
@@ -149,14 +149,14 @@ def test_ordinary_user_succeeds_a_killed_client(ordinary_user: OrdinaryUser) -> 
     assert found.stdout == "FINE\n", found.stderr
 
 
-async def test_order_of_the_streams_is_kept(box: EmbeddedSandbox) -> None:
+async def test_order_of_the_streams_is_kept(box: AsyncSandbox) -> None:
     text = "for i in $(seq 1 200); do echo out $i; echo err $i >&2; done"
     recorded = await box.start_recorded(text, name="order")
     lines = [f"{stream} {number}" for number in range(1, 201) for stream in ("out", "err")]
     assert (await joined(recorded)).decode().splitlines() == lines
 
 
-async def test_handles_of_one_record_share_everything(box: EmbeddedSandbox, backend: EmbeddedBackend) -> None:
+async def test_handles_of_one_record_share_everything(box: AsyncSandbox, backend: EmbeddedBackend) -> None:
     recorded = await box.start_recorded("cat; exit 5", name="cat", note=b"header")
     with pytest.raises(NameTakenError):
         await box.start_recorded("true", name="cat")
@@ -189,7 +189,7 @@ async def test_handles_of_one_record_share_everything(box: EmbeddedSandbox, back
         await second.wait()
 
 
-async def test_flood_fills_no_disk_and_stops_nobody(box: EmbeddedSandbox, backend: EmbeddedBackend) -> None:
+async def test_flood_fills_no_disk_and_stops_nobody(box: AsyncSandbox, backend: EmbeddedBackend) -> None:
     flood = await box.start_recorded("yes", name="flood", limit_bytes=1_000_000, note=b"kept")
     slow = flood.entries()
     assert (await anext(slow)).offset == 0
@@ -211,7 +211,7 @@ async def test_flood_fills_no_disk_and_stops_nobody(box: EmbeddedSandbox, backen
     assert (entries[0].data, entries[1].offset > 10_000_000, entries[-1].kind) == (b"kept", True, "end")
 
 
-async def test_program_that_does_not_read_holds_up_only_its_writer(box: EmbeddedSandbox) -> None:
+async def test_program_that_does_not_read_holds_up_only_its_writer(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("sleep 1000", name="deaf")
     writing = asyncio.ensure_future(recorded.write(b"x" * 5_000_000))
     other = await box.start_recorded("cat", name="listening")
@@ -223,7 +223,7 @@ async def test_program_that_does_not_read_holds_up_only_its_writer(box: Embedded
         await writing
 
 
-async def test_waiting_is_cancelled_without_a_trace(box: EmbeddedSandbox) -> None:
+async def test_waiting_is_cancelled_without_a_trace(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("cat", name="cat")
     for _ in range(20):
         with pytest.raises(TimeoutError):
@@ -235,7 +235,7 @@ async def test_waiting_is_cancelled_without_a_trace(box: EmbeddedSandbox) -> Non
     await first(recorded, b"still")
 
 
-async def test_start_that_fails_leaves_the_name_free(box: EmbeddedSandbox) -> None:
+async def test_start_that_fails_leaves_the_name_free(box: AsyncSandbox) -> None:
     with pytest.raises(WorkdirError):
         await box.start_recorded("true", name="n", cwd="/nope")
     assert await box.list_recorded() == []
@@ -243,7 +243,7 @@ async def test_start_that_fails_leaves_the_name_free(box: EmbeddedSandbox) -> No
     assert (await recorded.wait()).exit_code == 2
 
 
-async def test_reading_on_behind_the_end_ends(box: EmbeddedSandbox) -> None:
+async def test_reading_on_behind_the_end_ends(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("echo x", name="short", note=b"first")
     await recorded.wait()
     entries = [entry async for entry in recorded.entries()]
@@ -254,14 +254,14 @@ async def test_reading_on_behind_the_end_ends(box: EmbeddedSandbox) -> None:
     assert [(note.kind, note.offset) for note in notes] == [("note", 0), ("end", entries[-1].offset)]
 
 
-async def test_many_records_are_listed(box: EmbeddedSandbox) -> None:
+async def test_many_records_are_listed(box: AsyncSandbox) -> None:
     names = [f"record {number} {'ü' * 100}" for number in range(60)]
     for name in names:
         await (await box.start_recorded("true", name=name)).wait()
     assert [info.name for info in await box.list_recorded()] == names
 
 
-async def test_end_of_the_sandbox_is_told(box: EmbeddedSandbox, backend: EmbeddedBackend) -> None:
+async def test_end_of_the_sandbox_is_told(box: AsyncSandbox, backend: EmbeddedBackend) -> None:
     recorded = await box.start_recorded("cat", name="cat")
     waiting = asyncio.ensure_future(recorded.wait())
     following = asyncio.ensure_future(joined(recorded))
@@ -285,7 +285,7 @@ async def test_record_of_an_owned_sandbox_stays_ours_when_it_is_detached(backend
     await box.kill()
 
 
-async def test_keeper_survives_what_clients_send(box: EmbeddedSandbox) -> None:
+async def test_keeper_survives_what_clients_send(box: AsyncSandbox) -> None:
     await box.start_recorded("cat", name="cat")
     for message in (
         {"op": "record"},
@@ -297,12 +297,12 @@ async def test_keeper_survives_what_clients_send(box: EmbeddedSandbox) -> None:
         {"op": "record", "do": "note", "name": "cat", "data": "\u1234"},
         {"op": "record", "do": "nonsense", "name": "cat"},
     ):
-        answer, descriptors = await box._ask_keeper(message)
+        answer, descriptors = await box.primitives._ask_keeper(message)
         assert (answer["error"], descriptors) == ("refused", []), message
     assert [info.name for info in await box.list_recorded()] == ["cat"]
 
 
-async def test_background_child_keeps_neither_record_nor_end_waiting(box: EmbeddedSandbox) -> None:
+async def test_background_child_keeps_neither_record_nor_end_waiting(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("(while :; do echo late; sleep 0.01; done) & echo done", name="parent")
     assert (await recorded.wait()).exit_code == 0
     size = (await box.list_recorded())[0].next_offset
@@ -311,7 +311,7 @@ async def test_background_child_keeps_neither_record_nor_end_waiting(box: Embedd
     assert (await box.list_recorded())[0].next_offset == size
 
 
-async def test_session_is_attached_to_in_the_middle_of_a_flood(box: EmbeddedSandbox, backend: EmbeddedBackend) -> None:
+async def test_session_is_attached_to_in_the_middle_of_a_flood(box: AsyncSandbox, backend: EmbeddedBackend) -> None:
     session = await box.open_session("work", limit_bytes=1_000_000)
     await session.run("x=1; (exit 4)")
     flood = await session.run("yes", wait=False)
@@ -337,7 +337,7 @@ async def test_session_is_attached_to_in_the_middle_of_a_flood(box: EmbeddedSand
     await other.aclose()
 
 
-async def test_commands_of_two_handles_are_not_mixed_up(box: EmbeddedSandbox, backend: EmbeddedBackend) -> None:
+async def test_commands_of_two_handles_are_not_mixed_up(box: AsyncSandbox, backend: EmbeddedBackend) -> None:
     session = await box.open_session("work")
     other = await backend.connect(box.id)
     again = await other.find_session("work")
@@ -352,7 +352,7 @@ async def test_commands_of_two_handles_are_not_mixed_up(box: EmbeddedSandbox, ba
     await other.aclose()
 
 
-async def test_keeper_that_is_killed_takes_all_along(box: EmbeddedSandbox, backend: EmbeddedBackend) -> None:
+async def test_keeper_that_is_killed_takes_all_along(box: AsyncSandbox, backend: EmbeddedBackend) -> None:
     recorded = await box.start_recorded("cat", name="cat")
     state = read_state(backend.data_folder / "sandboxes" / box.id)
     assert state is not None
@@ -368,7 +368,7 @@ for number in range(30000):
 """
 
 
-async def test_small_writes_come_in_few_pieces_recorded_or_not(box: EmbeddedSandbox) -> None:
+async def test_small_writes_come_in_few_pieces_recorded_or_not(box: AsyncSandbox) -> None:
     """Each piece costs a turn of a loop, so a piece for each write of a program that prints much is too many."""
     everything = b"".join(b"%039d\n" % number for number in range(30000))
     async with asyncio.timeout(HANG_GUARD_SECONDS):

@@ -8,7 +8,7 @@ import pytest
 
 from corral import Sandbox
 from corral.backends.embedded import EmbeddedBackend
-from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecError, SessionEndedError
 from corral.sessions import records
 from corral.sessions.session import ShellSession
@@ -19,7 +19,7 @@ TOOLS = "cat sleep mkdir rm mkfifo head sh kill"
 
 
 @pytest.fixture
-async def box(tmp_path: Path) -> AsyncIterator[EmbeddedSandbox]:
+async def box(tmp_path: Path) -> AsyncIterator[AsyncSandbox]:
     backend = EmbeddedBackend(tmp_path / "data")
     async with await backend.create(Spec()) as box:
         yield box
@@ -30,13 +30,13 @@ async def output(session: ShellSession, text: str) -> str:
     return (await session.logs((await session.run(text)).id)).output.decode()
 
 
-async def count_sleepers(box: EmbeddedSandbox) -> int:
+async def count_sleepers(box: AsyncSandbox) -> int:
     """Programs that sleep for 4321 or 4322 seconds; those that are just becoming it are waited for."""
     text = "sleep 0.1; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -cE '^432[12]$'"
     return int((await box.exec(text)).stdout)
 
 
-async def test_a_session_whose_record_is_full_says_so(box: EmbeddedSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_whose_record_is_full_says_so(box: AsyncSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     session = await box.open_session("s")
     monkeypatch.setattr(records, "MAX_NOTES_BYTES", 10)
     with pytest.raises(ExecError, match="too many commands") as caught:
@@ -45,7 +45,7 @@ async def test_a_session_whose_record_is_full_says_so(box: EmbeddedSandbox, monk
     assert not await session.ended()
 
 
-async def test_command_that_is_interrupted_before_the_shell_got_to_it_has_its_exit_code(box: EmbeddedSandbox) -> None:
+async def test_command_that_is_interrupted_before_the_shell_got_to_it_has_its_exit_code(box: AsyncSandbox) -> None:
     session = await box.open_session("s")
     shell = (await output(session, "echo $$")).strip()
     await box.exec(f"kill -STOP {shell}", check=True)
@@ -57,7 +57,7 @@ async def test_command_that_is_interrupted_before_the_shell_got_to_it_has_its_ex
     assert (await session.logs(command.id)).output == b""
 
 
-async def test_plain_sh_does_it_all(box: EmbeddedSandbox) -> None:
+async def test_plain_sh_does_it_all(box: AsyncSandbox) -> None:
     await box.exec(f"mkdir bin; for t in {TOOLS}; do ln -s $(command -v $t) bin/$t; done", check=True)
     path = f"{box.spec.workdir}/bin"
     session = await box.open_session("sh", env={"PATH": path})
@@ -78,7 +78,7 @@ async def test_plain_sh_does_it_all(box: EmbeddedSandbox) -> None:
     assert await output(session, "echo $x") == "1\n"
 
 
-async def test_deleting_ends_what_a_dead_shell_left(box: EmbeddedSandbox) -> None:
+async def test_deleting_ends_what_a_dead_shell_left(box: AsyncSandbox) -> None:
     session = await box.open_session("s")
     await session.run("(trap '' TERM; exec sleep 4321) & sleep 4322 & exit 2")
     assert await count_sleepers(box) == 2
@@ -88,7 +88,7 @@ async def test_deleting_ends_what_a_dead_shell_left(box: EmbeddedSandbox) -> Non
 
 
 @pytest.mark.parametrize("detached", [False, True])
-async def test_deleting_finds_what_left_the_session_of_a_dead_shell(box: EmbeddedSandbox, detached: bool) -> None:
+async def test_deleting_finds_what_left_the_session_of_a_dead_shell(box: AsyncSandbox, detached: bool) -> None:
     if detached:
         await box.detach()
     session = await box.open_session("s")
@@ -128,7 +128,7 @@ def test_ordinary_user_finds_what_left_the_session_of_a_dead_shell(ordinary_user
     assert done.stdout == "FINE\n", done.stderr
 
 
-async def test_forgetting_a_record_spares_what_its_program_left(box: EmbeddedSandbox) -> None:
+async def test_forgetting_a_record_spares_what_its_program_left(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("setsid sleep 4321 & echo", name="it")
     await recorded.wait()
     await recorded.forget()
@@ -140,7 +140,7 @@ async def test_forgetting_a_record_spares_what_its_program_left(box: EmbeddedSan
     assert await count_sleepers(box) == 2
 
 
-async def test_deleting_ends_a_stubborn_tree(box: EmbeddedSandbox) -> None:
+async def test_deleting_ends_a_stubborn_tree(box: AsyncSandbox) -> None:
     session = await box.open_session("s")
     await session.run("trap '' TERM; setsid sleep 4321 & sleep 4322 &")
     assert await count_sleepers(box) == 2
@@ -148,20 +148,20 @@ async def test_deleting_ends_a_stubborn_tree(box: EmbeddedSandbox) -> None:
     assert await count_sleepers(box) == 0
 
 
-async def test_what_looks_like_a_mark_is_output(box: EmbeddedSandbox) -> None:
+async def test_what_looks_like_a_mark_is_output(box: AsyncSandbox) -> None:
     session = await box.open_session("s")
     command = await session.run("printf '\\036%032d e %s 0\\036' 0 x; printf '\\036'; printf 'a\\000b\\377'")
     logs = await session.logs(command.id)
     assert logs.output == b"\x1e" + b"0" * 32 + b" e x 0\x1e\x1ea\0b\xff"
 
 
-async def test_folder_that_was_removed_is_made_again(box: EmbeddedSandbox) -> None:
+async def test_folder_that_was_removed_is_made_again(box: AsyncSandbox) -> None:
     session = await box.open_session("s")
     await session.run("x=1; rm -rf /tmp/.corral-session-*")
     assert await output(session, "echo $x") == "1\n"
 
 
-async def test_late_output_belongs_to_the_command_it_comes_after(box: EmbeddedSandbox) -> None:
+async def test_late_output_belongs_to_the_command_it_comes_after(box: AsyncSandbox) -> None:
     session = await box.open_session("s")
     first = await session.run("(while [ ! -e go ]; do sleep 0.01; done; echo late; touch gone) & echo done")
     assert (await session.logs(first.id)).output == b"done\n"

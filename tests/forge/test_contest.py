@@ -12,10 +12,10 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.unsafe_subprocess import open_backend as open_unsafe
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendError, CapabilityError, SpecError
 from corral.forge import Candidate, Contest, ForgeEvent, Seat, SyncSeat, Timeouts, read_run
 from corral.forge.outcome import Attempt
-from corral.protocol import AsyncSandbox
 from corral.spec import Resources, Spec
 
 pytestmark = pytest.mark.needs_userns
@@ -383,7 +383,7 @@ async def test_candidate_that_changes_meanwhile_is_told_of(tmp_path: Path) -> No
             told.append(event.data["text"])
 
     await Contest([path, ["true"]], "goal", artifacts_dir=tmp_path, on_event=listen).run()
-    assert told == ["candidate a was changed on disk while the contest was held"]
+    assert told == ["candidate a was changed on disk while the contest ran"]
 
 
 async def test_full_disk_here_is_one_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

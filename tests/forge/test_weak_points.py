@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, CapabilityError
 from corral.forge.dreamfoundry import (
     CandidateRun,
@@ -39,7 +39,7 @@ class Watched(EmbeddedBackend):
 
     def __init__(self, *, failures: int = 0, wait: float = 0.0, meet: int = 0) -> None:
         super().__init__()
-        self.made: list[SandboxBase] = []
+        self.made: list[AsyncSandbox] = []
         self.failures = failures
         self._wait = wait
         self._meeting = asyncio.Barrier(meet) if meet else None

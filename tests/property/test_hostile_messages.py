@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corral.backends.embedded import detached, keepers, process
-from corral.base.command import SpawnRequest
 from corral.base.process import Ending
 from corral.engine import wire
 from corral.engine.client import check, receive_within
 from corral.engine.errors import EngineError, ProtocolError
 from corral.engine.state import DataFolder, read_state
 from corral.errors import CorralError
+from corral.protocol import SpawnRequest
 
 HANG_GUARD_SECONDS = 10
 TYPED = (CorralError, EngineError)

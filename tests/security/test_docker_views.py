@@ -10,10 +10,9 @@ import pytest
 
 from corral.backends.docker import DockerBackend
 from corral.backends.docker.container import KEY_LABEL
-from corral.backends.docker.sandbox import DockerSandbox
-from corral.base.process import ProcessBase
-from corral.client.opening import make_spec
-from corral.client.sandbox import SandboxBase
+from corral.base.process import AsyncProcess
+from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import make_spec
 from corral.errors import BackendUnavailableError, CapabilityError, InvalidCommandError, WorkdirError
 from corral.image import Image
 from corral.tools.shell import ShellTool
@@ -37,13 +36,13 @@ async def backend(daemon: Daemon) -> AsyncIterator[DockerBackend]:
 
 
 @pytest.fixture(scope="module")
-async def shared(backend: DockerBackend) -> DockerSandbox:
+async def shared(backend: DockerBackend) -> AsyncSandbox:
     """One container for all: each test looks whether it is as it was."""
     return await backend.create(make_spec(exec_timeout=60))
 
 
 @pytest.fixture
-async def box(shared: DockerSandbox) -> DockerSandbox:
+async def box(shared: AsyncSandbox) -> AsyncSandbox:
     script = f"rm -rf {HOME}/* /tmp/*; mkdir -p {KEPT} {SECRET}; printf old > {FILE}; printf hush > {SECRET}/key"
     await shared.exec(script, check=True)
     return shared
@@ -94,7 +93,7 @@ WAYS_TO_WRITE = {
 }
 
 
-async def test_read_only_path_can_not_be_written(box: DockerSandbox) -> None:
+async def test_read_only_path_can_not_be_written(box: AsyncSandbox) -> None:
     """All ways in one call, since each call takes the daemon a while."""
     look = f"cat {FILE}; ls -a {KEPT}; stat -c '%a %Y %Z %h %i' {FILE}"
     before = (await box.exec(look)).stdout
@@ -104,7 +103,7 @@ async def test_read_only_path_can_not_be_written(box: DockerSandbox) -> None:
     assert (await box.exec(look)).stdout == before
 
 
-async def test_what_is_written_elsewhere_stays(box: DockerSandbox) -> None:
+async def test_what_is_written_elsewhere_stays(box: AsyncSandbox) -> None:
     script = (
         "mkdir -p /tmp/one /tmp/two; echo made > /tmp/one/file && mv /tmp/one/file /tmp/two/ && echo out > made.txt"
     )
@@ -120,7 +119,7 @@ NEIGHBOURS = "for root in /proc/[0-9]*/root /proc/[0-9]*/cwd /proc/[0-9]*/task/*
 
 
 @contextlib.asynccontextmanager
-async def neighbour(box: DockerSandbox) -> AsyncIterator[ProcessBase]:
+async def neighbour(box: AsyncSandbox) -> AsyncIterator[AsyncProcess]:
     """An innocent program of another call, which may see everything and holds the files open."""
     script = f"exec 8< {FILE} 9< {SECRET}; echo ready; read line"
     async with await box.start(["sh", "-c", script], cwd=KEPT) as process:
@@ -129,7 +128,7 @@ async def neighbour(box: DockerSandbox) -> AsyncIterator[ProcessBase]:
         yield process
 
 
-async def test_a_neighbours_root_is_no_way_round(box: DockerSandbox) -> None:
+async def test_a_neighbours_root_is_no_way_round(box: AsyncSandbox) -> None:
     async with neighbour(box) as process:
         reading = f"cat $root{SECRET}/key $root/key $root/precious"
         script = f"{NEIGHBOURS} echo new > $root{FILE}; echo new > $root; {reading}; done"
@@ -142,7 +141,7 @@ async def test_a_neighbours_root_is_no_way_round(box: DockerSandbox) -> None:
         assert await box.files.read(FILE) == b"old"
 
 
-async def test_another_call_can_write_meanwhile(box: DockerSandbox) -> None:
+async def test_another_call_can_write_meanwhile(box: AsyncSandbox) -> None:
     async with await box.start(f"read line; cat {FILE}; echo no > {FILE}", read_only=[KEPT]) as restricted:
         await box.exec(f"printf new > {FILE}", check=True)
         await restricted.write("go\n")
@@ -153,7 +152,7 @@ async def test_another_call_can_write_meanwhile(box: DockerSandbox) -> None:
 
 
 @pytest.mark.parametrize("user", [None, "root"])
-async def test_the_whole_sandbox_can_be_read_only(box: DockerSandbox, user: str | None) -> None:
+async def test_the_whole_sandbox_can_be_read_only(box: AsyncSandbox, user: str | None) -> None:
     script = """
         grep -E '^(Cap...|NoNewPrivs|Seccomp):' /proc/self/status | cut -f 2 | sort -u | tr '\\n' ' '
         for folder in / /tmp /home/daytona /etc /usr /dev /dev/shm /.corral /run; do
@@ -171,7 +170,7 @@ async def test_the_whole_sandbox_can_be_read_only(box: DockerSandbox, user: str 
 
 
 @pytest.mark.parametrize("user", [None, "root"])
-async def test_hidden_is_neither_read_nor_written(box: DockerSandbox, user: str | None) -> None:
+async def test_hidden_is_neither_read_nor_written(box: AsyncSandbox, user: str | None) -> None:
     script = f"""
         cat {FILE} /proc/self/root{FILE}; cp {FILE} /tmp/copy; cat /tmp/copy; find {HOME}; ls -la {SECRET}
         cat {SECRET}/key; cd {SECRET}; cat key; chmod 777 {SECRET}; touch {SECRET}/x; echo new > {FILE}
@@ -204,7 +203,7 @@ for folder in (base + "/a", base + "/a/b", base + "/a/b/c"):
 
 
 @pytest.mark.parametrize(("user", "base"), [(None, f"{HOME}/x"), ("root", "/srv/x")])
-async def test_folders_above_what_is_hidden_keep_their_names(box: DockerSandbox, user: str | None, base: str) -> None:
+async def test_folders_above_what_is_hidden_keep_their_names(box: AsyncSandbox, user: str | None, base: str) -> None:
     """Else the next call, to which the same path is hidden, would find the file under another one."""
     make = f"""
         rm -rf {base}; mkdir -p {base}/a/b/c {base}/a/kept {base}/other; cd {base}
@@ -225,7 +224,7 @@ async def test_folders_above_what_is_hidden_keep_their_names(box: DockerSandbox,
     assert free.stdout.splitlines() == ["renamed", "renamed", "exchanged"] * 3, free
 
 
-async def test_a_view_that_can_not_be_made_runs_nothing(box: DockerSandbox) -> None:
+async def test_a_view_that_can_not_be_made_runs_nothing(box: AsyncSandbox) -> None:
     for option in ({"read_only": [f"{HOME}/not-there"]}, {"hidden": [SECRET, f"{HOME}/not-there"]}):
         with pytest.raises(InvalidCommandError, match=r"view path .*not-there"):
             await box.exec("touch /tmp/ran", **option)  # type: ignore[arg-type]  # both take paths
@@ -241,7 +240,7 @@ async def test_a_view_that_can_not_be_made_runs_nothing(box: DockerSandbox) -> N
     assert not await box.files.exists("/tmp/ran")
 
 
-async def test_odd_names_and_bytes_travel_unchanged(box: DockerSandbox) -> None:
+async def test_odd_names_and_bytes_travel_unchanged(box: AsyncSandbox) -> None:
     odd = f"{HOME}/a b\\134c\nd\udcff'é"
     await box.files.write(f"{odd}/inner", b"old")
     script = 'cat "$1/inner"; echo new > "$1/inner"; printf %s "$RAW" "$2"; pwd'
@@ -254,7 +253,7 @@ async def test_odd_names_and_bytes_travel_unchanged(box: DockerSandbox) -> None:
     assert "a.dotted=yes\n" in (await box.exec(["env"], hidden=[SECRET], env=env)).stdout
 
 
-async def test_a_program_with_a_view_is_like_any_other(box: DockerSandbox) -> None:
+async def test_a_program_with_a_view_is_like_any_other(box: AsyncSandbox) -> None:
     plain = await box.exec("id; env | grep -v CORRAL_CALL | sort; umask; ulimit -a; pwd", cwd="/tmp")
     viewed = await box.exec("id; env | grep -v CORRAL_CALL | sort; umask; ulimit -a; pwd", cwd="/tmp", hidden=[SECRET])
     assert viewed.stdout == plain.stdout
@@ -276,7 +275,7 @@ async def test_a_program_with_a_view_is_like_any_other(box: DockerSandbox) -> No
     assert "got typed" in shown
 
 
-async def test_a_timeout_and_a_cancellation_end_the_tree(box: DockerSandbox) -> None:
+async def test_a_timeout_and_a_cancellation_end_the_tree(box: AsyncSandbox) -> None:
     script = "sleep 4321 & setsid sleep 4321 & echo begun; wait"
     result = await box.exec(script, hidden=[SECRET], timeout=3)
     assert (result.reason, result.stdout) == ("timeout", "begun\n")
@@ -296,10 +295,12 @@ MAKE_NAMESPACE = (
 )
 
 
-async def test_the_filter_opens_to_the_key_alone(box: DockerSandbox, daemon: Daemon) -> None:
+async def test_the_filter_opens_to_the_key_alone(box: AsyncSandbox, daemon: Daemon) -> None:
     """The difference is shown by one who has every capability, as no program inside has."""
-    key = daemon.run("inspect", "--format", f'{{{{index .Config.Labels "{KEY_LABEL}"}}}}', box.container).strip()
-    exec_root = ("exec", "--privileged", "--user", "0", box.container, "python3", "-c")
+    key = daemon.run(
+        "inspect", "--format", f'{{{{index .Config.Labels "{KEY_LABEL}"}}}}', box.primitives.container
+    ).strip()
+    exec_root = ("exec", "--privileged", "--user", "0", box.primitives.container, "python3", "-c")
     assert daemon.run(*exec_root, MAKE_NAMESPACE.format(0)) == "-1\n"
     assert daemon.run(*exec_root, MAKE_NAMESPACE.format(int(key, 16) ^ 1)) == "-1\n"
     assert daemon.run(*exec_root, MAKE_NAMESPACE.format(int(key, 16))) == "0\n"
@@ -312,7 +313,7 @@ async def test_the_filter_opens_to_the_key_alone(box: DockerSandbox, daemon: Dae
 
 
 @pytest.mark.parametrize("user", [None, "root"])
-async def test_what_begins_programs_can_not_be_touched_nor_looked_into(box: DockerSandbox, user: str | None) -> None:
+async def test_what_begins_programs_can_not_be_touched_nor_looked_into(box: AsyncSandbox, user: str | None) -> None:
     script = """
         for name in enter file folder ready; do
             echo x > /.corral/$name || rm -rf /.corral/$name || mv /.corral/$name /tmp/ || chmod 777 /.corral/$name
@@ -349,7 +350,7 @@ async def test_an_image_can_not_lay_something_else_in_its_place(daemon: Daemon, 
 
 
 async def test_a_kept_sandbox_a_fork_and_a_started_one_have_views(daemon: Daemon, backend: DockerBackend) -> None:
-    async def look(box: DockerSandbox) -> None:
+    async def look(box: AsyncSandbox) -> None:
         await box.files.write("file", b"old")
         result = await box.exec("echo new > file", read_only=["."])
         assert "Read-only" in result.stderr
@@ -363,7 +364,7 @@ async def test_a_kept_sandbox_a_fork_and_a_started_one_have_views(daemon: Daemon
         connected = await other.connect(box.id)
         await look(connected)
         fork = await connected.fork()
-        assert isinstance(fork, DockerSandbox)
+        assert isinstance(fork, AsyncSandbox)
         await look(fork)
         await fork.kill()
         await connected.stop()
@@ -396,7 +397,7 @@ async def test_a_daemon_that_can_not_says_why(daemon: Daemon) -> None:
 async def test_a_container_without_a_key_says_so(backend: DockerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that was made by another version."""
     box = await backend.create(make_spec())
-    monkeypatch.setattr(box._body, "view_key", None)
+    monkeypatch.setattr(box.primitives._body, "view_key", None)
     with pytest.raises(CapabilityError, match="made without"):
         await box.exec("true", read_only=["/"])
     assert (await box.exec("echo fine")).stdout == "fine\n"
@@ -406,7 +407,7 @@ async def test_a_container_without_a_key_says_so(backend: DockerBackend, monkeyp
 # The shell tool, which all of this is for.
 
 
-async def test_the_restricted_shell_tool_is_kept_by_the_kernel(box: DockerSandbox) -> None:
+async def test_the_restricted_shell_tool_is_kept_by_the_kernel(box: AsyncSandbox) -> None:
     tool = ShellTool(box, readonly=True, ignore=["secret"], enforcement="kernel")
     assert (await tool.capabilities()).kernel
     for command in (
@@ -431,7 +432,7 @@ RENAMES = ("the folder gets another name", "a folder further up does")
 
 
 @contextlib.asynccontextmanager
-async def taking(detour: str, box: DockerSandbox) -> AsyncIterator[str]:
+async def taking(detour: str, box: AsyncSandbox) -> AsyncIterator[str]:
     """What the commands of a detour say."""
     steps = DETOURS[detour]
     await box.exec(f"mkdir vault; echo {PASSWORD} > vault/key; {steps.before}", check=True)
@@ -445,7 +446,7 @@ async def taking(detour: str, box: DockerSandbox) -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     "detour", [pytest.param(name, marks=[] if name in RENAMES else [pytest.mark.backends]) for name in DETOURS]
 )
-async def test_ignored_file_can_not_be_seen_after(box: DockerSandbox, detour: str) -> None:
+async def test_ignored_file_can_not_be_seen_after(box: AsyncSandbox, detour: str) -> None:
     async with taking(detour, box) as said:
         assert PASSWORD not in said
 
@@ -453,9 +454,9 @@ async def test_ignored_file_can_not_be_seen_after(box: DockerSandbox, detour: st
 @pytest.mark.backends
 @pytest.mark.parametrize("detour", DETOURS)
 async def test_it_is_the_kernel_that_keeps_hidden(
-    box: DockerSandbox, detour: str, monkeypatch: pytest.MonkeyPatch
+    box: AsyncSandbox, detour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def make(self: Viewer, box: SandboxBase, *, workdir: str) -> View:
+    async def make(self: Viewer, box: AsyncSandbox, *, workdir: str) -> View:
         return View()
 
     monkeypatch.setattr(Viewer, "make", make)

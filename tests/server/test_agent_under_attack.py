@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from corral.backends.daytona import DaytonaBackend, channel
-from corral.client.opening import AsyncSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.results import ExecResult, OutputChunk
 from support.serving import ServedProcess
 

@@ -18,8 +18,7 @@ from daytona import AsyncDaytona, CodeRunParams, DaytonaConfig
 
 from corral.backends.daytona import DaytonaBackend
 from corral.backends.embedded import EmbeddedBackend
-from corral.backends.embedded.sandbox import EmbeddedSandbox
-from corral.client.opening import AsyncSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.results import Event
 from corral.server.app import opened
 from corral.server.serving import listening
@@ -47,7 +46,7 @@ BY_NAME = {probe.name: probe for probe in ALL}
 class SmallBackend(EmbeddedBackend):
     """Whatever is asked for, a sandbox is small."""
 
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> EmbeddedSandbox:
+    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> AsyncSandbox:
         return await super().create(replace(spec, resources=RESOURCES), on_event=on_event)
 
 

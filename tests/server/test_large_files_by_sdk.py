@@ -10,7 +10,7 @@ import pytest
 
 from corral.backends.daytona import DaytonaBackend
 from corral.backends.daytona.files import LARGE_BYTES, DaytonaFiles
-from corral.client.opening import AsyncSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileExistsError, SandboxPermissionError
 from support.serving import ServedProcess
 

@@ -13,7 +13,7 @@ import pytest
 from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, DaytonaConfig, DaytonaError
 
 from corral.backends.embedded import EmbeddedBackend
-from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError
 from corral.server import living
 from corral.server.app import Server, opened
@@ -31,19 +31,19 @@ class WatchedBackend(EmbeddedBackend):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.made: weakref.WeakSet[EmbeddedSandbox] = weakref.WeakSet()
+        self.made: weakref.WeakSet[AsyncSandbox] = weakref.WeakSet()
         self.fails = False
 
-    async def create(self, *args: Any, **wishes: Any) -> EmbeddedSandbox:
+    async def create(self, *args: Any, **wishes: Any) -> AsyncSandbox:
         if self.fails:
             raise BackendUnavailableError("the disk is full")
         box = await super().create(*args, **wishes)
         self.made.add(box)
         return box
 
-    async def start(self, sandbox_id: str) -> EmbeddedSandbox:
+    async def start(self, sandbox_id: str) -> AsyncSandbox:
         box = await super().start(sandbox_id)
-        assert isinstance(box, EmbeddedSandbox)
+        assert isinstance(box, AsyncSandbox)
         self.made.add(box)
         return box
 

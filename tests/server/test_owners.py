@@ -14,9 +14,9 @@ import pytest
 from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, DaytonaConfig
 
 from corral.backends.embedded import EmbeddedBackend
-from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.cli import main
 from corral.client import registry
+from corral.client.sandbox import AsyncSandbox
 from corral.server.app import Server, opened
 from corral.server.deadlines import Sweeper
 from corral.server.serving import listening
@@ -40,7 +40,7 @@ class Place:
         return self.server.sandboxes.find(box.id, organisation_id=None).row
 
     @contextlib.asynccontextmanager
-    async def make_mine(self, name: str | None = None) -> AsyncIterator[EmbeddedSandbox]:
+    async def make_mine(self, name: str | None = None) -> AsyncIterator[AsyncSandbox]:
         """One that is not the server's."""
         backend = EmbeddedBackend(self.folder)
         box = await backend.create(Spec(name=name))

@@ -7,8 +7,8 @@ from typing import Any
 
 from corral import Environment, Spec
 from corral.backends.memory import MemoryBackend
-from corral.backends.memory.sandbox import MemorySandbox
-from corral.results import Event
+from corral.client.sandbox import AsyncSandbox
+from corral.protocol import OnEvent
 
 
 class Slow(MemoryBackend):
@@ -21,7 +21,7 @@ class Slow(MemoryBackend):
         self.go = threading.Event()
         self.go.set()
 
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> MemorySandbox:
+    async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
         self.made += 1
         while not self.go.is_set():
             await asyncio.sleep(0.005)

@@ -8,7 +8,7 @@ import pytest
 import corral
 from corral import Image, SpecError
 from corral.backends.embedded import EmbeddedBackend
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 from corral.errors import CapabilityError
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 from corral.errors import SpecError
 from corral.spec import Lifetime, NetworkPolicy, Resources, Spec, parse_size
 

@@ -1,18 +1,14 @@
-"""A program to start: what callers may give, checked, and what a backend gets."""
+"""A program to start: argv and texts for a shell, checked; long texts go into a file."""
 
 from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Required, TypedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from corral.errors import InvalidCommandError
-from corral.protocol import Command, PathLike
+from corral.protocol import Command
 
-MAX_ARGUMENT_BYTES = 128 * 1024 - 1
-"""The kernel's own limit for one argument or environment entry, less its closing NUL."""
 MAX_SHELL_TEXT_BYTES = 64 * 1024
 """A longer text for a shell is put into a file."""
 
@@ -26,40 +22,6 @@ _WITH_BASH = ("/bin/sh", "-c", _BASH, "sh")
 _CHECKED = (
     'if "$@" -n "$0" 2>/dev/null; then exec "$@" "$0"; fi; "$@" "$0"; set -- "$?"; rm -rf -- "${0%/*}"; exit "$1"'
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnRequest:
-    """A program to start, with everything resolved and checked: what a backend's `_spawn` gets."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: str
-    user: str
-    timeout: float | None
-    stdin: bool
-    output_limit_bytes: int
-    pty: bool = False
-    rows: int = 24
-    columns: int = 80
-    read_only: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
-    listened: bool = False
-    """Somebody will read the output as it comes, in this event loop: nothing may be dropped before they begin."""
-
-
-class RequestOptions(TypedDict, total=False):
-    """What `start` hands on as it came."""
-
-    cwd: Required[PathLike | None]
-    env: Required[Mapping[str, str] | None]
-    stdin: Required[bool]
-    timeout: Required[float | None]
-    user: str | None
-    pty: bool
-    read_only: Sequence[PathLike]
-    hidden: Sequence[PathLike]
-    output_limit_bytes: int | None
 
 
 def with_bash(*args: str) -> list[str]:
@@ -145,38 +107,3 @@ def show_command(argv: Sequence[str]) -> str:
     if words[:-1] in (("/bin/sh", "-c"), ("bash", "-c", "--")):
         return words[-1]
     return shlex.join(words)
-
-
-def check_argv(command: Command) -> tuple[str, ...]:
-    """An argv from a list, or for /bin/sh from a text.
-
-    Raises:
-        InvalidCommandError: empty, with a NUL, too long, or not made of texts.
-    """
-    if isinstance(command, str):
-        if not command.strip():
-            raise InvalidCommandError("the command is empty", hint="pass a shell command or a list of arguments")
-        argv: tuple[str, ...] = ("/bin/sh", "-c", command)
-    elif isinstance(command, bytes) or not isinstance(command, Sequence):
-        raise InvalidCommandError(f"a command must be a string or a list of strings, not {type(command).__name__}")
-    else:
-        argv = tuple(command)
-    if not argv or not argv[0]:
-        raise InvalidCommandError("the command is empty", hint="pass a shell command or a list of arguments")
-    for index, argument in enumerate(argv):
-        if not isinstance(argument, str):
-            raise InvalidCommandError(f"argument {index} is {type(argument).__name__}, not str", hint="use str(...)")
-        if "\0" in argument:
-            raise InvalidCommandError(f"argument {index} has a NUL byte: {argument[:40]!r}", hint="remove it")
-        check_size(argument, f"argument {index}")
-    return argv
-
-
-def check_size(text: str, what: str) -> None:
-    """One argument or variable must fit into what the kernel takes. Raises: InvalidCommandError."""
-    size = len(text.encode("utf-8", "surrogateescape"))
-    if size > MAX_ARGUMENT_BYTES:
-        raise InvalidCommandError(
-            f"{what} has {size} bytes; the kernel's limit is {MAX_ARGUMENT_BYTES}",
-            hint="pass it as stdin=, or write it to a file first",
-        )

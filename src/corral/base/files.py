@@ -1,18 +1,18 @@
-"""FilesBase: what can be derived for files, whichever backend holds them."""
+"""`AsyncFiles`: the files of a sandbox. A backend implements what is abstract, the rest is derived here."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from typing import NoReturn
 
 from corral.base import transfer
-from corral.base.docstrings import Documented
 from corral.errors import (
     EditConflictError,
     EditError,
@@ -21,7 +21,7 @@ from corral.errors import (
     SandboxFileTooLargeError,
 )
 from corral.paths import HostPath, SandboxPath, inside
-from corral.protocol import AsyncFiles, PathLike
+from corral.protocol import PathLike
 from corral.results import (
     DownloadResult,
     EditResult,
@@ -39,15 +39,18 @@ DEFAULT_MATCH_LIMIT = 10_000
 CHUNK_BYTES = 256 * 1024
 
 
-class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
-    """The files of a sandbox. `corral.protocol.AsyncFiles` has the promises; a backend implements what is abstract."""
+class AsyncFiles(ABC):
+    """The files of a sandbox. Every method raises `SandboxGoneError`, `SandboxClosedError` and, beyond what is named,
+    `SandboxPermissionError` where the user inside may not, `SandboxNoSpaceError` where the disk is full, and
+    `SandboxFileError` for what no class of its own exists.
+
+    A `FollowedPath` is one that rules were asked about: no link is followed on its way, and `SandboxLinkError` says
+    that one has been put there since. `move`, `remove`, `mkdir`, `symlink`, `chmod`, `replace`, `watch`, `pack` and
+    `unpack` take it as any other path."""
 
     def __init__(self, *, workdir: str) -> None:
-        self._workdir = workdir
-
-    def at(self, path: PathLike) -> SandboxPath:
-        """An absolute path inside."""
-        return inside(path, workdir=self._workdir)
+        self.at: Callable[[PathLike], SandboxPath] = functools.partial(inside, workdir=workdir)
+        """The absolute path of a path that a caller gave. A backend whose paths mean others sets its own."""
 
     # The primitives.
 
@@ -66,7 +69,17 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
         exclusive: bool = False,
         append: bool = False,
     ) -> int:
-        """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces."""
+        """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces.
+
+        Gives the number of bytes.
+
+        Raises:
+            SandboxIsFolderError, SandboxFileKindError: something else than a regular file is there.
+            SandboxFileExistsError: `exclusive` and it exists.
+            SandboxFileNotFoundError: `parents=False` and the folder is missing.
+            SandboxNotFolderError: a file is in the place of one of its folders.
+            SandboxLinkError: a part of a `FollowedPath` has become a link.
+        """
 
     @abstractmethod
     async def _edit(
@@ -76,17 +89,22 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
 
     @abstractmethod
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """About one file. Raises: SandboxFileNotFoundError."""
+        """About one file. Raises: SandboxFileNotFoundError, SandboxLinkError."""
 
     @abstractmethod
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        """A folder's entries, sorted by name. Raises: SandboxFileNotFoundError, SandboxNotFolderError."""
+        """A folder's entries, sorted by name.
+
+        Raises:
+            SandboxFileNotFoundError, SandboxNotFolderError
+            SandboxLinkError: a part of a `FollowedPath` has become a link.
+        """
 
     @abstractmethod
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
     ) -> GlobResult:
-        """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError for `path`."""
+        """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError and SandboxLinkError, for `path`."""
 
     @abstractmethod
     async def grep(
@@ -101,7 +119,14 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
         limit: int = DEFAULT_MATCH_LIMIT,
         without: Collection[str] = (),
     ) -> GrepResult:
-        """Lines that match a regular expression (or a fixed text), in text files."""
+        """Lines that match a regular expression (or a fixed text), in text files; `limit` of them at most.
+
+        Files `without`, by their absolute paths as `glob` gives them, are not looked into, and count for nothing.
+
+        Raises:
+            SandboxFileError: not a regular expression.
+            SandboxFileNotFoundError, SandboxLinkError: for `path`.
+        """
 
     @abstractmethod
     async def replace(
@@ -115,7 +140,12 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        """Replace in all text files below a path, each atomically. Raises: SandboxFileError, for `path` as well."""
+        """Replace in all text files below a path, each atomically.
+
+        Raises:
+            SandboxFileError: not a regular expression.
+            SandboxFileNotFoundError: for `path`.
+        """
 
     @abstractmethod
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
@@ -127,7 +157,11 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
 
     @abstractmethod
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """Make a folder; with `parents`, one that is there already is fine."""
+        """Make a folder; with `parents`, one that is there already is fine.
+
+        Raises:
+            SandboxFileExistsError, SandboxFileNotFoundError
+        """
 
     @abstractmethod
     async def symlink(self, path: PathLike, target: str) -> None:
@@ -139,15 +173,28 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
 
     @abstractmethod
     def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        """Changes below a folder, from now on, until the iterator is closed."""
+        """Changes below a folder, from now on, until the iterator is closed.
+
+        Raises:
+            SandboxFileNotFoundError, SandboxNotFolderError
+            CapabilityError: this backend can't watch.
+        """
 
     @abstractmethod
     def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """A tree as a tar stream: modes, links and empty folders kept, names relative."""
+        """A tree as a tar stream: modes, links and empty folders kept, names relative.
+
+        Raises:
+            SandboxFileNotFoundError
+        """
 
     @abstractmethod
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """Lay a tar stream (plain or compressed) down below a folder; the number of members."""
+        """Lay a tar stream (plain or compressed) down below a folder; the number of members.
+
+        Raises:
+            SandboxFileError: a broken archive, or a member that leads out of the folder.
+        """
 
     # What is derived.
 
@@ -179,7 +226,14 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
         yield (await self.grep(text, path=path, fixed=True, hidden=True, limit=limit)).matches
 
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
-        """The whole content."""
+        """The whole content.
+
+        Raises:
+            SandboxFileNotFoundError, SandboxIsFolderError
+            SandboxFileKindError: a FIFO, device, socket, or a file of /proc.
+            SandboxLinkError: a part of a `FollowedPath` has become a link.
+            SandboxFileTooLargeError: more than `max_bytes`, also if it grows while being read.
+        """
         content = bytearray()
         stream = self.read_stream(path)
         try:
@@ -213,7 +267,14 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
         replace_all: bool = False,
         expected_sha256: str | None = None,
     ) -> EditResult:
-        """Replace text inside, byte for byte around it, by compare-and-swap."""
+        """Replace text inside, byte for byte around it, by compare-and-swap.
+
+        Raises:
+            SandboxFileNotFoundError
+            EditError: `old` is empty, not there, or there more than once without `replace_all`.
+            EditConflictError: the content is not `expected_sha256`, or changes all the time.
+            SandboxLinkError: a part of a `FollowedPath` has become a link.
+        """
         target = self.at(path)
         before, after = encode(old), encode(new)
         if not before:
@@ -255,7 +316,18 @@ class FilesBase(Documented, ABC, promises=(AsyncFiles,)):
         git_settings: bool = False,
         git_settings_to: HostPath | str | None = None,
     ) -> DownloadResult:
-        """Copy a file or folder of the sandbox to the host. Links that lead out of the folder are left out."""
+        """Copy a file or folder of the sandbox to the host. Links that lead out of the folder are left out.
+
+        Of a folder, so is whatever makes git run programs (`.git/config`, hooks, and the like in any folder that is a
+        repository, and files that the host's git settings name, such as `core.hooksPath=.husky`): the host keeps its
+        own, and the result names them. `git_settings=True` copies them, too; `git_settings_to` puts them into another
+        folder. Commits, branches and other files come in any case.
+
+        Raises:
+            SandboxFileNotFoundError
+            SandboxFileTooLargeError: more than `max_bytes` in all.
+            FileExistsError: `target` is something else than a folder to put it in, or a file to replace.
+        """
         goal = HostPath(target)
         info = await self.stat(source)
         if info.is_folder:

@@ -1,4 +1,4 @@
-"""ProcessBase: what every running program has in common, whichever backend runs it.
+"""`AsyncProcess`: a running program, whichever backend runs it; and how one is run to its end.
 
 A backend feeds it from whatever thread it reads in; callers may wait on it from any event loop.
 """
@@ -8,23 +8,24 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Self
 
-from corral.base.docstrings import Documented
 from corral.base.output import Capture
-from corral.concurrency.waiting import wait_for
-from corral.errors import CorralError, ExecError
-from corral.protocol import Process
+from corral.errors import CorralError, ExecError, InvalidCommandError
+from corral.protocol import OnOutput, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
 
 Clear = Callable[[], Awaitable[None]]
 """Removes what a program needed, after its end. May be called from any event loop."""
 
 STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
+_STDIN_CHUNK_BYTES = 256 * 1024
 BACKLOG_BYTES = 1024 * 1024
 """How far a reader may lag behind before the program has to wait for it."""
 _JOINED_BYTES = 256 * 1024
@@ -109,8 +110,8 @@ class _Subscriber:
         return first if len(pieces) == 1 else OutputChunk(first.stream, b"".join(pieces))
 
 
-class ProcessBase(Documented, ABC, promises=(Process,)):
-    """A running program. See `corral.protocol.Process` for the promises."""
+class AsyncProcess(ABC):
+    """A program that runs in the background. It outlives the call that started it, never the sandbox."""
 
     def __init__(self, *, output_limit_bytes: int, listened: bool = False) -> None:
         self._capture = Capture(output_limit_bytes, waits=True)
@@ -120,7 +121,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
         self._subscribers = [self._reserved] if self._reserved is not None else []
         self._tap: Callable[[OutputChunk], None] | None = None
         self._lock = threading.Lock()
-        self._end: concurrent.futures.Future[Ending] = concurrent.futures.Future()
+        self._end: concurrent.futures.Future[Ending | CorralError] = concurrent.futures.Future()
         self._clear: Clear | None = None
 
     # What a backend provides.
@@ -132,7 +133,11 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
 
     @abstractmethod
     async def write(self, data: bytes | str) -> None:
-        """Feed its standard input (or its terminal)."""
+        """Feed its standard input (or its terminal).
+
+        Raises:
+            ExecError: it has no input, or has closed it.
+        """
 
     @abstractmethod
     async def close_stdin(self) -> None:
@@ -144,16 +149,20 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
 
     @abstractmethod
     async def resize(self, *, rows: int, columns: int) -> None:
-        """Set the terminal's size."""
+        """Set the terminal's size.
+
+        Raises:
+            ExecError: it has no terminal.
+        """
 
     @abstractmethod
     def end_tree(self, reason: EndReason) -> None:
         """Ask for the end of the program and all that it started. Must not block; may be called again."""
 
-    async def end_rest(self) -> None:
+    async def end_rest(self) -> None:  # noqa: B027 - not every backend can
         """End what a program that has ended left running."""
 
-    def resume_reading(self) -> None:
+    def resume_reading(self) -> None:  # noqa: B027 - not every backend can
         """A reader that lagged behind has caught up. Only of use to backends that can make a program wait."""
 
     # What a backend calls.
@@ -213,10 +222,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
         with self._lock:
             if self._end.done():
                 return
-            if isinstance(ending, Ending):
-                self._end.set_result(ending)
-            else:
-                self._end.set_exception(ending)
+            self._end.set_result(ending)
             subscribers = list(self._subscribers)
         for subscriber in subscribers:
             subscriber.push(None)
@@ -234,7 +240,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
                 tap(chunk)
             self._capture = Capture(1)
             self._tap = tap
-        self._end.add_done_callback(lambda done: end(done.exception() or done.result()))
+        self._end.add_done_callback(lambda done: end(done.result()))
 
     def clear_at_end(self, clear: Clear | None) -> None:
         """Have the first one who sees the end clear up, in its own event loop.
@@ -246,7 +252,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
     async def _clear_up(self) -> None:
         """Do so, if the program has ended and it was not done yet."""
         with self._lock:
-            if not self._end.done() or self._end.exception() is not None:
+            if not self._end.done() or isinstance(self._end.result(), CorralError):
                 return  # if its end can't be known, the sandbox is gone
             clear, self._clear = self._clear, None
         if clear is not None:
@@ -267,7 +273,11 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
             self.resume_reading()
 
     async def output(self) -> AsyncIterator[OutputChunk]:
-        """Output as it comes, until the program ends. What nobody reads is kept up to the limit, then dropped."""
+        """Output as it comes, until the program ends. What is not read is kept up to the limit, then dropped.
+
+        Raises:
+            SandboxGoneError: the sandbox ended meanwhile.
+        """
         with self._lock:
             subscriber, self._reserved = self._reserved, None
             if subscriber is None:
@@ -283,12 +293,20 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
                 self._subscribers.remove(subscriber)
             self._go_on()
         await self._clear_up()
-        if (error := self._end.exception()) is not None:
-            raise error
+        if isinstance(ending := self._end.result(), CorralError):
+            raise ending
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """Wait for the end; may be called again and by several. A timeout here does not end the program."""
-        ending = await asyncio.wait_for(wait_for(self._end), timeout)
+        """Wait for the end; may be called again and by several. A timeout here does not end the program.
+
+        Raises:
+            TimeoutError: it still runs after `timeout`.
+            SandboxGoneError: the sandbox ended meanwhile.
+        """
+        # Shielded: a caller who is cancelled no longer waits, and the others do.
+        ending = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._end)), timeout)
+        if isinstance(ending, CorralError):
+            raise ending
         await self._clear_up()
         return self._result(ending)
 
@@ -308,7 +326,7 @@ class ProcessBase(Documented, ABC, promises=(Process,)):
                 return  # the sandbox is gone, and the program with it
         await self._clear_up()
 
-    async def __aenter__(self) -> ProcessBase:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -345,3 +363,65 @@ def as_bytes(data: bytes | str) -> bytes:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     raise ExecError(f"input must be bytes or a string, not {type(data).__name__}")
+
+
+def check_input(stdin: object) -> None:
+    """Raises: InvalidCommandError for what can't be fed to a program."""
+    if stdin is not None and not isinstance(stdin, bytes | bytearray | memoryview | str | AsyncIterable):
+        kind = type(stdin).__name__
+        raise InvalidCommandError(f"stdin is {kind}", hint="pass bytes, a string, or an async iterable of bytes")
+
+
+async def _wait(process: AsyncProcess, on_output: OnOutput | None) -> ExecResult:
+    if on_output is not None:
+        async for chunk in process.output():
+            answer = on_output(chunk)
+            if inspect.isawaitable(answer):
+                await answer
+    return await process.wait()
+
+
+async def wait_for(process: AsyncProcess, *, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
+    """Wait for a program's end, feeding it and passing its output on meanwhile."""
+    working = _wait(process, on_output)
+    return await (working if stdin is None else _with_input(process, stdin, working))
+
+
+async def _with_input(
+    process: AsyncProcess, stdin: Stdin, working: Coroutine[object, object, ExecResult]
+) -> ExecResult:
+    """Feed a program while waiting for it. If the input itself fails, that is the caller's to know."""
+    tasks = asyncio.ensure_future(_feed(process, stdin)), asyncio.ensure_future(working)
+    feeding, waiting = tasks
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if feeding.done():
+            feeding.result()
+        return await waiting
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _feed(process: AsyncProcess, stdin: Stdin) -> None:
+    """Write all input, then close it. A program that does not want it all is no error."""
+    if isinstance(stdin, AsyncIterable):
+        async for piece in stdin:
+            if not await _offer(process, as_bytes(piece)):
+                return
+    elif stdin is not None:
+        data = as_bytes(stdin)
+        for offset in range(0, len(data), _STDIN_CHUNK_BYTES):
+            if not await _offer(process, data[offset : offset + _STDIN_CHUNK_BYTES]):
+                return
+    with contextlib.suppress(CorralError):
+        await process.close_stdin()
+
+
+async def _offer(process: AsyncProcess, data: bytes) -> bool:
+    try:
+        await process.write(data)
+    except CorralError:
+        return False  # it has closed its input, or has ended
+    return True

@@ -14,7 +14,7 @@ from typing import Literal
 
 from corral.cli.display import show_seconds, show_size
 from corral.cli.words import in_cli_words
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
 from corral.languages import find_language, language_names
 
@@ -166,7 +166,7 @@ def _message(error: Exception) -> str:
 
 
 async def _try(tell: Tell) -> tuple[list[Finding], bool]:
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     begun = asyncio.get_running_loop().time()
     try:
@@ -185,7 +185,7 @@ async def _try(tell: Tell) -> tuple[list[Finding], bool]:
         return [Finding("sandboxes", "embedded", "bad", _message(error), hint)], False
 
 
-async def _languages(box: SandboxBase) -> list[Finding]:
+async def _languages(box: AsyncSandbox) -> list[Finding]:
     versions = await _versions(box)
     findings = []
     hello = {"python": "print(1)", "bash": "echo 1", "sh": "echo 1", "javascript": "console.log(1)",
@@ -209,7 +209,7 @@ async def _languages(box: SandboxBase) -> list[Finding]:
     return findings
 
 
-async def _versions(box: SandboxBase) -> dict[str, str]:
+async def _versions(box: AsyncSandbox) -> dict[str, str]:
     script = "\n".join(
         f"command -v {name} >/dev/null 2>&1 && printf '%s\\t%s\\n' {name} \"$({command} 2>&1 | head -n 1)\""
         for name, command in _VERSIONS.items()

@@ -138,8 +138,8 @@ def _prove(names: tuple[str, ...], *, as_json: bool) -> int:
 
 async def _attack(probes: list[Any], tell: Any) -> Report:
     from corral.backends.embedded.settings import default_data_folder
-    from corral.client.opening import AsyncSandbox
     from corral.client.registry import get_backend
+    from corral.client.sandbox import AsyncSandbox
     from corral.testing.hostile import RESOURCES, plant, prove, soft_limits
 
     soft = soft_limits(await get_backend("embedded").capabilities())

@@ -12,24 +12,15 @@ from corral.cli.loop import run_async
 from corral.cli.run import to_json
 from corral.cli.stdio import Outlet
 from corral.client.registry import get_backend
-from corral.errors import CapabilityError
 from corral.protocol import Backend
-from corral.sessions.detached import DetachedProgram, RunsDetached, choose
-
-
-def find_maker(backend: str | Backend, *, what: str) -> RunsDetached:
-    """The backend, if it records detached programs. Raises: CapabilityError."""
-    maker: Backend = get_backend(backend)
-    if not isinstance(maker, RunsDetached):
-        raise CapabilityError(f"the {maker.name} backend has no {what}", hint="use --backend embedded")
-    return maker
+from corral.sessions.detached import DetachedProgram, choose
 
 
 def show_logs(
     backend: str | Backend, sandbox_id: str, number: int | None, *, follow: bool, as_list: bool, as_json: bool
 ) -> int:
     """Print what one has printed, or a list of them."""
-    maker = find_maker(backend, what="logs")
+    maker = get_backend(backend)
     if as_list or (as_json and number is None):
         programs = run_async(maker.list_detached(sandbox_id))
         click.echo(to_json([_describe(each) for each in programs]) if as_json else _tabulate(programs))
@@ -48,7 +39,7 @@ def show_logs(
     return 0
 
 
-async def _read(maker: RunsDetached, sandbox_id: str, number: int | None) -> dict[str, Any]:
+async def _read(maker: Backend, sandbox_id: str, number: int | None) -> dict[str, Any]:
     output = b"".join([data async for data in maker.follow_detached(sandbox_id, number, follow=False)])
     program = choose(await maker.list_detached(sandbox_id), sandbox_id, number)
     return {**_describe(program), "output": output.decode("utf-8", "replace")}

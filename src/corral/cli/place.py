@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileError
 from corral.languages import Runtime, find_language
 
@@ -42,7 +42,7 @@ class Place:
     ours: bool = False
     """We put it there, and the user did not ask to have it there."""
 
-    async def leave(self, box: SandboxBase) -> None:
+    async def leave(self, box: AsyncSandbox) -> None:
         """Take it away again, if it is ours: what comes out of the folder shall be the program's."""
         if self.ours and self.path is not None:
             with contextlib.suppress(SandboxFileError):  # the program may have put something else in its place
@@ -50,7 +50,7 @@ class Place:
 
 
 async def find_place(
-    box: SandboxBase, source: bytes, file: Path | None, language: str, *, copied: Sequence[Path]
+    box: AsyncSandbox, source: bytes, file: Path | None, language: str, *, copied: Sequence[Path]
 ) -> Place:
     """Its place in what was copied in, else one in the working folder, under its own name.
 
@@ -79,7 +79,7 @@ def _relative(file: Path, folder: Path) -> PurePosixPath | None:
     return None
 
 
-async def _holds(box: SandboxBase, path: str, source: bytes) -> bool:
+async def _holds(box: AsyncSandbox, path: str, source: bytes) -> bool:
     """Whether it is there and is this one: a later --copy-in may have put another in its place."""
     try:
         return await box.files.read(path, max_bytes=len(source)) == source
@@ -87,7 +87,7 @@ async def _holds(box: SandboxBase, path: str, source: bytes) -> bool:
         return False
 
 
-async def _choose_name(box: SandboxBase, source: bytes, file: Path, language: str) -> str | None:
+async def _choose_name(box: AsyncSandbox, source: bytes, file: Path, language: str) -> str | None:
     """Under which a file that comes without its project is run as it is as a snippet: its own, else one with another
     extension. None: only as a snippet."""
     if language not in _BY_EXTENSION or file.suffix in _SAY_THEIR_KIND:
@@ -100,12 +100,12 @@ async def _choose_name(box: SandboxBase, source: bytes, file: Path, language: st
     return None if runtime.in_place else f"{file.stem}.{runtime.extension}"
 
 
-async def _node_runs(box: SandboxBase, source: bytes, runtime: Runtime) -> bool:
+async def _node_runs(box: AsyncSandbox, source: bytes, runtime: Runtime) -> bool:
     """Whether Node.js runs a .js file of this source as we run the snippet; new versions tell modules by their text."""
     if runtime.in_place and b"await" not in source:
         return True  # plain CommonJS
     return (await box.exec(["node", "-e", _CHECK], stdin=source, timeout=_CHECK_SECONDS)).ok
 
 
-def _absolute(box: SandboxBase, relative: PurePosixPath) -> str:
+def _absolute(box: AsyncSandbox, relative: PurePosixPath) -> str:
     return str(PurePosixPath(box.spec.workdir) / relative)

@@ -99,7 +99,7 @@ def run(
         if output_limit
         else DEFAULT_OUTPUT_LIMIT_BYTES,
     )
-    from corral.client.opening import make_spec  # late: the door loads what a mere `--help` does not need
+    from corral.client.wishes import make_spec
 
     spec = make_spec(**options.read_wishes(given), keep_on_failure=keep_on_failure)
     return run_async(_run(job, spec, backend))
@@ -141,7 +141,7 @@ def _guess_language(name: str, source: bytes) -> str:
 
 
 async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     outlet = None if job.as_json else Outlet()
     async with AsyncSandbox(backend=backend, spec=spec) as box:

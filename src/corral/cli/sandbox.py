@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.base.powers import KeepsSandboxes
 from corral.cli import options
 from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table, whole_in_a_pipe
 from corral.cli.failure import RunsProgram
@@ -22,7 +21,7 @@ from corral.protocol import Backend, Command
 from corral.results import SandboxInfo, SnapshotInfo, timestamp
 
 if TYPE_CHECKING:
-    from corral.client.sandbox import SandboxBase
+    pass
 
 
 @click.group()
@@ -51,7 +50,7 @@ def create(
     backend: str | Backend, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Create a detached sandbox, and print its id."""
-    from corral.client.opening import make_spec
+    from corral.client.wishes import make_spec
     from corral.spec import Lifetime
 
     spec = make_spec(
@@ -63,7 +62,7 @@ def create(
     )
 
     async def work() -> SandboxInfo:
-        from corral.client.opening import AsyncSandbox
+        from corral.client.sandbox import AsyncSandbox
 
         box = await AsyncSandbox.create(backend=backend, spec=spec)
         try:
@@ -86,7 +85,7 @@ def create(
 @options.json_option
 def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
     """List the detached sandboxes."""
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     infos = run_async(AsyncSandbox.list(backend=backend))
     if as_json:
@@ -158,7 +157,7 @@ def exec_(
 async def _exec(
     sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, interactive: bool, as_json: bool
 ) -> int:
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     box = await AsyncSandbox.connect(sandbox_id, backend=backend)
     try:
@@ -177,7 +176,7 @@ async def _exec(
 
 async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any]) -> int:
     from corral.cli.terminal import is_terminal, lend
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     if not is_terminal():
         raise SpecError("--tty needs stdin and stdout to be a terminal", hint="leave it out in a script")
@@ -193,9 +192,7 @@ async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call:
 async def _start(
     sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, as_json: bool
 ) -> int:
-    from corral.cli.logs import find_maker
-
-    number = await find_maker(backend, what="exec --detach").start_detached(sandbox_id, command, **call)
+    number = await _find_maker(backend).start_detached(sandbox_id, command, **call)
     click.echo(to_json({"number": number}) if as_json else number)
     return 0
 
@@ -215,7 +212,7 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
     corral sandbox cp box:log.txt - | less
     """
     from corral.cli import transfer
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     origin, goal = transfer.CopyEnd.parse(source), transfer.CopyEnd.parse(target)
     sandbox_id = transfer.check_ends(origin, goal)
@@ -282,7 +279,7 @@ def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, b
 def stop(sandbox_id: str, backend: str | Backend) -> int:
     """Stop a sandbox: end its processes and keep its files, until `start` or `rm`."""
     with explaining(backend, sandbox_id):
-        run_async(_keeper_of(backend, "stop").stop(sandbox_id))
+        run_async(_find_maker(backend).stop(sandbox_id))
     click.echo(sandbox_id)
     return 0
 
@@ -294,8 +291,8 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
     """Start a stopped sandbox with its files. Its lifetime starts again."""
 
     async def work() -> str:
-        box = await _keeper_of(backend, "start").start(sandbox_id)
-        await cast("SandboxBase", box).aclose()
+        box = await _find_maker(backend).start(sandbox_id)
+        await box.aclose()
         return box.id
 
     with explaining(backend, sandbox_id):
@@ -310,7 +307,7 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
 def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     """Take a snapshot of the files, and print its id. `snapshots` lists them."""
     with explaining(backend, sandbox_id):
-        click.echo(run_async(_keeper_of(backend, "snapshot").snapshot(sandbox_id, name)))
+        click.echo(run_async(_find_maker(backend).snapshot(sandbox_id, name)))
     return 0
 
 
@@ -320,7 +317,7 @@ def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
 @options.json_option
 def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) -> int:
     """List the snapshots, or delete some. Sandboxes created from a deleted snapshot keep working."""
-    maker = _keeper_of(backend, "snapshot")
+    maker = _find_maker(backend)
 
     async def work() -> Sequence[SnapshotInfo]:
         for each in unwanted:
@@ -353,7 +350,7 @@ def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     """Create a detached copy of a sandbox with its files, and print the new id."""
 
     async def work() -> str:
-        box = cast("SandboxBase", await _keeper_of(backend, "fork").fork(sandbox_id))
+        box = await _find_maker(backend).fork(sandbox_id)
         try:
             return await box.detach(name=name)
         except BaseException:
@@ -367,14 +364,10 @@ def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     return 0
 
 
-def _keeper_of(backend: str | Backend, power: str) -> KeepsSandboxes:
-    """A backend that has stopped sandboxes and snapshots. Raises: CapabilityError."""
+def _find_maker(backend: str | Backend) -> Backend:
     from corral.client.registry import get_backend
 
-    maker = get_backend(backend)
-    if not isinstance(maker, KeepsSandboxes):
-        raise CapabilityError(f"the {maker.name} backend can't {power}", op=power, hint="the embedded backend can")
-    return maker
+    return get_backend(backend)
 
 
 @sandbox.command()

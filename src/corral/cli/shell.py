@@ -14,7 +14,7 @@ from corral.cli.run import explain
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.terminal import is_terminal, lend
 from corral.cli.whose import explaining
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
 from corral.protocol import Backend
 from corral.spec import Spec
@@ -38,7 +38,7 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
     corral shell --memory 512MiB -p numpy
     corral shell my-box -c 'python3 -i setup.py'
     """
-    from corral.client.opening import make_spec
+    from corral.client.wishes import make_spec
 
     wishes = options.read_wishes(given)
     if sandbox_id is None:
@@ -67,7 +67,7 @@ async def _shell(
     spec: Spec,
     env: dict[str, str],
 ) -> int:
-    from corral.client.opening import AsyncSandbox
+    from corral.client.sandbox import AsyncSandbox
 
     if sandbox_id is None:
         async with AsyncSandbox(backend=backend, spec=spec) as box:
@@ -79,7 +79,7 @@ async def _shell(
         await box.aclose()
 
 
-async def _serve(box: SandboxBase, command: str | None, user: str | None, env: dict[str, str]) -> int:
+async def _serve(box: AsyncSandbox, command: str | None, user: str | None, env: dict[str, str]) -> int:
     wanted = with_bash() if command is None else bash_text(command)
     if is_terminal():
         result = await lend(box, wanted, env={"PS1": _PROMPT, **env}, user=user)

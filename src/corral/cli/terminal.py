@@ -11,10 +11,10 @@ import termios
 import tty
 from collections.abc import Iterator, Mapping
 
-from corral.base.process import ProcessBase
+from corral.base.process import AsyncProcess
 from corral.cli.clean import TerminalGuard
 from corral.cli.stdio import write_all
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
 from corral.protocol import Command
 from corral.results import ExecResult
@@ -56,7 +56,7 @@ def raw(guard: TerminalGuard) -> Iterator[None]:
 
 
 async def lend(
-    box: SandboxBase, command: Command, *, env: Mapping[str, str] | None = None, cwd: str | None = None,
+    box: AsyncSandbox, command: Command, *, env: Mapping[str, str] | None = None, cwd: str | None = None,
     user: str | None = None, timeout: float | None = None,
 ) -> ExecResult:  # fmt: skip
     """Run a program in a terminal of its own inside, and be that terminal. Raises: as `start`."""
@@ -78,7 +78,7 @@ async def lend(
 class _Loan:
     """One program with our terminal."""
 
-    def __init__(self, process: ProcessBase, guard: TerminalGuard) -> None:
+    def __init__(self, process: AsyncProcess, guard: TerminalGuard) -> None:
         self._process = process
         self._guard = guard
         self._loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from pathlib import Path
 from corral.base import transfer
 from corral.cli.display import Progress, show_size
 from corral.cli.stdio import read_input, write_all
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileError, SpecError
 from corral.results import DownloadResult
 
@@ -77,7 +77,7 @@ class Meter:
         self._progress.show(f"{self._what}: {show_size(self.bytes)}{of}, {rate}/s")
 
 
-async def copy_in(box: SandboxBase, source: str, target: str) -> int:
+async def copy_in(box: AsyncSandbox, source: str, target: str) -> int:
     """From us to the sandbox; how many bytes went over."""
     if source == "-":
         if target.endswith("/") or await _is_folder(box, target):
@@ -110,7 +110,7 @@ def _look_at(source: str) -> tuple[Path, os.stat_result, str]:
 
 
 async def copy_out(
-    box: SandboxBase, source: str, target: str, *, git_settings: bool = False
+    box: AsyncSandbox, source: str, target: str, *, git_settings: bool = False
 ) -> tuple[int, DownloadResult]:
     """From the sandbox to us; how many bytes went over. What comes out is hostile: `corral.base.transfer` checks it."""
     info = await box.files.stat(source)
@@ -150,7 +150,7 @@ def _find_goal(target: str, name: str) -> Path:
     return goal
 
 
-async def _is_folder(box: SandboxBase, path: str) -> bool:
+async def _is_folder(box: AsyncSandbox, path: str) -> bool:
     try:
         return (await box.files.stat(path)).is_folder
     except SandboxFileError:

@@ -1,28 +1,26 @@
-"""SandboxBase: all that can be derived from a backend's few primitives, written once."""
+"""`AsyncSandbox`: what users hold. Everything that is derived from a backend's primitives is written here, once."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import posixpath
 import secrets
 import shlex
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, cast
 
-from corral.base.command import RequestOptions, SpawnRequest, check_argv, check_size, in_file
-from corral.base.feed import check_input, notes_end, wait_for
-from corral.base.files import FilesBase
-from corral.base.powers import POWERS
-from corral.base.process import Clear, ProcessBase, as_bytes
-from corral.client.sessions import SessionsBase
+from corral.base.command import in_file
+from corral.base.files import AsyncFiles
+from corral.base.process import AsyncProcess, Clear, as_bytes, check_input, wait_for
+from corral.client.registry import get_backend
+from corral.client.wishes import Wishes, make_spec
 from corral.errors import (
     BackendUnavailableError,
-    CapabilityError,
     CorralError,
     ExecTimeoutError,
     ExitError,
@@ -32,195 +30,275 @@ from corral.errors import (
     SandboxGoneError,
 )
 from corral.languages import Language, Runtime, choose_runtime, find_language
-from corral.paths import TEMPORARY, inside
-from corral.protocol import AsyncSandbox, Command, OnOutput, PathLike, Stdin
-from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxState, SandboxUsage
-from corral.sessions.records import RecordBook
-from corral.spec import USER, Spec, check_env, check_timeout
+from corral.paths import inside
+from corral.protocol import (
+    Backend,
+    CallOptions,
+    CodeOptions,
+    Command,
+    ExecOptions,
+    OnEvent,
+    OnOutput,
+    PathLike,
+    RecordedOptions,
+    SandboxPrimitives,
+    SessionOptions,
+    SpawnRequest,
+    StartOptions,
+    Stdin,
+    TerminalOptions,
+)
+from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
+from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
+from corral.sessions.records import BACKLOG_BYTES, MemoryRecorded, RecordBook, check_limit, check_name, name_taken
+from corral.sessions.session import ShellSession
+from corral.sessions.session import prefix as session_prefix
+from corral.sessions.terminal import Terminal
+from corral.sessions.terminal import prefix as terminal_prefix
+from corral.spec import USER, Spec, check_argv, check_env, check_size, check_timeout
 
 if TYPE_CHECKING:
     from corral.sessions.interpreter.contexts import Interpreter
-    from corral.sessions.interpreter.process import Box
 
+F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R", bound=ExecResult)
 
 _KILL_SECONDS = 10.0
+_DEFAULTS: dict[str, object] = {"pty": False, "rows": 24, "columns": 80, "read_only": (), "hidden": (), "check": False}
+"""What `help()` shows for keywords that are not None by default."""
 
 log = logging.getLogger("corral.sandbox")
 
 
-class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
-    """A sandbox. `corral.protocol.AsyncSandbox` has the promises; a backend implements what is abstract here."""
+def _takes(kind: type, **defaults: object) -> Callable[[F], F]:
+    """Let `help()` show the keywords that a method has through `**options: Unpack[kind]`."""
 
-    temporary = TEMPORARY  # the folder inside in which snippets and long scripts lie while they run
-    ended: SandboxGoneError | None = None  # what the last program was told that found the sandbox gone
+    def spell_out(method: F) -> F:
+        signature = inspect.signature(method)
+        own = list(signature.parameters.values())[:-1]
+        keywords = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(name, _DEFAULTS.get(name)),
+                annotation=getattr(hint, "__forward_arg__", hint),
+            )
+            for name, hint in kind.__annotations__.items()
+        ]
+        method.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        return method
+
+    return spell_out
+
+
+def _check_keywords(options: CallOptions, kind: type, method: str) -> None:
+    """Python itself refuses none where a method has `**options`. Raises: TypeError."""
+    known = kind.__annotations__.keys()
+    if not options.keys() <= known:
+        unknown = min(options.keys() - known)
+        raise TypeError(f"{method}() got an unexpected keyword argument {unknown!r}")
+
+
+class AsyncSandbox:
+    """A sandbox: `async with AsyncSandbox() as box:` or `box = await AsyncSandbox.create()`.
+
+    Keywords are those of `make_spec`, or a whole `spec=`; `backend=` is a name or a `Backend`; `on_event=` is told what
+    happens to the sandbox. It is made when it is entered or awaited.
+
+    Every method raises `SandboxGoneError` once the sandbox has ended and `SandboxClosedError` after `aclose`. What not
+    every backend has raises `CapabilityError`; `Backend.capabilities()` lists what there is.
+    """
 
     def __init__(
-        self, *, sandbox_id: str, spec: Spec, backend: str, on_event: Callable[[Event], None] | None = None
+        self,
+        *,
+        backend: str | Backend = "embedded",
+        spec: Spec | None = None,
+        on_event: OnEvent | None = None,
+        **wishes: Unpack[Wishes],
     ) -> None:
-        self._id = sandbox_id
-        self._spec = spec
-        self._backend = backend
+        if spec is not None and wishes:
+            raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
+        self._maker = get_backend(backend)
+        self._wish = spec if spec is not None else make_spec(**wishes)
         self._on_event = on_event
-        self._closed = False
+        self._primitives: SandboxPrimitives | None = None
+
+    @classmethod
+    async def create(
+        cls,
+        *,
+        backend: str | Backend = "embedded",
+        spec: Spec | None = None,
+        on_event: OnEvent | None = None,
+        **wishes: Unpack[Wishes],
+    ) -> AsyncSandbox:
+        """Make a sandbox; the caller closes it with `aclose`. Raises: as `Backend.create`."""
+        return await cls(backend=backend, spec=spec, on_event=on_event, **wishes)
+
+    @classmethod
+    async def connect(cls, sandbox_id: str, *, backend: str | Backend = "embedded") -> AsyncSandbox:
+        """A handle to a detached sandbox. Raises: SandboxGoneError."""
+        return await get_backend(backend).connect(sandbox_id)
+
+    @classmethod
+    async def list(cls, *, backend: str | Backend = "embedded") -> Sequence[SandboxInfo]:
+        """The detached sandboxes: those that live, and those that are stopped."""
+        return await get_backend(backend).list()
+
+    @classmethod
+    def around(
+        cls, primitives: SandboxPrimitives, *, on_event: OnEvent | None = None, event: str | None = None
+    ) -> AsyncSandbox:
+        """The sandbox that a backend gives out for its primitives: always the same. The first time, `event` is told."""
+        if primitives.handle is not None:
+            return primitives.handle
+        self = primitives.handle = cls.__new__(cls)
+        self._hold(primitives, on_event)
+        if event is not None:
+            self.tell(event)
+        return self
+
+    def _hold(self, primitives: SandboxPrimitives, on_event: OnEvent | None) -> None:
+        self._on_event = on_event
+        self._primitives = primitives
         self._runtimes: dict[str, tuple[str, ...]] = {}
         self._records = RecordBook()
         self._interpreter: Interpreter | None = None
+        self._ended: SandboxGoneError | None = None
         self.withheld: frozenset[str] = frozenset()
         """Variables that programs to come find in neither the spec's environment nor the backend's."""
 
+    def __await__(self) -> Generator[Any, None, AsyncSandbox]:
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> Self:
+        if self._primitives is None:
+            made = await self._make()
+            # Both are handles to one sandbox, and share what they know of it: records, runtimes, its end.
+            self.__dict__ = made.__dict__
+        return self
+
+    async def _make(self) -> AsyncSandbox:
+        making = asyncio.ensure_future(self._maker.create(self._wish, on_event=self._on_event))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            # Whatever state the making is in, nothing of it may stay behind.
+            making.cancel()
+            (outcome,) = await asyncio.gather(making, return_exceptions=True)
+            if isinstance(outcome, AsyncSandbox):
+                await outcome.aclose()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and self.spec.lifetime.keep_on_failure and not self.closed:
+            try:
+                kept = await self.detach()
+            except CorralError:
+                log.warning("sandbox %s could not be kept after a failure", self.id)
+            else:
+                log.warning("sandbox %s was kept after a failure: `corral shell %s`", self.id, kept)
+                self.tell("kept", error=type(error).__name__)
+        await self.aclose()
+
     def __repr__(self) -> str:
-        standing = self._standing()
-        gone = self.ended is not None and standing != "stopped"
-        return f"<{type(self).__name__} {self._id} {'closed' if self._closed else 'gone' if gone else standing}>"
+        primitives = self._primitives
+        if primitives is None:
+            return f"<{type(self).__name__} on {self._maker.name}, not open>"
+        standing = primitives.standing
+        gone = self._ended is not None and standing != "stopped"
+        return f"<{type(self).__name__} {self.id} {'closed' if self.closed else 'gone' if gone else standing}>"
 
-    def _standing(self) -> SandboxState:
-        return "running"  # for `repr`, as this handle knows it; backends that stop and pause know more
-
-    # The primitives.
-
-    @abstractmethod
-    async def _spawn(self, request: SpawnRequest) -> ProcessBase:
-        """Start a program."""
-
-    @abstractmethod
-    def _release(self) -> Awaitable[None]:
-        """End the sandbox if it is owned, let go of it if not. Called once.
-
-        What must happen even if the event loop ends at once happens in the call itself; the rest may be awaited.
-        """
+    # What it is.
 
     @property
-    @abstractmethod
-    def files(self) -> FilesBase:
-        """Its files."""
-
-    @abstractmethod
-    async def usage(self) -> SandboxUsage:
-        """What it holds and has used."""
-
-    @abstractmethod
-    async def info(self) -> SandboxInfo:
-        """What a list says of it."""
-
-    @abstractmethod
-    async def kill(self) -> None:
-        """End it, owned or detached. Idempotent."""
-
-    async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        """Let it live on without this process; gives the id for `connect`. Raises: CapabilityError."""
-        self._lacks("detach")
-
-    # Powers that come with a backend of their own.
-
-    async def snapshot(self, name: str | None = None) -> str:
-        """Gives the snapshot's id, for `Spec.snapshot`. Programs run on, and wait while they would write."""
-        self._lacks("snapshot")
-
-    async def fork(self, spec: Spec | None = None) -> SandboxBase:
-        """Gives the new one, owned. Without a `spec` it is as this one, without its name. Raises: as `snapshot`."""
-        self._lacks("fork")
-
-    async def stop(self) -> None:
-        """From now on it is detached, and lies there until `start` or `delete` of its backend. Idempotent."""
-        self._lacks("stop")
-
-    async def pause(self) -> None:
-        """Stand still. Idempotent."""
-        self._lacks("pause")
-
-    async def resume(self) -> None:
-        """Go on. Idempotent."""
-        self._lacks("resume")
-
-    async def resize(
-        self,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
-        """Set new limits; what is not given stays. Raises: SpecError; CapabilityError where one can't be changed."""
-        self._lacks("resize")
-
-    async def expose(self, port: int) -> str:
-        """Gives a URL on this machine."""
-        self._lacks("expose")
-
-    def _lacks(self, power: str) -> NoReturn:
-        raise CapabilityError(
-            f"the {self._backend} backend has no {power}",
-            sandbox_id=self._id,
-            op=power,
-            hint="backend.capabilities() lists what it has",
-        )
-
-    # What is derived.
+    def primitives(self) -> SandboxPrimitives:
+        """What its backend implements. For code that knows which backend it is."""
+        if self._primitives is None:
+            raise SandboxClosedError("the sandbox is not open yet", hint="enter it with `async with`, or await it")
+        return self._primitives
 
     @property
     def id(self) -> str:
         """Its name on every list."""
-        return self._id
+        return self.primitives.id
 
     @property
     def spec(self) -> Spec:
-        """The wish it was made from."""
-        return self._spec
-
-    @property
-    def interpreter(self) -> Interpreter:
-        """Its contexts, the shared default one among them."""
-        if self._interpreter is None:
-            from corral.sessions.interpreter.contexts import (
-                Interpreter,  # most programs never need it, and it takes its time
-            )
-
-            self._interpreter = Interpreter(cast("Box", self))
-        return self._interpreter
+        """The request it was made from."""
+        return self.primitives.spec
 
     @property
     def backend(self) -> str:
-        """The name of its maker."""
-        return self._backend
+        """The name of its backend."""
+        return self.primitives.backend
+
+    @property
+    def files(self) -> AsyncFiles:
+        """Its files."""
+        return self.primitives.files
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """Code that keeps its state from one run to the next: its contexts, the shared default one among them."""
+        if self._interpreter is None:
+            # Most programs never need it, and it takes its time.
+            from corral.sessions.interpreter.contexts import Interpreter
+
+            self._interpreter = Interpreter(self)
+        return self._interpreter
+
+    @property
+    def temporary(self) -> str:
+        """The folder inside for our own files that are there for a moment."""
+        return self.primitives.temporary
 
     @property
     def closed(self) -> bool:
         """Whether `aclose` was called."""
-        return self._closed
+        return self.primitives.closed
 
-    async def exec(
-        self,
-        command: Command,
-        *,
-        cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: Stdin = None,
-        user: str | None = None,
-        timeout: float | None = None,
-        on_output: OnOutput | None = None,
-        check: bool = False,
-        read_only: Sequence[PathLike] = (),
-        hidden: Sequence[PathLike] = (),
-        output_limit_bytes: int | None = None,
-    ) -> ExecResult:
-        """Run a program to its end. `read_only` and `hidden` restrict what this one call sees."""
+    @property
+    def ended(self) -> SandboxGoneError | None:
+        """The error of the last program that found the sandbox gone."""
+        return self._ended
+
+    async def is_alive(self) -> bool:
+        """Whether the sandbox is there and answers."""
+        return await self.primitives.is_alive()
+
+    async def usage(self) -> SandboxUsage:
+        """What it holds and has used."""
+        return await self.primitives.usage()
+
+    async def info(self) -> SandboxInfo:
+        """What a list says of it."""
+        return await self.primitives.info()
+
+    # Running programs.
+
+    @_takes(ExecOptions)
+    async def exec(self, command: Command, **options: Unpack[ExecOptions]) -> ExecResult:
+        """Run a program to its end. `read_only` and `hidden` restrict what this one call sees.
+
+        Raises:
+            InvalidCommandError: a command, env, stdin or timeout that can't be.
+            WorkdirError: `cwd` is missing or no folder.
+            CapabilityError: a user or view this backend can't give.
+            ExitError, ExecTimeoutError: with `check`.
+        """
+        _check_keywords(options, ExecOptions, "exec")
+        stdin = options.get("stdin")
         check_input(stdin)
         async with in_file(command, self._private_folder(), write=self.files.write, drop=self._drop) as argv:
-            request = self._request(
-                argv,
-                cwd=cwd,
-                env=env,
-                stdin=stdin is not None,
-                user=user,
-                timeout=timeout,
-                read_only=read_only,
-                hidden=hidden,
-                output_limit_bytes=output_limit_bytes,
-            )
-            result = await self._run(request, stdin, on_output)
-        return self._checked(result, "exec") if check else result
+            request = self._resolve(argv, options, stdin=stdin is not None)
+            result = await self._run(request, stdin, options.get("on_output"))
+        return self._checked(result, "exec") if options.get("check") else result
 
+    @_takes(CodeOptions)
     async def run_code(
         self,
         code: str | bytes,
@@ -228,46 +306,50 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         *,
         args: Sequence[str] = (),
         file: PathLike | None = None,
-        cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: Stdin = None,
-        timeout: float | None = None,
-        on_output: OnOutput | None = None,
-        check: bool = False,
         charts: bool = False,
-        output_limit_bytes: int | None = None,
+        **options: Unpack[CodeOptions],
     ) -> CodeResult:
-        """Run a snippet in a fresh process."""
+        """Run a snippet in a fresh process.
+
+        With `charts`, the figures that Python code has shown by matplotlib are in the result: `result.png`.
+        It goes without `file`.
+
+        `file` is the path of a file inside that holds this very code: it is run from its place, so that its own name
+        and folder, its imports and its tracebacks are those of the file. The code is then only looked at to choose the
+        runtime.
+
+        Raises:
+            UnknownLanguageError: no such language.
+            BackendUnavailableError: its runtime is missing inside; the hint says what to install.
+            InvalidCommandError, WorkdirError, ExitError, ExecTimeoutError: as `exec`.
+        """
+        _check_keywords(options, CodeOptions, "run_code")
         found = find_language(language)
         source = as_bytes(code)
         if found.strip is not None and (stripped := found.strip(source)) != source:
             source, file = stripped, None  # the file itself could not be run
-        check_timeout(timeout, what="timeout", error=InvalidCommandError)
+        stdin, check = options.get("stdin"), options.get("check", False)
+        check_timeout(options.get("timeout"), what="timeout", error=InvalidCommandError)
         check_input(stdin)
         if charts and file is not None:
             raise InvalidCommandError("charts= and file= can't be combined", hint="leave one of them out")
         if charts and found.name == "python":
             from corral.sessions.interpreter.oneshot import run_with_charts
 
-            plotted = await run_with_charts(
-                self, source, args=args, cwd=cwd, env=env, stdin=stdin, timeout=timeout, on_output=on_output,
-                output_limit_bytes=output_limit_bytes,
-            )  # fmt: skip
+            plotted = await run_with_charts(self, source, args=args, **options)
             return self._checked(plotted, "run_code") if check else plotted
         runtime = await self.find_runtime(found, source)
-        folder = inside(cwd if cwd is not None else ".", workdir=self._spec.workdir)
+        workdir, cwd = self.spec.workdir, options.get("cwd")
+        folder = inside(cwd if cwd is not None else ".", workdir=workdir)
         private = self._private_folder()
         beside = f"{folder.rstrip('/')}/.corral-{secrets.token_hex(8)}.{runtime.extension}"
-        there = None if file is None else inside(file, workdir=self._spec.workdir)
+        there = None if file is None else inside(file, workdir=workdir)
         path: str | None = None
         try:
             path = there or await self._place(source, runtime, private=private, beside=beside)
             argv = [word.replace("{file}", path) for word in (there and runtime.in_place) or runtime.argv]
-            request = self._request(
-                [*argv, *args], cwd=folder, env=env, stdin=stdin is not None, timeout=timeout,
-                output_limit_bytes=output_limit_bytes,
-            )  # fmt: skip
-            result = await self._run(request, stdin, on_output)
+            request = self._resolve([*argv, *args], options, stdin=stdin is not None)
+            result = await self._run(request, stdin, options.get("on_output"))
         finally:
             # Both, where it is not known: a write that was cancelled may have been carried out all the same.
             if there is None and runtime.beside:
@@ -279,107 +361,263 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         coded = CodeResult(**{field.name: getattr(result, field.name) for field in fields(result)}, language=found.name)
         return self._checked(coded, "run_code") if check else coded
 
-    async def start(
-        self,
-        command: Command,
-        *,
-        cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bool = True,
-        user: str | None = None,
-        timeout: float | None = None,
-        pty: bool = False,
-        rows: int = 24,
-        columns: int = 80,
-        read_only: Sequence[PathLike] = (),
-        hidden: Sequence[PathLike] = (),
-        output_limit_bytes: int | None = None,
-    ) -> ProcessBase:
+    @_takes(StartOptions, stdin=True)
+    async def start(self, command: Command, **options: Unpack[StartOptions]) -> AsyncProcess:
         """Start a program in the background. Raises: as `exec`."""
-        async with self._start_request(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=stdin,
-            user=user,
-            timeout=timeout,
-            pty=pty,
-            rows=rows,
-            columns=columns,
-            read_only=read_only,
-            hidden=hidden,
-            output_limit_bytes=output_limit_bytes,
-        ) as (request, clear):
-            process = await self._spawn(request)
+        _check_keywords(options, StartOptions, "start")
+        async with self._starting(command, options) as (request, clear):
+            process = await self.primitives.spawn(request)
             process.clear_at_end(clear)
             return process
 
-    @contextlib.asynccontextmanager
-    async def _start_request(
-        self, command: Command, *, rows: int = 24, columns: int = 80, **options: Unpack[RequestOptions]
-    ) -> AsyncIterator[tuple[SpawnRequest, Clear | None]]:
-        """A request for a program in the background, which is to be started within; and what its end calls for."""
-        for name, value in (("rows", rows), ("columns", columns)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
-                raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="use 1 to 65535")
-        folder = self._private_folder()
-        async with in_file(command, folder, write=self.files.write, drop=self._drop, background=True) as argv:
-            request = self._request(argv, rows=rows, columns=columns, default_timeout=False, **options)
-            yield request, None if argv is command else lambda: self._drop(folder)
+    # Recorded programs: their output is kept, and can be read from the beginning, any number of times.
+
+    @_takes(RecordedOptions)
+    async def start_recorded(
+        self,
+        command: Command,
+        *,
+        name: str,
+        limit_bytes: int = DEFAULT_RECORD_BYTES,
+        note: bytes | None = None,
+        **options: Unpack[RecordedOptions],
+    ) -> Recorded:
+        """Start a recorded program; of its output, `limit_bytes` are kept. A `note` is its record's first entry, there
+        as soon as the record is.
+
+        Raises: as `exec`; NameTakenError when there is one of that name.
+        """
+        _check_keywords(options, RecordedOptions, "start_recorded")
+        check_limit(limit_bytes)
+        check_name(name)
+        if self.primitives.keeps_records:
+            if name in self._records:
+                raise name_taken(name)
+            async with self._starting(command, options) as (request, clear):
+                return await self.primitives.start_recorded(
+                    request, name=name, limit_bytes=limit_bytes, note=note, clear=clear
+                )
+        self._records.claim(name)
+        try:
+            process = await self.start(command, output_limit_bytes=BACKLOG_BYTES, **options)
+        except BaseException:
+            self._records.drop(name)
+            raise
+        pty = options.get("pty", False)
+        recorded = MemoryRecorded(process, name=name, pty=pty, limit_bytes=limit_bytes, note=note, book=self._records)
+        self._records.fill(name, recorded)
+        return recorded
+
+    async def find_recorded(self, name: str) -> Recorded:
+        """A handle to a recorded program, running or ended. Raises: NotRecordedError."""
+        if name in self._records or not self.primitives.keeps_records:
+            return self._records.find(name)  # also one that was started before the sandbox was detached
+        return await self.primitives.find_recorded(name)
+
+    async def list_recorded(self) -> Sequence[RecordInfo]:
+        """All that were not forgotten."""
+        ours = self._records.list()
+        return [*ours, *await self.primitives.list_recorded()] if self.primitives.keeps_records else ours
+
+    @_takes(SessionOptions)
+    async def open_session(
+        self, name: str, *, limit_bytes: int = DEFAULT_RECORD_BYTES, **options: Unpack[SessionOptions]
+    ) -> ShellSession:
+        """Start a shell that stays and runs command after command; of its output, `limit_bytes` are kept.
+
+        Raises: as `exec`; NameTakenError when there is a session of that name.
+        """
+        _check_keywords(options, SessionOptions, "open_session")
+        return await ShellSession.open(self, name, limit_bytes=limit_bytes, **options)
+
+    async def find_session(self, name: str) -> ShellSession:
+        """A session that was opened before, of a detached sandbox also by another process. Raises: NotRecordedError."""
+        return await ShellSession.attach(self, name)
+
+    async def list_sessions(self) -> Sequence[RecordInfo]:
+        """All sessions that were not deleted."""
+        return await self._list_with(session_prefix)
+
+    @_takes(TerminalOptions)
+    async def open_pty(
+        self,
+        name: str,
+        command: Command | None = None,
+        *,
+        limit_bytes: int = DEFAULT_RECORD_BYTES,
+        **options: Unpack[TerminalOptions],
+    ) -> Terminal:
+        """Start a login shell, or a command, on a new terminal that stays, and that any number may watch.
+
+        Raises: as `exec`; NameTakenError when there is a terminal of that name.
+        """
+        _check_keywords(options, TerminalOptions, "open_pty")
+        return await Terminal.open(self, name, command, limit_bytes=limit_bytes, **options)
+
+    async def find_pty(self, name: str) -> Terminal:
+        """A terminal that was opened before, as `find_session` finds sessions. Raises: NotRecordedError."""
+        return await Terminal.attach(self, name)
+
+    async def list_ptys(self) -> Sequence[RecordInfo]:
+        """All terminals that were not deleted."""
+        return await self._list_with(terminal_prefix)
+
+    async def _list_with(self, prefix: str) -> tuple[RecordInfo, ...]:
+        return tuple(
+            replace(info, name=info.name.removeprefix(prefix))
+            for info in await self.list_recorded()
+            if info.name.startswith(prefix)
+        )
+
+    # Its life.
+
+    async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
+        """Let it live on without this process; gives the id for `connect`. Raises: CapabilityError."""
+        owned = self.primitives.owned
+        sandbox_id = await self.primitives.detach(name=name, lifetime_seconds=lifetime_seconds)
+        if owned:
+            self.tell("detached")
+        return sandbox_id
+
+    async def snapshot(self, name: str | None = None) -> str:
+        """Gives the snapshot's id, for `Spec.snapshot`. Programs run on, and wait while they would write.
+
+        Raises: SpecError for a name that can't be or is taken; CapabilityError where files can't be kept (`ephemeral`).
+        """
+        return await self.primitives.snapshot(name)
+
+    async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
+        """A second sandbox that starts from this one's files, owned. Without a `spec` it is as this one, without its
+        name. Raises: as `snapshot`.
+        """
+        return await self.primitives.fork(spec)
+
+    async def stop(self) -> None:
+        """End the processes, keep the files. From now on it is detached, and stays until `start` or `delete` of its
+        backend. Idempotent."""
+        await self.primitives.stop()
+
+    async def pause(self) -> None:
+        """Freeze every process; exec and files raise `SandboxPausedError`. Deadlines and timeouts hold. Idempotent."""
+        await self.primitives.pause()
+
+    async def resume(self) -> None:
+        """Let every process go on. Idempotent."""
+        await self.primitives.resume()
+
+    async def resize(
+        self,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        """Set new limits; what is not given stays. Raises: SpecError; CapabilityError where one can't be changed."""
+        await self.primitives.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
+
+    async def expose(self, port: int) -> str:
+        """Reach a port inside; gives a URL on this machine."""
+        return await self.primitives.expose(port)
+
+    async def wait_until_gone(self) -> None:
+        """Return when the sandbox has ended, whatever ended it. Cancel it before this handle is closed.
+
+        Raises:
+            CapabilityError: this backend does not tell: ask `is_alive`.
+        """
+        await self.primitives.wait_until_gone()
+
+    async def kill(self) -> None:
+        """End it, owned or detached. Idempotent."""
+        if not self.closed:
+            await self.primitives.kill()
+            await self.aclose()
 
     async def aclose(self) -> None:
         """End it, if it is owned; let go of it, if it is detached. Idempotent, and safe to cancel."""
-        if self._closed:
-            return
-        self._closed = True
-        # A cancelled close must not leave half a sandbox: the work goes on, only the waiting ends.
-        await asyncio.shield(asyncio.ensure_future(self._release()))
-        self._say("closed")
+        if self._primitives is not None and not self._primitives.closed:
+            await self._primitives.aclose()
+            self.tell("closed")
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception) and self._spec.lifetime.keep_on_failure and not self._closed:
-            try:
-                kept = await self.detach()
-            except CorralError:
-                log.warning("sandbox %s could not be kept after a failure", self._id)
-            else:
-                log.warning("sandbox %s was kept after a failure: `corral shell %s`", self._id, kept)
-                self._say("kept", error=type(error).__name__)
-        await self.aclose()
-
-    def _say(self, kind: str, **details: str | int | float | bool | None) -> None:
-        """Log, and tell whoever wanted to know. A listener's own failure must not become ours."""
-        log.debug("%s sandbox=%s %s", kind, self._id, details)
+    def tell(self, kind: str, **details: str | int | float | bool | None) -> None:
+        """Log an event, and pass it to `on_event`. A listener's own failure must not become ours."""
+        log.debug("%s sandbox=%s %s", kind, self.id, details)
         if self._on_event is not None:
             try:
-                self._on_event(Event(kind, self._id, self._backend, details))
+                self._on_event(Event(kind, self.id, self.backend, details))
             except Exception:
                 log.warning("on_event failed for %s", kind, exc_info=True)
 
-    def _ensure_open(self) -> None:
-        if self._closed:
-            raise SandboxClosedError("the sandbox is closed", sandbox_id=self._id, hint="make a new one")
+    # How a program is run.
 
-    # Running.
+    def resolve(self, command: Command, **options: Unpack[StartOptions]) -> SpawnRequest:
+        """Check and resolve what a caller gave for a program in the background. Raises: as `exec`."""
+        for name, value in (("rows", options.get("rows", 24)), ("columns", options.get("columns", 80))):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
+                raise InvalidCommandError(f"{name}={value!r} is not a terminal size", hint="use 1 to 65535")
+        return self._resolve(command, options, stdin=options.get("stdin", True), background=True)
 
-    @notes_end
+    def _resolve(
+        self, command: Command, options: CallOptions, *, stdin: bool, background: bool = False
+    ) -> SpawnRequest:
+        primitives = self.primitives
+        if primitives.closed:
+            primitives.refuse_closed()
+        given = cast("StartOptions", options)  # it has every keyword that a request is made of
+        timeout, limit, user = given.get("timeout"), given.get("output_limit_bytes"), given.get("user")
+        check_timeout(timeout, what="timeout", error=InvalidCommandError)
+        if limit is not None and limit < 1:
+            raise InvalidCommandError(f"output_limit_bytes={limit!r} is not a limit", hint="give 1 or more")
+        spec = primitives.spec
+        workdir, cwd = spec.workdir, given.get("cwd")
+        extra = check_env(given.get("env") or {}, error=InvalidCommandError)
+        for name, value in extra.items():
+            check_size(f"{name}={value}", f"the environment variable {name!r}")
+        usual = {**primitives.base_env(user or USER), **spec.env}
+        return SpawnRequest(
+            argv=check_argv(command),
+            env={**{name: value for name, value in usual.items() if name not in self.withheld}, **extra},
+            cwd=inside(cwd, workdir=workdir) if cwd is not None else workdir,
+            user=user if user is not None else primitives.default_user,
+            timeout=timeout if timeout is not None or background else spec.exec_timeout,
+            stdin=stdin,
+            output_limit_bytes=limit or spec.output_limit_bytes,
+            pty=given.get("pty", False),
+            rows=given.get("rows", 24),
+            columns=given.get("columns", 80),
+            read_only=tuple(inside(path, workdir=workdir) for path in given.get("read_only", ())),
+            hidden=tuple(inside(path, workdir=workdir) for path in given.get("hidden", ())),
+        )
+
+    @contextlib.asynccontextmanager
+    async def _starting(
+        self, command: Command, options: StartOptions | RecordedOptions
+    ) -> AsyncIterator[tuple[SpawnRequest, Clear | None]]:
+        """A request for a program in the background, which is to be started within; and what its end calls for."""
+        folder = self._private_folder()
+        async with in_file(command, folder, write=self.files.write, drop=self._drop, background=True) as argv:
+            yield self.resolve(argv, **options), None if argv is command else lambda: self._drop(folder)
+
     async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
-        process = await self._spawn(replace(request, listened=on_output is not None))
+        listened = on_output is not None
         try:
-            result = await wait_for(process, stdin=stdin, on_output=on_output)
-        except BaseException:
-            # Cancelled, or a callback or the input raised: nothing of the program may stay behind, not for a moment.
-            process.end_tree("cancelled")
-            process.stop_waiting()
-            with contextlib.suppress(CorralError, TimeoutError):
-                await asyncio.shield(process.wait(timeout=_KILL_SECONDS))
+            process = await self.primitives.spawn(replace(request, listened=listened, quiet=not listened))
+            try:
+                result = await wait_for(process, stdin=stdin, on_output=on_output)
+            except BaseException:
+                # Cancelled, or a callback or the input raised: nothing of the program may stay behind, not for a
+                # moment.
+                process.end_tree("cancelled")
+                process.stop_waiting()
+                with contextlib.suppress(CorralError, TimeoutError):
+                    await asyncio.shield(process.wait(timeout=_KILL_SECONDS))
+                raise
+        except SandboxGoneError as error:
+            if error.sandbox_id == self.id:
+                self._ended = error
             raise
-        self._say(
+        self.tell(
             "exec",
             program=posixpath.basename(request.argv[0]),
             exit_code=result.exit_code,
@@ -393,67 +631,18 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
             return result
         if result.timed_out:
             text = f"timed out after {result.usage.wall_seconds:.1f} s"
-            raise ExecTimeoutError(text, result=result, sandbox_id=self._id, op=operation)
+            raise ExecTimeoutError(text, result=result, sandbox_id=self.id, op=operation)
         tail = result.stderr.strip().splitlines()[-1:] or [""]
         text = f"exit code {result.exit_code} ({result.reason}) {tail[0][:200]}".rstrip()
-        raise ExitError(text, result=result, sandbox_id=self._id, op=operation)
-
-    def _request(
-        self,
-        command: Command,
-        *,
-        cwd: PathLike | None,
-        env: Mapping[str, str] | None,
-        stdin: bool,
-        timeout: float | None,
-        user: str | None = None,
-        pty: bool = False,
-        rows: int = 24,
-        columns: int = 80,
-        read_only: Sequence[PathLike] = (),
-        hidden: Sequence[PathLike] = (),
-        output_limit_bytes: int | None = None,
-        default_timeout: bool = True,
-    ) -> SpawnRequest:
-        """Check and resolve everything a caller gave."""
-        self._ensure_open()
-        check_timeout(timeout, what="timeout", error=InvalidCommandError)
-        if output_limit_bytes is not None and output_limit_bytes < 1:
-            raise InvalidCommandError(
-                f"output_limit_bytes={output_limit_bytes!r} is not a limit", hint="give 1 or more"
-            )
-        workdir = self._spec.workdir
-        extra = check_env(env or {}, error=InvalidCommandError)
-        for name, value in extra.items():
-            check_size(f"{name}={value}", f"the environment variable {name!r}")
-        usual = {**self._base_env(user or USER), **self._spec.env}
-        return SpawnRequest(
-            argv=check_argv(command),
-            env={**{name: value for name, value in usual.items() if name not in self.withheld}, **extra},
-            cwd=inside(cwd, workdir=workdir) if cwd is not None else workdir,
-            user=user if user is not None else USER,
-            timeout=timeout if timeout is not None or not default_timeout else self._spec.exec_timeout,
-            stdin=stdin,
-            output_limit_bytes=output_limit_bytes or self._spec.output_limit_bytes,
-            pty=pty,
-            rows=rows,
-            columns=columns,
-            read_only=tuple(inside(path, workdir=workdir) for path in read_only),
-            hidden=tuple(inside(path, workdir=workdir) for path in hidden),
-        )
-
-    def _base_env(self, user: str) -> Mapping[str, str]:
-        """What every program of that user finds in its environment; a backend knows."""
-        return {}
+        raise ExitError(text, result=result, sandbox_id=self.id, op=operation)
 
     # Snippets and long scripts: payloads never travel in argv.
 
     def _private_folder(self) -> str:
-        return f"{self.temporary}/.corral-{secrets.token_hex(8)}"
+        return f"{self.primitives.temporary}/.corral-{secrets.token_hex(8)}"
 
     async def _place(self, source: bytes, runtime: Runtime, *, private: str, beside: str) -> str:
         """Put a snippet where its runtime wants it; gives its path."""
-        self._ensure_open()
         if runtime.beside:
             try:
                 await self.files.write(beside, source, parents=False)
@@ -469,10 +658,12 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
         try:
             await asyncio.shield(asyncio.ensure_future(self.files.remove(path, recursive=True, missing_ok=True)))
         except (SandboxFileError, SandboxGoneError, SandboxClosedError):
-            log.debug("a snippet's file could not be removed in sandbox %s", self._id)
+            log.debug("a snippet's file could not be removed in sandbox %s", self.id)
 
     async def find_runtime(self, language: Language, source: bytes) -> Runtime:
         """What runs this source here. Raises: BackendUnavailableError."""
+        if (own_runtime := self.primitives.own_runtime) is not None:
+            return own_runtime(language, source)
         probed: tuple[str, ...] | None = None
         if language.probe:
             if language.name not in self._runtimes:
@@ -492,11 +683,9 @@ class SandboxBase(SessionsBase, ABC, promises=(AsyncSandbox, *POWERS)):
             self._lacks_runtime(language)
 
     def _lacks_runtime(self, language: Language) -> NoReturn:
-        hint = self._hint_for(language)
         raise BackendUnavailableError(
-            f"nothing in this sandbox runs {language.name}", sandbox_id=self._id, op="run_code", hint=hint
+            f"nothing in this sandbox runs {language.name}",
+            sandbox_id=self.id,
+            op="run_code",
+            hint=self.primitives.hint_for(language),
         )
-
-    def _hint_for(self, language: Language) -> str:
-        """What to do where nothing runs a language. A backend may have ways of its own."""
-        return language.hint

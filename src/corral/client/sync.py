@@ -12,17 +12,16 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
-from corral.base.files import FilesBase
-from corral.base.process import ProcessBase
-from corral.client.opening import AsyncSandbox, Wishes
+from corral.base.files import AsyncFiles
+from corral.base.process import AsyncProcess
 from corral.client.registry import get_backend
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import Wishes
 from corral.concurrency.portal import get_portal
 from corral.protocol import Backend
 from corral.results import Event, SandboxInfo
 from corral.sessions.interpreter.contexts import Interpreter as AsyncInterpreter
 from corral.sessions.record import Recorded as AsyncRecorded
-from corral.sessions.records import MemoryRecorded
 from corral.sessions.session import ShellSession as AsyncShellSession
 from corral.sessions.terminal import Terminal as AsyncTerminal
 from corral.spec import Spec
@@ -76,6 +75,19 @@ def derive_iterator(
     return cast("Callable[Concatenate[Derived, P], Iterator[R]]", call)
 
 
+def derive_init(kind: Callable[P, R]) -> Callable[[Callable[[W, R], None]], Callable[Concatenate[W, P], None]]:
+    """A constructor that takes the parameters of another class, and is given an object of that class."""
+
+    def decorate(constructor: Callable[[W, R], None]) -> Callable[Concatenate[W, P], None]:
+        @functools.wraps(cast("Any", kind).__init__)
+        def init(self: W, *args: P.args, **kwargs: P.kwargs) -> None:
+            constructor(self, kind(*args, **kwargs))
+
+        return cast("Callable[Concatenate[W, P], None]", init)
+
+    return decorate
+
+
 def _to_async(value: Any) -> Any:
     """A plain iterator of bytes where an async one is wanted (content, stdin, archives)."""
     if isinstance(value, Iterator) and not isinstance(value, AsyncIterable):
@@ -91,57 +103,57 @@ async def _async_iterator(source: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class Files(Derived):
-    """The files of a sandbox. See `corral.protocol.AsyncFiles`."""
+    """The files of a sandbox. Errors are those of `corral.base.files.AsyncFiles`."""
 
-    def __init__(self, box: SandboxBase) -> None:
+    def __init__(self, box: AsyncSandbox) -> None:
         self._box = box
 
     @property
-    def _target(self) -> FilesBase:
+    def _target(self) -> AsyncFiles:
         return self._box.files
 
-    read = derive(FilesBase.read)
-    read_text = derive(FilesBase.read_text)
-    read_stream = derive_iterator(FilesBase.read_stream)
-    write = derive(FilesBase.write)
-    edit = derive(FilesBase.edit)
-    stat = derive(FilesBase.stat)
-    exists = derive(FilesBase.exists)
-    list = derive(FilesBase.list)
-    glob = derive(FilesBase.glob)
-    grep = derive(FilesBase.grep)
-    replace = derive(FilesBase.replace)
-    move = derive(FilesBase.move)
-    remove = derive(FilesBase.remove)
-    mkdir = derive(FilesBase.mkdir)
-    symlink = derive(FilesBase.symlink)
-    chmod = derive(FilesBase.chmod)
-    watch = derive_iterator(FilesBase.watch)
-    pack = derive_iterator(FilesBase.pack)
-    unpack = derive(FilesBase.unpack)
-    upload = derive(FilesBase.upload)
-    download = derive(FilesBase.download)
+    read = derive(AsyncFiles.read)
+    read_text = derive(AsyncFiles.read_text)
+    read_stream = derive_iterator(AsyncFiles.read_stream)
+    write = derive(AsyncFiles.write)
+    edit = derive(AsyncFiles.edit)
+    stat = derive(AsyncFiles.stat)
+    exists = derive(AsyncFiles.exists)
+    list = derive(AsyncFiles.list)
+    glob = derive(AsyncFiles.glob)
+    grep = derive(AsyncFiles.grep)
+    replace = derive(AsyncFiles.replace)
+    move = derive(AsyncFiles.move)
+    remove = derive(AsyncFiles.remove)
+    mkdir = derive(AsyncFiles.mkdir)
+    symlink = derive(AsyncFiles.symlink)
+    chmod = derive(AsyncFiles.chmod)
+    watch = derive_iterator(AsyncFiles.watch)
+    pack = derive_iterator(AsyncFiles.pack)
+    unpack = derive(AsyncFiles.unpack)
+    upload = derive(AsyncFiles.upload)
+    download = derive(AsyncFiles.download)
 
 
 class Process(Derived):
-    """A program in the background. See `corral.protocol.Process`."""
+    """A program in the background."""
 
-    def __init__(self, process: ProcessBase) -> None:
+    def __init__(self, process: AsyncProcess) -> None:
         self._target = process
 
     @property
     def pid(self) -> int:
         """Its number inside."""
-        return cast("ProcessBase", self._target).pid
+        return cast("AsyncProcess", self._target).pid
 
-    output = derive_iterator(ProcessBase.output)
-    write = derive(ProcessBase.write)
-    close_stdin = derive(ProcessBase.close_stdin)
-    signal = derive(ProcessBase.signal)
-    resize = derive(ProcessBase.resize)
-    wait = derive(ProcessBase.wait)
-    kill = derive(ProcessBase.kill)
-    close = derive(ProcessBase.aclose)
+    output = derive_iterator(AsyncProcess.output)
+    write = derive(AsyncProcess.write)
+    close_stdin = derive(AsyncProcess.close_stdin)
+    signal = derive(AsyncProcess.signal)
+    resize = derive(AsyncProcess.resize)
+    wait = derive(AsyncProcess.wait)
+    kill = derive(AsyncProcess.kill)
+    close = derive(AsyncProcess.aclose)
 
     def __enter__(self) -> Self:
         return self
@@ -151,7 +163,7 @@ class Process(Derived):
 
 
 class Recorded(Derived):
-    """A recorded program. See `corral.sessions.record.Recorded`."""
+    """A recorded program."""
 
     def __init__(self, recorded: AsyncRecorded) -> None:
         self._target = recorded
@@ -166,17 +178,17 @@ class Recorded(Derived):
         """Its number inside."""
         return cast("AsyncRecorded", self._target).pid
 
-    entries = derive_iterator(MemoryRecorded.entries)
-    write = derive(MemoryRecorded.write)
-    close_stdin = derive(MemoryRecorded.close_stdin)
-    signal = derive(MemoryRecorded.signal)
-    resize = derive(MemoryRecorded.resize)
-    note = derive(MemoryRecorded.note)
-    notes = derive(MemoryRecorded.notes)
-    wait = derive(MemoryRecorded.wait)
-    kill = derive(MemoryRecorded.kill)
-    end_rest = derive(MemoryRecorded.end_rest)
-    forget = derive(MemoryRecorded.forget)
+    entries = derive_iterator(AsyncRecorded.entries)
+    write = derive(AsyncRecorded.write)
+    close_stdin = derive(AsyncRecorded.close_stdin)
+    signal = derive(AsyncRecorded.signal)
+    resize = derive(AsyncRecorded.resize)
+    note = derive(AsyncRecorded.note)
+    notes = derive(AsyncRecorded.notes)
+    wait = derive(AsyncRecorded.wait)
+    kill = derive(AsyncRecorded.kill)
+    end_rest = derive(AsyncRecorded.end_rest)
+    forget = derive(AsyncRecorded.forget)
 
 
 class ShellSession(Derived):
@@ -225,7 +237,7 @@ class Terminal(Derived):
 class Interpreter(Derived):
     """Code that keeps its state. See `corral.sessions.interpreter.contexts.Interpreter`."""
 
-    def __init__(self, box: SandboxBase) -> None:
+    def __init__(self, box: AsyncSandbox) -> None:
         self._box = box
 
     @property
@@ -259,19 +271,19 @@ class Sandbox(Derived):
         self._adopt(get_portal().run(AsyncSandbox.create(backend=backend, spec=spec, on_event=on_event, **wishes)))
 
     @classmethod
-    def _of(cls, box: SandboxBase) -> Self:
+    def _of(cls, box: AsyncSandbox) -> Self:
         self = cls.__new__(cls)
         self._adopt(box)
         return self
 
     @classmethod
-    def over(cls, box: SandboxBase) -> Self:
+    def over(cls, box: AsyncSandbox) -> Self:
         """The sync door to a sandbox that belongs to somebody else: letting go of this handle does not end it."""
         self = cls._of(box)
         self._finalizer.detach()
         return self
 
-    def _adopt(self, box: SandboxBase) -> None:
+    def _adopt(self, box: AsyncSandbox) -> None:
         self._target = box
         self.files = Files(box)
         self.interpreter = Interpreter(box)
@@ -317,37 +329,39 @@ class Sandbox(Derived):
         return self._box.closed
 
     @property
-    def async_sandbox(self) -> SandboxBase:
+    def async_sandbox(self) -> AsyncSandbox:
         """The same sandbox for async callers. It belongs to this handle, and ends with it."""
         return self._box
 
     @property
-    def _box(self) -> SandboxBase:
-        return cast("SandboxBase", self._target)
+    def _box(self) -> AsyncSandbox:
+        return cast("AsyncSandbox", self._target)
 
-    exec = derive(SandboxBase.exec)
-    run_code = derive(SandboxBase.run_code)
-    usage = derive(SandboxBase.usage)
-    info = derive(SandboxBase.info)
-    detach = derive(SandboxBase.detach)
-    kill = derive(SandboxBase.kill)
-    close = derive(SandboxBase.aclose)
-    snapshot = derive(SandboxBase.snapshot)
-    stop = derive(SandboxBase.stop)
-    pause = derive(SandboxBase.pause)
-    resume = derive(SandboxBase.resume)
-    resize = derive(SandboxBase.resize)
-    expose = derive(SandboxBase.expose)
-    start = derive_as(SandboxBase.start, Process)
-    start_recorded = derive_as(SandboxBase.start_recorded, Recorded)
-    find_recorded = derive_as(SandboxBase.find_recorded, Recorded)
-    list_recorded = derive(SandboxBase.list_recorded)
-    open_session = derive_as(SandboxBase.open_session, ShellSession)
-    find_session = derive_as(SandboxBase.find_session, ShellSession)
-    list_sessions = derive(SandboxBase.list_sessions)
-    open_pty = derive_as(SandboxBase.open_pty, Terminal)
-    find_pty = derive_as(SandboxBase.find_pty, Terminal)
-    list_ptys = derive(SandboxBase.list_ptys)
+    exec = derive(AsyncSandbox.exec)
+    run_code = derive(AsyncSandbox.run_code)
+    is_alive = derive(AsyncSandbox.is_alive)
+    wait_until_gone = derive(AsyncSandbox.wait_until_gone)
+    usage = derive(AsyncSandbox.usage)
+    info = derive(AsyncSandbox.info)
+    detach = derive(AsyncSandbox.detach)
+    kill = derive(AsyncSandbox.kill)
+    close = derive(AsyncSandbox.aclose)
+    snapshot = derive(AsyncSandbox.snapshot)
+    stop = derive(AsyncSandbox.stop)
+    pause = derive(AsyncSandbox.pause)
+    resume = derive(AsyncSandbox.resume)
+    resize = derive(AsyncSandbox.resize)
+    expose = derive(AsyncSandbox.expose)
+    start = derive_as(AsyncSandbox.start, Process)
+    start_recorded = derive_as(AsyncSandbox.start_recorded, Recorded)
+    find_recorded = derive_as(AsyncSandbox.find_recorded, Recorded)
+    list_recorded = derive(AsyncSandbox.list_recorded)
+    open_session = derive_as(AsyncSandbox.open_session, ShellSession)
+    find_session = derive_as(AsyncSandbox.find_session, ShellSession)
+    list_sessions = derive(AsyncSandbox.list_sessions)
+    open_pty = derive_as(AsyncSandbox.open_pty, Terminal)
+    find_pty = derive_as(AsyncSandbox.find_pty, Terminal)
+    list_ptys = derive(AsyncSandbox.list_ptys)
 
     def fork(self, spec: Spec | None = None) -> Self:
         """A second sandbox that begins with the files of this one. Raises: CapabilityError where the backend can't."""
@@ -369,7 +383,7 @@ async def _list(backend: Backend) -> Iterable[SandboxInfo]:
     return await backend.list()
 
 
-def _close_forgotten(box: SandboxBase) -> None:
+def _close_forgotten(box: AsyncSandbox) -> None:
     if not box.closed:
         # Not waited for: the garbage collector may run on any thread, the portal's own included.
         get_portal().run_soon(box.aclose())

@@ -160,13 +160,6 @@ def _debug_stream() -> int | None:
     return None if os.environ.get("CORRAL_ENGINE_DEBUG") else subprocess.DEVNULL
 
 
-class AnswerSocket(socket.socket):
-    """Where an answer will come. Giving up a request is to close this, so forgetting it is no mistake."""
-
-    def __del__(self) -> None:
-        self.close()
-
-
 def ask(
     peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...], *, wait: bool = True
 ) -> socket.socket:
@@ -181,7 +174,7 @@ def ask(
         plain, theirs = wire.make_pair()
     except OSError as error:
         raise explain_shortage(error) or error from error
-    ours = AnswerSocket(fileno=plain.detach())
+    ours = wire.AnswerSocket(fileno=plain.detach())
     try:
         wire.send(peer, message, (theirs.fileno(), *descriptors), wait=wait)
     except OSError as error:

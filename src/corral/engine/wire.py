@@ -30,6 +30,13 @@ MAX_DEPTH: Final = 200
 """Ours have five or six levels. How deep json itself goes depends on the Python: 1,000 in 3.11, 10,000 in 3.13."""
 
 
+class AnswerSocket(socket.socket):
+    """Where an answer will come. Giving up a request is to close this, so forgetting it is no mistake."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def make_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected ends. Raises: OSError when this process, or the machine, has no descriptors left."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

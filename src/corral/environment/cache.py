@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import Portal, get_portal
 from corral.environment import lifetime
 from corral.environment.lending import Lending, Lent
@@ -42,7 +42,7 @@ class Entry:
     key: str
     lent: Lent
     held: tuple[object, ...] = ()
-    making: concurrent.futures.Future[SandboxBase] = field(default_factory=concurrent.futures.Future)
+    making: concurrent.futures.Future[AsyncSandbox] = field(default_factory=concurrent.futures.Future)
     users: int = 0
     used: float = 0.0
 
@@ -52,7 +52,7 @@ class Entry:
         return self.lent.backend
 
     @property
-    def box(self) -> SandboxBase | None:
+    def box(self) -> AsyncSandbox | None:
         """The sandbox, once it is made."""
         made = self.making.done() and not self.making.cancelled() and self.making.exception() is None
         return self.making.result() if made else None
@@ -85,7 +85,7 @@ class Cache:
     def take(
         self,
         key: str,
-        make: Callable[[], Coroutine[Any, Any, SandboxBase]],
+        make: Callable[[], Coroutine[Any, Any, AsyncSandbox]],
         *,
         lent: Lent,
         held: tuple[object, ...] = (),
@@ -137,7 +137,7 @@ class Cache:
         while len(self._losses) > _REMEMBERED_LOSSES:
             self._losses.popitem(last=False)
 
-    def _submit(self, entry: Entry, make: Callable[[], Coroutine[Any, Any, SandboxBase]]) -> None:
+    def _submit(self, entry: Entry, make: Callable[[], Coroutine[Any, Any, AsyncSandbox]]) -> None:
         try:
             self._portal = get_portal()
             self._portal.submit(self._fulfil(entry, make))
@@ -145,7 +145,7 @@ class Cache:
             self._drop(entry)
             entry.making.set_exception(error)
 
-    async def _fulfil(self, entry: Entry, make: Callable[[], Coroutine[Any, Any, SandboxBase]]) -> None:
+    async def _fulfil(self, entry: Entry, make: Callable[[], Coroutine[Any, Any, AsyncSandbox]]) -> None:
         try:
             box = await make()
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it; nobody else could
@@ -188,7 +188,7 @@ class Cache:
             return self._undeleted[sandbox_id][1] if sandbox_id in self._undeleted else None
 
     @property
-    def boxes(self) -> list[SandboxBase]:
+    def boxes(self) -> list[AsyncSandbox]:
         """The sandboxes that are made and not closed."""
         with self._lock:
             entries = list(self._entries.values())
@@ -246,7 +246,7 @@ class Cache:
         return (entry, ending) if entry is not None and ending is not None else None
 
     async def _end(self, entry: Entry, ending: concurrent.futures.Future[None]) -> None:
-        box: SandboxBase | None = None
+        box: AsyncSandbox | None = None
         failure: Exception | None = None
         try:
             box = await asyncio.wrap_future(entry.making)

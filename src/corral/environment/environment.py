@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from types import TracebackType
 from typing import Any, Self, cast
 
-from corral.client.opening import Wishes, create_on, make_spec
 from corral.client.registry import backend_names, get_backend, make_backend
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
+from corral.client.wishes import Wishes, make_spec
 from corral.concurrency.portal import get_portal
 from corral.concurrency.waiting import wait_for
 from corral.environment.cache import Cache, Entry
@@ -26,7 +26,7 @@ from corral.spec import HOME, Spec, check_timeout
 
 DEFAULT_MAX_SANDBOXES = 100
 
-Prepare = Callable[[SandboxBase], Awaitable[object]]
+Prepare = Callable[[AsyncSandbox], Awaitable[object]]
 BackendWish = str | Backend | Callable[..., Backend] | Variable
 
 
@@ -148,7 +148,7 @@ class Environment:
     # Opening.
 
     @contextlib.asynccontextmanager
-    async def open(self, context: Any = None, *, key: str | None = None) -> AsyncIterator[SandboxBase]:
+    async def open(self, context: Any = None, *, key: str | None = None) -> AsyncIterator[AsyncSandbox]:
         """The sandbox for a context; made if there is none yet. Leaving the block does not end it.
 
         A `key` of one's own has a sandbox of its own. If the sandbox turns out to be gone, the block raises
@@ -195,8 +195,8 @@ class Environment:
             conversation = conversation_of(context, key=key, ask=self._per_conversation)
         return make_key(spec, told_apart, conversation, key)
 
-    async def _make(self, backend: Backend, spec: Spec) -> SandboxBase:
-        box = await create_on(backend, spec, self._on_event)
+    async def _make(self, backend: Backend, spec: Spec) -> AsyncSandbox:
+        box = await backend.create(spec, on_event=self._on_event)
         if self._prepare is not None:
             try:
                 await self._prepare(box)
@@ -206,7 +206,7 @@ class Environment:
         return box
 
     @contextlib.contextmanager
-    def _noticing(self, entry: Entry, box: SandboxBase) -> Iterator[None]:
+    def _noticing(self, entry: Entry, box: AsyncSandbox) -> Iterator[None]:
         try:
             yield
         except Exception as error:

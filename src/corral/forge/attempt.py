@@ -16,18 +16,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CapabilityError, CorralError, SandboxClosedError, SandboxFileError, SpecError
 from corral.forge.artifacts import take_out
 from corral.forge.base import Base
 from corral.forge.candidate import Candidate
+from corral.forge.execution import RunEnd, run_source
 from corral.forge.outcome import Attempt, Outcome
 from corral.forge.output import KEPT_BYTES, AttemptLog, Tell
 from corral.forge.plan import Slots, Turn
-from corral.forge.runs import Ran, run_source
 from corral.forge.settings import Phase, Settings
 from corral.forge.sources import FOLDER
-from corral.protocol import AsyncSandbox, Backend
+from corral.protocol import Backend
 from corral.spec import Lifetime, Spec
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class _Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempts:
+class AttemptMaker:
     """Makes attempts for one contest."""
 
     backend: Backend
@@ -146,15 +146,15 @@ class Attempts:
             attempt = self._describe(turn, progress, ran)
             self._end(await self._collect(box, layout, turn, attempt, progress), progress)
 
-    def _lay_out(self, candidate: Candidate, box: SandboxBase) -> Layout:
+    def _lay_out(self, candidate: Candidate, box: AsyncSandbox) -> Layout:
         if self.layout_for is not None:
             return self.layout_for(candidate)
         folder, out = (f"{box.spec.workdir.rstrip('/')}/{name}" for name in (FOLDER, OUT))
         return Layout(folder=folder, out=out, name=self.settings.output)
 
     async def _run(
-        self, candidate: Candidate, box: SandboxBase, layout: Layout, processor: int | None, progress: _Progress
-    ) -> Ran:
+        self, candidate: Candidate, box: AsyncSandbox, layout: Layout, processor: int | None, progress: _Progress
+    ) -> RunEnd:
         """Run the program. Only this counts as the candidate's time; the process that started it measures."""
         begun = time.monotonic()
         progress.tell("phase", phase="run")
@@ -194,12 +194,12 @@ class Attempts:
         return replace(attempt, outcome="no-artifact", reason=f"it wrote no {layout.name}")
 
     @contextlib.asynccontextmanager
-    async def _sandbox(self, candidate: Candidate, base: Base, progress: _Progress) -> AsyncIterator[SandboxBase]:
+    async def _sandbox(self, candidate: Candidate, base: Base, progress: _Progress) -> AsyncIterator[AsyncSandbox]:
         async with self._phase("create", progress):
             box = await self.backend.create(self.spec_for(candidate, base))
         progress.sandbox_id = box.id
         try:
-            yield box  # type: ignore[misc] # what every backend makes is one
+            yield box
         finally:
             try:
                 await box.aclose()
@@ -247,7 +247,7 @@ class Attempts:
         finally:
             progress.phases[phase] = time.monotonic() - begun
 
-    def _describe(self, turn: Turn, progress: _Progress, ran: Ran) -> Attempt:
+    def _describe(self, turn: Turn, progress: _Progress, ran: RunEnd) -> Attempt:
         outcome, reason = _judge_end(ran, progress.log.text, self.settings)
         return Attempt(
             candidate=turn.candidate,
@@ -293,7 +293,7 @@ def _lost(attempt: Attempt, reason: str) -> Attempt:
     return replace(attempt, outcome="refused-artifact", reason=reason) if attempt.ok else attempt
 
 
-def _judge_end(ran: Ran, log: str, settings: Settings) -> tuple[Outcome, str]:
+def _judge_end(ran: RunEnd, log: str, settings: Settings) -> tuple[Outcome, str]:
     if ran.reason == "timeout":
         return "timeout", f"timed out after {settings.timeouts.run:g} seconds"
     if ran.reason == "oom":

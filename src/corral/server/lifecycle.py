@@ -11,16 +11,15 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from corral.base.powers import GlancesAtSandboxes
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxGoneError
-from corral.protocol import AsyncSandbox, Backend
+from corral.protocol import Backend
 from corral.results import SandboxInfo
 from corral.server import log, steps
 from corral.server.creating import Resize
 from corral.server.faults import Fault, conflict
 from corral.server.living import Handle, LivingSandbox, Sandboxes
-from corral.server.powers import keeping, pausing
 from corral.server.settings import GIB
 from corral.server.snapshots import Snapshots
 from corral.server.store.rows import Sandbox
@@ -52,9 +51,12 @@ class Inventory:
 
     async def find_missing(self, engine_ids: set[str]) -> set[str]:
         """Those that no longer exist, as far as the backend knows without asking them; empty if it can't know."""
-        if not engine_ids or not isinstance(self._backend, GlancesAtSandboxes):
+        if not engine_ids:
             return set()
-        return engine_ids - await self._backend.glance()
+        try:
+            return engine_ids - await self._backend.glance()
+        except CapabilityError:
+            return set()
 
 
 class Lifecycle:
@@ -211,13 +213,13 @@ class Lifecycle:
                 return
             self._demand(sandbox, "started", "paused", "error")
             if sandbox.row.auto_delete != 0:
-                backend = keeping(self.backend)
+                await self.backend.need("stop")
                 assert sandbox.row.engine_id is not None
                 sandbox.turn("stopping", desired="stopped", intent="stop")
                 steps.reached("stop:intent-written")
                 box = sandbox.release()
                 async with self._settling(sandbox):
-                    await backend.stop(sandbox.row.engine_id)
+                    await self.backend.stop(sandbox.row.engine_id)
                     if box is not None:
                         await box.aclose()
                 steps.reached("stop:done")
@@ -243,13 +245,13 @@ class Lifecycle:
             sandbox.touch()
 
     async def _start_again(self, sandbox: LivingSandbox) -> None:
-        backend = keeping(self.backend)
+        await self.backend.need("stop")
         assert sandbox.row.engine_id is not None
         state = "restoring" if sandbox.row.state == "archived" else "starting"
         sandbox.turn(state, desired="started", intent="start")
         steps.reached("start:intent-written")
         async with self._settling(sandbox):
-            box = await backend.start(sandbox.row.engine_id)
+            box = await self.backend.start(sandbox.row.engine_id)
         steps.reached("start:done")
         sandbox.may_have_orphans = False
         sandbox.hold(box)
@@ -261,7 +263,7 @@ class Lifecycle:
         sandbox.turn("resuming", desired="started", intent="resume")
         steps.reached("resume:intent-written")
         async with self._settling(sandbox):
-            await pausing(handle.box, self.backend).resume()
+            await handle.box.resume()
             await self.sandboxes.end_orphans(sandbox, handle.box)
         steps.reached("resume:done")
         sandbox.turn("started")
@@ -276,12 +278,12 @@ class Lifecycle:
             if sandbox.row.state == "paused":
                 return
             self._demand(sandbox, "started")
+            await self.backend.need("pause")
             handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
-            box = pausing(handle.box, self.backend)
             sandbox.turn("pausing", desired="paused", intent="pause")
             steps.reached("pause:intent-written")
             async with self._settling(sandbox):
-                await box.pause()
+                await handle.box.pause()
             steps.reached("pause:done")
             sandbox.turn("paused")
             steps.reached("pause:acknowledged")
@@ -320,7 +322,7 @@ class Lifecycle:
             if resize.disk is not None and resize.disk < sandbox.row.disk:
                 raise Fault(400, "disk: a disk can't be made smaller")
             before = sandbox.row.state
-            keeping(self.backend)
+            await self.backend.need("resize")
             permit()
             sandbox.turn("resizing", intent=resize.to_intent())
             steps.reached("resize:intent-written")
@@ -332,7 +334,7 @@ class Lifecycle:
     async def resize_at_backend(self, sandbox: LivingSandbox, resize: Resize) -> None:
         """Idempotent, so a resize that was interrupted is done again."""
         assert sandbox.row.engine_id is not None
-        await keeping(self.backend).resize(
+        await self.backend.resize(
             sandbox.row.engine_id,
             cpus=resize.cpu,
             memory_bytes=resize.memory * GIB if resize.memory is not None else None,

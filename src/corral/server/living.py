@@ -16,12 +16,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.base.powers import TellsEnd
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.waiting import wait_for
-from corral.errors import CorralError, SandboxFileError, SandboxGoneError
+from corral.errors import CapabilityError, CorralError, SandboxFileError, SandboxGoneError
 from corral.paths import SandboxPath, inside
-from corral.protocol import AsyncSandbox, Backend
+from corral.protocol import Backend
 from corral.server import log
 from corral.server.creating import home_of, language_of
 from corral.server.faults import Fault, bad_request, conflict, not_found
@@ -70,8 +69,7 @@ class Handle:
 
     def withhold(self) -> None:
         """Make the sandbox leave out the variables that were unset."""
-        if isinstance(self.box, SandboxBase):
-            self.box.withheld = frozenset(name for name, value in self.env.items() if value is None)
+        self.box.withheld = frozenset(name for name, value in self.env.items() if value is None)
 
     def resolve(self, path: str) -> SandboxPath:
         """An absolute path inside; relative ones start at the working folder. Raises: Fault, 400, for no valid path."""
@@ -245,14 +243,15 @@ class LivingSandbox:
         )
         self.forget_handle()
         self.handle = handle
-        if isinstance(box, TellsEnd):
-            self._watch = asyncio.create_task(self._wait_until_gone(handle, box))
+        self._watch = asyncio.create_task(self._wait_until_gone(handle, box))
         return handle
 
-    async def _wait_until_gone(self, handle: Handle, box: TellsEnd) -> None:
+    async def _wait_until_gone(self, handle: Handle, box: AsyncSandbox) -> None:
         """Sandboxes can be ended from outside: by `corral sandbox rm`, by a signal, by the kernel."""
         try:
             await box.wait_until_gone()
+        except CapabilityError:
+            return  # the calls that use it notice its end
         except CorralError as error:  # the sweeper will notice the end
             log.event("sandbox is not watched", level=logging.WARNING, error=error, sandbox=self.id)
             return

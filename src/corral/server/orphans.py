@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError, NotRecordedError, SandboxGoneError
-from corral.protocol import AsyncSandbox
 from corral.server import log
 from corral.server.faults import Fault
 from corral.sessions.interpreter.contexts import Interpreter

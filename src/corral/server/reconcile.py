@@ -11,7 +11,6 @@ from corral.server import log
 from corral.server.creating import Resize
 from corral.server.lifecycle import Lifecycle
 from corral.server.living import LivingSandbox
-from corral.server.powers import keeping
 from corral.server.resting import INTENT, wake
 from corral.server.store.rows import Snapshot
 
@@ -74,7 +73,7 @@ async def _end_snapshot(lifecycle: Lifecycle, snapshot: Snapshot) -> None:
     engine_id = snapshot.engine_id or backend_name(snapshot.id)
     if not lifecycle.snapshots.is_used_at_backend(engine_id, but_for=snapshot):
         try:
-            await keeping(lifecycle.backend).delete_snapshot(engine_id)
+            await lifecycle.backend.delete_snapshot(engine_id)
         except CorralError as error:
             log.event("snapshot not deleted", error=error, snapshot=snapshot.id)
     lifecycle.snapshots.remove(snapshot)

@@ -11,11 +11,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
-from corral.protocol import AsyncSandbox
 from corral.server import log, steps
-from corral.server.powers import keeping
-from corral.sessions.record import CanRecord
 
 if TYPE_CHECKING:
     from corral.server.lifecycle import Lifecycle
@@ -39,13 +37,12 @@ async def rested(lifecycle: Lifecycle, sandbox: LivingSandbox) -> AsyncIterator[
         if box is None:
             yield
             return
-        backend = keeping(lifecycle.backend)
         row.intent = INTENT
         sandbox.save()
         steps.reached("rest:intent-written")
         sandbox.forget_handle()
         try:
-            await backend.stop(row.engine_id)
+            await lifecycle.backend.stop(row.engine_id)
             await box.aclose()
             steps.reached("rest:stopped")
             yield
@@ -58,7 +55,7 @@ async def wake(lifecycle: Lifecycle, sandbox: LivingSandbox) -> None:
     row = sandbox.row
     assert row.engine_id is not None
     try:
-        box = await keeping(lifecycle.backend).start(row.engine_id)
+        box = await lifecycle.backend.start(row.engine_id)
     except CorralError as error:
         log.event("sandbox not started after a rest", level=30, error=error, sandbox=row.id)
         row.intent = None
@@ -79,7 +76,7 @@ async def _find_idle(lifecycle: Lifecycle, sandbox: LivingSandbox) -> AsyncSandb
         usage = await box.usage()
         if (usage.disk_bytes or 0) < LARGE_BYTES or usage.processes != 0:
             return None
-        if not isinstance(box, CanRecord) or await box.list_recorded() or await box.files.list(_SHARED_MEMORY):
+        if await box.list_recorded() or await box.files.list(_SHARED_MEMORY):
             return None
     except CorralError:
         return None  # then the copy raises the same error

@@ -5,12 +5,11 @@ Behind `corral sandbox exec --detach` and `corral sandbox logs`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from corral.errors import SandboxGoneError
-from corral.protocol import Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +29,6 @@ class DetachedProgram:
 
 
 P = TypeVar("P", bound=DetachedProgram)
-
-
-@runtime_checkable
-class RunsDetached(Protocol):
-    """A backend that keeps the records of programs after the client that started them has gone."""
-
-    async def start_detached(
-        self, sandbox_id: str, command: Command, *, cwd: str | None, env: Mapping[str, str], user: str | None,
-        timeout: float | None,
-    ) -> int:  # fmt: skip
-        """Start a program; gives its number. It has no input. Raises: as `exec`."""
-
-    async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
-        """Those that run or have run, oldest first. Raises: SandboxGoneError."""
-
-    def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
-        """What the program of that number has printed (None: the one started last); with `follow`, until it ends.
-
-        Raises:
-            SandboxGoneError: there is no such program.
-        """
 
 
 def choose(programs: Sequence[P], sandbox_id: str, number: int | None) -> P:

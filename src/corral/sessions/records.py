@@ -16,8 +16,7 @@ from dataclasses import replace
 from heapq import merge
 from operator import attrgetter
 
-from corral.base.docstrings import Documented
-from corral.base.process import Ending, ProcessBase
+from corral.base.process import AsyncProcess, Ending
 from corral.errors import CorralError, ExecError, InvalidCommandError, NameTakenError, NotRecordedError
 from corral.results import TIMEOUT_EXIT_CODE, ExecResult, OutputChunk
 from corral.sessions.record import DEFAULT_RECORD_BYTES, MAX_NOTES_BYTES, Entry, EntryKind, Recorded, RecordInfo
@@ -185,11 +184,11 @@ class MemoryLog:
             listener.wake()
 
 
-class MemoryRecorded(Documented, promises=(Recorded,)):
-    """A program whose record is here. See `corral.sessions.record.Recorded`."""
+class MemoryRecorded(Recorded):
+    """A program whose record is in the memory of this process."""
 
     def __init__(
-        self, process: ProcessBase, *, name: str, pty: bool, limit_bytes: int, note: bytes | None, book: RecordBook
+        self, process: AsyncProcess, *, name: str, pty: bool, limit_bytes: int, note: bytes | None, book: RecordBook
     ) -> None:
         self._process = process
         self._name = name
@@ -203,47 +202,37 @@ class MemoryRecorded(Documented, promises=(Recorded,)):
 
     @property
     def name(self) -> str:
-        """Its name in the sandbox."""
         return self._name
 
     @property
     def pid(self) -> int:
-        """Its number inside."""
         return self._process.pid
 
     async def write(self, data: bytes | str) -> None:
-        """Feed its standard input or terminal. Raises: ExecError when it has closed it or ended."""
         if self._process.ended:
             raise ExecError("the program has ended", op="write")
         await self._process.write(data)
 
     async def close_stdin(self) -> None:
-        """End of input."""
         if not self._process.ended:
             await self._process.close_stdin()
 
     async def signal(self, number: int) -> None:
-        """Signal its process group. A program that has ended is left alone."""
         await self._process.signal(number)
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """Set the terminal's size. Raises: ExecError when it has none."""
         await self._process.resize(rows=rows, columns=columns)
 
     async def note(self, data: bytes) -> int:
-        """Write an entry of one's own into the record, in order with the output; gives its offset."""
         return self._log.add_note(bytes(data))
 
     def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
-        """The record from an offset on; with `follow`, until the program has ended and all has been told."""
         return self._log.entries(since=since, follow=follow)
 
     async def notes(self) -> tuple[Entry, ...]:
-        """The notes until now, and the end if it has come, without going over the output. Raises: SandboxGoneError."""
         return self._log.notes()
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """Wait for the end; the output is in the record alone. Raises: TimeoutError, SandboxGoneError."""
         result = await self._process.wait(timeout=timeout)
         return replace(
             result, stdout_bytes=b"", stderr_bytes=b"", output_bytes=b"", truncated=False,
@@ -251,15 +240,12 @@ class MemoryRecorded(Documented, promises=(Recorded,)):
         )  # fmt: skip
 
     async def kill(self) -> None:
-        """End it with all that it started. Idempotent."""
         await self._process.aclose()
 
     async def end_rest(self) -> None:
-        """End what a program that has ended left running, in whatever session. One that runs is left alone."""
         await self._process.end_rest()
 
     async def forget(self) -> None:
-        """End it, and delete its record. What it left running before, when it ended, runs on."""
         await self.kill()
         self._book.drop(self._name)
 

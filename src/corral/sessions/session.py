@@ -14,9 +14,9 @@ import json
 import secrets
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from corral.base.command import with_bash
 from corral.base.output import Capture
@@ -31,12 +31,14 @@ from corral.errors import (
     SandboxGoneError,
     SessionEndedError,
 )
-from corral.paths import temporary_folder
-from corral.protocol import AsyncSandbox, PathLike
+from corral.protocol import SessionOptions
 from corral.results import OutputChunk, StreamName
-from corral.sessions.record import DEFAULT_RECORD_BYTES, CanRecord, Entry, Recorded
+from corral.sessions.record import DEFAULT_RECORD_BYTES, Entry, Recorded
 from corral.sessions.shell import DRIVER, FEED, PLACE, RUN, SIGNAL
 from corral.sessions.transcript import KEPT_BYTES, Demux, Piece, Told, Transcript, ended_streams
+
+if TYPE_CHECKING:
+    from corral.client.sandbox import AsyncSandbox
 
 prefix = "session:"
 """Sessions are recorded programs with such names."""
@@ -50,10 +52,6 @@ _NOTED_CHARACTERS = 64 * 1024
 """So much of a command's text is kept in the record."""
 _MAX_WAITING = 1000
 """So many commands may wait for their turn, as long as what is known of them is no more than a session remembers."""
-
-
-class Box(AsyncSandbox, CanRecord, Protocol):
-    """What a session needs of a sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class SessionLogs:
 class ShellSession:
     """A shell that stays. It outlives this handle, and where the backend can, this process."""
 
-    def __init__(self, box: Box, recorded: Recorded) -> None:
+    def __init__(self, box: AsyncSandbox, recorded: Recorded) -> None:
         self._box = box
         self._recorded = recorded
         self._transcript = Transcript()
@@ -98,13 +96,11 @@ class ShellSession:
     @classmethod
     async def open(
         cls,
-        box: Box,
+        box: AsyncSandbox,
         name: str,
         *,
-        cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
         limit_bytes: int = DEFAULT_RECORD_BYTES,
+        **options: Unpack[SessionOptions],
     ) -> Self:
         """Start a shell: bash where there is one, else sh.
 
@@ -113,24 +109,22 @@ class ShellSession:
             InvalidCommandError, WorkdirError: as `exec`.
         """
         nonce = secrets.token_hex(16)
-        folder = f"{temporary_folder(box)}/.corral-session-{secrets.token_hex(8)}"
-        about = {"session": {"nonce": nonce, "folder": folder, "user": user}}
+        folder = f"{box.temporary}/.corral-session-{secrets.token_hex(8)}"
+        about = {"session": {"nonce": nonce, "folder": folder, "user": options.get("user")}}
         try:
             recorded = await box.start_recorded(
                 with_bash("-c", DRIVER, "shell", nonce, folder),
                 name=prefix + name,
-                cwd=cwd,
-                env=env,
-                user=user,
                 limit_bytes=limit_bytes,
                 note=json.dumps(about).encode(),
+                **options,
             )
         except NameTakenError as error:
             raise NameTakenError(f"a session named {name!r} already exists", op="open_session") from error
         return cls(box, recorded)
 
     @classmethod
-    async def attach(cls, box: Box, name: str) -> Self:
+    async def attach(cls, box: AsyncSandbox, name: str) -> Self:
         """A handle to one that was opened before, here or elsewhere. Raises: NotRecordedError."""
         try:
             session = cls(box, await box.find_recorded(prefix + name))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from corral.base.command import with_bash
 from corral.errors import ExecError, NameTakenError, NotRecordedError
-from corral.protocol import Command, PathLike
+from corral.protocol import Command, TerminalOptions
 from corral.results import ExecResult
-from corral.sessions.record import DEFAULT_RECORD_BYTES, CanRecord, Recorded, RecordInfo
+from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
+
+if TYPE_CHECKING:
+    from corral.client.sandbox import AsyncSandbox
 
 prefix = "pty:"
 """Terminals are recorded programs with such names."""
@@ -37,23 +40,19 @@ class TerminalInfo:
 class Terminal:
     """A recorded program on a terminal. It outlives this handle, and where the backend can, this process."""
 
-    def __init__(self, recorded: Recorded, box: CanRecord) -> None:
+    def __init__(self, recorded: Recorded, box: AsyncSandbox) -> None:
         self._recorded = recorded
         self._box = box
 
     @classmethod
     async def open(
         cls,
-        box: CanRecord,
+        box: AsyncSandbox,
         name: str,
         command: Command | None = None,
         *,
-        cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        rows: int = 24,
-        columns: int = 80,
         limit_bytes: int = DEFAULT_RECORD_BYTES,
+        **options: Unpack[TerminalOptions],
     ) -> Self:
         """Start a login shell, or a command, on a new terminal.
 
@@ -61,26 +60,25 @@ class Terminal:
             NameTakenError: there is a terminal of that name.
             InvalidCommandError, WorkdirError: as `exec`.
         """
-        about = {"rows": rows, "columns": columns, "cwd": None if cwd is None else str(cwd), "env": dict(env or {})}
+        cwd, env = options.get("cwd"), dict(options.get("env") or {})
+        size = {"rows": options.get("rows", 24), "columns": options.get("columns", 80)}
+        options["env"] = {"TERM": "xterm-256color", **env}
+        about = {**size, "cwd": None if cwd is None else str(cwd), "env": env}
         try:
             recorded = await box.start_recorded(
                 with_bash("-l", "-i") if command is None else command,
                 name=prefix + name,
-                cwd=cwd,
-                env={"TERM": "xterm-256color", **(env or {})},
-                user=user,
                 pty=True,
-                rows=rows,
-                columns=columns,
                 limit_bytes=limit_bytes,
                 note=json.dumps({"terminal": about}).encode(),
+                **options,
             )
         except NameTakenError as error:
             raise NameTakenError(f"a terminal named {name!r} already exists", op="open_pty") from error
         return cls(recorded, box)
 
     @classmethod
-    async def attach(cls, box: CanRecord, name: str) -> Self:
+    async def attach(cls, box: AsyncSandbox, name: str) -> Self:
         """A handle to one that was opened before, here or elsewhere. Raises: NotRecordedError."""
         try:
             return cls(await box.find_recorded(prefix + name), box)

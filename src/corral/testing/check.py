@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from corral.client.opening import make_spec
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import make_spec
 from corral.protocol import Backend
 from corral.results import Capabilities
 
@@ -62,13 +62,13 @@ class Context:
         """A folder of the host."""
         self.powers = powers
         self._count = count
-        self._opened: list[SandboxBase] = []
+        self._opened: list[AsyncSandbox] = []
 
-    async def open(self, **wishes: Any) -> SandboxBase:
+    async def open(self, **wishes: Any) -> AsyncSandbox:
         """A sandbox, made from the keywords of `make_spec`, and ended after the check."""
         box: Any = await self.backend.create(make_spec(**wishes))
         self._opened.append(box)
-        return box  # type: ignore[no-any-return]  # every backend derives from SandboxBase
+        return box  # type: ignore[no-any-return]  # every backend derives from AsyncSandbox
 
     def adopt(self, box: Any) -> Any:
         """See that a sandbox made otherwise is ended after the check."""

@@ -9,7 +9,8 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 
-from corral.client.opening import AsyncSandbox, make_spec
+from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import make_spec
 from corral.testing.check import Context, check, equal, pieces, true, until
 from corral.testing.checks_end import REAL, running
 

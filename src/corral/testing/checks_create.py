@@ -6,7 +6,8 @@ import asyncio
 import secrets
 from typing import Any
 
-from corral.client.opening import AsyncSandbox, make_spec
+from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import make_spec
 from corral.errors import CapabilityError, SpecError
 from corral.results import Event
 from corral.testing.check import Context, check, equal, raises, true

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxGoneError
 from corral.spec import Resources
 from corral.testing.check import Context, check, equal, raises, true, until
@@ -15,7 +15,7 @@ REAL = frozenset({"shell", "processes"})
 _LIST = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done; true"
 
 
-async def running(box: SandboxBase, marker: str) -> int:
+async def running(box: AsyncSandbox, marker: str) -> int:
     """How many processes inside carry the marker in their arguments. The listing itself does not."""
     result = await box.exec(_LIST, check=True)
     return sum(marker in line for line in result.stdout.splitlines())

@@ -6,8 +6,8 @@ import math
 from collections.abc import AsyncIterator
 from typing import Any
 
-from corral.client.opening import make_spec
 from corral.client.registry import get_backend
+from corral.client.wishes import make_spec
 from corral.errors import (
     CorralError,
     InvalidCommandError,

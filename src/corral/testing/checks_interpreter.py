@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from corral.base.powers import CanInterpret
 from corral.errors import InvalidCommandError, NotRecordedError, UnknownLanguageError, WorkdirError
 from corral.sessions.interpreter.events import RunEvent
 from corral.testing.check import Context, check, equal, raises, true, until
@@ -25,7 +24,6 @@ async def _read_until(events: AsyncIterator[RunEvent], text: str) -> None:
 @check(promise="CanInterpret", title="Variables, functions and the folder stay from one run to the next", needs=PYTHON)
 async def state_is_kept(context: Context) -> None:
     box = await context.open()
-    true(isinstance(box, CanInterpret), "it has an interpreter")
     await box.interpreter.execute("import os\nx = 40\ndef add(n): return x + n\nos.chdir('/tmp')")
     result = await box.interpreter.execute("print(os.getcwd())\nadd(2)")
     equal((result.stdout, result.text, result.status), ("/tmp\n", "42", "completed"), str(result.error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileKindError, SandboxFileTooLargeError
 from corral.testing.check import Context, check, equal, pieces, raises, true, until
 
@@ -101,5 +101,5 @@ async def odd_names_are_the_same_for_programs(context: Context) -> None:
     equal((await box.exec(["cat", "--", "new\nline", "invalid-\udcff\udcfe"])).exit_code, 0)
 
 
-async def _is_larger(box: SandboxBase, path: str, size: int) -> bool:
+async def _is_larger(box: AsyncSandbox, path: str, size: int) -> bool:
     return await box.files.exists(path) and (await box.files.stat(path)).size > size

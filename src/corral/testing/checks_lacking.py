@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 from corral.errors import CapabilityError, SandboxClosedError, SandboxGoneError
 from corral.testing.check import Context, check, equal, raises, true
 

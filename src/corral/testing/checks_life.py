@@ -6,8 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from corral.client.opening import AsyncSandbox
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError, SandboxClosedError, SandboxGoneError, SpecError
 from corral.spec import Lifetime
 from corral.testing.check import Context, check, equal, pieces, raises, true, until
@@ -15,7 +14,7 @@ from corral.testing.check import Context, check, equal, pieces, raises, true, un
 DETACH = frozenset({"detach"})
 
 
-def every_call(box: SandboxBase) -> dict[str, Callable[[], Awaitable[object]]]:
+def every_call(box: AsyncSandbox) -> dict[str, Callable[[], Awaitable[object]]]:
     """Every method of a sandbox and its files, for those that must all answer alike."""
     files = box.files
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileNotFoundError, SandboxLinkError
 from corral.paths import FollowedPath
 from corral.testing.check import Context, check, equal, pieces, raises, true
@@ -100,7 +100,7 @@ async def followed_path_works(context: Context) -> None:
     await raises(SandboxFileNotFoundError, box.files.write(FollowedPath(f"{missing}/x"), "x", parents=False))
 
 
-async def _prepare(context: Context) -> SandboxBase:
+async def _prepare(context: Context) -> AsyncSandbox:
     box = await context.open()
     await box.files.write("private/key", _SECRET)
     for place in ("file", "folder/key", "deep/folder/key"):
@@ -108,16 +108,16 @@ async def _prepare(context: Context) -> SandboxBase:
     return box
 
 
-async def _follow(box: SandboxBase, name: str) -> FollowedPath:
+async def _follow(box: AsyncSandbox, name: str) -> FollowedPath:
     return await real_path(box.files, name, workdir=box.spec.workdir)
 
 
-async def _replace_by_link(box: SandboxBase, name: str, target: str) -> None:
+async def _replace_by_link(box: AsyncSandbox, name: str, target: str) -> None:
     await box.files.remove(name, recursive=True)
     await box.files.symlink(name, target)
 
 
-async def _refuses_files(box: SandboxBase, path: FollowedPath) -> None:
+async def _refuses_files(box: AsyncSandbox, path: FollowedPath) -> None:
     await raises(SandboxLinkError, box.files.read(path))
     await raises(SandboxLinkError, box.files.write(path, "overwritten"))
     await raises(SandboxLinkError, box.files.write(path, "appended", append=True))
@@ -127,6 +127,6 @@ async def _refuses_files(box: SandboxBase, path: FollowedPath) -> None:
     await raises(SandboxLinkError, box.files.stat(path))
 
 
-async def _is_untouched(box: SandboxBase) -> None:
+async def _is_untouched(box: AsyncSandbox) -> None:
     equal(await box.files.read("private/key"), _SECRET.encode())
     equal([info.name for info in await box.files.list("private")], ["key"])

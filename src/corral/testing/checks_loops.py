@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
-from corral.base.process import ProcessBase
-from corral.client.sandbox import SandboxBase
+from corral.base.process import AsyncProcess
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.results import OutputChunk
 from corral.testing.check import HANG_SECONDS, Context, check, equal, raises, true
@@ -39,7 +39,7 @@ async def program_outlives_an_event_loop(context: Context) -> None:
     equal((await asyncio.to_thread(asyncio.run, process.wait())).stdout, "one\ntwo\n")
     equal(b"".join([chunk.data async for chunk in process.output()]), b"one\ntwo\n")
 
-    async def start_and_end() -> ProcessBase:
+    async def start_and_end() -> AsyncProcess:
         long = await box.start("sleep 1000\n" + "# padding\n" * (10 << 10))
         long.end_tree("cancelled")
         return long
@@ -153,7 +153,7 @@ async def fork_leaves_the_parent_alone(context: Context) -> None:
 
 @check(promise="9", title="A forked child may use the sandbox that it inherited")
 async def forked_child_may_use_it(context: Context) -> None:
-    box: SandboxBase = await context.open()
+    box: AsyncSandbox = await context.open()
 
     def use() -> None:
         assert asyncio.run(box.exec(["echo", "child"])).stdout == "child\n"

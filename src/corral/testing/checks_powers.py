@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from typing import Any
 
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 from corral.errors import (
     SandboxGoneError,
     SandboxPausedError,
@@ -26,7 +26,7 @@ COUNT = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.01; done"
 
 
 def keeping(context: Context) -> Any:
-    """The backend, as one that `KeepsSandboxes`."""
+    """The backend."""
     return context.backend
 
 

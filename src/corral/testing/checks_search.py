@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral.base.files import AsyncFiles
 from corral.errors import SandboxFileError, SandboxFileNotFoundError
-from corral.protocol import AsyncFiles
 from corral.testing.check import Context, check, equal, raises, true
 
 TREE = {

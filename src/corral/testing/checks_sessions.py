@@ -7,9 +7,9 @@ import signal
 from collections.abc import AsyncIterator
 from itertools import pairwise
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SessionEndedError
-from corral.sessions.record import CanRecord, CanSession, CanTerminal, Entry
+from corral.sessions.record import Entry
 from corral.sessions.session import SessionCommand, SessionLogs, ShellSession
 from corral.testing.check import Context, check, equal, raises, true
 
@@ -37,7 +37,6 @@ async def _join(entries: AsyncIterator[Entry]) -> dict[str, bytes]:
 @check(promise="CanRecord", title="A recorded program is found by its name, and forgotten")
 async def recorded_program_has_a_name(context: Context) -> None:
     box = await context.open()
-    true(isinstance(box, CanRecord) and isinstance(box, CanSession) and isinstance(box, CanTerminal), "all powers")
     recorded = await box.start_recorded(["echo", "said"], name="one/ two", note=b"first")
     equal((await recorded.wait()).exit_code, 0)
     found = await box.find_recorded("one/ two")
@@ -247,7 +246,7 @@ async def terminal_is_shared(context: Context) -> None:
     await raises(NotRecordedError, box.find_pty("t"))
 
 
-async def _watch(box: SandboxBase, name: str) -> bytes:
+async def _watch(box: AsyncSandbox, name: str) -> bytes:
     return b"".join([data async for data in (await box.find_pty(name)).output()])
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from corral.base.process import ProcessBase
+from corral.base.process import AsyncProcess
 from corral.errors import ExecError, InvalidCommandError
 from corral.testing.check import Context, check, equal, raises, true
 
 TERMINAL = frozenset({"pty", "shell"})
 
 
-async def read_until(process: ProcessBase, text: str) -> str:
+async def read_until(process: AsyncProcess, text: str) -> str:
     """What the terminal shows, up to a text."""
     seen = ""
     async for chunk in process.output():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     SandboxFileExistsError,
     SandboxFileNotFoundError,
@@ -18,7 +18,7 @@ from corral.spec import Resources
 from corral.testing.check import Context, check, equal, pieces, raises, repeat, true
 
 
-async def names_in(box: SandboxBase, folder: str = ".") -> list[str]:
+async def names_in(box: AsyncSandbox, folder: str = ".") -> list[str]:
     """The names in a folder: nothing unfinished may be among them."""
     return [file.name for file in await box.files.list(folder)]
 

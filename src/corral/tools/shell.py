@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from corral.base.command import bash_text
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CapabilityError, SandboxFileError
 from corral.paths import inside
 from corral.results import Capabilities, ExecResult
@@ -73,17 +73,17 @@ class ShellTool(Tool):
     ) -> None:
         self.policy = ShellPolicy.of(allowed=allowed, blocked=blocked, ignore=ignore, readonly=readonly)
         if enforcement not in get_args(Enforcement):
-            raise ValueError(f"enforcement={enforcement!r} is not known; give 'both' or 'kernel'")
+            raise ValueError(f"unknown enforcement={enforcement!r}; use 'both' or 'kernel'")
         if enforcement == "kernel" and any(len(p.split()) > 1 for p in (*(allowed or ()), *(blocked or ()))):
             raise ValueError(
-                "the kernel knows programs, not their words: give rules of one word, or enforcement='both'"
+                "enforcement='kernel' allows or blocks whole programs: use patterns of one word, or enforcement='both'"
             )
         self.enforcement: Enforcement = enforcement
         self._viewer = Viewer(self.policy, env=env, shell=enforcement == "kernel")
         self._timeout = min(timeout, max_timeout)
         self._env = dict(env or {})
         self._cwd = cwd
-        self._views: weakref.WeakKeyDictionary[SandboxBase, bool] = weakref.WeakKeyDictionary()
+        self._views: weakref.WeakKeyDictionary[AsyncSandbox, bool] = weakref.WeakKeyDictionary()
         workdir = cwd or getattr(environment, "workdir", None) or "the sandbox's own"
         super().__init__(
             environment,
@@ -101,7 +101,7 @@ class ShellTool(Tool):
             return ""
         parts = []
         if self.enforcement == "both":
-            parts.append("there is no shell: no pipes, redirections, variables or patterns")
+            parts.append("commands run without a shell: no pipes, redirections, variables or globs")
         commands = self.policy.commands if self.enforcement == "both" else self.policy.allowed
         if commands is not None:
             parts.append(f"allowed commands: {', '.join(commands)}")
@@ -118,9 +118,9 @@ class ShellTool(Tool):
         kernel = await self._has_views(context)
         notes = []
         if not kernel:
-            notes.append("argv only: a program that starts others can go round the rules on this backend")
+            notes.append("argv only: on this backend, a program that starts others can bypass the rules")
         elif any(len(p.split()) > 1 for p in (*(self.policy.commands or ()), *self.policy.blocked)):
-            notes.append("rules of several words are kept by argv only; the kernel hides whole programs")
+            notes.append("patterns of several words are checked by argv only; the kernel hides whole programs")
         return ShellCapabilities(restricted=True, argv=self.enforcement == "both", kernel=kernel, notes=tuple(notes))
 
     async def _has_views(self, context: Any) -> bool:
@@ -131,7 +131,7 @@ class ShellTool(Tool):
         async with open_source(self.environment, context) as box:
             return await self._can_view(box)
 
-    async def _can_view(self, box: SandboxBase) -> bool:
+    async def _can_view(self, box: AsyncSandbox) -> bool:
         """Whether this sandbox has views: found out by asking for one, once."""
         if box not in self._views:
             try:
@@ -139,14 +139,17 @@ class ShellTool(Tool):
             except CapabilityError:
                 if self.enforcement == "kernel":
                     raise
-                log.warning("the backend %s has no views: the rules of %s hold by argv only", box.backend, self.name)
+                log.warning(
+                    "backend %s does not support views: the rules of %s are checked on the command line only",
+                    box.backend,
+                    self.name,
+                )
                 self._views[box] = False
             else:
                 self._views[box] = True
         return self._views[box]
 
-    async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
-        """See `Tool`."""
+    async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
         result = await self.execute(box, values["command"], timeout=values["timeout_seconds"] or self._timeout)
         return render_result(result, max_chars=self.max_chars, hint=self.hint)
 
@@ -158,13 +161,13 @@ class ShellTool(Tool):
         piped = self.enforcement == "kernel"
         if piped and not self.policy.readonly and self.policy.allowed is None:
             return OUTPUT_HINT
-        part = "ask for a part of it"
+        part = "request a part of it"
         for program, use in _PARTS.items():
             if self.policy.lets(program):
                 return f"{part}, for example with {f'| {use[0]}' if piped else use[1]}"
         return part
 
-    async def execute(self, box: SandboxBase, command: str, *, timeout: float) -> ExecResult:
+    async def execute(self, box: AsyncSandbox, command: str, *, timeout: float) -> ExecResult:
         """Run a command as far as the rules let it; for those who render the result themselves.
 
         Raises:
@@ -174,7 +177,7 @@ class ShellTool(Tool):
             return await box.exec(bash_text(command), cwd=self._cwd, env=self._env, timeout=timeout)
         return await self._run_restricted(box, command, timeout)
 
-    async def _run_restricted(self, box: SandboxBase, command: str, timeout: float) -> ExecResult:
+    async def _run_restricted(self, box: AsyncSandbox, command: str, timeout: float) -> ExecResult:
         words = bash_text(command)  # where the rules hide bash, it is run by sh
         workdir = inside(self._cwd or ".", workdir=box.spec.workdir)
         if self.enforcement == "both":
@@ -187,8 +190,8 @@ class ShellTool(Tool):
         return await run_in_view(box, words, make_view, cwd=self._cwd, env=self._env, timeout=timeout)
 
     @staticmethod
-    async def _find_real(box: SandboxBase, path: str) -> str:
-        """Where a path leads; one that nobody can follow is judged as it is named."""
+    async def _find_real(box: AsyncSandbox, path: str) -> str:
+        """Where a path leads; the path itself if that can't be determined."""
         try:
             return await real_path(box.files, path, workdir="/")
         except SandboxFileError:

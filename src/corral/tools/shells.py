@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.tools.background import (
-    ShellInfo,
+    BackgroundProcessInfo,
     ShellOutput,
     kill_shell,
     list_shells,
@@ -29,7 +29,7 @@ _FOOTER_CHARS = 200
 class _Commands:
     """Where commands run, and the rules for them. What is typed into a command is judged as one: a shell obeys it."""
 
-    box: SandboxBase
+    box: AsyncSandbox
     gate: Gate
     env: Mapping[str, str]
     cwd: str | None
@@ -63,12 +63,12 @@ class BackgroundTools(ToolSet[_Commands]):
 
 def _render_output(output: ShellOutput, *, max_chars: int) -> ToolText:
     """What is new, and how the command stands; the last line is always ours."""
-    lost = f"[about {output.lost_bytes} bytes before this were not kept]\n" if output.lost_bytes else ""
+    lost = f"[about {output.lost_bytes} bytes before this were dropped]\n" if output.lost_bytes else ""
     # It was read to fit; only what is full of control characters, each shown by several, has to be cut.
     text, cut = bound(
         make_harmless(output.output.decode("utf-8", "replace")),
         max_chars=max_chars - _FOOTER_CHARS,
-        hint="let it print into a file",
+        hint="redirect its output to a file",
     )
     return ToolText(
         f"{lost}{text.rstrip(chr(10)) or '(nothing new)'}\n[{_describe_state(output)}]",
@@ -77,7 +77,7 @@ def _render_output(output: ShellOutput, *, max_chars: int) -> ToolText:
     )
 
 
-def _render_shells(shells: Sequence[ShellInfo]) -> ToolText:
+def _render_shells(shells: Sequence[BackgroundProcessInfo]) -> ToolText:
     """A list of commands."""
     if not shells:
         return ToolText("No background commands")
@@ -89,7 +89,7 @@ def _describe_state(output: ShellOutput) -> str:
     said = f"{output.shell_id}: {_say(output.running, output.exit_code)}"
     if output.reason not in (None, "exited"):
         said += f" ({output.reason})"
-    return f"{said}; there is more: read again" if output.waiting else said
+    return f"{said}; more is waiting: read again" if output.waiting else said
 
 
 def _say(running: bool, exit_code: int | None) -> str:  # noqa: FBT001 - one place, two values of one thing
@@ -124,7 +124,7 @@ async def _write(commands: _Commands, values: Mapping[str, Any], max_chars: int)
 
 async def _kill(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
     was_running = await kill_shell(commands.box, values["shell_id"])
-    return ToolText(f"{quote(values['shell_id'])} {'was ended' if was_running else 'had ended already'}")
+    return ToolText(f"{quote(values['shell_id'])} {'was killed' if was_running else 'had already ended'}")
 
 
 async def _list(commands: _Commands, values: Mapping[str, Any], max_chars: int) -> ToolText:
@@ -136,9 +136,9 @@ BACKGROUND_TOOLS: dict[str, Row[_Commands]] = {
     "execute_background": Row(
         "execute",
         """\
-Start a shell command that goes on in the background, such as a server or a watcher, and get its id.
+Start a shell command that keeps running in the background, such as a server or a watcher, and get its id.
 
-It runs until it ends by itself or you end it with `kill_background`. Read what it prints with `read_background`, and
+It runs until it exits or you kill it with `kill_background`. Read what it prints with `read_background`, and
 type into it with `write_background`.""",
         _start,
         (Parameter("command", "string", "the command", required=True),),
@@ -148,14 +148,14 @@ type into it with `write_background`.""",
         """\
 Read what a background command has printed since you last read it, and whether it still runs.
 
-With `wait_seconds` it waits for something new, so there is no need to ask again and again.""",
+With `wait_seconds` it waits for something new, so that you need not poll.""",
         _read,
         (
             _SHELL,
             Parameter(
                 "wait_seconds",
                 "number",
-                f"wait so long for something new (at most {MAX_WAIT_SECONDS:g})",
+                f"how many seconds to wait for new output (at most {MAX_WAIT_SECONDS:g})",
                 default=0,
                 least=0,
                 most=MAX_WAIT_SECONDS,
@@ -175,13 +175,13 @@ With `wait_seconds` it waits for something new, so there is no need to ask again
     ),
     "kill_background": Row(
         "execute",
-        "End a background command with all that it has started. What it printed can still be read.",
+        "Kill a background command and everything it started. Its output can still be read.",
         _kill,
         (_SHELL,),
     ),
     "list_background": Row(
         "execute",
-        "List the background commands: their ids, whether they run, and how those that ended did.",
+        "List the background commands: their ids, whether they are running, and their exit codes.",
         _list,
         (),
     ),

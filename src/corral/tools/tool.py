@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from corral.base.docstrings import Documented
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import get_portal
 from corral.errors import (
     ExecError,
@@ -34,18 +34,18 @@ MENDABLE = (PolicyError, SandboxFileError, ExecError, UnknownLanguageError)
 class Opener(Protocol):
     """Gives a sandbox for a context: `corral.Environment`, or one of your own."""
 
-    def open(self, context: Any = None) -> AbstractAsyncContextManager[SandboxBase]:
+    def open(self, context: Any = None) -> AbstractAsyncContextManager[AsyncSandbox]:
         """The sandbox, for as long as the block lasts."""
 
 
-Source = Opener | SandboxBase
+Source = Opener | AsyncSandbox
 """Where a tool gets its sandbox from: an environment, or a sandbox that its caller keeps alive."""
 
 
 @contextlib.asynccontextmanager
-async def open_source(source: Source, context: Any) -> AsyncIterator[SandboxBase]:
+async def open_source(source: Source, context: Any) -> AsyncIterator[AsyncSandbox]:
     """The sandbox of a source."""
-    if isinstance(source, SandboxBase):
+    if isinstance(source, AsyncSandbox):
         yield source
         return
     async with source.open(context) as box:
@@ -67,12 +67,12 @@ class Tool(Documented, ABC):
         parameters: Sequence[Parameter],
         max_chars: int = DEFAULT_MAX_CHARS,
     ) -> None:
-        if not isinstance(environment, SandboxBase) and not hasattr(environment, "open"):
+        if not isinstance(environment, AsyncSandbox) and not hasattr(environment, "open"):
             raise TypeError(
                 f"environment must be an Environment or a sandbox of the async API, not {type(environment).__name__}"
             )
         if max_chars < LEAST_MAX_CHARS:
-            raise ValueError(f"max_chars={max_chars} leaves no room for a text; give at least {LEAST_MAX_CHARS}")
+            raise ValueError(f"max_chars={max_chars} is too small; use at least {LEAST_MAX_CHARS}")
         self.environment = environment
         self.name = name
         self.description = description
@@ -106,7 +106,9 @@ class Tool(Documented, ABC):
                 except MENDABLE as error:
                     return render_error(str(error), code=error.code)
         except ArgumentsError as error:
-            return render_error(f"{error}. Call {self.name} again with what its schema says.", code="arguments")
+            return render_error(
+                f"{error}. Call {self.name} again with arguments that match its schema.", code="arguments"
+            )
         except (PolicyError, UnknownLanguageError) as error:
             return render_error(str(error), code=error.code)
 
@@ -123,7 +125,7 @@ class Tool(Documented, ABC):
         return values
 
     @abstractmethod
-    async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
         """Do it, with checked values."""
 
     def __repr__(self) -> str:
@@ -150,7 +152,7 @@ class SetTool(Tool, Generic[T]):
     """One of the tools of a set."""
 
     def __init__(
-        self, environment: Source, *, name: str, row: Row[T], max_chars: int, prepare: Callable[[SandboxBase], T]
+        self, environment: Source, *, name: str, row: Row[T], max_chars: int, prepare: Callable[[AsyncSandbox], T]
     ) -> None:
         super().__init__(
             environment, name=name, description=row.description, parameters=row.parameters, max_chars=max_chars
@@ -158,7 +160,7 @@ class SetTool(Tool, Generic[T]):
         self._act = row.act
         self._prepare = prepare
 
-    async def run(self, box: SandboxBase, values: Mapping[str, Any]) -> ToolText:
+    async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
         """Do it, with checked values."""
         return await self._act(self._prepare(box), values, self.max_chars)
 
@@ -172,7 +174,7 @@ class ToolSet(Generic[T]):
         rows: Mapping[str, Row[T]],
         *,
         max_chars: int,
-        prepare: Callable[[SandboxBase], T],
+        prepare: Callable[[AsyncSandbox], T],
     ) -> None:
         self._tools = {
             name: SetTool(environment, name=name, row=row, max_chars=max_chars, prepare=prepare)
@@ -202,7 +204,7 @@ def timeout_parameter(default: float, most: float) -> Parameter:
     return Parameter(
         "timeout_seconds",
         "number",
-        f"end it after so many seconds (default {default:g}, at most {most:g})",
+        f"timeout in seconds (default {default:g}, at most {most:g})",
         least=0.001,
         most=most,
     )

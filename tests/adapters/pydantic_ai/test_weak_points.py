@@ -10,7 +10,7 @@ import pytest
 
 from corral import BackendError, BackendUnavailableError, Sandbox, SandboxGoneError, get_backend
 from corral.adapters.pydantic_ai import AsyncCorralSandbox, AsyncDaytonaSandbox, CorralSandbox, DaytonaSandbox
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.spec import Spec
 from support.project import ROOT
 
@@ -241,7 +241,7 @@ def test_weak_point_11_the_same_id_at_the_same_time_is_one_sandbox() -> None:
 class _Faulty:
     """A sandbox whose end fails the first time: only what `stop` needs, around a real one."""
 
-    def __init__(self, box: SandboxBase) -> None:
+    def __init__(self, box: AsyncSandbox) -> None:
         self._box = box
         self.attempts = 0
 
@@ -259,7 +259,7 @@ async def test_weak_point_11_a_delete_that_fails_is_told_and_can_be_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     box = await get_backend("embedded").create(Spec())
-    assert isinstance(box, SandboxBase)
+    assert isinstance(box, AsyncSandbox)
     faulty = _Faulty(box)
     known = AsyncDaytonaSandbox.over(faulty)  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING):
@@ -286,7 +286,7 @@ class _Slow:
     def __init__(self) -> None:
         self.given_up = threading.Event()
 
-    async def create(self, spec: Spec) -> SandboxBase:
+    async def create(self, spec: Spec) -> AsyncSandbox:
         try:
             await asyncio.sleep(3600)
         finally:
@@ -302,7 +302,7 @@ class _Broken:
 
     name = "broken"
 
-    async def create(self, spec: Spec) -> SandboxBase:
+    async def create(self, spec: Spec) -> AsyncSandbox:
         raise BackendUnavailableError("the quota is used up")
 
     async def aclose(self) -> None:

@@ -19,7 +19,6 @@ from pydantic_ai.workspaces import (
 
 from corral import AsyncSandbox, BackendUnavailableError, get_backend
 from corral.adapters.pydantic_ai import CorralWorkspace
-from corral.client.sandbox import SandboxBase
 from corral.spec import Spec
 
 pytestmark = pytest.mark.needs_userns
@@ -50,7 +49,7 @@ def test_it_has_every_optional_part() -> None:
     ids=["another provider", "no backend", "another backend"],
 )
 def test_a_ref_of_somebody_else_is_refused(ref: WorkspaceRef) -> None:
-    with pytest.raises(ValueError, match="is not an environment of"):
+    with pytest.raises(ValueError, match=r"is not a (Corral )?workspace"):
         CorralWorkspace(ref)
 
 
@@ -87,12 +86,12 @@ async def test_a_failed_making_is_tried_again_by_the_next() -> None:
         name = "embedded"
         attempts = 0
 
-        async def create(self, spec: Spec) -> SandboxBase:
+        async def create(self, spec: Spec) -> AsyncSandbox:
             self.attempts += 1
             if self.attempts == 1:
                 raise BackendUnavailableError("not now")
             box = await get_backend("embedded").create(spec)
-            assert isinstance(box, SandboxBase)
+            assert isinstance(box, AsyncSandbox)
             return box
 
     workspace = CorralWorkspace(backend=Moody())  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from corral.backends.daytona import DaytonaBackend, life, seam
 from corral.backends.daytona.address import VARIABLES
 from corral.backends.daytona.frames import PIECE_BYTES, Packer, Parser, agent_text, pack, unpack
 from corral.backends.daytona.seam import ServiceError, mapped, read, reading, repeat, translate
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 from corral.errors import (
     BackendError,
     BackendUnavailableError,

@@ -16,9 +16,8 @@ from corral.backends.docker import enter, insidescripts
 from corral.backends.docker.capable import refuse_what_is_missing
 from corral.backends.docker.container import Standing, describe_owner, dump_spec, is_orphan, load_spec, make_config
 from corral.backends.docker.settings import Settings, find_host, make_settings
-from corral.base.command import SpawnRequest
-from corral.client.opening import make_spec
 from corral.client.registry import backend_names, get_backend
+from corral.client.wishes import make_spec
 from corral.engine.seccomp.docker import docker_profile
 from corral.errors import (
     BackendUnavailableError,
@@ -28,6 +27,7 @@ from corral.errors import (
     SpecError,
     WorkdirError,
 )
+from corral.protocol import SpawnRequest
 from corral.spec import Resources, Spec
 
 SETTINGS = Settings(host="unix:///nowhere")

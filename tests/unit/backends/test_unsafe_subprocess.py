@@ -22,9 +22,9 @@ import corral
 from corral.backends import unsafe_subprocess
 from corral.backends.memory import MemoryBackend
 from corral.backends.unsafe_subprocess import UnsafeSubprocessBackend, UnsafeWarning
-from corral.backends.unsafe_subprocess.sandbox import HostSandbox
-from corral.client.opening import make_spec
 from corral.client.registry import backend_names, get_backend, need_isolation
+from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import make_spec
 from corral.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -210,7 +210,7 @@ def test_a_daemon_that_hides_in_every_way_is_ended(tmp_path: Path) -> None:
     marker = f"hidden-{secrets.token_hex(8)}"
     hide = f"env -i setsid sh -c '(setsid sh -c \"cd /; while :; do sleep 0.1; done # {marker}\" &) ; exit 0'"
 
-    async def use(box: HostSandbox) -> None:
+    async def use(box: AsyncSandbox) -> None:
         result = await box.exec(f"{hide} >/dev/null 2>&1 </dev/null & sleep 1000", timeout=1.0)
         assert result.reason == "timeout"
         until(lambda: not running(marker), "it goes on after its call's timeout")
@@ -245,7 +245,7 @@ OWNER = """
 import asyncio, sys, warnings
 warnings.simplefilter("ignore")
 from corral.backends.unsafe_subprocess import UnsafeSubprocessBackend
-from corral.client.opening import make_spec
+from corral.client.wishes import make_spec
 
 async def main():
     backend = UnsafeSubprocessBackend(sys.argv[1])
@@ -254,7 +254,7 @@ async def main():
     await box.files.chmod("shut", 0)
     process = await box.start(f"setsid sh -c 'while :; do sleep 0.1; done # {sys.argv[2]}' & echo on; sleep 1000")
     await anext(process.output())
-    print("READY", box._grip._keeper.pid, flush=True)
+    print("READY", box.primitives._grip._keeper.pid, flush=True)
     if sys.argv[3] == "wait":
         await process.wait()
     return box
@@ -325,7 +325,7 @@ def test_a_keeper_that_is_killed_is_the_end_of_its_sandbox(tmp_path: Path) -> No
     async def use() -> None:
         box = await UnsafeSubprocessBackend(tmp_path).create(make_spec())
         process = await box.start("sleep 1000")
-        os.kill(box._grip._keeper.pid, signal.SIGKILL)
+        os.kill(box.primitives._grip._keeper.pid, signal.SIGKILL)
         with pytest.raises(SandboxGoneError):
             await process.wait()
         with pytest.raises(SandboxGoneError):

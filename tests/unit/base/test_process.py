@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from corral.base.process import BACKLOG_BYTES, Ending, ProcessBase, as_bytes
+from corral.base.process import BACKLOG_BYTES, AsyncProcess, Ending, as_bytes
 from corral.errors import ExecError, SandboxGoneError
 from corral.results import EndReason, Usage
 
 
-class Scripted(ProcessBase):
+class Scripted(AsyncProcess):
     """A program that does what the test says."""
 
     def __init__(self, limit: int = 10_000, *, listened: bool = False) -> None:
@@ -46,7 +46,7 @@ class Scripted(ProcessBase):
 DONE = Ending(3, "exited", Usage(1.0))
 
 
-async def read(process: ProcessBase) -> bytes:
+async def read(process: AsyncProcess) -> bytes:
     return b"".join([chunk.data async for chunk in process.output()])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.base.process import Ending, ProcessBase
+from corral.base.process import AsyncProcess, Ending
 from corral.base.shellfiles.faults import make_error
 from corral.base.shellfiles.files import ShellFiles
 from corral.base.shellfiles.patterns import compile_glob
@@ -256,7 +256,7 @@ def test_what_tools_say_becomes_an_error(said: bytes, kind: type[SandboxFileErro
     assert (error.path, error.sandbox_id, error.op) == ("/x", "s", "read")
 
 
-class LocalProcess(ProcessBase):
+class LocalProcess(AsyncProcess):
     """A shell of this machine that stays."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:

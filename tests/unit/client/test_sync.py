@@ -10,9 +10,8 @@ import pytest
 
 from corral import AsyncSandbox, Sandbox
 from corral.backends.memory import MemoryBackend
-from corral.base.files import FilesBase
-from corral.base.process import ProcessBase
-from corral.client.sandbox import SandboxBase
+from corral.base.files import AsyncFiles
+from corral.base.process import AsyncProcess
 from corral.client.sync import Files, Process, Recorded, ShellSession, Terminal
 from corral.errors import ExitError, SandboxClosedError, SandboxGoneError
 from corral.sessions import session, terminal
@@ -34,17 +33,17 @@ def public(cls: type) -> set[str]:
     ("sync", "base", "different"),
     [
         # The server passes batches on; the rules of tools ask for hard links.
-        (Files, FilesBase, {"at", "list_batches", "glob_batches", "grep_batches", "find_linked"}),
+        (Files, AsyncFiles, {"at", "list_batches", "glob_batches", "grep_batches", "find_linked"}),
         (
             Process,
-            ProcessBase,  # what a backend calls is not for users
+            AsyncProcess,  # what a backend calls is not for users
             {"aclose", "end_rest", "end_tree", "feed", "finish", "record", "resume_reading", "room", "stop_waiting"}
             | {"clear_at_end"},
         ),
         (Recorded, MemoryRecorded, {"describe"}),
         (ShellSession, session.ShellSession, {"attach", "open", "log_chunks"}),
         (Terminal, terminal.Terminal, {"attach", "open"}),
-        (Sandbox, SandboxBase, {"aclose", "find_runtime", "fork"}),  # the command line asks for the runtime
+        (Sandbox, AsyncSandbox, {"aclose", "find_runtime", "fork", "around", "resolve", "tell"}),  # for backends
     ],
 )
 def test_every_async_method_has_a_sync_one(sync: type, base: type, different: set[str]) -> None:
@@ -140,13 +139,13 @@ def test_detached_sandbox_is_found_again(backend: MemoryBackend) -> None:
 
 
 def test_signatures_are_those_of_the_async_ones() -> None:
-    assert inspect.signature(Sandbox.exec) == inspect.signature(SandboxBase.exec)
-    assert Sandbox.exec.__doc__ == SandboxBase.exec.__doc__
+    assert inspect.signature(Sandbox.exec) == inspect.signature(AsyncSandbox.exec)
+    assert Sandbox.exec.__doc__ == AsyncSandbox.exec.__doc__
 
 
 def test_a_sandbox_shows_its_id_and_its_state() -> None:
     with Sandbox(backend="memory") as box:
         assert repr(box) == f"<Sandbox {box.id} running>"
-        assert repr(box.async_sandbox) == f"<MemorySandbox {box.id} running>"
+        assert repr(box.async_sandbox) == f"<AsyncSandbox {box.id} running>"
     assert repr(box) == f"<Sandbox {box.id} closed>"
     assert repr(AsyncSandbox(backend="memory")) == "<AsyncSandbox on memory, not open>"

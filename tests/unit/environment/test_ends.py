@@ -39,8 +39,8 @@ async def test_close_ends_all_side_by_side(backend: Slow, monkeypatch: pytest.Mo
         at_once -= 1
         await original(self)
 
-    original = MemorySandbox._release
-    monkeypatch.setattr(MemorySandbox, "_release", release)
+    original = MemorySandbox.release
+    monkeypatch.setattr(MemorySandbox, "release", release)
     env = Environment(backend=backend)
     for number in range(5):
         await open_id(env, key=str(number))
@@ -57,7 +57,7 @@ async def test_what_could_not_be_deleted_is_reported_and_tried_again(
     env = Environment(backend=backend)
     ids = {await open_id(env, key="1"), await open_id(env, key="2")}
     with monkeypatch.context() as patch:
-        patch.setattr(MemorySandbox, "_release", refuse)
+        patch.setattr(MemorySandbox, "release", refuse)
         patch.setattr(Slow, "delete", refuse)
         for _ in range(2):
             with pytest.raises(LeftBehindError) as caught:
@@ -77,8 +77,8 @@ async def test_cancelled_close_goes_on(backend: Slow, monkeypatch: pytest.Monkey
         await wait_until(go.is_set)
         await original(self)
 
-    original = MemorySandbox._release
-    monkeypatch.setattr(MemorySandbox, "_release", release)
+    original = MemorySandbox.release
+    monkeypatch.setattr(MemorySandbox, "release", release)
     env = Environment(backend=backend)
     await open_id(env)
     closing = asyncio.ensure_future(env.aclose())

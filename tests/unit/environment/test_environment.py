@@ -24,7 +24,7 @@ from corral import (
     Variable,
 )
 from corral.backends.memory import MemoryBackend
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.environment.key import make_key
 from support.slow import Slow, open_id, wait_until
 
@@ -124,7 +124,7 @@ async def test_failed_create_is_told_to_all_and_tried_again(backend: Slow) -> No
 async def test_prepare_runs_once_and_its_failure_ends_the_sandbox(backend: Slow) -> None:
     attempts = 0
 
-    async def prepare(box: SandboxBase) -> None:
+    async def prepare(box: AsyncSandbox) -> None:
         nonlocal attempts
         attempts += 1
         await box.files.write("given", b"x")
@@ -180,26 +180,26 @@ async def test_gone_sandbox_is_told_and_then_a_new_one_is_made(backend: Slow, ca
     assert f"is gone ({lost})" in caplog.text
 
 
-async def find_gone_in_a_group(box: SandboxBase) -> None:
+async def find_gone_in_a_group(box: AsyncSandbox) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(box.exec("true"))
 
 
-async def find_gone_and_say_it_otherwise(box: SandboxBase) -> None:
+async def find_gone_and_say_it_otherwise(box: AsyncSandbox) -> None:
     try:
         await box.exec("true")
     except SandboxGoneError as error:
         raise ValueError("of my own") from error
 
 
-async def find_gone_and_go_on(box: SandboxBase) -> None:
+async def find_gone_and_go_on(box: AsyncSandbox) -> None:
     with contextlib.suppress(SandboxGoneError):
         await box.exec("true")
 
 
 @pytest.mark.parametrize("find", [find_gone_in_a_group, find_gone_and_say_it_otherwise, find_gone_and_go_on])
 async def test_gone_sandbox_is_noticed_however_its_user_takes_it(
-    backend: Slow, find: Callable[[SandboxBase], Coroutine[Any, Any, None]]
+    backend: Slow, find: Callable[[AsyncSandbox], Coroutine[Any, Any, None]]
 ) -> None:
     async with Environment(backend=backend) as env:
         with contextlib.suppress(ExceptionGroup, ValueError):

@@ -11,7 +11,7 @@ import pytest
 
 from corral import CorralError, Environment, LeftBehindError, SandboxError, Spec
 from corral.backends.memory import MemoryBackend
-from corral.backends.memory.sandbox import MemorySandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.results import Event
 
 THREADS = 3
@@ -26,7 +26,7 @@ class Moody(MemoryBackend):
         super().__init__()
         self.chance = random.Random(seed)
 
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> MemorySandbox:
+    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> AsyncSandbox:
         await asyncio.sleep(self.chance.uniform(0, 0.005))
         if self.chance.random() < 0.1:
             raise SandboxError("not in the mood")

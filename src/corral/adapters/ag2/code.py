@@ -7,12 +7,19 @@ sandboxes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.environments import DaytonaEnvironment, DaytonaResources, DockerEnvironment, EnvironmentBase
-from corral.adapters.ag2.sandbox import AdaptedSandbox, ClosedError, is_not_installed, read_output, told_failure
-from corral.adapters.ag2.words import DockerCodeWords
+from corral.adapters.ag2.sandbox import (
+    AdaptedSandbox,
+    ClosedError,
+    Closing,
+    is_not_installed,
+    read_output,
+    told_failure,
+)
+from corral.adapters.ag2.words import DOCKER_CODE
 from corral.errors import CorralError
 from corral.languages import find_language
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
@@ -62,7 +69,7 @@ class CodeRunner:
         return make_run_result(output, result.exit_code)
 
 
-class CodeEnvironmentBase(CodeRunner):
+class CodeEnvironmentBase(CodeRunner, Closing):
     """A first-generation environment: it is itself what runs the code, and is closed for good."""
 
     def __init__(self, environment: EnvironmentBase, *, languages: Sequence[str]) -> None:
@@ -80,15 +87,6 @@ class CodeEnvironmentBase(CodeRunner):
         """Delete every sandbox. Idempotent. Raises: LeftBehindError."""
         self._closed = True
         await self._owned.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self
 
 
 class DaytonaCodeEnvironment(CodeEnvironmentBase):
@@ -153,7 +151,7 @@ class DockerCodeEnvironment(CodeEnvironmentBase):
 class _FirstDocker(DockerEnvironment):
     """Which leaves what was printed as it is."""
 
-    words = DockerCodeWords()
+    words = DOCKER_CODE
 
 
 def make_run_result(output: str, exit_code: int) -> Any:

@@ -1,6 +1,6 @@
 """A Corral sandbox as AG2's `Sandbox`: argv in, output and exit code out.
 
-`SandboxView` is what an environment gives out. `corral.adapters.ag2.owned` has those that stand alone.
+`SandboxView` is what an environment gives out. `corral.adapters.ag2.owned` has those that need no environment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.words import Words
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, CorralError, SandboxClosedError, SandboxError
 from corral.results import ExecResult
 from corral.tools.tool import MENDABLE
@@ -25,7 +25,24 @@ class ClosedError(RuntimeError):
     """It was closed, in AG2's words: its programs catch a RuntimeError."""
 
 
-class AdaptedSandbox(ABC):
+class Closing(ABC):
+    """What is closed at the end of its `async with` block, and is one thing whatever copies a framework makes of it."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """End it. Idempotent."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
+
+
+class AdaptedSandbox(Closing):
     """AG2's protocol, on a sandbox that is there or will be.
 
     `result` is the last call's whole `corral.ExecResult`, for what AG2's own leaves out.
@@ -39,7 +56,7 @@ class AdaptedSandbox(ABC):
         framework.get("tools.sandbox", "SandboxBase").register(AdaptedSandbox)  # AG2's programs ask for it
 
     @abstractmethod
-    async def _get(self) -> SandboxBase:
+    async def _get(self) -> AsyncSandbox:
         """The sandbox, to be used now. Raises: ClosedError."""
 
     @property
@@ -84,7 +101,7 @@ class AdaptedSandbox(ABC):
         return closed_error(self.words)
 
     @contextlib.asynccontextmanager
-    async def open_box(self, context: Any = None) -> AsyncIterator[SandboxBase]:
+    async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
         """The sandbox itself, as an environment gives it; there is one, whatever the context. Raises: ClosedError."""
         yield await self._get()
 
@@ -111,35 +128,25 @@ class AdaptedSandbox(ABC):
             raise ValueError(f"Path escapes sandbox workdir: {wanted}")
         return self.workdir / wanted
 
-    @abstractmethod
-    async def aclose(self) -> None:
-        """See the class."""
-
     async def __aenter__(self) -> Self:
         await self._get()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self
 
 
 class SandboxView(AdaptedSandbox):
     """A sandbox that its environment owns: closing the view does not end it."""
 
-    def __init__(self, box: SandboxBase, *, timeout: float, words: Words, max_output: int | None = None) -> None:
+    def __init__(self, box: AsyncSandbox, *, timeout: float, words: Words, max_output: int | None = None) -> None:
         super().__init__(timeout=timeout, words=words, max_output=max_output)
         self._box = box
 
-    async def _get(self) -> SandboxBase:
+    async def _get(self) -> AsyncSandbox:
         if self._box.closed:
             raise self._closed_error()
         return self._box
 
     @property
-    def box(self) -> SandboxBase:
+    def box(self) -> AsyncSandbox:
         """The sandbox itself."""
         return self._box
 
@@ -180,7 +187,7 @@ def told_late(remark: str, output: str) -> str:
 
 
 def cut(text: str, most: int | None, total: int = 0) -> str:
-    """At most so many characters, and a word about the rest. `total` is how many there were, if some are gone."""
+    """At most `most` characters, and a note about the rest. `total` is how many there were, if some are gone."""
     if most is None or len(text) <= most:
         return text
     return f"{text[:most]}\n[truncated: showing first {most} of {max(total, len(text))} chars]"

@@ -55,7 +55,7 @@ class _Wrapped(_Tool):  # type: ignore[misc]  # known at run time alone
 class SandboxCodeTool(_Wrapped):
     """`run_code(code, language)` for a model.
 
-    `environment` is one of ours, one of AG2's own, a `corral.Environment`, a sandbox that stands alone, or any
+    `environment` is one of ours, one of AG2's own, a `corral.Environment`, a sandbox, or any
     `CodeEnvironment`: a thing with `supported_languages` and `run(code, language, context=)`.
     """
 
@@ -161,7 +161,7 @@ class SandboxShellTool(_Wrapped):
         """How the rules are kept where commands run."""
         if isinstance(self._adapter, _OwnShell):
             return await self._adapter.shell.capabilities(context)
-        note = "argv only: a program that starts others can go round the rules on this backend"
+        note = "argv only: on this backend, a program that starts others can bypass the rules"
         held = self._restricted
         return ShellCapabilities(restricted=held, argv=held, kernel=False, notes=(note,) * held)
 
@@ -214,7 +214,7 @@ class _OwnShell:
 
 
 class _Opening:
-    """A sandbox that stands alone, as our tools want a source of sandboxes."""
+    """A sandbox as a source for our tools."""
 
     def __init__(self, sandbox: AdaptedSandbox) -> None:
         self.open = sandbox.open_box

@@ -11,11 +11,13 @@ from pydantic_ai import RunContext
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
 
 from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback
-from corral.base.files import FilesBase
-from corral.errors import SandboxFileError
+from corral.base.files import AsyncFiles
+from corral.client.sandbox import AsyncSandbox
+from corral.errors import PolicyError, SandboxFileError
 from corral.tools.gate import Entered, Gate, Question
 from corral.tools.permission import Operation, Permissions, normal_path, real_path
 from corral.tools.render import quote
+from corral.tools.view import View, make_view_of_rules
 
 _MOST_WAITING = 1000
 
@@ -27,12 +29,13 @@ class RunRules:
     permissions: Permissions | None = None
     ask_callback: AskCallback | None = None
     ask_fallback: AskFallback = "error"
+    hide_denied: bool = False
     shown: dict[str, str] = field(default_factory=dict, repr=False)
     """Calls that wait for an approval → where their path led when it was asked for."""
 
 
 class RunGate(Gate):
-    """The gate for one call of a tool. Refusals are `ToolFailed`; `ApprovalRequired` asks whoever runs the agent."""
+    """The gate for one call of a tool. A refusal is a `ToolFailed`; a question may be an `ApprovalRequired`."""
 
     def __init__(self, rules: RunRules, ctx: RunContext[Any], *, workdir: str) -> None:
         super().__init__(rules.permissions)
@@ -47,7 +50,9 @@ class RunGate(Gate):
         """Whether a path is followed to its end: an approval is for where it led."""
         return self.permissions is not None or self._ctx.tool_call_approved
 
-    async def enter(self, files: FilesBase, operation: Operation, path: str, *more: Operation, workdir: str) -> Entered:
+    async def enter(
+        self, files: AsyncFiles, operation: Operation, path: str, *more: Operation, workdir: str
+    ) -> Entered:
         """The path to use. Raises: ToolFailed if it is denied; ApprovalRequired if a person must be asked."""
         try:
             if self.follows:
@@ -70,7 +75,7 @@ class RunGate(Gate):
             raise self.refuse(operation, path, f"it is a link, and leads to '{quote(real)}': name that file itself")
 
     def _name(self, given: str, named: str, real: str) -> str:
-        """What to show to whoever is asked: the path as it was given, unless a link leads elsewhere."""
+        """The path to show in a question: as it was given, unless a link leads elsewhere."""
         below = posixpath.relpath(named, normal_path(".", workdir=self._workdir))
         # The working folder itself may be behind a link.
         return given if real in (named, posixpath.normpath(posixpath.join(self._root, below))) else real
@@ -94,6 +99,15 @@ class RunGate(Gate):
                 raise ApprovalRequired({"operation": operation, "target": target, "reason": note})
         # A model is told of the name that it gave, not where a link leads that it may not follow.
         raise self.refuse(operation, given, note)
+
+    async def make_view(self, box: AsyncSandbox, *, workdir: str) -> View:
+        """What a command may write and see. Raises: PolicyError."""
+        if not self._rules.hide_denied or self.permissions is None:
+            return View()
+        try:
+            return await make_view_of_rules(box, self.permissions, workdir=workdir)
+        except (PolicyError, SandboxFileError) as error:
+            raise PolicyError(error.message, op="execute", hint=error.hint) from error
 
     def refuse(self, operation: Operation, given: str, why: str) -> Exception:
         """A failed call."""

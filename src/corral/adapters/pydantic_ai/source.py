@@ -13,11 +13,11 @@ from pydantic_ai.exceptions import UserError
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.sync import CorralSandbox
 from corral.adapters.pydantic_ai.workspace import CorralWorkspace
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.tools.tool import Opener
 
-AnySandbox = AsyncCorralSandbox | CorralSandbox | SandboxBase | Sandbox
+AnySandbox = AsyncCorralSandbox | CorralSandbox | AsyncSandbox | Sandbox
 AnySource = AnySandbox | Opener
 """A sandbox, or something that opens one for each call: `corral.Environment`."""
 
@@ -43,7 +43,7 @@ class RunVariables:
 async def open_for_run(ctx: RunContext[Any], source: AnySource | None) -> AsyncIterator[AsyncCorralSandbox]:
     """The sandbox of one call. Raises: UserError if there is none, and whatever opening an environment raises."""
     found = source if source is not None else await _find_source(ctx)
-    if not isinstance(found, AsyncCorralSandbox | CorralSandbox | SandboxBase | Sandbox):
+    if not isinstance(found, AsyncCorralSandbox | CorralSandbox | AsyncSandbox | Sandbox):
         async with found.open(make_context(ctx)) as box:
             yield AsyncCorralSandbox.over(box)
         return
@@ -52,12 +52,12 @@ async def open_for_run(ctx: RunContext[Any], source: AnySource | None) -> AsyncI
 
 def check_source(source: object) -> AnySource:
     """Raises: UserError for what is neither a sandbox of ours nor an environment."""
-    if isinstance(source, AsyncCorralSandbox | CorralSandbox | SandboxBase | Sandbox):
+    if isinstance(source, AsyncCorralSandbox | CorralSandbox | AsyncSandbox | Sandbox):
         return source
     if not isinstance(source, type) and callable(getattr(source, "open", None)):
         opener: Opener = source  # type: ignore[assignment]  # whoever has `open` is asked
         return opener
-    raise UserError(f"{type(source).__name__} is neither a sandbox of Corral's nor an environment")
+    raise UserError(f"{type(source).__name__} is neither a Corral sandbox nor an environment")
 
 
 def make_context(ctx: RunContext[Any]) -> RunVariables:
@@ -81,7 +81,9 @@ async def _find_source(ctx: RunContext[Any]) -> AnySource:
     workspace = ctx.workspace.backend if ctx.workspace is not None else None
     if isinstance(workspace, CorralWorkspace):
         return AsyncCorralSandbox.over(await workspace.sandbox(), work_dir=await workspace.working_dir())
-    raise UserError("no sandbox: give CorralToolset one, or deps with a `backend`, or the run a CorralWorkspace")
+    raise UserError(
+        "no sandbox: pass one to CorralToolset, use deps with a `backend`, or give the run a CorralWorkspace"
+    )
 
 
 def _as_console(sandbox: AnySandbox) -> AsyncCorralSandbox:

@@ -16,16 +16,17 @@ from corral.backends.daytona import detached, life
 from corral.backends.daytona.address import Address
 from corral.backends.daytona.client import Client
 from corral.backends.daytona.makings import Making, closed_meanwhile, get_book
-from corral.backends.daytona.powers import GIB, BackendPowers, find_snapshot, whole
+from corral.backends.daytona.powers import GIB, KeepingBackend, find_snapshot, whole
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.sandbox import NAME, DaytonaSandbox
 from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
 from corral.image import Image
-from corral.protocol import Command
-from corral.results import Capabilities, Event, SandboxInfo
+from corral.protocol import Command, OnEvent
+from corral.results import Capabilities, SandboxInfo
 from corral.sessions.detached import DetachedProgram
 from corral.spec import HOME, Resources, Spec
 
@@ -35,8 +36,8 @@ _SHORT_SECONDS = 10.0
 log = logging.getLogger("corral.daytona")
 
 
-class DaytonaBackend(BackendPowers):
-    """See `corral.protocol.Backend`. Usable from any thread and event loop, and after a fork.
+class DaytonaBackend(KeepingBackend):
+    """A Daytona service, as `corral.protocol.Backend`. Usable after a fork.
 
     What is not given comes from DAYTONA_API_KEY, DAYTONA_API_URL and DAYTONA_TARGET of the process, as in the SDK
     itself; unlike it, this reads no `.env`.
@@ -55,11 +56,10 @@ class DaytonaBackend(BackendPowers):
         os_user: str | None = None,
         create_timeout: float = 300.0,
     ) -> None:
-        self._client = Client(
-            Address(
-                api_key=api_key, api_url=api_url, target=target, organization_id=organization_id, jwt_token=jwt_token
-            )
+        address = Address(
+            api_key=api_key, api_url=api_url, target=target, organization_id=organization_id, jwt_token=jwt_token
         )
+        super().__init__(Client(address))
         self._target = target
         self._os_user = os_user
         self._create_timeout = create_timeout
@@ -72,31 +72,25 @@ class DaytonaBackend(BackendPowers):
 
     # Making.
 
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> DaytonaSandbox:
-        """See `Backend`."""
+    async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
+        return AsyncSandbox.around(await self.make(spec), on_event=on_event, event="created")
+
+    async def make(self, spec: Spec) -> DaytonaSandbox:
+        """As `create`, without a handle."""
         self._refuse_what_is_missing(spec)
         await self._refuse_network(spec)
         if spec.snapshot is not None:
             spec = replace(spec, snapshot=(await find_snapshot(self._client, spec.snapshot)).name)
-        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec, on_event))
+        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
 
-    async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> DaytonaSandbox:
+    async def _make(self, spec: Spec) -> DaytonaSandbox:
         if spec.client_token is not None:
             # One of that token that was cancelled is deleted first: it must not be found, and then go.
             for undoing in [future for token, future in list(self._undoing) if token == spec.client_token]:
                 await asyncio.wait([asyncio.wrap_future(undoing)])
-        return await self.made(
-            Making(self._client), lambda making: self._ask_for_one(making, spec), spec, on_event=on_event
-        )
+        return await self.made(Making(self._client), lambda making: self._ask_for_one(making, spec), spec)
 
-    async def made(
-        self,
-        making: Making,
-        ask: Callable[[Making], Awaitable[Any]],
-        spec: Spec,
-        *,
-        on_event: Callable[[Event], None] | None = None,
-    ) -> DaytonaSandbox:
+    async def made(self, making: Making, ask: Callable[[Making], Awaitable[Any]], spec: Spec) -> DaytonaSandbox:
         """Make one on our own loop, to the end; if who waits is cancelled, it is deleted again."""
         get_book().begin(making, ask)
         try:
@@ -104,7 +98,7 @@ class DaytonaBackend(BackendPowers):
                 box = await wait_for(making.answer)
             if making.undoing is not None:
                 raise closed_meanwhile()
-            sandbox = self.hold(box, spec, owned=True, on_event=on_event)
+            sandbox = self.hold(box, spec, owned=True)
         except BaseException as error:
             given_up = making.undoing is not None  # by others than who waits here
             # Cancelled, or forgotten with the event loop it waited in, or refused; or its answer was lost.
@@ -122,7 +116,6 @@ class DaytonaBackend(BackendPowers):
                 hint="name an image that it can fetch; `corral serve` supports snapshots only",
             ) from error
         get_book().strike(making)
-        sandbox.tell("created")
         return sandbox
 
     def _give_up(self, making: Making, token: str | None) -> None:
@@ -130,9 +123,7 @@ class DaytonaBackend(BackendPowers):
         self._undoing.append(undoing)
         undoing[1].add_done_callback(lambda _: self._undoing.remove(undoing))
 
-    def hold(
-        self, box: Any, spec: Spec, *, owned: bool, on_event: Callable[[Event], None] | None = None
-    ) -> DaytonaSandbox:
+    def hold(self, box: Any, spec: Spec, *, owned: bool) -> DaytonaSandbox:
         """A handle."""
         deadline = life.deadline_of(box.labels or {})
         if owned and spec.lifetime.seconds is not None:
@@ -140,7 +131,7 @@ class DaytonaBackend(BackendPowers):
         remote = self._prepared.pop(box.id, None) or Remote(self._client, box.id, box)
         if owned:
             remote.oom_kills = 0  # it is new
-        sandbox = DaytonaSandbox(remote, spec, owned=owned, deadline=deadline, on_event=on_event)
+        sandbox = DaytonaSandbox(remote, spec, owned=owned, deadline=deadline)
         sandbox.keeper = self
         if owned:
             self._owned.add(sandbox)
@@ -337,8 +328,7 @@ class DaytonaBackend(BackendPowers):
             if (await self.find(name, "detach")).id != sandbox_id:
                 raise SpecError(f"a sandbox named {name!r} already exists", hint="use another name, or remove that one")
 
-    async def connect(self, sandbox_id: str) -> DaytonaSandbox:
-        """See `Backend`."""
+    async def connect(self, sandbox_id: str) -> AsyncSandbox:
         box = await self.find(sandbox_id, "connect")
         error = state_error(life.state_of(box), sandbox_id=box.id, op="connect")
         paused = life.state_of(box) in ("paused", "pausing")
@@ -346,10 +336,10 @@ class DaytonaBackend(BackendPowers):
             raise error
         sandbox = self.hold(box, life.spec_of(box), owned=False)
         sandbox.is_paused = paused
-        return sandbox
+        return AsyncSandbox.around(sandbox)
 
     async def list(self) -> Sequence[SandboxInfo]:
-        """See `Backend`. Also those that others made by the service's own means."""
+        # Also those that others made by the service's own means.
         return [
             life.describe(box, backend=NAME)
             for box in await self._all()
@@ -357,7 +347,6 @@ class DaytonaBackend(BackendPowers):
         ]
 
     async def delete(self, sandbox_id: str) -> None:
-        """See `Backend`."""
         box = await self.find(sandbox_id, "delete")
         with mapped(sandbox_id=box.id, op="delete"):
             await asyncio.wrap_future(Remote(self._client, box.id, box).end())
@@ -366,17 +355,14 @@ class DaytonaBackend(BackendPowers):
         self, sandbox_id: str, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None,
         user: str | None = None, timeout: float | None = None,
     ) -> int:  # fmt: skip
-        """See `RunsDetached`."""
         remote, spec = await self._reach(sandbox_id)
         return await detached.start(remote, spec, command, cwd=cwd, env=env or {}, user=user, timeout=timeout)
 
     async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
-        """See `RunsDetached`."""
         remote, _ = await self._reach(sandbox_id)
         return await detached.list_all(remote)
 
     async def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
-        """See `RunsDetached`."""
         remote, _ = await self._reach(sandbox_id)
         async for data in detached.follow_one(remote, sandbox_id, number, follow=follow):
             yield data
@@ -386,7 +372,6 @@ class DaytonaBackend(BackendPowers):
         return Remote(self._client, box.id, box), life.spec_of(box)
 
     async def capabilities(self) -> Capabilities:
-        """See `Backend`."""
         ours = await self._is_ours()
         notes = (
             "limits are the service's, in whole processors and GiB: what is asked for is rounded up",
@@ -405,7 +390,6 @@ class DaytonaBackend(BackendPowers):
         )
 
     async def aclose(self) -> None:
-        """See `Backend`."""
         endings = [*get_book().give_up_all(self._client), *self._end_owned()]
         results = await asyncio.gather(*map(asyncio.wrap_future, endings), return_exceptions=True)
         for result in results:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral.backends.daytona.remote import Remote
-from corral.base.command import check_argv, show_command
+from corral.base.command import show_command
 from corral.errors import CapabilityError, SandboxGoneError
 from corral.paths import inside
 from corral.protocol import Command
 from corral.sessions.detached import DetachedProgram, choose
-from corral.spec import USER, Spec, check_env
+from corral.spec import USER, Spec, check_argv, check_env
 
 _PREFIX = "corral-kept-"  # as release 0.1 named them: its programs are found
 _NAME = re.compile(re.escape(_PREFIX) + r"(\d{1,9})")
@@ -34,7 +34,7 @@ async def start(
     remote: Remote, spec: Spec, command: Command, *, cwd: str | None, env: Mapping[str, str], user: str | None,
     timeout: float | None,
 ) -> int:  # fmt: skip
-    """See `RunsDetached`."""
+    """As `Backend` says."""
     if user not in (None, USER, "1000"):
         raise CapabilityError(f"user={user!r}: the service runs every program as the same user", op="exec")
     argv = check_argv(command)
@@ -57,7 +57,7 @@ async def start(
 
 
 async def follow_one(remote: Remote, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
-    """See `RunsDetached`."""
+    """As `Backend` says."""
     program = choose(await list_all(remote), sandbox_id, number)
     told = 0
     while True:
@@ -73,7 +73,7 @@ async def follow_one(remote: Remote, sandbox_id: str, number: int | None, *, fol
 
 
 async def list_all(remote: Remote) -> list[_Found]:
-    """See `RunsDetached`."""
+    """As `Backend` says."""
     sessions = await remote.call(lambda box: box.process.list_sessions(), op="logs", safe=True)
     found = []
     for session in sessions:

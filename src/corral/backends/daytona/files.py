@@ -27,7 +27,7 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./ @+,=~-]{1,1024}")
 
 
 class DaytonaFiles(ShellFiles):
-    """See `corral.protocol.AsyncFiles`."""
+    """Files of a sandbox of the service."""
 
     def __init__(self, remote: Remote, shell: AgentShell, *, workdir: str, guard: Guard) -> None:
         super().__init__(shell, workdir=workdir, sandbox_id=remote.id, guard=guard)

@@ -1,4 +1,4 @@
-"""Snapshots, forks, stops, pauses and other limits, by the service's own calls: a sandbox's side and its maker's."""
+"""Snapshots, forks, stops and other limits of sandboxes by their ids, by the service's own calls."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import math
 import secrets
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,96 +18,25 @@ from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.makings import Making
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.waiting import wait_for
 from corral.errors import (
     CapabilityError,
     CorralError,
     SandboxGoneError,
-    SandboxStoppedError,
     SnapshotNotFoundError,
     SpecError,
 )
-from corral.results import SandboxState, SnapshotInfo
+from corral.protocol import Backend
+from corral.results import SnapshotInfo
 from corral.spec import Resources, Spec, as_another, check_name
 
 if TYPE_CHECKING:
     from corral.backends.daytona.sandbox import DaytonaSandbox
 
 GIB = 1024**3
-_CHANGE_SECONDS = 300.0
+CHANGE_SECONDS = 300.0
 """How long the service may take for one change of state."""
-
-
-class SandboxPowers:
-    """A sandbox's side. See `corral.base.powers`: CanSnapshot, CanFork, CanStop, CanPause, CanResize."""
-
-    _id: str
-    _spec: Spec
-    _remote: Remote
-    _owned: bool
-    is_paused = False
-    is_stopped = False
-    keeper: BackendPowers | None = None
-    """Its maker, for a fork."""
-
-    async def snapshot(self, name: str | None = None) -> str:
-        """See `CanSnapshot`."""
-        self._ensure_open()
-        check_name(name)
-        return await take_snapshot(self._remote, name)
-
-    async def fork(self, spec: Spec | None = None) -> DaytonaSandbox:
-        """See `CanFork`."""
-        self._ensure_open()
-        assert self.keeper is not None  # given by the backend that made this handle
-        return await self.keeper.make_fork(self._remote, self._spec, spec)
-
-    async def stop(self) -> None:
-        """See `CanStop`."""
-        self._ensure_open()
-        if self._owned:
-            await self.detach()
-        with contextlib.suppress(SandboxStoppedError):
-            await self._remote.call(lambda box: box.stop(timeout=_CHANGE_SECONDS), op="stop", finish=True)
-        self.is_stopped = True
-        self._end_stopped()
-
-    async def pause(self) -> None:
-        """See `CanPause`."""
-        self._ensure_open()
-        await self._remote.call(lambda box: box.pause(timeout=_CHANGE_SECONDS), op="pause", finish=True)
-        self.is_paused = True
-
-    async def resume(self) -> None:
-        """See `CanPause`."""
-        self._ensure_open()
-        await self._remote.call(lambda box: box.start(timeout=_CHANGE_SECONDS), op="resume", finish=True)
-        self.is_paused = False
-
-    def _standing(self) -> SandboxState:
-        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
-
-    async def resize(
-        self,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
-        """See `CanResize`. The service counts in whole processors and GiB: what is asked for is rounded up."""
-        self._ensure_open()
-        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
-        resources = replace(self._spec.resources, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-        if any(value is not None for value in (cpus, memory_bytes, disk_bytes)):
-            await change_limits(self._remote, resources, given)
-        self._spec = replace(self._spec, resources=resources)
-
-    if TYPE_CHECKING:
-
-        def _ensure_open(self) -> None: ...
-        def _end_stopped(self) -> None: ...
-        async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str: ...
 
 
 def whole(value: float, unit: float = 1.0) -> int:
@@ -128,7 +58,7 @@ async def change_limits(remote: Remote, resources: Resources, given: dict[str, f
     change: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None and value != now[name]}
     if change:
         limits = SdkResources(**change)
-        await remote.call(lambda box: box.resize(limits, timeout=_CHANGE_SECONDS), op="resize", finish=True)
+        await remote.call(lambda box: box.resize(limits, timeout=CHANGE_SECONDS), op="resize", finish=True)
 
 
 async def take_snapshot(remote: Remote, name: str | None) -> str:
@@ -136,7 +66,7 @@ async def take_snapshot(remote: Remote, name: str | None) -> str:
     chosen = name or life.snapshot_name(secrets.token_hex(8))
 
     async def take() -> str:
-        await remote.call(lambda box: box.create_snapshot(chosen, timeout=_CHANGE_SECONDS), op="snapshot")
+        await remote.call(lambda box: box.create_snapshot(chosen, timeout=CHANGE_SECONDS), op="snapshot")
         return str((await find_snapshot(remote.client, chosen)).id)
 
     taking = remote.client.see_through(get_loop().begin(take()))
@@ -172,51 +102,65 @@ async def find_snapshot(client: Client, wanted: str) -> Any:
         ) from None
 
 
-class BackendPowers:
-    """Its maker's side. See `corral.base.powers.KeepsSandboxes`."""
+class KeepingBackend(Backend):
+    """The part of the backend that works on sandboxes by their ids, running or stopped, and on snapshots."""
 
-    _client: Client
+    def __init__(self, client: Client) -> None:
+        self._client = client
 
-    if TYPE_CHECKING:
+    # What it needs of the other part.
 
-        async def find(self, wanted: str, op: str) -> Any: ...
-        async def create(self, spec: Spec) -> DaytonaSandbox: ...
-        def hold(self, box: Any, spec: Spec, *, owned: bool) -> DaytonaSandbox: ...
-        async def ensure_free(self, name: str, sandbox_id: str) -> None: ...
-        async def made(self, making: Making, ask: Callable[[Making], Awaitable[Any]], spec: Spec) -> DaytonaSandbox: ...
+    @abstractmethod
+    async def find(self, wanted: str, op: str) -> Any:
+        """What the service says of a sandbox that has no owner, by id or name. Raises: SandboxGoneError."""
 
-    async def start(self, sandbox_id: str) -> DaytonaSandbox:
-        """See `KeepsSandboxes`."""
+    @abstractmethod
+    async def make(self, spec: Spec) -> DaytonaSandbox:
+        """As `create`, without a handle."""
+
+    @abstractmethod
+    def hold(self, box: Any, spec: Spec, *, owned: bool) -> DaytonaSandbox:
+        """The primitives of a sandbox that the service has."""
+
+    @abstractmethod
+    async def ensure_free(self, name: str, sandbox_id: str) -> None:
+        """Raises: SpecError when another has that name."""
+
+    @abstractmethod
+    async def made(self, making: Making, ask: Callable[[Making], Awaitable[Any]], spec: Spec) -> DaytonaSandbox:
+        """Make one on our own loop, to the end; if who waits is cancelled, it is deleted again."""
+
+    # Sandboxes and snapshots.
+
+    async def start(self, sandbox_id: str) -> AsyncSandbox:
         box = await self.find(sandbox_id, "start")
         remote = Remote(self._client, box.id, box)
         if life.state_of(box) != "started":
-            await remote.call(lambda box: box.start(timeout=_CHANGE_SECONDS), op="start", finish=True)
-        return self.hold(await remote.look("start"), life.spec_of(box), owned=False)
+            await remote.call(lambda box: box.start(timeout=CHANGE_SECONDS), op="start", finish=True)
+        return AsyncSandbox.around(self.hold(await remote.look("start"), life.spec_of(box), owned=False))
 
     async def stop(self, sandbox_id: str) -> None:
-        """See `KeepsSandboxes`."""
         box = await self.find(sandbox_id, "stop")
         if life.state_of(box) not in ("stopped", "archived"):
             remote = Remote(self._client, box.id, box)
-            await remote.call(lambda box: box.stop(timeout=_CHANGE_SECONDS), op="stop", finish=True)
+            await remote.call(lambda box: box.stop(timeout=CHANGE_SECONDS), op="stop", finish=True)
 
     async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
-        """See `KeepsSandboxes`."""
         check_name(name)
         box = await self.find(sandbox_id, "snapshot")
         return await take_snapshot(Remote(self._client, box.id, box), name)
 
-    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> DaytonaSandbox:
-        """See `KeepsSandboxes`."""
+    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> AsyncSandbox:
         box = await self.find(sandbox_id, "fork")
-        return await self.make_fork(Remote(self._client, box.id, box), life.spec_of(box), spec)
+        made = await self.make_fork(Remote(self._client, box.id, box), life.spec_of(box), spec)
+        return AsyncSandbox.around(made, event="created")
 
     async def make_fork(self, remote: Remote, source: Spec, spec: Spec | None) -> DaytonaSandbox:
         """A second sandbox with the files of one."""
         if spec is not None:
             snapshot_id = await take_snapshot(remote, None)
             try:
-                return await self.create(replace(spec, snapshot=snapshot_id))
+                return await self.make(replace(spec, snapshot=snapshot_id))
             finally:
                 with contextlib.suppress(SnapshotNotFoundError):
                     await asyncio.shield(asyncio.ensure_future(self.delete_snapshot(snapshot_id)))
@@ -229,7 +173,7 @@ class BackendPowers:
             making.asked = True
             try:
                 with reading():
-                    copy = await source.fork(life.token_name(making.mark), timeout=_CHANGE_SECONDS)
+                    copy = await source.fork(life.token_name(making.mark), timeout=CHANGE_SECONDS)
             except ServiceError as error:
                 making.note_refusal(error)
                 raise
@@ -243,7 +187,7 @@ class BackendPowers:
         return await self.made(Making(self._client, forked=True), fork, another)
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
-        """See `KeepsSandboxes`. The service has no such call."""
+        # The service has no such call.
         raise CapabilityError(
             "the service does not support rollback",
             sandbox_id=sandbox_id,
@@ -260,7 +204,6 @@ class BackendPowers:
         disk_bytes: int | None = None,
         processes: int | None = None,
     ) -> None:
-        """See `KeepsSandboxes`."""
         if processes is not None:
             raise CapabilityError(
                 "the service has no limit on processes", sandbox_id=sandbox_id, op="resize", hint="leave it out"
@@ -271,7 +214,7 @@ class BackendPowers:
         await change_limits(Remote(self._client, box.id, box), resources, dict(given))
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:
-        """See `KeepsSandboxes`. Those of everybody's, which the service brings along, are left out."""
+        # Those of everybody's, which the service brings along, are left out.
         found: list[Any] = []
         page = 1
         while True:
@@ -296,7 +239,6 @@ class BackendPowers:
         return sorted(infos, key=lambda info: info.created)
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
-        """See `KeepsSandboxes`."""
         row = await find_snapshot(self._client, snapshot_id)
         with contextlib.suppress(SandboxGoneError):  # somebody else was faster
             await self._client.call(lambda sdk: sdk.snapshot.delete(row), op="snapshot", safe=True, finish=True)

@@ -1,4 +1,4 @@
-"""A running program: the channel's frames on one side, `ProcessBase` on the other."""
+"""A running program: the channel's frames on one side, `AsyncProcess` on the other."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from typing import Any
 from corral.backends.daytona.channel import Channel, told
 from corral.backends.daytona.frames import PIECE_BYTES, WINDOW_BYTES, Packer, unpack
 from corral.backends.daytona.loop import get_loop
-from corral.base.command import SpawnRequest
-from corral.base.process import Ending, ProcessBase, as_bytes
+from corral.base.process import AsyncProcess, Ending, as_bytes
 from corral.errors import (
     CorralError,
     EngineFaultError,
@@ -27,6 +26,7 @@ from corral.errors import (
     SandboxGoneError,
     WorkdirError,
 )
+from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
 _ACK_BYTES = 64 * 1024
@@ -39,8 +39,8 @@ _PACKED: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
 _NOTES = ("counted inside by wait4: the program and the children that it waited for",)
 
 
-class DaytonaProcess(ProcessBase):
-    """See `corral.protocol.Process`. Frames come on the channel's loop, callers from anywhere."""
+class DaytonaProcess(AsyncProcess):
+    """A program of the service. Frames come on the channel's loop, callers from anywhere."""
 
     def __init__(
         self, request: SpawnRequest, *, sandbox_id: str, was_out_of_memory: Callable[[], Awaitable[bool]]
@@ -232,7 +232,6 @@ class DaytonaProcess(ProcessBase):
 
     @property
     def pid(self) -> int:
-        """See `Process`."""
         return self._pid
 
     def _here(self) -> None:
@@ -244,7 +243,6 @@ class DaytonaProcess(ProcessBase):
             )
 
     async def write(self, data: bytes | str) -> None:
-        """See `Process`."""
         self._here()
         await get_loop().arun(self._write(as_bytes(data)))
 
@@ -264,7 +262,6 @@ class DaytonaProcess(ProcessBase):
                 self._say(b"I" if small is None else b"J", piece if small is None else small)
 
     async def close_stdin(self) -> None:
-        """See `Process`."""
         self._here()
         await get_loop().arun(self._close_stdin())
 
@@ -276,7 +273,6 @@ class DaytonaProcess(ProcessBase):
                 self._say(b"E")
 
     async def signal(self, number: int) -> None:
-        """See `Process`."""
         if isinstance(number, bool) or not 1 <= int(number) < signals.NSIG:
             raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox_id, op="signal")
         self._here()
@@ -284,14 +280,12 @@ class DaytonaProcess(ProcessBase):
             self._call(b"G", int(number).to_bytes(4, "big"))
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """See `Process`."""
         if not self._request.pty or self.ended:
             raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize")
         self._here()
         self._call(b"R", struct.pack(">HH", rows, columns))
 
     def end_tree(self, reason: EndReason) -> None:
-        """See `ProcessBase`."""
         if self.ended or os.getpid() != self._made_by:
             return
         self._reason = self._reason or reason
@@ -300,7 +294,6 @@ class DaytonaProcess(ProcessBase):
             self._loop.call_soon_threadsafe(self._watch, _GRACE_SECONDS)
 
     def resume_reading(self) -> None:
-        """See `ProcessBase`."""
         with self._ack_lock:
             if not self._lagging:
                 return

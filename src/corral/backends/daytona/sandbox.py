@@ -10,25 +10,32 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Awaitable
+from dataclasses import replace
 
 from corral.backends.daytona import life
 from corral.backends.daytona.files import DaytonaFiles
 from corral.backends.daytona.loop import get_loop
-from corral.backends.daytona.powers import SandboxPowers
+from corral.backends.daytona.powers import CHANGE_SECONDS, KeepingBackend, change_limits, take_snapshot
 from corral.backends.daytona.process import DaytonaProcess
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, mapped
 from corral.backends.daytona.shell import AgentShell
-from corral.base.command import SpawnRequest
-from corral.base.process import ProcessBase
-from corral.client.sandbox import SandboxBase
+from corral.base.process import AsyncProcess
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.waiting import wait_for
-from corral.errors import CapabilityError, CorralError, ExecError, SandboxGoneError, SandboxPausedError, SpecError
+from corral.errors import (
+    CapabilityError,
+    CorralError,
+    ExecError,
+    SandboxGoneError,
+    SandboxPausedError,
+    SandboxStoppedError,
+    SpecError,
+)
 from corral.languages import Language
-from corral.protocol import OnOutput, Stdin
-from corral.results import Event, ExecResult, SandboxInfo, SandboxUsage
+from corral.protocol import SandboxPrimitives, SpawnRequest
+from corral.results import SandboxInfo, SandboxState, SandboxUsage
 from corral.spec import USER, Resources, Spec, check_name, check_timeout
 
 NAME = "daytona"
@@ -38,15 +45,13 @@ _START_SECONDS = 60.0
 log = logging.getLogger("corral.daytona")
 
 
-@dataclass(frozen=True, slots=True)
-class QuietRequest(SpawnRequest):
-    """A program whose output nobody will read before its end: what goes beyond the limit need not travel."""
+class DaytonaSandbox(SandboxPrimitives):
+    """A sandbox of the service, as `corral.protocol.SandboxPrimitives`."""
 
-    quiet: bool = False
-
-
-class DaytonaSandbox(SandboxPowers, SandboxBase):
-    """See `corral.protocol.AsyncSandbox`."""
+    is_paused = False
+    is_stopped = False
+    keeper: KeepingBackend | None = None
+    """Its maker, for a fork."""
 
     def __init__(
         self,
@@ -55,9 +60,8 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
         *,
         owned: bool,
         deadline: float | None,
-        on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        super().__init__(sandbox_id=remote.id, spec=spec, backend=NAME, on_event=on_event)
+        super().__init__(sandbox_id=remote.id, spec=spec, backend=NAME)
         self._remote = remote
         self._owned = owned
         self._deadline = deadline
@@ -76,19 +80,20 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
     # Guards.
 
     def _check(self, op: str) -> None:
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         self._last_use = time.monotonic()
         self._remote.check(op)
         if self.is_paused:
-            raise SandboxPausedError("the sandbox is paused", sandbox_id=self._id, op=op, hint="resume() it")
+            raise SandboxPausedError("the sandbox is paused", sandbox_id=self.id, op=op, hint="resume() it")
 
     def _check_files(self) -> None:
         self._check("files")
 
     @property
     def files(self) -> DaytonaFiles:
-        """See `AsyncSandbox`."""
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         return self._files
 
     @property
@@ -106,17 +111,13 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
         """Whether it was made here, and not by one that this was forked from."""
         return self._made_by == os.getpid()
 
-    def tell(self, kind: str) -> None:
-        """An event, from the backend."""
-        self._say(kind)
-
     # Time. On our own loop.
 
     def _arm(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        if self._closed or self._remote.gone:
+        if self.closed or self._remote.gone:
             return
         loop = get_loop().loop
         if self._deadline is not None:
@@ -124,7 +125,7 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
             self._timers["deadline"] = loop.call_later(left, self._look_at_deadline)
         if self._owned:
             self._timers["alive"] = loop.call_later(life.KEEPALIVE_SECONDS, self._say_alive)
-            if (idle := self._spec.lifetime.idle_seconds) is not None:
+            if (idle := self.spec.lifetime.idle_seconds) is not None:
                 self._timers["idle"] = loop.call_later(min(idle, 86400.0), self._look_idle)
 
     def _look_at_deadline(self) -> None:
@@ -134,8 +135,8 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
             self._arm()
 
     def _look_idle(self) -> None:
-        idle = self._spec.lifetime.idle_seconds
-        if idle is None or self._closed:
+        idle = self.spec.lifetime.idle_seconds
+        if idle is None or self.closed:
             return
         if any(not process.ended for process in self._processes):
             self._last_use = time.monotonic()
@@ -150,7 +151,7 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
             with contextlib.suppress(CorralError):
                 await self._remote.call(lambda box: box.refresh_activity(), op="keepalive", safe=True)
 
-        if not self._closed and not self._remote.gone:
+        if not self.closed and not self._remote.gone:
             get_loop().submit(say())
             self._timers["alive"] = get_loop().loop.call_later(life.KEEPALIVE_SECONDS, self._say_alive)
 
@@ -170,12 +171,7 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
 
     # Running.
 
-    async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
-        values = {field.name: getattr(request, field.name) for field in fields(SpawnRequest)}
-        return await super()._run(QuietRequest(**values, quiet=on_output is None), stdin, on_output)
-
-    def _hint_for(self, language: Language) -> str:
-        """See `SandboxBase`."""
+    def hint_for(self, language: Language) -> str:
         if language.name != "typescript":
             return language.hint
         return (
@@ -183,30 +179,31 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
             "elsewhere take a snapshot or an image that has Bun, Deno or Node.js 22.18 or newer"
         )
 
-    async def _spawn(self, request: SpawnRequest) -> ProcessBase:
+    async def spawn(self, request: SpawnRequest) -> AsyncProcess:
         self._refuse(request)
         return await self._spawn_inner(request)
 
     def _refuse(self, request: SpawnRequest) -> None:
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         if request.user not in (USER, "1000"):
             raise CapabilityError(
                 f"user={request.user!r}: the service runs every program as the same user",
-                sandbox_id=self._id,
+                sandbox_id=self.id,
                 op="exec",
                 hint="DaytonaBackend(os_user=…) creates sandboxes with another user",
             )
         if request.read_only or request.hidden:
             raise CapabilityError(
                 "the service does not support read_only= and hidden= (views)",
-                sandbox_id=self._id,
+                sandbox_id=self.id,
                 op="exec",
                 hint="the embedded and docker backends support them",
             )
 
-    async def _spawn_inner(self, request: SpawnRequest) -> ProcessBase:
+    async def _spawn_inner(self, request: SpawnRequest) -> AsyncProcess:
         self._check("exec")
-        resources, usual = self._spec.resources, Resources()
+        resources, usual = self.spec.resources, Resources()
         limits = {}
         if resources.processes != usual.processes:
             limits["RLIMIT_NPROC"] = resources.processes
@@ -222,15 +219,15 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
                 "columns": request.columns,
                 "stdin": request.stdin,
                 "limit": request.output_limit_bytes,
-                "quiet": isinstance(request, QuietRequest) and request.quiet,
+                "quiet": request.quiet,
                 "timeout": request.timeout,
                 "rlimits": limits,
             }
         ).encode("utf-8", "surrogatepass")
-        process = DaytonaProcess(request, sandbox_id=self._id, was_out_of_memory=self._remote.was_out_of_memory)
+        process = DaytonaProcess(request, sandbox_id=self.id, was_out_of_memory=self._remote.was_out_of_memory)
         self._processes.add(process)
         try:
-            with mapped(sandbox_id=self._id, op="exec"):
+            with mapped(sandbox_id=self.id, op="exec"):
                 await get_loop().finish(self._begin(process, wish))
         except asyncio.CancelledError:
             # Whether it was started or only will be: nobody waits for it any more.
@@ -254,7 +251,7 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
 
     # The life of it.
 
-    def _release(self) -> Awaitable[None]:
+    def release(self) -> Awaitable[None]:
         mine = self._made_by == os.getpid()
         with contextlib.suppress(RuntimeError):
             get_loop().loop.call_soon_threadsafe(self._arm)  # it is closed: that cancels the timers
@@ -270,17 +267,13 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
         try:
             await asyncio.wrap_future(ending)
         except ServiceError as error:
-            log.warning("sandbox %s could not be deleted: %s", self._id, error.message)
+            log.warning("sandbox %s could not be deleted: %s", self.id, error.message)
 
     async def kill(self) -> None:
-        """See `AsyncSandbox`."""
-        if self._closed:
-            return
         ending = self._remote.end()
         self._end_processes()
-        with mapped(sandbox_id=self._id, op="kill"):
+        with mapped(sandbox_id=self.id, op="kill"):
             await asyncio.wrap_future(ending)
-        await self.aclose()
 
     def end_now(self) -> concurrent.futures.Future[None]:
         """Begin to delete it, without waiting; from any thread. Gives the future of it."""
@@ -297,8 +290,8 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
             return False
 
     async def usage(self) -> SandboxUsage:
-        """See `AsyncSandbox`."""
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         self._remote.check("usage")
         metrics = await self._remote.measure("usage")
         kills = metrics.additional_properties.get("oomKills")
@@ -309,28 +302,28 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
         )
 
     async def info(self) -> SandboxInfo:
-        """See `AsyncSandbox`."""
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         return life.describe(await self._remote.look("info"), backend=NAME)
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        """See `AsyncSandbox`."""
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         self._remote.check("detach")
         check_name(name)
         check_timeout(lifetime_seconds, what="lifetime_seconds", error=SpecError)
         if not self._owned and name is None and lifetime_seconds is None:
-            return self._id
-        name = name or self._spec.name
+            return self.id
+        name = name or self.spec.name
         if name is not None:
             assert self.keeper is not None  # given by the backend that made this handle
-            await self.keeper.ensure_free(name, self._id)
+            await self.keeper.ensure_free(name, self.id)
         if lifetime_seconds is not None:
             self._deadline = time.time() + lifetime_seconds
-        self._spec = replace(self._spec, name=name)
-        labels = life.labels_of(self._spec, self._deadline, name=name)
+        self.spec = replace(self.spec, name=name)
+        labels = life.labels_of(self.spec, self._deadline, name=name)
         left = self._deadline - time.time() if self._deadline is not None else None
-        idle = self._spec.lifetime.idle_seconds
+        idle = self.spec.lifetime.idle_seconds
 
         async def keep(box: object) -> None:
             # The label comes last: as long as it says that it is owned, it ends with its owner.
@@ -344,4 +337,61 @@ class DaytonaSandbox(SandboxPowers, SandboxBase):
         await self._remote.call(keep, op="detach", safe=True, finish=True)
         self._owned = False
         get_loop().loop.call_soon_threadsafe(self._arm)
-        return self._id
+        return self.id
+
+    # Other powers, by the service's own calls.
+
+    async def snapshot(self, name: str | None = None) -> str:
+        if self.closed:
+            self.refuse_closed()
+        check_name(name)
+        return await take_snapshot(self._remote, name)
+
+    async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
+        if self.closed:
+            self.refuse_closed()
+        assert self.keeper is not None  # given by the backend that made this handle
+        return AsyncSandbox.around(await self.keeper.make_fork(self._remote, self.spec, spec), event="created")
+
+    async def stop(self) -> None:
+        if self.closed:
+            self.refuse_closed()
+        if self._owned:
+            await self.detach()
+        with contextlib.suppress(SandboxStoppedError):
+            await self._remote.call(lambda box: box.stop(timeout=CHANGE_SECONDS), op="stop", finish=True)
+        self.is_stopped = True
+        self._end_stopped()
+
+    async def pause(self) -> None:
+        if self.closed:
+            self.refuse_closed()
+        await self._remote.call(lambda box: box.pause(timeout=CHANGE_SECONDS), op="pause", finish=True)
+        self.is_paused = True
+
+    async def resume(self) -> None:
+        if self.closed:
+            self.refuse_closed()
+        await self._remote.call(lambda box: box.start(timeout=CHANGE_SECONDS), op="resume", finish=True)
+        self.is_paused = False
+
+    @property
+    def standing(self) -> SandboxState:
+        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
+
+    async def resize(
+        self,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        # The service counts in whole processors and GiB: what is asked for is rounded up.
+        if self.closed:
+            self.refuse_closed()
+        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
+        resources = replace(self.spec.resources, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        if any(value is not None for value in (cpus, memory_bytes, disk_bytes)):
+            await change_limits(self._remote, resources, given)
+        self.spec = replace(self.spec, resources=resources)

@@ -7,21 +7,21 @@ import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
 from corral.backends.daytona.loop import get_loop
-from corral.base.command import SpawnRequest
-from corral.base.process import ProcessBase
+from corral.base.process import AsyncProcess
 from corral.base.shellfiles.primitives import STDERR_LIMIT_BYTES, ScriptEnd
 from corral.errors import CorralError
+from corral.protocol import SpawnRequest
 from corral.spec import USER
 
 _END_SECONDS = 10.0
 
-Spawn = Callable[[SpawnRequest], Awaitable[ProcessBase]]
+Spawn = Callable[[SpawnRequest], Awaitable[AsyncProcess]]
 
 
 class Run:
     """See `ScriptRun`."""
 
-    def __init__(self, process: ProcessBase, stdin: AsyncIterable[bytes] | None) -> None:
+    def __init__(self, process: AsyncProcess, stdin: AsyncIterable[bytes] | None) -> None:
         self._process = process
         self._asked = False
         self._feeding = asyncio.ensure_future(self._feed(stdin)) if stdin is not None else None
@@ -96,7 +96,7 @@ class AgentShell:
         return Run(process, stdin)
 
 
-async def _undo(spawning: asyncio.Future[ProcessBase]) -> None:
+async def _undo(spawning: asyncio.Future[AsyncProcess]) -> None:
     """Let a script begin, and give up."""
     await asyncio.wait([spawning], timeout=_END_SECONDS)
     if not spawning.done():
@@ -105,7 +105,7 @@ async def _undo(spawning: asyncio.Future[ProcessBase]) -> None:
         await get_loop().finish(_let_end(spawning.result()))
 
 
-async def _let_end(process: ProcessBase) -> None:
+async def _let_end(process: AsyncProcess) -> None:
     """Nobody waits for it: its input ends, so that it gives up by itself and leaves nothing unfinished."""
     with contextlib.suppress(CorralError, TimeoutError):
         await process.close_stdin()

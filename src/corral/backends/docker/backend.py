@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from aiodocker.exceptions import DockerError
@@ -36,9 +36,11 @@ from corral.backends.docker.sandbox import NAME, Body, DockerSandbox, resized
 from corral.backends.docker.seam import gone, mapped
 from corral.backends.docker.settings import Isolation, make_settings
 from corral.backends.docker.tars import make_entry, make_tar
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
 from corral.errors import BackendUnavailableError, SandboxStoppedError
-from corral.results import Capabilities, Event, SandboxInfo, SnapshotInfo
+from corral.protocol import Backend, OnEvent
+from corral.results import Capabilities, SandboxInfo, SnapshotInfo
 from corral.spec import Spec, as_another, check_name
 
 _IDENTIFY = "id -u; id -g; id -un 2>/dev/null || id -u"
@@ -47,8 +49,8 @@ _STALE_SECONDS = 600.0
 log = logging.getLogger("corral.docker")
 
 
-class DockerBackend:
-    """See `corral.protocol.Backend` and `corral.base.powers.KeepsSandboxes`. Usable from any thread and event loop.
+class DockerBackend(Backend):
+    """Docker, or podman, as `corral.protocol.Backend`.
 
     `host` is the daemon's address, else CORRAL_DOCKER_HOST, DOCKER_HOST, Docker's own socket, or podman's. `image` is
     for specs that name none (CORRAL_DOCKER_IMAGE), `memory_bytes` for those that leave memory at its default.
@@ -102,9 +104,8 @@ class DockerBackend:
 
     # Making.
 
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> DockerSandbox:
-        """See `Backend`."""
-        return await self._make(spec, on_event=on_event)
+    async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
+        return AsyncSandbox.around(await self._make(spec), on_event=on_event, event="created")
 
     async def _make(
         self,
@@ -113,12 +114,11 @@ class DockerBackend:
         image: str | None = None,
         trash: str | None = None,
         sandbox_id: str | None = None,
-        on_event: Callable[[Event], None] | None = None,
     ) -> DockerSandbox:
         """From any event loop. `image`: of our own making, instead of the spec's."""
         refuse_what_is_missing(spec)
         self._own()
-        work = self._create(spec, image=image, trash=trash, sandbox_id=sandbox_id, on_event=on_event)
+        work = self._create(spec, image=image, trash=trash, sandbox_id=sandbox_id)
         return await self._links.get().io.arun(work, undo=self._undo)
 
     async def _undo(self, sandbox: DockerSandbox) -> None:
@@ -126,14 +126,11 @@ class DockerBackend:
             await sandbox.end()
 
     async def _create(
-        self, spec: Spec, *, image: str | None, trash: str | None, sandbox_id: str | None,
-        on_event: Callable[[Event], None] | None,
-    ) -> DockerSandbox:  # fmt: skip
+        self, spec: Spec, *, image: str | None, trash: str | None, sandbox_id: str | None
+    ) -> DockerSandbox:
         with mapped(op="create", host=self.settings.host):
             await self._prepare()
-            return await self._tokens.make_once(
-                spec.client_token, lambda: self._build(spec, image, trash, sandbox_id, on_event)
-            )
+            return await self._tokens.make_once(spec.client_token, lambda: self._build(spec, image, trash, sandbox_id))
 
     async def _prepare(self) -> None:
         """Once: is the daemon what we need, and what did others leave behind?"""
@@ -148,10 +145,7 @@ class DockerBackend:
         self._swept = True
         await self.sweep()
 
-    async def _build(
-        self, spec: Spec, image: str | None, trash: str | None, sandbox_id: str | None,
-        on_event: Callable[[Event], None] | None,
-    ) -> DockerSandbox:  # fmt: skip
+    async def _build(self, spec: Spec, image: str | None, trash: str | None, sandbox_id: str | None) -> DockerSandbox:
         if image is None and spec.snapshot is not None:
             image = await self._keeping.find_snapshot(spec.snapshot)
         if image is None:
@@ -159,7 +153,7 @@ class DockerBackend:
         standing = Standing(sandbox_id or str(uuid.uuid4()))
         body = Body(container="", standing=standing, created=time.time(), user="", trash=trash)
         body.view_key = make_key() if self.settings.isolation == "runc" else None
-        sandbox = DockerSandbox(body, spec, self._links, self._keeping, on_event=on_event)
+        sandbox = DockerSandbox(body, spec, self._links, self._keeping)
         creating = asyncio.ensure_future(self._create_container(spec, image, standing, body.view_key))
         try:
             body.container = await asyncio.shield(creating)
@@ -169,7 +163,6 @@ class DockerBackend:
             self._links.get().io.spawn(self._clear_up(creating, sandbox, body))
             raise
         self._owned.add(sandbox)
-        sandbox.tell("created")
         return sandbox
 
     async def _create_container(self, spec: Spec, image: str, standing: Standing, key: str | None = None) -> str:
@@ -217,7 +210,7 @@ class DockerBackend:
         code, said = await sandbox.run_inside(_IDENTIFY, user="")
         words = said.decode("utf-8", "replace").splitlines()
         if code != 0 or len(words) != 3 or not (words[0].isdigit() and words[1].isdigit()):
-            if not await sandbox.is_alive():
+            if not await sandbox.runs():
                 raise gone(sandbox.id, op="create")
             raise BackendUnavailableError(
                 "the image has no POSIX shell with coreutils", op="create", hint="use another image"
@@ -242,8 +235,10 @@ class DockerBackend:
 
     # Finding.
 
-    async def connect(self, sandbox_id: str) -> DockerSandbox:
-        """See `Backend`."""
+    async def connect(self, sandbox_id: str) -> AsyncSandbox:
+        return AsyncSandbox.around(await self._adopted(sandbox_id))
+
+    async def _adopted(self, sandbox_id: str) -> DockerSandbox:
         return await self._links.get().io.arun(self._connect(sandbox_id))
 
     async def _connect(self, wanted: str) -> DockerSandbox:
@@ -273,7 +268,6 @@ class DockerBackend:
         return sandbox
 
     async def list(self) -> Sequence[SandboxInfo]:
-        """See `Backend`."""
         return await self._links.get().io.arun(self._list())
 
     async def _list(self) -> Sequence[SandboxInfo]:
@@ -290,7 +284,6 @@ class DockerBackend:
             return [*found, *await self._keeping.list_stopped()]
 
     async def delete(self, sandbox_id: str) -> None:
-        """See `Backend`."""
         await self._links.get().io.arun(self._delete(sandbox_id))
 
     async def _delete(self, wanted: str) -> None:
@@ -308,10 +301,9 @@ class DockerBackend:
         if not found:
             raise gone(wanted, op="delete")
 
-    # What `KeepsSandboxes` promises.
+    # Stopped sandboxes and snapshots.
 
-    async def start(self, sandbox_id: str) -> DockerSandbox:
-        """See `KeepsSandboxes`."""
+    async def start(self, sandbox_id: str) -> AsyncSandbox:
         io_thread = self._links.get().io
         info = await io_thread.arun(self._find_stopped(sandbox_id))
         if info is None:
@@ -320,7 +312,7 @@ class DockerBackend:
         image = f"{STOPPED}:{info.sandbox_id}"
         sandbox = await self._make(spec, image=image, sandbox_id=info.sandbox_id)
         await io_thread.arun(self._finish_start(sandbox, info, image))
-        return sandbox
+        return AsyncSandbox.around(sandbox)
 
     async def _finish_start(self, sandbox: DockerSandbox, info: SandboxInfo, image: str) -> None:
         await sandbox.keep(info.name, None)
@@ -332,31 +324,26 @@ class DockerBackend:
             return await self._keeping.find_stopped(wanted)
 
     async def stop(self, sandbox_id: str) -> None:
-        """See `KeepsSandboxes`."""
         if await self._links.get().io.arun(self._find_stopped(sandbox_id)) is None:
-            await (await self.connect(sandbox_id)).stop()
+            await (await self._adopted(sandbox_id)).stop()
 
     async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
-        """See `KeepsSandboxes`."""
         check_name(name)
         info = await self._links.get().io.arun(self._find_stopped(sandbox_id))
         if info is None:
-            return await (await self.connect(sandbox_id)).snapshot(name)
+            return await (await self._adopted(sandbox_id)).snapshot(name)
         return await self._links.get().io.arun(self._keeping.snapshot_stopped(info, name))
 
-    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> DockerSandbox:
-        """See `KeepsSandboxes`."""
+    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> AsyncSandbox:
         info = await self._links.get().io.arun(self._find_stopped(sandbox_id))
         if info is None:
-            sandbox = await (await self.connect(sandbox_id)).fork(spec)
-            assert isinstance(sandbox, DockerSandbox)
-            return sandbox
+            return await (await self._adopted(sandbox_id)).fork(spec)
         known = await self._links.get().io.arun(self._keeping.read_stopped(info.sandbox_id))
         wish = spec or as_another(known)
-        return await self._make(wish, image=f"{STOPPED}:{info.sandbox_id}")
+        sandbox = await self._make(wish, image=f"{STOPPED}:{info.sandbox_id}")
+        return AsyncSandbox.around(sandbox, event="created")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
-        """See `KeepsSandboxes`."""
         io_thread = self._links.get().io
         image = await io_thread.arun(self._find_snapshot(snapshot_id))
         await self.stop(sandbox_id)
@@ -379,11 +366,10 @@ class DockerBackend:
         disk_bytes: int | None = None,
         processes: int | None = None,
     ) -> None:
-        """See `KeepsSandboxes`."""
         io_thread = self._links.get().io
         info = await io_thread.arun(self._find_stopped(sandbox_id))
         if info is None:
-            sandbox = await self.connect(sandbox_id)
+            sandbox = await self._adopted(sandbox_id)
             await sandbox.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
             return
         spec = await io_thread.arun(self._keeping.read_stopped(info.sandbox_id))
@@ -392,11 +378,9 @@ class DockerBackend:
         await io_thread.arun(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, wish))
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:
-        """See `KeepsSandboxes`."""
         return await self._links.get().io.arun(self._keeping.list_snapshots())
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
-        """See `KeepsSandboxes`."""
         io_thread = self._links.get().io
         image = await io_thread.arun(self._find_snapshot(snapshot_id))
         await io_thread.arun(self._keeping.discard(image))
@@ -404,7 +388,6 @@ class DockerBackend:
     # Life.
 
     async def capabilities(self) -> Capabilities:
-        """See `Backend`."""
         return await self._links.get().io.arun(self._capabilities())
 
     async def _capabilities(self) -> Capabilities:
@@ -432,8 +415,7 @@ class DockerBackend:
         await self._keeping.sweep_trash()
 
     async def aclose(self) -> None:
-        """See `Backend`."""
-        owned = [sandbox for sandbox in self._own() if not sandbox.is_detached]
+        owned = [sandbox for sandbox in self._own() if sandbox.owned]
         await asyncio.gather(*(self._links.get().io.arun(sandbox.end()) for sandbox in owned), return_exceptions=True)
         await asyncio.to_thread(self._links.close)
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from corral.backends.docker.insidescripts import part_env
 from corral.backends.docker.tars import make_entry, make_tar
-from corral.base.command import SpawnRequest
 from corral.errors import CapabilityError, CorralError, ExecError, InvalidCommandError, WorkdirError
+from corral.protocol import SpawnRequest
 
 FOLDER = "/.corral"
 ENTER = f"{FOLDER}/enter"

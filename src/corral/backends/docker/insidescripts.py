@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from corral.base.command import SpawnRequest
 from corral.errors import InvalidCommandError
+from corral.protocol import SpawnRequest
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_TOGETHER_BYTES = 2 * 1024**2 - 128 * 1024

@@ -17,8 +17,7 @@ from corral.backends.docker.engine_api import Duplex
 from corral.backends.docker.enter import ROOT, ask_who, enter, explain, parse_who
 from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, split_env
 from corral.backends.docker.seam import gone, is_gone, mapped, says_no_user
-from corral.base.command import SpawnRequest
-from corral.base.process import Ending, ProcessBase, as_bytes
+from corral.base.process import AsyncProcess, Ending, as_bytes
 from corral.errors import (
     BackendUnavailableError,
     CorralError,
@@ -26,6 +25,7 @@ from corral.errors import (
     InvalidCommandError,
     WorkdirError,
 )
+from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ _KILLED = 128 + signals.SIGKILL
 _BROKEN = (aiohttp.ClientError, ConnectionError, RuntimeError, OSError)
 
 
-class DockerProcess(ProcessBase):
-    """See `corral.protocol.Process`. Lives in the loop of the I/O thread; callers may be in any."""
+class DockerProcess(AsyncProcess):
+    """A program of a container. Lives in the loop of the I/O thread; callers may be in any."""
 
     def __init__(self, sandbox: DockerSandbox, request: SpawnRequest) -> None:
         super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
@@ -66,7 +66,6 @@ class DockerProcess(ProcessBase):
 
     @property
     def pid(self) -> int:
-        """See `Process`."""
         return self._pid
 
     @property
@@ -183,7 +182,7 @@ class DockerProcess(ProcessBase):
         where = self._sandbox.id
         if says_no_user(text):
             raise InvalidCommandError(f"there is no user {self._request.user!r} inside", sandbox_id=where, op="exec")
-        if not await self._sandbox.is_alive():
+        if not await self._sandbox.runs():
             raise gone(where, op="exec")
         if "/bin/sh" in text and "no such file" in text:
             raise BackendUnavailableError(
@@ -208,7 +207,7 @@ class DockerProcess(ProcessBase):
         except CorralError as error:
             ending = error
         except _BROKEN as error:
-            alive = await self._sandbox.is_alive()
+            alive = await self._sandbox.runs()
             text = f"the connection to the Docker daemon was lost: {type(error).__name__}"
             ending = ExecError(text, sandbox_id=self._sandbox.id) if alive else gone(self._sandbox.id, op="exec")
         finally:
@@ -264,7 +263,6 @@ class DockerProcess(ProcessBase):
             await self._go.wait()
 
     def resume_reading(self) -> None:
-        """See `ProcessBase`."""
         with contextlib.suppress(RuntimeError):  # the I/O thread has ended, and the program with it
             self._io.loop.call_soon_threadsafe(self._go.set)
 
@@ -294,7 +292,6 @@ class DockerProcess(ProcessBase):
     # What callers do, from any loop.
 
     async def write(self, data: bytes | str) -> None:
-        """See `Process`."""
         content = as_bytes(data)
         if not self._takes_input or self.ended:
             raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox.id, op="write")
@@ -312,7 +309,6 @@ class DockerProcess(ProcessBase):
                 raise ExecError(text, sandbox_id=self._sandbox.id, op="write") from error
 
     async def close_stdin(self) -> None:
-        """See `Process`."""
         if self.ended or not self._takes_input:
             return
         if self._request.pty:
@@ -327,20 +323,17 @@ class DockerProcess(ProcessBase):
                 await self._stream.end_input()
 
     async def signal(self, number: int) -> None:
-        """See `Process`."""
         if not 1 <= int(number) < signals.NSIG:
             raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox.id, op="signal")
         if not self.ended:
             await self._io.arun(self._sandbox.send_signal(self, int(number)))
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """See `Process`."""
         if not self._request.pty or self.ended:
             raise ExecError("the program has no terminal", sandbox_id=self._sandbox.id, op="resize")
         await self._io.arun(self._sandbox.api.resize_exec(self._exec_id, rows=rows, columns=columns))
 
     def end_tree(self, reason: EndReason) -> None:
-        """See `ProcessBase`."""
         if self.ended:
             return
         try:
@@ -360,5 +353,4 @@ class DockerProcess(ProcessBase):
         self.finish(gone(self._sandbox.id, op="exec"))
 
     async def end_rest(self) -> None:
-        """See `ProcessBase`."""
         await self._io.arun(self._sandbox.end_call(self, final=False))

@@ -8,9 +8,8 @@ import logging
 import os
 import signal as signals
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from aiodocker.exceptions import DockerError
 
@@ -24,16 +23,16 @@ from corral.backends.docker.keeping import Keeping
 from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.process import DockerProcess
 from corral.backends.docker.seam import gone, is_gone, mapped
-from corral.base.command import SpawnRequest
 from corral.base.shellfiles.files import ShellFiles
 from corral.base.shellfiles.processes import ProcessShell
 from corral.base.shellfiles.resident import ResidentShell
-from corral.client.sandbox import SandboxBase
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import Portal
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxPausedError, SandboxStoppedError, SpecError
 from corral.languages import Language
-from corral.results import Event, SandboxInfo, SandboxState, SandboxUsage
+from corral.protocol import SandboxPrimitives, SpawnRequest
+from corral.results import SandboxInfo, SandboxState, SandboxUsage
 from corral.spec import Lifetime, Resources, Spec, as_another, check_name
 
 NAME = "docker"
@@ -68,22 +67,21 @@ class Body:
     processes: set[DockerProcess] = field(default_factory=set)
 
 
-class DockerSandbox(SandboxBase):
-    """See `corral.protocol.AsyncSandbox`."""
+class DockerSandbox(SandboxPrimitives):
+    """A container, as `corral.protocol.SandboxPrimitives`."""
 
-    def __init__(
-        self, body: Body, spec: Spec, links: LinkHolder, keeping: Keeping,
-        *, on_event: Callable[[Event], None] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(sandbox_id=body.standing.sandbox_id, spec=spec, backend=NAME, on_event=on_event)
+    default_user = ""  # the image's, whatever its name
+
+    def __init__(self, body: Body, spec: Spec, links: LinkHolder, keeping: Keeping) -> None:
+        super().__init__(sandbox_id=body.standing.sandbox_id, spec=spec, backend=NAME)
         self._body = body
         self._links = links
         self._keeping = keeping
         self._owner_pid = os.getpid()
         self._ending: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        shell = ResidentShell(ProcessShell(self._spawn, user=""), self._open_shell)
-        self._files = ShellFiles(shell, workdir=spec.workdir, sandbox_id=self._id, guard=self._check_files)
+        shell = ResidentShell(ProcessShell(self.spawn, user=""), self._open_shell)
+        self._files = ShellFiles(shell, workdir=spec.workdir, sandbox_id=self.id, guard=self._check_files)
 
     # What its parts need.
 
@@ -108,9 +106,8 @@ class DockerSandbox(SandboxBase):
         return self._body.processes
 
     @property
-    def is_detached(self) -> bool:
-        """Whether it lives on without its owner."""
-        return self._body.standing.kept
+    def owned(self) -> bool:
+        return not self._body.standing.kept
 
     @property
     def view_key(self) -> str:
@@ -123,25 +120,22 @@ class DockerSandbox(SandboxBase):
         """See `Body`."""
         return self._body.users
 
-    def tell(self, kind: str) -> None:
-        """An event, from the backend."""
-        self._say(kind)
-
     def _check(self) -> None:
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         if self._body.is_stopped:
-            raise SandboxStoppedError("the sandbox is stopped", sandbox_id=self._id, hint="backend.start() it")
+            raise SandboxStoppedError("the sandbox is stopped", sandbox_id=self.id, hint="backend.start() it")
         if self._body.is_gone:
-            raise gone(self._id, op="sandbox")
+            raise gone(self.id, op="sandbox")
 
     def _check_files(self) -> None:
         self._check()
         if self._body.is_paused:
-            raise SandboxPausedError("the sandbox is paused", sandbox_id=self._id, hint="resume() it first")
+            raise SandboxPausedError("the sandbox is paused", sandbox_id=self.id, hint="resume() it first")
 
     async def _open_shell(self) -> DockerProcess:
         """A shell that stays, for files."""
-        return await self._spawn(
+        return await self.spawn(
             SpawnRequest(
                 argv=("/bin/sh",), env={"LC_ALL": "C"}, cwd="/", user="", timeout=None, stdin=True,
                 output_limit_bytes=4096, listened=True,
@@ -150,17 +144,16 @@ class DockerSandbox(SandboxBase):
 
     @property
     def files(self) -> ShellFiles:
-        """See `AsyncSandbox`."""
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         return self._files
 
     # Running.
 
-    def _hint_for(self, language: Language) -> str:
-        """See `SandboxBase`."""
+    def hint_for(self, language: Language) -> str:
         return language.hint.replace(" inside", " in the image")
 
-    async def _spawn(self, request: SpawnRequest) -> DockerProcess:
+    async def spawn(self, request: SpawnRequest) -> DockerProcess:
         self._check()
         if request.read_only or request.hidden:
             await self.io.arun(self._check_views())
@@ -170,29 +163,24 @@ class DockerSandbox(SandboxBase):
         except CorralError as error:
             if self._body.is_stopped or self._body.is_gone:
                 self._check()
-            error.sandbox_id = error.sandbox_id or self._id
+            error.sandbox_id = error.sandbox_id or self.id
             raise
         return process
 
     async def _check_views(self) -> None:
         lack: str | None = "the container was made without"
         if self._body.view_key is not None:
-            with mapped(op="exec", sandbox_id=self._id):
+            with mapped(op="exec", sandbox_id=self.id):
                 lack = await self._links.get().views.find_lack()
         if lack is not None:
             text = f"views are not supported here: {lack}"
-            raise CapabilityError(text, sandbox_id=self._id, op="exec", hint="the embedded backend supports them")
+            raise CapabilityError(text, sandbox_id=self.id, op="exec", hint="the embedded backend supports them")
 
     async def _begin(self, process: DockerProcess) -> DockerProcess:
         await process.begin()
         return process
 
-    def _request(self, *args: Any, **options: Any) -> SpawnRequest:
-        """As the base says, but no user means the image's, whatever its name."""
-        request = super()._request(*args, **options)
-        return replace(request, user=options.get("user") or "")
-
-    def _base_env(self, user: str) -> Mapping[str, str]:
+    def base_env(self, user: str) -> Mapping[str, str]:
         name = user if user != self._body.user and not user.isdigit() else self._body.user
         return {"USER": name, "LOGNAME": name}
 
@@ -204,7 +192,7 @@ class DockerSandbox(SandboxBase):
         """To a program's process group."""
         known = {int(one): one.name.removeprefix("SIG") for one in signals.Signals}
         name = known.get(number, str(number))
-        with mapped(op="signal", sandbox_id=self._id):
+        with mapped(op="signal", sandbox_id=self.id):
             await self.run_inside(SIGNALLER, name, str(process.pid), user=process.user)
 
     async def end_call(self, process: DockerProcess, *, final: bool = True) -> None:
@@ -220,9 +208,9 @@ class DockerSandbox(SandboxBase):
                 await self.api.pause(self.container)
         except DockerError as error:
             if not is_gone(error):
-                log.warning("a call in sandbox %s could not be ended: %s", self._id, error)
+                log.warning("a call in sandbox %s could not be ended: %s", self.id, error)
         if final and not await process.ends_within(_END_SECONDS):
-            log.warning("a program in sandbox %s does not end: the sandbox is ended", self._id)
+            log.warning("a program in sandbox %s does not end: the sandbox is ended", self.id)
             await self.end()
 
     async def _end_by_keeper(self, process: DockerProcess) -> bool:
@@ -242,17 +230,17 @@ class DockerSandbox(SandboxBase):
                 code = 1
             if code == 0:
                 break
-            limit = self._spec.resources.processes + 64 * (attempt + 1)
+            limit = self.spec.resources.processes + 64 * (attempt + 1)
             await self.api.update(self.container, {"PidsLimit": limit})
         else:
             return
         if attempt:
-            await self.api.update(self.container, {"PidsLimit": self._spec.resources.processes})
+            await self.api.update(self.container, {"PidsLimit": self.spec.resources.processes})
 
     # What is known of it.
 
-    async def is_alive(self) -> bool:
-        """Whether the container runs."""
+    async def runs(self) -> bool:
+        """Whether the container runs. In the I/O thread."""
         if self._body.is_gone:
             return False
         try:
@@ -261,11 +249,14 @@ class DockerSandbox(SandboxBase):
             return not is_gone(error)
         return bool(told["State"]["Running"])
 
+    async def is_alive(self) -> bool:
+        return await self.io.arun(self.runs())
+
     async def outlived_a_kill(self) -> bool:
         """Whether it still runs a moment after a program of it was killed: the end of a container kills them all."""
         for pause in (0.05, 0.2):
             await asyncio.sleep(pause)
-            if not await self.is_alive():
+            if not await self.runs():
                 return False
         return True
 
@@ -283,12 +274,11 @@ class DockerSandbox(SandboxBase):
         return self._body.oom_kills > before
 
     async def usage(self) -> SandboxUsage:
-        """See `AsyncSandbox`."""
         self._check()
         return await self.io.arun(self._usage())
 
     async def _usage(self) -> SandboxUsage:
-        with mapped(op="usage", sandbox_id=self._id):
+        with mapped(op="usage", sandbox_id=self.id):
             stats = await self.api.stats(self.container)
             if not self._body.is_paused:
                 await self.counts_new_oom()
@@ -303,14 +293,13 @@ class DockerSandbox(SandboxBase):
         )
 
     async def info(self) -> SandboxInfo:
-        """See `AsyncSandbox`."""
         self._check()
-        if not await self.io.arun(self.is_alive()):
-            raise gone(self._id, op="info")
+        if not await self.io.arun(self.runs()):
+            raise gone(self.id, op="info")
         standing = self._body.standing
         return SandboxInfo(
-            self._id, NAME, standing.name or self._spec.name, "paused" if self._body.is_paused else "running",
-            self._body.created, standing.seconds_left, dict(self._spec.labels),
+            self.id, NAME, standing.name or self.spec.name, "paused" if self._body.is_paused else "running",
+            self._body.created, standing.seconds_left, dict(self.spec.labels),
         )  # fmt: skip
 
     # Life.
@@ -326,11 +315,11 @@ class DockerSandbox(SandboxBase):
 
     async def begin_life(self) -> None:
         """Its time is counted from now, when all is ready, here and inside. In the I/O thread."""
-        seconds = self._spec.lifetime.seconds
+        seconds = self.spec.lifetime.seconds
         if seconds is not None:
             self._body.standing = replace(self._body.standing, deadline=time.time() + seconds)
             if self._body.control is None or not await self._body.control.ask(f"live {seconds:.3f}", answer="lives"):
-                raise gone(self._id, op="create")
+                raise gone(self.id, op="create")
             self.watch_deadline()
 
     def has_ended(self) -> None:
@@ -350,7 +339,7 @@ class DockerSandbox(SandboxBase):
             self.has_ended()
         if self._timer is not None:
             self._timer.cancel()
-        with mapped(op="close", sandbox_id=self._id):
+        with mapped(op="close", sandbox_id=self.id):
             await self.api.remove(self.container)
         await self.let_go()
         if self._body.trash is not None:
@@ -363,7 +352,7 @@ class DockerSandbox(SandboxBase):
         if control is not None and self._body.control_pid == os.getpid():
             await control.close()
 
-    def _release(self) -> Awaitable[None]:
+    def release(self) -> Awaitable[None]:
         if os.getpid() != self._owner_pid or self._body.is_stopped:
             return asyncio.sleep(0)  # a forked child has nothing of its own in it
         if self._body.standing.kept:
@@ -374,33 +363,29 @@ class DockerSandbox(SandboxBase):
         return asyncio.wrap_future(future)
 
     async def kill(self) -> None:
-        """See `AsyncSandbox`."""
-        if not self._closed and not self._body.is_stopped:
+        if not self._body.is_stopped:
             await self.io.arun(self.end())
-            await self.aclose()
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        """See `AsyncSandbox`."""
         self._check()
         check_name(name)
         if lifetime_seconds is not None:
             Lifetime(seconds=lifetime_seconds)  # raises for what is no time
         if not self._body.standing.kept:
-            await self.io.arun(self.keep(name or self._spec.name, lifetime_seconds))
-            self._say("detached")
-        return self._id
+            await self.io.arun(self.keep(name or self.spec.name, lifetime_seconds))
+        return self.id
 
     async def keep(self, name: str | None, lifetime_seconds: float | None) -> None:
         """Let it live on without us. In the I/O thread. Raises: SpecError when the name is taken."""
         left = lifetime_seconds if lifetime_seconds is not None else self._body.standing.seconds_left
         deadline = None if left is None else time.time() + left
-        standing = Standing(self._id, kept=True, deadline=deadline, name=name)
-        with mapped(op="detach", sandbox_id=self._id):
-            await self._keeping.claim_name(name, self._id)
+        standing = Standing(self.id, kept=True, deadline=deadline, name=name)
+        with mapped(op="detach", sandbox_id=self.id):
+            await self._keeping.claim_name(name, self.id)
             told = "-" if left is None else f"{max(left, 0.001):.3f}"
             control = self._body.control
             if control is None or not await control.ask(f"keep {told}", answer="kept"):
-                raise gone(self._id, op="detach")
+                raise gone(self.id, op="detach")
             await self.api.rename(self.container, str(standing))
         self._body.standing = standing
         self.watch_deadline()
@@ -408,47 +393,45 @@ class DockerSandbox(SandboxBase):
     # Powers.
 
     async def snapshot(self, name: str | None = None) -> str:
-        """See `CanSnapshot`."""
         self._check()
         check_name(name)
-        return await self.io.arun(self._keeping.snapshot(self.container, self._id, name))
+        return await self.io.arun(self._keeping.snapshot(self.container, self.id, name))
 
-    async def fork(self, spec: Spec | None = None) -> SandboxBase:
-        """See `CanFork`."""
+    async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
         self._check()
-        return await self._keeping.fork(self.container, spec or as_another(self._spec))
+        made = await self._keeping.fork(self.container, spec or as_another(self.spec))
+        return AsyncSandbox.around(made, event="created")
 
     async def stop(self) -> None:
-        """See `CanStop`."""
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         if self._body.is_stopped:
             return
         self._check()
         await self.io.arun(self._stop())
 
     async def _stop(self) -> None:
-        name = self._body.standing.name or self._spec.name
-        with mapped(op="stop", sandbox_id=self._id):
-            await self._keeping.keep_files(self.container, self._id, self._spec, name, self._body.created)
+        name = self._body.standing.name or self.spec.name
+        with mapped(op="stop", sandbox_id=self.id):
+            await self._keeping.keep_files(self.container, self.id, self.spec, name, self._body.created)
         self._body.is_stopped = True
         self.has_ended()
         await self.end()
 
     async def pause(self) -> None:
-        """See `CanPause`."""
         self._check()
-        with mapped(op="pause", sandbox_id=self._id):
+        with mapped(op="pause", sandbox_id=self.id):
             await self.io.arun(self.api_pause(pause=True))
         self._body.is_paused = True
 
     async def resume(self) -> None:
-        """See `CanPause`."""
         self._check()
-        with mapped(op="resume", sandbox_id=self._id):
+        with mapped(op="resume", sandbox_id=self.id):
             await self.io.arun(self.api_pause(pause=False))
         self._body.is_paused = False
 
-    def _standing(self) -> SandboxState:
+    @property
+    def standing(self) -> SandboxState:
         return "stopped" if self._body.is_stopped else "paused" if self._body.is_paused else "running"
 
     async def api_pause(self, *, pause: bool) -> None:
@@ -463,13 +446,12 @@ class DockerSandbox(SandboxBase):
         disk_bytes: int | None = None,
         processes: int | None = None,
     ) -> None:
-        """See `CanResize`."""
         self._check()
-        resources = resized(self._spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=self._id)
-        if resources != self._spec.resources:
-            with mapped(op="resize", sandbox_id=self._id):
+        resources = resized(self.spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=self.id)
+        if resources != self.spec.resources:
+            with mapped(op="resize", sandbox_id=self.id):
                 await self.io.arun(self._resize(resources))
-            self._spec = replace(self._spec, resources=resources)
+            self.spec = replace(self.spec, resources=resources)
 
     async def _resize(self, resources: Resources) -> None:
         await self.api.update(self.container, make_limits(resources, self._links.settings))

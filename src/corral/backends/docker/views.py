@@ -32,7 +32,7 @@ from corral.backends.docker.enter import (
 from corral.backends.docker.seam import CONFLICT
 from corral.backends.docker.settings import Settings
 from corral.backends.docker.tars import make_entry, make_tar
-from corral.base.command import SpawnRequest
+from corral.protocol import SpawnRequest
 from corral.spec import Spec
 
 _REPO = "corral-enter"

@@ -9,25 +9,26 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from corral.backends.embedded import detached, exchange, keepers, packages, settings
+from corral.backends.embedded import detached, keepers, packages, seam, settings
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.programs import find_programs
 from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
 from corral.backends.embedded.seam import mapped
-from corral.backends.embedded.stopped import GROUND_ATTEMPTS, BackendPowers
+from corral.backends.embedded.stopped import GROUND_ATTEMPTS, StoppedSandboxes
 from corral.backends.embedded.typescript import setup as typescript
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
 from corral.engine import wire
 from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, identify
-from corral.engine.client import LauncherClient, check
+from corral.engine.client import check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxStoppedError
-from corral.protocol import Command
-from corral.results import Capabilities, Event, SandboxInfo
+from corral.protocol import Command, OnEvent
+from corral.results import Capabilities, SandboxInfo
 from corral.sessions.detached import DetachedProgram
 from corral.spec import Resources, Spec
 
@@ -47,26 +48,29 @@ class Ground:
     env: dict[str, str]
 
 
-class EmbeddedBackend(BackendPowers):
-    """See `corral.protocol.Backend`. One per data folder and process; usable from any thread and event loop."""
+class EmbeddedBackend(StoppedSandboxes):
+    """The engine of this machine, as `corral.protocol.Backend`. One per data folder and process."""
 
     name = NAME
 
     def __init__(self, data_folder: Path | str | None = None) -> None:
-        self.data_folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
-        self._launcher = LauncherClient(self.data_folder)
+        folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
+        super().__init__(folder)
         self._tokens: TokenBook[EmbeddedSandbox] = TokenBook()
         self._bases: dict[str, tuple[Tree, ...]] = {}
         self._lock = threading.Lock()
         self._exit_registered = False
 
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> EmbeddedSandbox:
-        """See `Backend`."""
+    async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
+        return AsyncSandbox.around(await self.make(spec), on_event=on_event, event="created")
+
+    async def make(self, spec: Spec) -> EmbeddedSandbox:
+        """As `create`, without a handle."""
         _refuse_what_is_missing(spec)
         self._clean_up_at_exit()
-        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec, on_event))
+        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
 
-    async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> EmbeddedSandbox:
+    async def _make(self, spec: Spec) -> EmbeddedSandbox:
         await self.refuse_unkept(spec.resources, op="create")
         for patience in reversed(range(GROUND_ATTEMPTS)):
             ground = await self.prepare_ground(spec)
@@ -89,12 +93,10 @@ class EmbeddedBackend(BackendPowers):
             env=ground.env,
             grip=OwnedGrip(self._launcher, sandbox_id),
             data_folder=self.data_folder,
-            on_event=on_event,
             root=os.geteuid() == 0,
         )
-        sandbox.maker = self.create
+        sandbox.maker = self.make
         sandbox.arm_deadline()
-        sandbox.tell("created")
         return sandbox
 
     async def _launch(self, recipe: Recipe) -> socket.socket:
@@ -106,7 +108,7 @@ class EmbeddedBackend(BackendPowers):
                     await asyncio.to_thread(self._launcher.start)
                 request = {"op": "create", "recipe": recipe.to_json()}
                 # If this is cancelled, `ours` is closed below: init sees its owner gone and the launcher clears up.
-                check(await exchange.answer(await exchange.ask(self._launcher.peer, request, (theirs.fileno(),))))
+                check(await seam.answer(await seam.ask(self._launcher.peer, request, (theirs.fileno(),))))
         except BaseException:
             ours.close()
             raise
@@ -114,44 +116,34 @@ class EmbeddedBackend(BackendPowers):
             theirs.close()
         return ours
 
-    def identify(self, trees: Sequence[Tree]) -> list[tuple[int, int] | None]:
-        """The folders in the data folder that a sandbox stands on, by what tells one from another of the same name."""
-        mine = f"{self.data_folder}/"
-        return [identify(lower) for tree in trees for lower in tree.lowers if lower.startswith(mine)]
+    async def connect(self, sandbox_id: str) -> AsyncSandbox:
+        return AsyncSandbox.around(await self.adopt(sandbox_id))
 
-    def stands(self, trees: Sequence[Tree], before: Sequence[tuple[int, int] | None]) -> bool:
-        """Whether all of it is there, and was all the time. Another version of Corral that starts on this data folder
-        takes our base for an old one, and removes it unless a sandbox that runs is on it."""
-        return None not in before and self.identify(trees) == before
-
-    async def connect(self, sandbox_id: str) -> EmbeddedSandbox:
-        """See `Backend`."""
+    async def adopt(self, sandbox_id: str) -> EmbeddedSandbox:
+        """As `connect`, without a handle."""
         sandbox = await keepers.connect(self.data_folder, sandbox_id)
-        sandbox.maker = self.create
+        sandbox.maker = self.make
         return sandbox
 
     async def list(self) -> Sequence[SandboxInfo]:
-        """See `Backend`."""
         return await keepers.list_all(self.data_folder)
 
     async def glance(self) -> frozenset[str]:
-        """See `GlancesAtSandboxes`."""
         return await asyncio.to_thread(keepers.glance, self.data_folder)
 
     async def delete(self, sandbox_id: str) -> None:
-        """See `Backend`."""
         try:
-            sandbox = await self.connect(sandbox_id)
+            sandbox = await self.adopt(sandbox_id)
         except SandboxStoppedError:
             await self.delete_stopped(sandbox_id)
         else:
             await sandbox.kill()
+            await sandbox.aclose()
 
     async def start_detached(
         self, sandbox_id: str, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None,
         user: str | None = None, timeout: float | None = None,
     ) -> int:  # fmt: skip
-        """See `RunsDetached`."""
         box = await self.connect(sandbox_id)
         try:
             return await detached.start(
@@ -161,15 +153,12 @@ class EmbeddedBackend(BackendPowers):
             await box.aclose()
 
     async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
-        """See `RunsDetached`."""
         return await asyncio.to_thread(detached.list_all, self.data_folder, sandbox_id)
 
     def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
-        """See `RunsDetached`."""
         return detached.follow_one(self.data_folder, sandbox_id, number, follow=follow)
 
     async def capabilities(self) -> Capabilities:
-        """See `Backend`."""
         hello = await self._ask_launcher(op="capabilities")
         limited = set(hello["limited"])
         root = bool(hello["root"])
@@ -212,7 +201,6 @@ class EmbeddedBackend(BackendPowers):
         )
 
     async def aclose(self) -> None:
-        """See `Backend`."""
         await asyncio.to_thread(self._launcher.shutdown)
 
     # Parts.
@@ -233,7 +221,7 @@ class EmbeddedBackend(BackendPowers):
     async def _ask_launcher(self, *, op: str) -> wire.Message:
         with mapped(op=op):
             await asyncio.to_thread(self._launcher.start)
-            return check(await exchange.answer(await exchange.ask(self._launcher.peer, {"op": "hello"})))
+            return check(await seam.answer(await seam.ask(self._launcher.peer, {"op": "hello"})))
 
     def _clean_up_at_exit(self) -> None:
         with self._lock:

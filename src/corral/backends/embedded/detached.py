@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from corral.backends.embedded import keepers
-from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.base.command import show_command
+from corral.client.sandbox import AsyncSandbox
 from corral.engine.recordfile import RecordReader
 from corral.engine.state import is_held
 from corral.errors import NameTakenError, NotRecordedError
@@ -38,10 +38,10 @@ class _Found(DetachedProgram):
 
 
 async def start(
-    box: EmbeddedSandbox, data_folder: Path, command: Command, *, cwd: str | None, env: Mapping[str, str],
+    box: AsyncSandbox, data_folder: Path, command: Command, *, cwd: str | None, env: Mapping[str, str],
     user: str | None, timeout: float | None,
 ) -> int:  # fmt: skip
-    """See `RunsDetached`."""
+    """As `Backend` says."""
     programs = list_all(data_folder, box.id)
     number = max([0, *(program.number for program in programs)]) + 1
     ended = [program for program in programs if not program.running]
@@ -64,7 +64,7 @@ async def start(
 
 
 def list_all(data_folder: Path, wanted: str) -> list[_Found]:
-    """See `RunsDetached`."""
+    """As `Backend` says."""
     folder = keepers.find(data_folder, wanted).folder
     lives = is_held(folder)
     paths = [*folder.glob("records/*"), *folder.glob("logs/*.json")]
@@ -73,7 +73,7 @@ def list_all(data_folder: Path, wanted: str) -> list[_Found]:
 
 
 async def follow_one(data_folder: Path, wanted: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
-    """See `RunsDetached`."""
+    """As `Backend` says."""
     path = choose(await asyncio.to_thread(list_all, data_folder, wanted), wanted, number).path
     with contextlib.closing(_OldLog(path) if path.suffix else _Record(path)) as reader:
         while True:

@@ -7,35 +7,200 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+import threading
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Sequence,
+)
+from concurrent.futures import Future
 from typing import Any, get_args
 
-from corral.backends.embedded import exchange
-from corral.backends.embedded.agentclient import AgentClient
-from corral.backends.embedded.seam import file_error
+from corral.backends.embedded import seam
+from corral.backends.embedded.seam import file_error, mapped
 from corral.backends.embedded.writerthread import WriterThread
 from corral.base.files import (
     CHUNK_BYTES,
     DEFAULT_MATCH_LIMIT,
     DEFAULT_READ_LIMIT_BYTES,
-    FilesBase,
+    AsyncFiles,
     check_content,
     encode,
     spool,
     stream_descriptor,
 )
+from corral.concurrency.waiting import wait_for
 from corral.engine import syscalls, wire
 from corral.engine.errors import GoneError
-from corral.errors import SandboxFileError, SandboxFileKindError, SandboxFileNotFoundError
+from corral.errors import SandboxFileError, SandboxFileInterruptedError, SandboxFileKindError, SandboxFileNotFoundError
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
 
+_SEARCH_SECONDS = 300
+_ANSWER_SECONDS = 300
+"""No single file takes that long; an agent that is silent for so long has been tampered with."""
+_REPEATABLE = frozenset(("stat", "resolve", "open"))
+_ATTEMPTS = 3
+_PUBLIC_NAMES: dict[str, str] = {"open": "read", "write_stream": "write"}
+
+
+class AgentClient:
+    """The way to the agent of one sandbox, from any thread and event loop. It is started when it is first needed."""
+
+    def __init__(
+        self,
+        *,
+        sandbox_id: str,
+        open_agent: Callable[[], Awaitable[socket.socket]],
+        ping: Callable[[], Awaitable[None]],
+        ensure_open: Callable[[], None],
+    ) -> None:
+        self._ensure_open = ensure_open
+        self._lock = threading.Lock()
+        self._sandbox_id = sandbox_id
+        self._ping = ping
+        self._open_agent = open_agent
+        self._agent: socket.socket | None = None
+        self._opening: Future[None] | None = None
+
+    def close(self) -> None:
+        """Let go of the agent."""
+        if self._agent is not None:
+            self._forget(self._agent)
+
+    async def _find_agent(self) -> socket.socket:
+        """The agent; started by the first who needs it, in whatever thread and event loop, and the others wait."""
+        while True:
+            with self._lock:
+                if self._agent is not None:
+                    return self._agent
+                other, mine = self._opening, Future[None]()
+                if other is None:
+                    self._opening = mine
+            if other is not None:
+                await wait_for(other)
+                continue
+            try:
+                agent = await self._open_agent()
+                with self._lock:
+                    self._agent = agent
+                return agent
+            finally:
+                with self._lock:
+                    self._opening = None
+                mine.set_result(None)  # if it failed, another one tries
+
+    async def _request(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
+        self._ensure_open()
+        for _ in range(2):
+            agent = await self._find_agent()
+            try:
+                return await seam.ask(agent, message, descriptors)
+            except GoneError:
+                # The agent can be killed from inside (rootless, where it shares the code's uid): start another, once.
+                self._forget(agent)
+        raise GoneError("the file agent keeps exiting")
+
+    def _forget(self, agent: socket.socket) -> None:
+        with self._lock:
+            if self._agent is agent:
+                self._agent = None
+        agent.close()
+
+    async def ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str) -> wire.Message:
+        """The one answer to a request. Raises: as `talking`, and what the agent refuses."""
+        answer, received = await self.ask_for_descriptors(message, descriptors, path=path)
+        wire.close_all(received)
+        return answer
+
+    async def ask_for_descriptors(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> tuple[wire.Message, list[int]]:
+        """The one answer to a request that may be repeated if the agent is killed before it comes."""
+        for attempt in range(_ATTEMPTS if message["op"] in _REPEATABLE else 1, 0, -1):
+            try:
+                async with self.talking(message, descriptors, path=path) as sock:
+                    answer, received = await seam.receive_within(sock, _ANSWER_SECONDS)
+                break
+            except SandboxFileInterruptedError:
+                if attempt == 1:
+                    raise
+        try:
+            self.check(answer, path, message["op"])
+        except BaseException:
+            wire.close_all(received)
+            raise
+        return answer, received
+
+    @contextlib.asynccontextmanager
+    async def talking(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> AsyncIterator[socket.socket]:
+        """A request, and the socket of its answer. An agent that goes away is not the end of the sandbox.
+
+        Raises:
+            SandboxGoneError: the sandbox is no more.
+            SandboxFileInterruptedError: it lives, but whether the operation was done is not known.
+        """
+        operation = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
+        with mapped(sandbox_id=self._sandbox_id, op=operation):
+            try:
+                with await self._request(message, descriptors) as sock:
+                    yield sock
+            except GoneError as error:
+                await self._ping()
+                self.close()
+                raise SandboxFileInterruptedError(
+                    f"{path}: the operation was interrupted by a program in the sandbox",
+                    path=path,
+                    sandbox_id=self._sandbox_id,
+                    op=operation,
+                    hint="a program in the sandbox killed the file agent; check its effect, then retry",
+                ) from error
+
+    def check(self, answer: wire.Message, path: str, operation: str) -> wire.Message:
+        """An answer, unless it is a refusal, which is raised."""
+        if "error" in answer:
+            raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op=operation)
+        return answer
+
+    async def collect(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> tuple[list[Any], wire.Message]:
+        """An answer that comes in batches, as a whole."""
+        items: list[Any] = []
+        async for batch, last in self.batches(message, descriptors, path=path):
+            items.extend(batch)
+            if last is not None:
+                return items, last
+        raise GoneError("an unterminated reply")
+
+    async def batches(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
+    ) -> AsyncGenerator[tuple[list[Any], wire.Message | None], None]:
+        """An answer that comes in batches; with the last, which is empty, comes what is said at the end."""
+        async with self.talking({"timeout": _SEARCH_SECONDS, **message}, descriptors, path=path) as sock:
+            while True:
+                part, received = await seam.receive(sock)
+                wire.close_all(received)
+                if "items" not in part:
+                    yield [], self.check(part, path, message["op"])
+                    return
+                yield part["items"], None
+                await asyncio.sleep(0)  # an agent that is faster than we are must not keep others from their turn
+
+
 _SPOOL_BYTES = 64 * 1024
 
 
-class EmbeddedFiles(FilesBase):
-    """See `corral.protocol.AsyncFiles`."""
+class EmbeddedFiles(AsyncFiles):
+    """Files of an embedded sandbox."""
 
     def __init__(
         self,
@@ -59,7 +224,7 @@ class EmbeddedFiles(FilesBase):
     # Reading and writing.
 
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
-        """See `AsyncFiles`. A file that is too large, sparse or not, is refused before any of it is read."""
+        # A file that is too large, sparse or not, is refused before any of it is read.
         target = self.at(path)
         info = await self.stat(target)
         if info.kind == "file" and info.size > max_bytes:
@@ -67,7 +232,6 @@ class EmbeddedFiles(FilesBase):
         return await super().read(target, max_bytes=max_bytes)
 
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         descriptor = await self._open(target)
         async with contextlib.aclosing(stream_descriptor(descriptor, chunk_bytes=chunk_bytes)) as stream:
@@ -99,12 +263,11 @@ class EmbeddedFiles(FilesBase):
         exclusive: bool = False,
         append: bool = False,
     ) -> int:
-        """See `AsyncFiles`."""
         target = self.at(path)
         message: wire.Message = {**_name(target), "parents": parents, "exclusive": exclusive, "append": append}
         if mode is not None:
             message["mode"] = mode
-        data = check_content(content)
+        data = content if isinstance(content, bytes) else check_content(content)
         if not isinstance(data, bytes):
             # A short stream is written as bytes are: a stream costs a fork of the agent, and a thread here.
             data, rest = await spool(data, limit_bytes=_SPOOL_BYTES)
@@ -121,7 +284,7 @@ class EmbeddedFiles(FilesBase):
         total = 0
         # Closing the socket without a commit makes the agent throw the unfinished file away.
         async with self._agent.talking({"op": "write_stream", **message}, path=path) as sock:
-            opened, descriptors = await exchange.receive(sock)
+            opened, descriptors = await seam.receive(sock)
             if "opened" not in opened or len(descriptors) != 1:
                 wire.close_all(descriptors)
                 raise file_error(opened, path=path, sandbox_id=self._sandbox_id, op="write")
@@ -132,17 +295,17 @@ class EmbeddedFiles(FilesBase):
                         await self._put(writer, piece, path)
                 except BaseException:
                     await self._tell(sock, {"commit": False})
-                    await asyncio.shield(exchange.receive(sock))  # until what was written is gone again
+                    await asyncio.shield(seam.receive(sock))  # until what was written is gone again
                     raise
             await self._tell(sock, {"commit": True})
-            answer, descriptors = await exchange.receive(sock)
+            answer, descriptors = await seam.receive(sock)
             wire.close_all(descriptors)
         self._agent.check(answer, path, "write")
         return total
 
     async def _tell(self, sock: socket.socket, message: wire.Message) -> None:
         try:
-            await exchange.send(sock, message)
+            await seam.send(sock, message)
         except BrokenPipeError as error:
             raise GoneError("the file agent is gone") from error
 
@@ -167,18 +330,15 @@ class EmbeddedFiles(FilesBase):
     # About files.
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """See `AsyncFiles`."""
         target = self.at(path)
         return _info((await self._agent.ask({"op": "stat", **_name(target), "follow": follow}, path=target))["stat"])
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         items, _ = await self._agent.collect({"op": "list", **_name(target)}, path=target)
         return [_info(item) for item in items]
 
     async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
-        """See `FilesBase`."""
         target = self.at(path)
         batches = self._agent.batches({"op": "list", "path": target, "depth": depth}, path=target)
         async with contextlib.aclosing(batches):
@@ -188,7 +348,6 @@ class EmbeddedFiles(FilesBase):
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
     ) -> GlobResult:
-        """See `AsyncFiles`."""
         root = self.at(path)
         if pattern.startswith("/"):
             root, pattern = _split_pattern(pattern)
@@ -197,14 +356,13 @@ class EmbeddedFiles(FilesBase):
         return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
-        """See `FilesBase`. The others are not even sent."""
+        # The others are not even sent.
         root = self.at(path)
         message = {"op": "glob", **_name(root), "pattern": "**", "linked": True, "limit": limit}
         items, last = await self._agent.collect(message, path=root)
         return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
-        """See `FilesBase`."""
         root = self.at(path)
         message = {"op": "glob", "path": root, "pattern": pattern, "hidden": True, "limit": limit}
         async with contextlib.aclosing(self._agent.batches(message, path=root)) as batches:
@@ -212,7 +370,6 @@ class EmbeddedFiles(FilesBase):
                 yield [_info(item) for item in items]
 
     async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
-        """See `FilesBase`."""
         root = self.at(path)
         message = {"op": "grep", "path": root, "pattern": text, "fixed": True, "hidden": True, "limit": limit}
         async with contextlib.aclosing(self._agent.batches(message, path=root)) as batches:
@@ -231,7 +388,6 @@ class EmbeddedFiles(FilesBase):
         limit: int = DEFAULT_MATCH_LIMIT,
         without: Collection[str] = (),
     ) -> GrepResult:
-        """See `AsyncFiles`."""
         root = self.at(path)
         message = {
             "op": "grep",
@@ -263,7 +419,6 @@ class EmbeddedFiles(FilesBase):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        """See `AsyncFiles`."""
         root = self.at(path)
         carrier = wire.memory_file(encode(new))
         message = {
@@ -284,12 +439,10 @@ class EmbeddedFiles(FilesBase):
     # Changing the tree.
 
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """See `AsyncFiles`."""
         message = {"op": "move", "source": self.at(source), "target": self.at(target), "overwrite": overwrite}
         await self._agent.ask(message, path=self.at(source))
 
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """See `AsyncFiles`."""
         target = self.at(path)
         if target == "/":
             raise SandboxFileError("the root folder can't be removed", path=target, op="remove")
@@ -300,36 +453,31 @@ class EmbeddedFiles(FilesBase):
                 raise
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """See `AsyncFiles`."""
         message = {"op": "mkdir", "path": self.at(path), "parents": parents}
         if mode is not None:
             message["mode"] = mode
         await self._agent.ask(message, path=self.at(path))
 
     async def symlink(self, path: PathLike, target: str) -> None:
-        """See `AsyncFiles`."""
         await self._agent.ask({"op": "link", "path": self.at(path), "target": target}, path=self.at(path))
 
     async def chmod(self, path: PathLike, mode: int) -> None:
-        """See `AsyncFiles`."""
         await self._agent.ask({"op": "chmod", "path": self.at(path), "mode": mode}, path=self.at(path))
 
     # Streams.
 
     async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         message = {"op": "watch", "path": target, "recursive": recursive}
         async with self._agent.talking(message, path=target) as sock:
             while True:
-                part, descriptors = await exchange.receive(sock)
+                part, descriptors = await seam.receive(sock)
                 wire.close_all(descriptors)
                 self._agent.check(part, target, "watch")
                 for item in part.get("items", ()):
                     yield WatchEvent(str(item["path"]), item["kind"], bool(item["folder"]))
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
@@ -337,14 +485,13 @@ class EmbeddedFiles(FilesBase):
             message = {"op": "pack", "path": target, "max_changing_bytes": self._disk_bytes()}
             async with self._agent.talking(message, (writer,), path=target) as sock:
                 close(writer)
-                while chunk := await exchange.read_pipe(reader, CHUNK_BYTES):
+                while chunk := await seam.read_pipe(reader, CHUNK_BYTES):
                     yield chunk
-                message, descriptors = await exchange.receive(sock)
+                message, descriptors = await seam.receive(sock)
                 wire.close_all(descriptors)
         self._agent.check(message, target, "pack")
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """See `AsyncFiles`."""
         target = self.at(path)
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writer, False)
@@ -353,11 +500,11 @@ class EmbeddedFiles(FilesBase):
                 close(reader)
                 try:
                     async for chunk in archive:
-                        await exchange.write_pipe(writer, chunk)
+                        await seam.write_pipe(writer, chunk)
                 except BrokenPipeError:
                     pass  # the agent has stopped reading; its answer says why
                 close(writer)
-                message, descriptors = await exchange.receive(sock)
+                message, descriptors = await seam.receive(sock)
                 wire.close_all(descriptors)
         return int(self._agent.check(message, target, "unpack")["count"])
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corral.backends.embedded import exchange
+from corral.backends.embedded import seam
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.backends.embedded.seam import mapped
@@ -48,7 +48,7 @@ class KeeperGrip:
 
     async def ask(self, message: wire.Message) -> socket.socket:
         """See `Grip`."""
-        return await exchange.ask(self._socket, message)
+        return await seam.ask(self._socket, message)
 
     def fileno(self) -> int:
         """Of the socket to the keeper. It can be read from when the keeper has gone, and at no other time."""
@@ -189,7 +189,7 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
             grip = KeeperGrip(data_folder, found.sandbox_id)
             reply = await grip.ask({"op": "control"})
             try:
-                answer, descriptors = await exchange.receive(reply)
+                answer, descriptors = await seam.receive(reply)
             finally:
                 reply.close()
             if len(descriptors) != 1:

@@ -1,29 +1,188 @@
-"""A program in an embedded sandbox: its pipes are read by the pump, its end is heard on its channel."""
+"""A program in an embedded sandbox: the pump reads its pipes, and its end is heard on its channel.
+
+The pump is one thread per process. It is a thread of its own, because a program must be read whichever event loop its
+caller has, or has no more, and because the order of the two streams is only known to a reader that is never busy with
+anything else.
+
+Order: the pipes are those of `corral.engine.pipes`, and epoll reports them in the order in which they were written. A
+program that has printed much is looked at once in a millisecond while it prints, and woken for only after a silence.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
+import select
 import signal as signals
 import socket
 import struct
 import termios
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
-from corral.backends.embedded import exchange
-from corral.backends.embedded.pump import Pump, get_pump
+from corral.backends.embedded import seam
 from corral.backends.embedded.seam import exec_error
-from corral.base.command import SpawnRequest
-from corral.base.process import Ending, ProcessBase, as_bytes
+from corral.base.process import AsyncProcess, Ending, as_bytes
+from corral.concurrency.portal import PerProcess
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
-from corral.engine.pipes import READ_BYTES, OutputReading, Turn, waiting_bytes
+from corral.engine.pipes import NAP_SECONDS, READ_BYTES, OutputReading, Turn, waiting_bytes
 from corral.errors import EngineFaultError, ExecError, SandboxGoneError
+from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
+
+log = logging.getLogger("corral.embedded")
+
+
+class Source(Protocol):
+    """Something the pump listens to."""
+
+    def ready(self, descriptor: int) -> Turn:
+        """Take what is there, and say when to be asked again."""
+
+
+class Pump:
+    """The thread and its epoll."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._sources: dict[int, Source] = {}
+        self._again: deque[int] = deque()
+        # Of the thread alone; all naps are equally long, so in order. With the source: numbers are used again.
+        self._naps: deque[tuple[float, int, Source]] = deque()
+        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._lock = threading.Lock()
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._epoll.register(self._wake_reader, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name="corral-pump", daemon=True)
+        self._thread.start()
+
+    def add(self, descriptor: int, source: Source) -> None:
+        """Listen to a descriptor."""
+        with self._lock:
+            self._sources[descriptor] = source
+        self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+
+    def hand_over(self, descriptor: int, source: Source) -> None:
+        """Another source takes a descriptor that is listened to, and is asked once."""
+        with self._lock:
+            self._sources[descriptor] = source
+        self.again(descriptor)
+
+    def remove(self, descriptor: int) -> None:
+        """Listen no more; to be called before closing."""
+        with self._lock:
+            if self._sources.pop(descriptor, None) is None:
+                return
+        with contextlib.suppress(OSError, ValueError):
+            self._epoll.unregister(descriptor)
+
+    def loosen(self, descriptor: int) -> None:
+        """No more an event for each write: a single one, and from then on only when its source asks for it."""
+        with contextlib.suppress(OSError, ValueError):  # it is gone
+            self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def again(self, descriptor: int) -> None:
+        """Ask a source again, as if its descriptor had become ready."""
+        with self._lock:
+            self._again.append(descriptor)
+        self._wake()
+
+    def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
+        """Call back at a moment of the monotonic clock, unless cancelled under the same key."""
+        with self._lock:
+            self._timers[key] = (moment, callback)
+        self._wake()
+
+    def cancel(self, key: object) -> None:
+        """Forget a timer."""
+        with self._lock:
+            self._timers.pop(key, None)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_writer, b".")
+
+    def _run(self) -> None:
+        while True:
+            patience = self._patience()
+            with self._lock:
+                waiting, self._again = self._again, deque()
+            for descriptor, _ in self._epoll.poll(patience):
+                if descriptor == self._wake_reader:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake_reader, 4096)
+                else:
+                    self._serve(descriptor)
+            # After everything that was ready by itself: that is what keeps the order.
+            for descriptor in waiting:
+                self._serve(descriptor)
+            self._end_naps()
+            self._ring()
+
+    def _end_naps(self) -> None:
+        """Not in `_run`, which would hold the last source, and all that its program printed, until the next nap."""
+        now = time.monotonic()
+        while self._naps and self._naps[0][0] <= now:
+            _, descriptor, source = self._naps.popleft()
+            if self._sources.get(descriptor) is source:
+                self._serve(descriptor)
+
+    def _serve(self, descriptor: int) -> None:
+        with self._lock:
+            source = self._sources.get(descriptor)
+        if source is None:
+            return
+        try:
+            turn = source.ready(descriptor)
+        except Exception:
+            # One program's trouble must never silence all the others: this thread reads for everybody.
+            log.exception("a program's output could not be read any more")
+            self.remove(descriptor)
+            return
+        if turn == "again":
+            with self._lock:
+                self._again.append(descriptor)
+        elif turn == "later":
+            self._naps.append((time.monotonic() + NAP_SECONDS, descriptor, source))
+        elif turn == "rearm":
+            self.loosen(descriptor)
+
+    def _patience(self) -> float:
+        with self._lock:
+            if self._again:
+                return 0.0
+            moments = [moment for moment, _ in self._timers.values()]
+        if self._naps:
+            moments.append(self._naps[0][0])
+        # An hour at most: epoll takes no more than 24 days, and a timer may be for later.
+        return max(0.0, min(3600.0, min(moments) - time.monotonic())) if moments else -1.0
+
+    def _ring(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = [key for key, (moment, _) in self._timers.items() if moment <= now]
+            callbacks = [self._timers.pop(key)[1] for key in due]
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                log.exception("a timer failed")
+
+
+_pump = PerProcess(Pump)
+
+
+def get_pump() -> Pump:
+    """The pump of this process."""
+    return _pump.get()
+
 
 _GRACE_SECONDS = 5.0
 """Init ends a program in time by itself. If it has not said so by then, the sandbox as a whole is given up."""
@@ -54,8 +213,8 @@ class _Leftover:
         return "edge"
 
 
-class EmbeddedProcess(ProcessBase):
-    """See `corral.protocol.Process`."""
+class EmbeddedProcess(AsyncProcess):
+    """A program of an embedded sandbox."""
 
     def __init__(
         self,
@@ -93,7 +252,6 @@ class EmbeddedProcess(ProcessBase):
 
     @property
     def pid(self) -> int:
-        """See `Process`."""
         return self._pid
 
     # Life, on the pump's thread.
@@ -164,7 +322,6 @@ class EmbeddedProcess(ProcessBase):
             self._paused.discard(descriptor)
 
     def resume_reading(self) -> None:
-        """See `ProcessBase`."""
         for descriptor in list(self._paused):
             self._paused.discard(descriptor)
             self._pump.again(descriptor)
@@ -290,20 +447,18 @@ class EmbeddedProcess(ProcessBase):
     # What callers do.
 
     async def write(self, data: bytes | str) -> None:
-        """See `Process`."""
         with self._fds:
             descriptor = os.dup(self._stdin_fd) if self._stdin_fd is not None else None
         if descriptor is None:
             raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
         try:
-            await exchange.write_pipe(descriptor, as_bytes(data))
+            await seam.write_pipe(descriptor, as_bytes(data))
         except OSError as error:
             raise ExecError("the program has closed its stdin", sandbox_id=self._sandbox_id, op="write") from error
         finally:
             os.close(descriptor)
 
     async def close_stdin(self) -> None:
-        """See `Process`."""
         if self._terminal_fd is not None:
             await self.write(b"\x04")
             return
@@ -313,13 +468,11 @@ class EmbeddedProcess(ProcessBase):
                 os.close(descriptor)
 
     async def signal(self, number: int) -> None:
-        """See `Process`."""
         if not 1 <= int(number) <= signals.NSIG - 1:
             raise ExecError(f"{number!r} is not a signal", op="signal", hint="for example signal.SIGTERM")
         self._tell({"op": "signal", "number": int(number)})
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """See `Process`."""
         with self._fds:
             if self._terminal_fd is None or self.ended:
                 text = "the program has no terminal, or it has been closed"
@@ -327,18 +480,16 @@ class EmbeddedProcess(ProcessBase):
             fcntl.ioctl(self._terminal_fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def end_tree(self, reason: EndReason) -> None:
-        """See `ProcessBase`."""
         if not self.ended:
             self._tell({"op": "kill", "reason": reason})
             self._pump.call_at(self, time.monotonic() + _GRACE_SECONDS, self._not_in_time)
 
     async def end_rest(self) -> None:
-        """See `ProcessBase`."""
         if self._control is None or not self.ended:
             return
         with contextlib.suppress(GoneError, TimeoutError):
             async with asyncio.timeout(_REST_SECONDS):  # an init that does not answer does not keep us waiting
-                await exchange.answer(await exchange.ask(self._control, {"op": "end_rest", "tree": self._tree}))
+                await seam.answer(await seam.ask(self._control, {"op": "end_rest", "tree": self._tree}))
 
     def _tell(self, message: wire.Message) -> None:
         if self._channel is not None:
@@ -367,10 +518,10 @@ async def spawn(
     channel: socket.socket | None = None
     try:
         async with asyncio.timeout(_START_SECONDS):
-            channel = await exchange.ask(control, describe(request, uid, gid), tuple(theirs))
+            channel = await seam.ask(control, describe(request, uid, gid), tuple(theirs))
             wire.close_all(theirs)
             theirs = []
-            started, descriptors = await exchange.receive(channel)
+            started, descriptors = await seam.receive(channel)
         if "started" not in started:
             wire.close_all(descriptors)
             raise exec_error(started, cwd=request.cwd, sandbox_id=sandbox_id)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import cast
 
-from corral.backends.embedded import exchange
+from corral.backends.embedded import seam
 from corral.backends.embedded.seam import exec_error, mapped
 from corral.base.process import Clear, as_bytes
 from corral.concurrency.waiting import breathe
@@ -22,7 +22,7 @@ from corral.engine.errors import GoneError
 from corral.engine.recordfile import RecordReader
 from corral.errors import CorralError, EngineFaultError, ExecError, NameTakenError, NotRecordedError, SandboxGoneError
 from corral.results import EndReason, ExecResult, Usage
-from corral.sessions.record import Entry, EntryKind, RecordInfo
+from corral.sessions.record import Entry, EntryKind, Recorded, RecordInfo
 
 _START_SECONDS = 60.0
 _REST_SECONDS = 5.0
@@ -32,8 +32,8 @@ Ask = Callable[[wire.Message], Awaitable[tuple[wire.Message, list[int]]]]
 """A request to the keeper: its answer, and descriptors that are ours to close."""
 
 
-class EmbeddedRecorded:
-    """See `corral.sessions.record.Recorded`."""
+class EmbeddedRecorded(Recorded):
+    """A program whose record its keeper writes."""
 
     def __init__(
         self, ask: Ask, folder: Path, about: wire.Message, *, sandbox_id: str, clear: Clear | None = None
@@ -49,26 +49,22 @@ class EmbeddedRecorded:
 
     @property
     def name(self) -> str:
-        """See `Recorded`."""
         return self._name
 
     @property
     def pid(self) -> int:
-        """See `Recorded`."""
         return self._pid
 
     async def write(self, data: bytes | str) -> None:
-        """See `Recorded`."""
         descriptor = await self._input("write")
         try:
-            await exchange.write_pipe(descriptor, as_bytes(data))
+            await seam.write_pipe(descriptor, as_bytes(data))
         except OSError as error:
             raise ExecError("the program has closed its stdin", sandbox_id=self._sandbox_id, op="write") from error
         finally:
             os.close(descriptor)
 
     async def close_stdin(self) -> None:
-        """See `Recorded`."""
         if self._pty:
             with contextlib.suppress(ExecError):
                 await self.write(b"\x04")
@@ -76,13 +72,11 @@ class EmbeddedRecorded:
             await self._do("close_stdin")
 
     async def signal(self, number: int) -> None:
-        """See `Recorded`."""
         if not 1 <= int(number) <= signals.NSIG - 1:
             raise ExecError(f"{number!r} is not a signal", op="signal", hint="for example signal.SIGTERM")
         await self._do("signal", number_of_signal=int(number))
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """See `Recorded`."""
         text = "the program has no terminal, or it has been closed"
         if not self._pty:
             raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
@@ -95,11 +89,9 @@ class EmbeddedRecorded:
             os.close(descriptor)
 
     async def note(self, data: bytes) -> int:
-        """See `Recorded`."""
         return int((await self._do("note", data=bytes(data).decode("latin-1")))["offset"])
 
     async def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
-        """See `Recorded`."""
         reader = RecordReader(self._folder, since)
         running = True
         try:
@@ -124,7 +116,6 @@ class EmbeddedRecorded:
             reader.close()
 
     async def notes(self) -> tuple[Entry, ...]:
-        """See `Recorded`."""
         frames = await asyncio.to_thread(RecordReader(self._folder, 0).notes)  # there may be 32 MiB of them
         return tuple(
             Entry(frame.offset, cast("EntryKind", frame.kind), frame.data, frame.at, frame.next_offset)
@@ -132,7 +123,6 @@ class EmbeddedRecorded:
         )
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """See `Recorded`."""
         async with asyncio.timeout(timeout):
             result = _read_end((await self._do("wait"))["end"])
         clear, self._clear = self._clear, None
@@ -142,7 +132,6 @@ class EmbeddedRecorded:
         return result
 
     async def kill(self) -> None:
-        """See `Recorded`."""
         try:
             await self._do("kill")
             await self.wait()
@@ -150,13 +139,11 @@ class EmbeddedRecorded:
             return  # it is no more
 
     async def end_rest(self) -> None:
-        """See `Recorded`."""
         with contextlib.suppress(NotRecordedError, SandboxGoneError, TimeoutError):
             async with asyncio.timeout(_REST_SECONDS):  # an init that does not answer does not keep us waiting
                 await self._do("end_rest")
 
     async def forget(self) -> None:
-        """See `Recorded`."""
         await self.kill()
         with contextlib.suppress(NotRecordedError, SandboxGoneError):
             await self._do("forget")

@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import shlex
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
-from corral.backends.embedded import exchange, recorded, settings
+from corral.backends.embedded import recorded, seam, settings
 from corral.backends.embedded.files import EmbeddedFiles
-from corral.backends.embedded.powers import SandboxPowers
-from corral.backends.embedded.process import EmbeddedProcess, describe, spawn
-from corral.backends.embedded.pump import get_pump
+from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
 from corral.backends.embedded.seam import mapped
-from corral.base.command import SpawnRequest
-from corral.client.sandbox import SandboxBase
-from corral.engine import wire
+from corral.base.process import Clear
+from corral.client.sandbox import AsyncSandbox
+from corral.engine import sweep, wire
 from corral.engine.client import LauncherClient, check
-from corral.engine.errors import EngineError, GoneError
+from corral.engine.errors import EngineError, GoneError, RefusedError
+from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import CODE_GID, CODE_UID
-from corral.engine.state import DataFolder
-from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError
+from corral.engine.state import DataFolder, read_state
+from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError, SandboxStoppedError
 from corral.languages import Language
-from corral.protocol import Command, PathLike
-from corral.results import Event, SandboxInfo, SandboxState, SandboxUsage
-from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
-from corral.sessions.records import check_limit, check_name, name_taken
-from corral.spec import HOME, Spec
+from corral.protocol import SandboxPrimitives, SpawnRequest
+from corral.results import SandboxInfo, SandboxState, SandboxUsage
+from corral.sessions.record import Recorded, RecordInfo
+from corral.spec import HOME, Resources, Spec, as_another, check_name
 
 _AGENT_SECONDS = 10.0
 
@@ -77,14 +76,19 @@ class OwnedGrip:
 
     async def ask(self, message: wire.Message) -> socket.socket:
         """See `Grip`."""
-        return await exchange.ask(self._launcher.peer, {**message, "id": self._sandbox_id})
+        return await seam.ask(self._launcher.peer, {**message, "id": self._sandbox_id})
 
     def close(self) -> None:
         """See `Grip`."""
 
 
-class EmbeddedSandbox(SandboxPowers, SandboxBase):
-    """See `corral.protocol.AsyncSandbox`."""
+class EmbeddedSandbox(SandboxPrimitives):
+    """A sandbox of the engine, as `corral.protocol.SandboxPrimitives`."""
+
+    is_paused = False
+    is_stopped = False
+    maker: Callable[[Spec], Awaitable[EmbeddedSandbox]] | None = None
+    """Makes another one, for a fork."""
 
     def __init__(
         self,
@@ -96,9 +100,8 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         grip: Grip,
         data_folder: Path,
         root: bool,
-        on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        super().__init__(sandbox_id=sandbox_id, spec=spec, backend="embedded", on_event=on_event)
+        super().__init__(sandbox_id=sandbox_id, spec=spec, backend="embedded")
         self._control = control
         self._env = dict(env)
         self._grip = grip
@@ -117,23 +120,23 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             open_agent=self._open_agent,
             ping=self._ping,
             ensure_open=self._ensure_open,
-            disk_bytes=lambda: self._spec.resources.disk,
+            disk_bytes=lambda: self.spec.resources.disk,
         )
 
     @property
     def files(self) -> EmbeddedFiles:
-        """See `AsyncSandbox`."""
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         self._last_use = time.monotonic()
         return self._files
 
-    def tell(self, kind: str, **details: str | int | float | bool | None) -> None:
-        """An event, from the backend."""
-        self._say(kind, **details)
+    def _ensure_open(self) -> None:
+        if self.closed:
+            self.refuse_closed()
 
     def arm_deadline(self) -> None:
         """An owned sandbox ends at its deadline, or when nothing is done with it, even if its owner forgets it."""
-        lifetime = self._spec.lifetime
+        lifetime = self.spec.lifetime
         if lifetime.seconds is not None:
             self._deadline = time.monotonic() + lifetime.seconds
             get_pump().call_at(self, self._deadline, self._give_up)
@@ -141,8 +144,8 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             get_pump().call_at(self._idle_key, time.monotonic() + lifetime.idle_seconds, self._look_idle)
 
     def _look_idle(self) -> None:
-        idle_seconds = self._spec.lifetime.idle_seconds
-        if idle_seconds is None or self._closed:
+        idle_seconds = self.spec.lifetime.idle_seconds
+        if idle_seconds is None or self.closed:
             return
         now = time.monotonic()
         if any(not process.ended for process in self._processes):
@@ -152,13 +155,17 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         else:
             get_pump().call_at(self._idle_key, self._last_use + idle_seconds, self._look_idle)
 
+    @property
+    def owned(self) -> bool:
+        return self._grip.owned
+
     # Primitives.
 
-    async def _spawn(self, request: SpawnRequest) -> EmbeddedProcess:
+    async def spawn(self, request: SpawnRequest) -> EmbeddedProcess:
         uid, gid = self._ids(request.user)
         self._last_use = time.monotonic()
-        with mapped(sandbox_id=self._id, op="exec"), self._noticing_stop("exec"):
-            process = await spawn(self._control, request, sandbox_id=self._id, uid=uid, gid=gid, give_up=self._give_up)
+        with mapped(sandbox_id=self.id, op="exec"), self._noticing_stop("exec"):
+            process = await spawn(self._control, request, sandbox_id=self.id, uid=uid, gid=gid, give_up=self._give_up)
         self._processes.add(process)
         return process
 
@@ -168,7 +175,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         if not self._root:
             raise CapabilityError(
                 f"user={user!r}: without root there is only the user 'daytona'",
-                sandbox_id=self._id,
+                sandbox_id=self.id,
                 op="exec",
                 hint="run Corral as root to use other users",
             )
@@ -180,7 +187,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             return int(user), int(user)
         raise InvalidCommandError(f"unknown user {user!r}", hint="use daytona, root, nobody, or a user id")
 
-    def _base_env(self, user: str) -> Mapping[str, str]:
+    def base_env(self, user: str) -> Mapping[str, str]:
         uid, _ = self._ids(user)
         name, home = {0: ("root", "/root"), CODE_UID: ("daytona", HOME)}.get(uid, (user, "/tmp"))
         return {
@@ -197,8 +204,8 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             **self._env,
         }
 
-    def _hint_for(self, language: Language) -> str:
-        """See `SandboxBase`. Sandboxes have the programs of this machine, and what was set up in the data folder."""
+    def hint_for(self, language: Language) -> str:
+        # Sandboxes have the programs of this machine, and what was set up in the data folder.
         if language.name != "typescript":
             return language.hint.replace(" inside", " on this machine")
         command = ["corral", "setup", "typescript"]
@@ -209,14 +216,14 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
     async def _ping(self) -> None:
         """Raises: GoneError when there is no init any more."""
         with self._noticing_stop("ping"):
-            check(await exchange.answer(await exchange.ask(self._control, {"op": "ping"})))
+            check(await seam.answer(await seam.ask(self._control, {"op": "ping"})))
 
     async def _open_agent(self) -> socket.socket:
         """A new file agent inside, behind a socket of its own."""
         ours, theirs = wire.make_pair()
         try:
-            with await exchange.ask(self._control, {"op": "files"}, (theirs.fileno(),)) as answer:
-                message, descriptors = await exchange.receive_within(answer, _AGENT_SECONDS)
+            with await seam.ask(self._control, {"op": "files"}, (theirs.fileno(),)) as answer:
+                message, descriptors = await seam.receive_within(answer, _AGENT_SECONDS)
             wire.close_all(descriptors)
             check(message)
         except BaseException:
@@ -242,7 +249,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         except (EngineError, OSError):
             return  # its holder is gone, and it is, too
 
-    def _release(self) -> Awaitable[None]:
+    def release(self) -> Awaitable[None]:
         get_pump().cancel(self)
         get_pump().cancel(self._idle_key)
         self._files.close()
@@ -266,7 +273,7 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
             if busy:
                 answer = await self._grip.ask({"op": "destroy"})
             if answer is not None:
-                await exchange.answer(answer)
+                await seam.answer(answer)
 
     async def is_alive(self) -> bool:
         """Whether its init still answers."""
@@ -278,28 +285,25 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
 
     async def wait_until_gone(self) -> None:
         """Wait until the sandbox has ended. Of a detached one its keeper tells, the last to go; else its init."""
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         # A descriptor of our own: another may close the handle before we hear that we are cancelled.
         descriptor = os.dup(self._grip.fileno() if isinstance(self._grip, HasSocket) else self._control.fileno())
         try:
-            await exchange.wait_readable(descriptor)
+            await seam.wait_readable(descriptor)
         finally:
             os.close(descriptor)
 
     async def kill(self) -> None:
-        """See `AsyncSandbox`."""
-        if self._closed:
-            return
         with contextlib.suppress(GoneError):
-            await exchange.answer(await self._grip.ask({"op": "destroy"}))
-        await self.aclose()
+            await seam.answer(await self._grip.ask({"op": "destroy"}))
 
     async def usage(self) -> SandboxUsage:
-        """See `AsyncSandbox`."""
-        self._ensure_open()
-        with mapped(sandbox_id=self._id, op="usage"), self._noticing_stop("usage"):
-            usage = check(await exchange.answer(await self._grip.ask({"op": "usage"})))["usage"]
-            inside = check(await exchange.answer(await exchange.ask(self._control, {"op": "usage"})))
+        if self.closed:
+            self.refuse_closed()
+        with mapped(sandbox_id=self.id, op="usage"), self._noticing_stop("usage"):
+            usage = check(await seam.answer(await self._grip.ask({"op": "usage"})))["usage"]
+            inside = check(await seam.answer(await seam.ask(self._control, {"op": "usage"})))
         # The host's counters where there are any; else what init could add up.
         counted = {**inside, **{name: value for name, value in usage.items() if value is not None}}
         return SandboxUsage(
@@ -312,98 +316,185 @@ class EmbeddedSandbox(SandboxPowers, SandboxBase):
         )
 
     async def info(self) -> SandboxInfo:
-        """See `AsyncSandbox`."""
-        self._ensure_open()
-        labels = dict(self._spec.labels)
+        if self.closed:
+            self.refuse_closed()
+        labels = dict(self.spec.labels)
         if self._grip.owned:
-            with mapped(sandbox_id=self._id, op="info"):
+            with mapped(sandbox_id=self.id, op="info"):
                 await self._ping()
             left = self._deadline - time.monotonic() if self._deadline is not None else None
             state: SandboxState = "paused" if self.is_paused else "running"
-            return SandboxInfo(self._id, self._backend, self._spec.name, state, self._created, left, labels)
-        with mapped(sandbox_id=self._id, op="info"), self._noticing_stop("info"):
-            answer = check(await exchange.answer(await self._grip.ask({"op": "info"})))
+            return SandboxInfo(self.id, self.backend, self.spec.name, state, self._created, left, labels)
+        with mapped(sandbox_id=self.id, op="info"), self._noticing_stop("info"):
+            answer = check(await seam.answer(await self._grip.ask({"op": "info"})))
         info = answer["info"]
         state = "paused" if answer.get("paused") else "running"
-        return SandboxInfo(
-            self._id, self._backend, info["name"], state, info["created"], answer["seconds_left"], labels
-        )
+        return SandboxInfo(self.id, self.backend, info["name"], state, info["created"], answer["seconds_left"], labels)
+
+    # Programs whose records its keeper writes, so that they outlive us.
+
+    @property
+    def keeps_records(self) -> bool:
+        return not self._grip.owned
 
     async def start_recorded(
-        self,
-        command: Command,
-        *,
-        name: str,
-        cwd: PathLike | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        timeout: float | None = None,
-        pty: bool = False,
-        rows: int = 24,
-        columns: int = 80,
-        limit_bytes: int = DEFAULT_RECORD_BYTES,
-        note: bytes | None = None,
+        self, request: SpawnRequest, *, name: str, limit_bytes: int, note: bytes | None, clear: Clear | None
     ) -> Recorded:
-        """See `CanRecord`: in a detached sandbox its keeper does it, and the record outlives us."""
-        if self._grip.owned:
-            return await super().start_recorded(
-                command, name=name, cwd=cwd, env=env, user=user, timeout=timeout, pty=pty, rows=rows, columns=columns,
-                limit_bytes=limit_bytes, note=note,
-            )  # fmt: skip
-        check_limit(limit_bytes)
-        check_name(name)
-        if name in self._records:
-            raise name_taken(name)
-        async with self._start_request(
-            command, cwd=cwd, env=env, stdin=True, user=user, timeout=timeout, pty=pty, rows=rows, columns=columns
-        ) as (request, clear):
-            uid, gid = self._ids(request.user)
-            return await recorded.start(
-                self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes,
-                note=note, sandbox_id=self._id, clear=clear,
-            )  # fmt: skip
+        uid, gid = self._ids(request.user)
+        return await recorded.start(
+            self._ask_keeper, self._folder, describe(request, uid, gid), name=name, limit_bytes=limit_bytes, note=note,
+            sandbox_id=self.id, clear=clear,
+        )  # fmt: skip
 
     async def find_recorded(self, name: str) -> Recorded:
-        """See `CanRecord`."""
-        if self._grip.owned or name in self._records:
-            return await super().find_recorded(name)  # started before it was detached: then it is ours alone
-        return await recorded.find(self._ask_keeper, self._folder, name, sandbox_id=self._id)
+        return await recorded.find(self._ask_keeper, self._folder, name, sandbox_id=self.id)
 
     async def list_recorded(self) -> Sequence[RecordInfo]:
-        """See `CanRecord`."""
-        ours = await super().list_recorded()
-        if self._grip.owned:
-            return ours
-        return [*ours, *await recorded.list_all(self._ask_keeper, sandbox_id=self._id)]
+        return await recorded.list_all(self._ask_keeper, sandbox_id=self.id)
 
     @property
     def _folder(self) -> Path:
-        return DataFolder(self._data_folder).folder(self._id)
+        return DataFolder(self._data_folder).folder(self.id)
 
     async def _ask_keeper(self, message: wire.Message) -> tuple[wire.Message, list[int]]:
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         reply = await self._grip.ask(message)
         try:
-            return await exchange.receive(reply)
+            return await seam.receive(reply)
         finally:
             reply.close()
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        """See `AsyncSandbox`."""
         from corral.backends.embedded import keepers  # the room beside: it makes sandboxes of this class
 
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         if not self._grip.owned:
-            return self._id
-        info = keepers.describe(self._spec, name=name, lifetime_seconds=lifetime_seconds, env=self._env)
-        with mapped(sandbox_id=self._id, op="detach"):
+            return self.id
+        info = keepers.describe(self.spec, name=name, lifetime_seconds=lifetime_seconds, env=self._env)
+        with mapped(sandbox_id=self.id, op="detach"):
             async with keepers.claiming_name(self._data_folder, info["name"]):
-                check(await exchange.answer(await self._grip.ask({"op": "detach", "info": info})))
+                check(await seam.answer(await self._grip.ask({"op": "detach", "info": info})))
             get_pump().cancel(self)
             get_pump().cancel(self._idle_key)  # its keeper looks at the clock from now on
-            self._grip = await asyncio.to_thread(keepers.KeeperGrip, self._data_folder, self._id)
-        self._say("detached")
-        return self._id
+            self._grip = await asyncio.to_thread(keepers.KeeperGrip, self._data_folder, self.id)
+        return self.id
+
+    # Other powers: its holder is asked for them.
+
+    async def snapshot(self, name: str | None = None) -> str:
+        check_name(name)
+        return await self._ask_for_snapshot(name=name)
+
+    async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
+        assert self.maker is not None  # given by the backend that made this handle
+        snapshot_id = await self.snapshot_for_fork()
+        made = await make_from(self._data_folder, self.maker, spec or as_another(self.spec), snapshot_id)
+        return AsyncSandbox.around(made, event="created")
+
+    async def snapshot_for_fork(self) -> str:
+        """One that nobody lists, and that goes with this process if we don't come to delete it."""
+        return await self._ask_for_snapshot(name=None, passing=process_mark(os.getpid()))
+
+    async def _ask_for_snapshot(self, **wish: object) -> str:
+        def forget(answer: wire.Message) -> None:
+            if "snapshot" in answer:
+                forget_snapshot(self._data_folder, str(answer["snapshot"]))
+
+        return str((await self._ask_holder("snapshot", forget, **wish))["snapshot"])
+
+    async def stop(self) -> None:
+        with contextlib.suppress(SandboxStoppedError):
+            if self._grip.owned:
+                if self.spec.ephemeral:
+                    with mapped(sandbox_id=self.id, op="stop"):
+                        raise RefusedError(
+                            "an ephemeral sandbox can't be stopped: its files are in memory", code="ephemeral"
+                        )
+                await self.detach()
+            await self._ask_holder("stop")
+        self.is_stopped = True
+
+    async def pause(self) -> None:
+        await self._ask_holder("pause")
+        self.is_paused = True
+
+    async def resume(self) -> None:
+        await self._ask_holder("resume")
+        self.is_paused = False
+
+    @property
+    def standing(self) -> SandboxState:
+        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
+
+    async def resize(
+        self,
+        *,
+        cpus: float | None = None,
+        memory_bytes: int | None = None,
+        disk_bytes: int | None = None,
+        processes: int | None = None,
+    ) -> None:
+        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
+        resources, limits = check_limits(self.spec.resources, given)
+        if limits:
+            await self._ask_holder("resize", limits=limits)
+            self.spec = dataclasses.replace(self.spec, resources=resources)
+
+    async def _ask_holder(
+        self, operation: str, lost: Callable[[wire.Message], object] | None = None, **message: object
+    ) -> wire.Message:
+        if self.closed:
+            self.refuse_closed()
+        with mapped(sandbox_id=self.id, op=operation), self._noticing_stop(operation):
+            return check(await seam.answer(await self._grip.ask({"op": operation, **message}), lost=lost))
+
+    @contextlib.contextmanager
+    def _noticing_stop(self, operation: str) -> Iterator[None]:
+        """One that does not answer may be gone for good, or only be stopped."""
+        try:
+            yield
+        except GoneError:
+            if not self._grip.owned:
+                state = read_state(DataFolder(self._data_folder).folder(self.id)) or {}
+                if state.get("stopped"):
+                    say_stopped(self.id, operation)
+            raise
 
 
-__all__ = ["EmbeddedSandbox", "Grip", "OwnedGrip", "SandboxGoneError"]
+def check_limits(resources: Resources, given: Mapping[str, float | None]) -> tuple[Resources, dict[str, Any]]:
+    """The new resources, and those of the limits that were given. Raises: SpecError."""
+    wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changed = dataclasses.replace(resources, **wanted)
+    return changed, {name: getattr(changed, name) for name in wanted}
+
+
+async def make_from(
+    data_folder: Path, make: Callable[[Spec], Awaitable[EmbeddedSandbox]], spec: Spec, snapshot_id: str
+) -> EmbeddedSandbox:
+    """A sandbox on a snapshot that was made for nobody else, and that is then forgotten."""
+    try:
+        return await make(dataclasses.replace(spec, snapshot=snapshot_id))
+    finally:
+        forget_snapshot(data_folder, snapshot_id)
+
+
+def forget_snapshot(data_folder: Path, snapshot_id: str) -> None:
+    """Delete one whose id nobody has, or will ever have."""
+    with contextlib.suppress(EngineError, OSError):
+        delete_snapshot(data_folder, snapshot_id)
+
+
+def delete_snapshot(data_folder: Path, wanted: str) -> None:
+    """Forget a snapshot, and remove what nobody uses any more. Raises: RefusedError."""
+    data = DataFolder(data_folder)
+    data.prepare()
+    LayerStore(data).delete(wanted)
+    sweep.empty_trash(data, patience_seconds=sweep.PATIENCE_SECONDS)
+
+
+def say_stopped(sandbox_id: str, operation: str) -> NoReturn:
+    raise SandboxStoppedError(
+        "the sandbox is stopped", sandbox_id=sandbox_id, op=operation, hint="start it: backend.start(id)"
+    )

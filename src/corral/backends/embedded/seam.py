@@ -1,12 +1,21 @@
-"""The seam: the engine's errors become Corral's, here and nowhere else."""
+"""The seam to the engine: asking it in whatever event loop the caller runs in, and its errors become Corral's.
+
+Nothing else of Corral sees an error of the engine.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno as errno_module
-from collections.abc import Iterator
+import os
+import socket
+from collections.abc import Callable, Iterator
 
 from corral.engine import errors as engine
+from corral.engine import wire
+from corral.engine.client import not_sent
+from corral.engine.errors import GoneError, ProtocolError
 from corral.engine.wire import Message
 from corral.errors import (
     FILE_ERRORS_BY_ERRNO,
@@ -31,6 +40,151 @@ from corral.errors import (
     WorkdirError,
     became_a_link,
 )
+
+
+async def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
+    """Send a request; gives the socket on which its answer will come.
+
+    The kernel queues ten messages for a receiver that is busy, stopped or frozen, and then makes the sender wait: here
+    that is this call alone, and not the event loop with all others in it.
+
+    Raises:
+        GoneError: nobody listens any more.
+        ExhaustedError: it can't be sent because descriptors or memory are used up on this side.
+        OSError: no socket can be made.
+    """
+    plain, theirs = wire.make_pair()
+    ours = wire.AnswerSocket(fileno=plain.detach())
+    try:
+        await send(peer, message, (theirs.fileno(), *descriptors))
+    except BaseException as error:
+        ours.close()
+        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+            raise not_sent(error) from error
+        raise
+    finally:
+        theirs.close()
+    return ours
+
+
+async def send(sock: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message, and wait in the event loop while the other side takes none. Raises: OSError."""
+    while True:
+        try:
+            wire.send(sock, message, descriptors, wait=False)
+        except BlockingIOError:
+            await _writable(sock)
+        else:
+            return
+
+
+async def _writable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    own = os.dup(sock.fileno())  # a loop knows one waiter for each descriptor, and there may be many of us
+    try:
+        await _ready(loop, own, loop.add_writer, loop.remove_writer)
+    finally:
+        os.close(own)
+
+
+async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
+    """The next message and its descriptors.
+
+    Raises:
+        GoneError: the other side is no more.
+    """
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            received = wire.receive(sock, allow_large=False)
+        except BlockingIOError:
+            await _ready(loop, sock.fileno(), loop.add_reader, loop.remove_reader)
+            continue
+        if received is None:
+            raise GoneError("the peer has closed the connection")
+        return received
+
+
+async def receive_within(sock: socket.socket, seconds: float) -> tuple[wire.Message, list[int]]:
+    """As `receive`. Raises: GoneError also when nothing comes in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await receive(sock)
+    except TimeoutError as error:
+        raise GoneError("no reply before the timeout") from error
+
+
+async def answer(sock: socket.socket, *, lost: Callable[[wire.Message], object] | None = None) -> wire.Message:
+    """The one answer to a request; the socket is closed. Raises: as `receive`.
+
+    Who is cancelled meanwhile never hears the answer. Either it can't be sent any more, which its sender notices, or it
+    lay there already: then `lost` is given it.
+    """
+    try:
+        message, descriptors = await receive(sock)
+        wire.close_all(descriptors)
+        return message
+    except BaseException:
+        if lost is not None and (late := _take_last(sock)) is not None:
+            lost(late)
+        raise
+    finally:
+        sock.close()
+
+
+def _take_last(sock: socket.socket) -> wire.Message | None:
+    """What has come and was not read; from then on nothing can come any more."""
+    with contextlib.suppress(OSError, ProtocolError):
+        sock.shutdown(socket.SHUT_RD)
+        received = wire.receive(sock, allow_large=False)
+        if received is not None:
+            wire.close_all(received[1])
+            return received[0]
+    return None
+
+
+async def read_pipe(descriptor: int, size: int) -> bytes:
+    """The next bytes of a non-blocking pipe, empty at its end. Safe to cancel: no thread is left reading."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return os.read(descriptor, size)
+        except BlockingIOError:
+            await _ready(loop, descriptor, loop.add_reader, loop.remove_reader)
+
+
+async def wait_readable(descriptor: int) -> None:
+    """Until there is something to read, or nobody at the other end any more."""
+    loop = asyncio.get_running_loop()
+    await _ready(loop, descriptor, loop.add_reader, loop.remove_reader)
+
+
+async def write_pipe(descriptor: int, data: bytes) -> None:
+    """All of `data` into a non-blocking pipe. Raises: OSError, above all BrokenPipeError."""
+    loop = asyncio.get_running_loop()
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            await _ready(loop, descriptor, loop.add_writer, loop.remove_writer)
+
+
+async def _ready(
+    loop: asyncio.AbstractEventLoop, descriptor: int, add: Callable[..., object], remove: Callable[[int], object]
+) -> None:
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(descriptor, wake)
+    try:
+        await ready
+    finally:
+        remove(descriptor)
 
 
 @contextlib.contextmanager

@@ -10,22 +10,31 @@ import contextlib
 import dataclasses
 import os
 import time
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from corral.backends.embedded import exchange, keepers
+from corral.backends.embedded import keepers, seam
 from corral.backends.embedded.datafolder import open_data
-from corral.backends.embedded.powers import check_limits, delete_snapshot, forget_snapshot, make_from
-from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.backends.embedded.sandbox import (
+    EmbeddedSandbox,
+    check_limits,
+    delete_snapshot,
+    forget_snapshot,
+    make_from,
+)
 from corral.backends.embedded.seam import mapped
+from corral.client.sandbox import AsyncSandbox
 from corral.engine import sweep, wire
+from corral.engine.base import identify
 from corral.engine.client import LauncherClient, check
 from corral.engine.errors import GoneError, RefusedError
 from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import Layer, Recipe, Tree
 from corral.engine.state import lock, note_limits, read_state
 from corral.errors import BackendUnavailableError, SandboxGoneError, SandboxStoppedError
+from corral.protocol import Backend
 from corral.results import SnapshotInfo
 from corral.spec import Resources, Spec, as_another, check_name
 
@@ -37,14 +46,44 @@ GROUND_ATTEMPTS = 5
 T = TypeVar("T")
 
 
-class BackendPowers:
-    """The backend's side. See `corral.protocol.KeepsSandboxes`."""
+class StoppedSandboxes(Backend):
+    """The part of the embedded backend that works on stopped sandboxes and snapshots."""
 
-    data_folder: Path
-    _launcher: LauncherClient
+    def __init__(self, data_folder: Path) -> None:
+        self.data_folder = data_folder
+        self._launcher = LauncherClient(data_folder)
 
-    async def start(self, sandbox_id: str) -> EmbeddedSandbox:
-        """See `KeepsSandboxes`."""
+    # What it needs of the other part.
+
+    @abstractmethod
+    async def make(self, spec: Spec) -> EmbeddedSandbox:
+        """As `create`, without a handle."""
+
+    @abstractmethod
+    async def adopt(self, sandbox_id: str) -> EmbeddedSandbox:
+        """As `connect`, without a handle."""
+
+    @abstractmethod
+    async def refuse_unkept(self, resources: Resources, *, op: str) -> None:
+        """Raises: CapabilityError for a limit that was given by name and can't be kept here, not even softly."""
+
+    @abstractmethod
+    async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]:
+        """The lowers of a stopped sandbox's trees where those that it was made on are gone, or are not trusted."""
+
+    def identify(self, trees: Sequence[Tree]) -> list[tuple[int, int] | None]:
+        """The folders in the data folder that a sandbox stands on, by what tells one from another of the same name."""
+        mine = f"{self.data_folder}/"
+        return [identify(lower) for tree in trees for lower in tree.lowers if lower.startswith(mine)]
+
+    def stands(self, trees: Sequence[Tree], before: Sequence[tuple[int, int] | None]) -> bool:
+        """Whether all of it is there, and was all the time. Another version of Corral that starts on this data folder
+        takes our base for an old one, and removes it unless a sandbox that runs is on it."""
+        return None not in before and self.identify(trees) == before
+
+    # Stopped sandboxes.
+
+    async def start(self, sandbox_id: str) -> AsyncSandbox:
         found = keepers.find(self.data_folder, sandbox_id, op="start")
         for _ in range(_ATTEMPTS):
             try:
@@ -81,25 +120,23 @@ class BackendPowers:
                     await asyncio.to_thread(self._launcher.start)
                 # If this is cancelled, `ours` is closed below: init sees its owner gone, and all lies there as before.
                 request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
-                answer = await exchange.answer(await exchange.ask(self._launcher.peer, request, (theirs.fileno(),)))
+                answer = await seam.answer(await seam.ask(self._launcher.peer, request, (theirs.fileno(),)))
                 if answer.get("error") == "held":
                     raise GoneError("another process is using it")
                 check(answer)
                 info = (read_state(found.folder) or found.state)["info"]
                 request = {"op": "detach", "id": found.sandbox_id, "info": info}
-                check(await exchange.answer(await exchange.ask(self._launcher.peer, request)))
+                check(await seam.answer(await seam.ask(self._launcher.peer, request)))
         finally:
             ours.close()
             theirs.close()
 
     async def stop(self, sandbox_id: str) -> None:
-        """See `KeepsSandboxes`."""
         box = await self._connect_unless_stopped(sandbox_id)
         if box is not None:
             await _and_close(box, box.stop())
 
     async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
-        """See `KeepsSandboxes`."""
         check_name(name)
         box = await self._connect_unless_stopped(sandbox_id)
         if box is not None:
@@ -132,8 +169,7 @@ class BackendPowers:
             raise
         return snapshot_id
 
-    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> EmbeddedSandbox:
-        """See `KeepsSandboxes`."""
+    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> AsyncSandbox:
         found = keepers.find(self.data_folder, sandbox_id, op="fork")
         wanted = spec if spec is not None else as_another(keepers.spec_from(found.state["info"]))
         box = await self._connect_unless_stopped(found.sandbox_id)
@@ -141,10 +177,10 @@ class BackendPowers:
             snapshot_id = await self._taken(box, box.snapshot_for_fork())
         else:
             snapshot_id = await self._snapshot_stopped(found.sandbox_id, name=None, passing=process_mark(os.getpid()))
-        return await make_from(self.data_folder, self.create, wanted, snapshot_id)
+        made = await make_from(self.data_folder, self.make, wanted, snapshot_id)
+        return AsyncSandbox.around(made, event="created")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
-        """See `KeepsSandboxes`."""
         found = keepers.find(self.data_folder, sandbox_id, op="rollback")
         with mapped(sandbox_id=found.sandbox_id, op="rollback"):
             LayerStore(open_data(self.data_folder, op="rollback")).find(snapshot_id)  # before anything is ended
@@ -164,7 +200,6 @@ class BackendPowers:
         disk_bytes: int | None = None,
         processes: int | None = None,
     ) -> None:
-        """See `KeepsSandboxes`."""
         given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
         box = await self._connect_unless_stopped(sandbox_id)
         if box is not None:
@@ -186,7 +221,6 @@ class BackendPowers:
         await self._work_on_stopped(sandbox_id, note, op="resize")
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:
-        """See `KeepsSandboxes`."""
         store = LayerStore(open_data(self.data_folder, op="list_snapshots"))
         snapshots = await asyncio.to_thread(store.snapshots)
         return [
@@ -196,7 +230,6 @@ class BackendPowers:
         ]
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
-        """See `KeepsSandboxes`."""
         with mapped(op="delete_snapshot"):
             await asyncio.to_thread(delete_snapshot, self.data_folder, snapshot_id)
 
@@ -210,7 +243,7 @@ class BackendPowers:
 
     async def _connect_unless_stopped(self, sandbox_id: str) -> EmbeddedSandbox | None:
         try:
-            return await self.connect(sandbox_id)
+            return await self.adopt(sandbox_id)
         except SandboxStoppedError:
             return None
 
@@ -248,15 +281,6 @@ class BackendPowers:
             store.collect()
 
         await self._work_on_stopped(sandbox_id, discard, op="delete")
-
-    if TYPE_CHECKING:
-
-        async def create(self, spec: Spec) -> EmbeddedSandbox: ...
-        async def connect(self, sandbox_id: str) -> EmbeddedSandbox: ...
-        async def refuse_unkept(self, resources: Resources, *, op: str) -> None: ...
-        def identify(self, trees: Sequence[Tree]) -> list[tuple[int, int] | None]: ...
-        def stands(self, trees: Sequence[Tree], before: Sequence[tuple[int, int] | None]) -> bool: ...
-        async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]: ...
 
 
 @contextlib.contextmanager

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from corral.backends.memory.call import Program
 from corral.backends.memory.program import BUILT_IN, shell
 from corral.backends.memory.sandbox import CODE_PROGRAM, Box, MemorySandbox
 from corral.backends.memory.script import PastCall, Script, Wanted
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SpecError
-from corral.results import Capabilities, Event, SandboxInfo
+from corral.protocol import Backend, OnEvent
+from corral.results import Capabilities, SandboxInfo
 from corral.spec import Spec
 
 NAME = "memory"
@@ -19,7 +21,7 @@ POWERS = frozenset({"detach", "ephemeral", "watch"})
 _SHELLS = ("bash", "sh")
 
 
-class MemoryBackend:
+class MemoryBackend(Backend):
     """See `corral.protocol.Backend`. Usable from any thread and event loop; everything is gone with the process.
 
     `programs` are async functions by name, beside the built-in ones and before them. `on_code` runs every snippet of
@@ -91,38 +93,32 @@ class MemoryBackend:
 
     # The contract.
 
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> MemorySandbox:
-        """See `Backend`."""
+    async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
         _refuse_what_is_missing(spec)
         await asyncio.sleep(0)  # a place to be cancelled at, as every real backend has
         with self._lock:
             known = self._tokens.get(spec.client_token or "")
             living = self._boxes.get(known.id) if known is not None and not known.closed else None
             if known is not None and living is not None and not living.is_over:
-                return known
+                return AsyncSandbox.around(known)
             box = Box(spec, self)
             self._boxes[box.sandbox_id] = box
-            sandbox = MemorySandbox(box, on_event=on_event)
+            sandbox = MemorySandbox(box)
             if spec.client_token is not None:
                 self._tokens[spec.client_token] = sandbox
-        sandbox.tell("created")
-        return sandbox
+        return AsyncSandbox.around(sandbox, on_event=on_event, event="created")
 
-    async def connect(self, sandbox_id: str) -> MemorySandbox:
-        """See `Backend`."""
-        return MemorySandbox(self._find(sandbox_id))
+    async def connect(self, sandbox_id: str) -> AsyncSandbox:
+        return AsyncSandbox.around(MemorySandbox(self._find(sandbox_id)))
 
     async def list(self) -> Sequence[SandboxInfo]:
-        """See `Backend`."""
         with self._lock:
             return [box.describe() for box in self._boxes.values() if box.detached]
 
     async def delete(self, sandbox_id: str) -> None:
-        """See `Backend`."""
         self._find(sandbox_id).end()
 
     async def capabilities(self) -> Capabilities:
-        """See `Backend`."""
         return Capabilities(
             isolation="nothing is executed",
             memory="none",
@@ -134,7 +130,6 @@ class MemoryBackend:
         )
 
     async def aclose(self) -> None:
-        """See `Backend`."""
         with self._lock:
             owned = [box for box in self._boxes.values() if not box.detached]
         for box in owned:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, 
 from corral.backends.memory import archive as archives
 from corral.backends.memory import search
 from corral.backends.memory.tree import WRITE, Node, Spot, Tree, refuse
-from corral.base.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, FilesBase, check_content, encode, replace_text
+from corral.base.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, AsyncFiles, check_content, encode, replace_text
 from corral.base.shellfiles.patterns import compile_pattern
 from corral.errors import (
     FILE_ERRORS_BY_ERRNO,
@@ -24,8 +24,8 @@ from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
 
 
-class MemoryFiles(FilesBase):
-    """See `corral.protocol.AsyncFiles`."""
+class MemoryFiles(AsyncFiles):
+    """Files in memory."""
 
     def __init__(self, tree: Tree, *, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
         super().__init__(workdir=workdir)
@@ -51,7 +51,6 @@ class MemoryFiles(FilesBase):
     # Reading and writing.
 
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         with self._acting(target, "read") as tree:
             data = tree.regular(target).data
@@ -70,7 +69,6 @@ class MemoryFiles(FilesBase):
         exclusive: bool = False,
         append: bool = False,
     ) -> int:
-        """See `AsyncFiles`."""
         target = self.at(path)
         self._guard()
         given = check_content(content)
@@ -103,13 +101,11 @@ class MemoryFiles(FilesBase):
     # About files.
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """See `AsyncFiles`."""
         target = self.at(path)
         with self._acting(target, "stat") as tree:
             return tree.describe(target, tree.existing(target, follow=follow)[1])
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         with self._acting(target, "list") as tree:
             folder = tree.folder(target)
@@ -119,7 +115,6 @@ class MemoryFiles(FilesBase):
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
     ) -> GlobResult:
-        """See `AsyncFiles`."""
         root = self.at(path)
         if pattern.startswith("/"):
             root, pattern = SandboxPath("/"), pattern.lstrip("/")
@@ -138,7 +133,6 @@ class MemoryFiles(FilesBase):
         limit: int = DEFAULT_MATCH_LIMIT,
         without: Collection[str] = (),
     ) -> GrepResult:
-        """See `AsyncFiles`."""
         root, wanted = self.at(path), compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         with self._acting(root, "grep") as tree:
             return search.grep(
@@ -156,7 +150,6 @@ class MemoryFiles(FilesBase):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        """See `AsyncFiles`."""
         root, wanted = self.at(path), compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         with self._acting(root, "replace") as tree:
             return search.replace(tree, root, wanted, encode(new), fixed=fixed, include=include, hidden=hidden)
@@ -164,7 +157,6 @@ class MemoryFiles(FilesBase):
     # Changing the tree.
 
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """See `AsyncFiles`."""
         origin, goal = self.at(source), self.at(target)
         with self._acting(origin, "move") as tree:
             spot, aim = tree.find(origin, follow=False), tree.find(goal, follow=False)
@@ -183,7 +175,6 @@ class MemoryFiles(FilesBase):
             tree.put(Spot(aim.path, aim.parent, aim.name, None), moved)
 
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """See `AsyncFiles`."""
         target = self.at(path)
         try:
             with self._acting(target, "remove") as tree:
@@ -196,7 +187,6 @@ class MemoryFiles(FilesBase):
                 raise
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """See `AsyncFiles`."""
         target = self.at(path)
         with self._acting(target, "mkdir") as tree:
             if parents:
@@ -210,7 +200,6 @@ class MemoryFiles(FilesBase):
                 tree.existing(target)[1].mode = mode
 
     async def symlink(self, path: PathLike, target: str) -> None:
-        """See `AsyncFiles`."""
         link = self.at(path)
         with self._acting(link, "symlink") as tree:
             spot = tree.find(link, follow=False)
@@ -219,7 +208,6 @@ class MemoryFiles(FilesBase):
             tree.put(spot, Node("link", 0o777, target=target))
 
     async def chmod(self, path: PathLike, mode: int) -> None:
-        """See `AsyncFiles`."""
         target = self.at(path)
         with self._acting(target, "chmod") as tree:
             node = tree.existing(target)[1]
@@ -230,7 +218,6 @@ class MemoryFiles(FilesBase):
     # Streams.
 
     async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        """See `AsyncFiles`."""
         target, events, loop = self.at(path), asyncio.Queue[WatchEvent](), asyncio.get_running_loop()
         with self._acting(target, "watch") as tree:
             tree.folder(target)
@@ -249,7 +236,6 @@ class MemoryFiles(FilesBase):
             stop()
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         with self._acting(target, "pack") as tree:
             data = archives.pack(tree, target)
@@ -257,7 +243,6 @@ class MemoryFiles(FilesBase):
             yield data[offset : offset + CHUNK_BYTES]
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """See `AsyncFiles`."""
         target = self.at(path)
         self._guard()
         data = b"".join([chunk async for chunk in archive])

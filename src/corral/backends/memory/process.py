@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 from corral.backends.memory.call import Call, Input
 from corral.backends.memory.shell import KilledError
-from corral.base.command import SpawnRequest
-from corral.base.process import Ending, ProcessBase, as_bytes
+from corral.base.process import AsyncProcess, Ending, as_bytes
 from corral.errors import CapabilityError, CorralError, ExecError
+from corral.protocol import SpawnRequest
 from corral.results import EndReason, Usage
 
 _NOTES = ("nothing was executed: CPU and memory were not counted",)
@@ -23,8 +23,8 @@ _STOPPING = frozenset((signals.SIGSTOP, signals.SIGTSTP, signals.SIGTTIN, signal
 _pids = itertools.count(2)
 
 
-class MemoryProcess(ProcessBase):
-    """See `corral.protocol.Process`."""
+class MemoryProcess(AsyncProcess):
+    """A program of the fake."""
 
     def __init__(self, *, sandbox_id: str, request: SpawnRequest) -> None:
         super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
@@ -43,7 +43,6 @@ class MemoryProcess(ProcessBase):
 
     @property
     def pid(self) -> int:
-        """See `Process`."""
         return self._pid
 
     def begin(self, call: Call, run: Callable[[Call], Awaitable[int]]) -> None:
@@ -87,7 +86,6 @@ class MemoryProcess(ProcessBase):
     # What callers do.
 
     async def write(self, data: bytes | str) -> None:
-        """See `Process`."""
         content = as_bytes(data)
         if not self._takes_input or self.input.ended or self.ended:
             if self._takes_input:
@@ -99,11 +97,9 @@ class MemoryProcess(ProcessBase):
         await asyncio.sleep(0)
 
     async def close_stdin(self) -> None:
-        """See `Process`."""
         self.input.feed(None)
 
     async def signal(self, number: int) -> None:
-        """See `Process`."""
         if not 1 <= int(number) < signals.NSIG:
             raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox_id, op="signal")
         if self.ended or number in _HARMLESS:
@@ -117,11 +113,9 @@ class MemoryProcess(ProcessBase):
             self._stop(self._signalled(int(number)))
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """See `Process`."""
         raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize")
 
     def end_tree(self, reason: EndReason) -> None:
-        """See `ProcessBase`."""
         self._stop(Ending(128 + signals.SIGKILL, reason, self._usage(), signal=int(signals.SIGKILL)))
 
     def end_gone(self, error: CorralError) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,11 +17,11 @@ from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.program import run_program
 from corral.backends.memory.script import PastCall, Script
 from corral.backends.memory.tree import Tree
-from corral.base.command import SpawnRequest, show_command
-from corral.client.sandbox import SandboxBase
-from corral.errors import CapabilityError, SandboxGoneError, WorkdirError
+from corral.base.command import show_command
+from corral.errors import SandboxGoneError, WorkdirError
 from corral.languages import Language, Runtime
-from corral.results import Event, SandboxInfo, SandboxUsage
+from corral.protocol import SandboxPrimitives, SpawnRequest
+from corral.results import SandboxInfo, SandboxUsage
 from corral.spec import HOME, USER, Lifetime, Spec
 
 CODE_PROGRAM = "corral-code"
@@ -105,32 +105,30 @@ class Box:
         )
 
 
-class MemorySandbox(SandboxBase):
-    """See `corral.protocol.AsyncSandbox`."""
+class MemorySandbox(SandboxPrimitives):
+    """A handle to a box, as `corral.protocol.SandboxPrimitives`."""
 
-    def __init__(self, box: Box, *, on_event: Callable[[Event], None] | None = None) -> None:
-        super().__init__(sandbox_id=box.sandbox_id, spec=box.spec, backend="memory", on_event=on_event)
+    def __init__(self, box: Box) -> None:
+        super().__init__(sandbox_id=box.sandbox_id, spec=box.spec, backend="memory")
         self._box = box
         self._world = box.world
+        self.own_runtime = self._choose_runtime
         self._files = MemoryFiles(box.tree, workdir=box.spec.workdir, sandbox_id=box.sandbox_id, guard=self._check)
 
     def _check(self) -> None:
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         self._box.check()
-
-    def tell(self, kind: str) -> None:
-        """An event, from the backend."""
-        self._say(kind)
 
     @property
     def files(self) -> MemoryFiles:
-        """See `AsyncSandbox`."""
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         return self._files
 
     # Running.
 
-    async def _spawn(self, request: SpawnRequest) -> MemoryProcess:
+    async def spawn(self, request: SpawnRequest) -> MemoryProcess:
         self._check()
         self._refuse(request)
         try:
@@ -138,10 +136,8 @@ class MemorySandbox(SandboxBase):
         except OSError:
             folder = "other"
         if folder != "folder":
-            raise WorkdirError(
-                f"can't run in {request.cwd!r}", sandbox_id=self._id, op="exec", hint="create the folder"
-            )
-        process = MemoryProcess(sandbox_id=self._id, request=request)
+            raise WorkdirError(f"can't run in {request.cwd!r}", sandbox_id=self.id, op="exec", hint="create the folder")
+        process = MemoryProcess(sandbox_id=self.id, request=request)
         self._box.processes.add(process)
         call = Call(
             argv=request.argv,
@@ -181,51 +177,51 @@ class MemorySandbox(SandboxBase):
         }
         for power, wanted in wishes.items():
             if wanted:
-                raise CapabilityError(f"the memory backend has no {power}", sandbox_id=self._id, op="exec")
+                self.lacks(power)
 
-    async def find_runtime(self, language: Language, source: bytes) -> Runtime:
+    def _choose_runtime(self, language: Language, source: bytes) -> Runtime:
         """Always the fake one. Raises: BackendUnavailableError for a language that the backend has no reply for."""
         self._check()
         text = language.strip(source) if language.strip else source
-        self._world.check_language(language.name, text, self._id)
+        self._world.check_language(language.name, text, self.id)
         return Runtime(CODE_PROGRAM, (CODE_PROGRAM, language.name, "{file}"), language.runtimes[0].extension)
 
-    def _base_env(self, user: str) -> Mapping[str, str]:
+    def base_env(self, user: str) -> Mapping[str, str]:
         return {"PATH": "/usr/bin:/bin", "HOME": HOME, "USER": USER, "LOGNAME": USER, "LANG": "C.UTF-8"}
 
     # Life.
 
-    def _release(self) -> Awaitable[None]:
+    @property
+    def owned(self) -> bool:
+        return not self._box.detached
+
+    async def is_alive(self) -> bool:
+        return not self._box.is_over
+
+    def release(self) -> Awaitable[None]:
         if not self._box.detached:
             self._box.end()  # now, not when awaited: the event loop may end before
         return asyncio.sleep(0)
 
     async def kill(self) -> None:
-        """See `AsyncSandbox`."""
-        if not self._closed:
-            self._box.end()
-            await self.aclose()
+        self._box.end()
 
     async def usage(self) -> SandboxUsage:
-        """See `AsyncSandbox`."""
         self._check()
         running = sum(not process.ended for process in self._box.processes)
         return SandboxUsage(processes=running, disk_bytes=self._box.tree.used_bytes)
 
     async def info(self) -> SandboxInfo:
-        """See `AsyncSandbox`."""
         self._check()
         return self._box.describe()
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        """See `AsyncSandbox`."""
         self._check()
         if lifetime_seconds is not None:
             Lifetime(seconds=lifetime_seconds)  # raises for what is no time
         if not self._box.detached:
-            self._world.name_it(self._box, name or self._spec.name)
+            self._world.name_it(self._box, name or self.spec.name)
             self._box.detached = True
             if lifetime_seconds is not None:
                 self._box.arm(lifetime_seconds)
-            self._say("detached")
-        return self._id
+        return self.id

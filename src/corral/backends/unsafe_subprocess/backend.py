@@ -9,16 +9,17 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from corral.backends.unsafe_subprocess import UnsafeWarning
 from corral.backends.unsafe_subprocess.folders import find_base, make_place, remove, sweep
 from corral.backends.unsafe_subprocess.grip import Grip
 from corral.backends.unsafe_subprocess.sandbox import NAME, HostSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
 from corral.errors import CapabilityError
-from corral.results import Capabilities, Event, SandboxInfo
+from corral.protocol import Backend, OnEvent
+from corral.results import Capabilities
 from corral.spec import Spec
 
 WARNING = (
@@ -38,12 +39,11 @@ _NOTES_ELSEWHERE = (
 log = logging.getLogger("corral.unsafe")
 
 
-class UnsafeSubprocessBackend:
+class UnsafeSubprocessBackend(Backend):
     """See `corral.protocol.Backend`. Usable from any thread and event loop."""
 
     name = NAME
     isolated = False
-    """Servers and others who run programs for strangers look at this, and refuse."""
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self._folder = folder
@@ -51,14 +51,15 @@ class UnsafeSubprocessBackend:
         self._grips: weakref.WeakSet[Grip] = weakref.WeakSet()
         self._tokens: TokenBook[HostSandbox] = TokenBook()
 
-    async def create(self, spec: Spec, *, on_event: Callable[[Event], None] | None = None) -> HostSandbox:
-        """See `Backend`. Warns."""
+    async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
+        # Warns.
         _refuse_what_is_missing(spec)
         warnings.warn(WARNING, UnsafeWarning, stacklevel=2)
         log.warning(WARNING)
-        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec, on_event))
+        sandbox = await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
+        return AsyncSandbox.around(sandbox, on_event=on_event, event="created")
 
-    async def _make(self, spec: Spec, on_event: Callable[[Event], None] | None) -> HostSandbox:
+    async def _make(self, spec: Spec) -> HostSandbox:
         base = find_base(self._folder)
         if not self._swept:
             self._swept = True
@@ -78,24 +79,15 @@ class UnsafeSubprocessBackend:
             threading.Thread(target=grip.finish, name="corral-unsafe-end", daemon=True).start()
             raise
         self._grips.add(grip)
-        sandbox = HostSandbox(place=place, grip=grip, spec=spec, on_event=on_event)
-        sandbox.tell("created")
-        return sandbox
+        return HostSandbox(place=place, grip=grip, spec=spec)
 
-    async def connect(self, sandbox_id: str) -> HostSandbox:
-        """See `Backend`."""
+    async def connect(self, sandbox_id: str) -> AsyncSandbox:
         raise _lacks_detach("connect")
 
-    async def list(self) -> Sequence[SandboxInfo]:
-        """See `Backend`. None is ever detached."""
-        return []
-
     async def delete(self, sandbox_id: str) -> None:
-        """See `Backend`."""
         raise _lacks_detach("delete")
 
     async def capabilities(self) -> Capabilities:
-        """See `Backend`."""
         return Capabilities(
             isolation="none",
             memory="none",
@@ -108,7 +100,6 @@ class UnsafeSubprocessBackend:
         )
 
     async def aclose(self) -> None:
-        """See `Backend`."""
         ours = [grip for grip in list(self._grips) if grip.is_ours]
         for grip in ours:
             grip.end()

@@ -18,7 +18,7 @@ from corral.base.files import (
     CHUNK_BYTES,
     DEFAULT_MATCH_LIMIT,
     DEFAULT_READ_LIMIT_BYTES,
-    FilesBase,
+    AsyncFiles,
     check_content,
     encode,
     replace_text,
@@ -39,19 +39,20 @@ T = TypeVar("T")
 _MAX_UNREADABLE = 50
 
 
-class HostFiles(FilesBase):
-    """See `corral.protocol.AsyncFiles`. Short work is done at once, and long work in a thread that can be stopped."""
+class HostFiles(AsyncFiles):
+    """Files of the host. Short work is done at once, and long work in a thread that can be stopped."""
 
     def __init__(self, *, workdir: str, names: Names, sandbox_id: str, guard: Callable[[], None]) -> None:
         super().__init__(workdir=workdir)
         self._names = names
+        self._plain, self.at = self.at, self._real
         self._sandbox_id = sandbox_id
         self._guard = guard
 
-    def at(self, path: PathLike) -> SandboxPath:
+    def _real(self, path: PathLike) -> SandboxPath:
         """The real path that a caller's stands for."""
         kind = FollowedPath if isinstance(path, FollowedPath) else SandboxPath
-        return kind(self._names.resolve(super().at(path)))
+        return kind(self._names.resolve(self._plain(path)))
 
     def _begin(self, path: PathLike) -> SandboxPath:
         self._guard()
@@ -103,7 +104,6 @@ class HostFiles(FilesBase):
     # Reading and writing.
 
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
-        """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "read"):
             size, links = os.stat(target).st_size, _has_links(target)
@@ -116,7 +116,6 @@ class HostFiles(FilesBase):
         return content
 
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "read"):
             async with contextlib.aclosing(
@@ -135,7 +134,6 @@ class HostFiles(FilesBase):
         exclusive: bool = False,
         append: bool = False,
     ) -> int:
-        """See `AsyncFiles`."""
         target = self._begin(path)
         given = check_content(content)
         with self._told(target, "write"):
@@ -179,7 +177,6 @@ class HostFiles(FilesBase):
     # About files.
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "stat"):
             if not _has_links(target):
@@ -187,7 +184,6 @@ class HostFiles(FilesBase):
             return tree.describe(target, os.stat(target) if follow else os.lstat(target))
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        """See `AsyncFiles`."""
         target = self._begin(path)
 
         def work(stop: tree.Stop) -> list[FileInfo]:
@@ -205,7 +201,6 @@ class HostFiles(FilesBase):
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
     ) -> GlobResult:
-        """See `AsyncFiles`."""
         root = self._begin(path)
         if pattern.startswith("/"):
             root, pattern = _split_pattern(self._names.resolve(pattern))
@@ -237,7 +232,6 @@ class HostFiles(FilesBase):
         limit: int = DEFAULT_MATCH_LIMIT,
         without: Collection[str] = (),
     ) -> GrepResult:
-        """See `AsyncFiles`."""
         root, wanted = self._begin(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         skipped = frozenset(without)
 
@@ -267,7 +261,6 @@ class HostFiles(FilesBase):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        """See `AsyncFiles`."""
         root, wanted = self._begin(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
 
         def work(stop: tree.Stop) -> ReplaceResult:
@@ -297,13 +290,11 @@ class HostFiles(FilesBase):
     # Changing the tree.
 
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """See `AsyncFiles`."""
         origin, goal = self._begin(source), self.at(target)
         with self._told(origin, "move"):
             tree.move(self._ours(origin), self._ours(goal), overwrite=overwrite)
 
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "remove"):
             try:
@@ -315,7 +306,6 @@ class HostFiles(FilesBase):
                     raise
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "mkdir"):
             real = self._ours(target, follow=parents)
@@ -328,13 +318,11 @@ class HostFiles(FilesBase):
                 os.chmod(real, mode)
 
     async def symlink(self, path: PathLike, target: str) -> None:
-        """See `AsyncFiles`."""
         link = self._begin(path)
         with self._told(link, "symlink"):
             os.symlink(target, self._ours(link))
 
     async def chmod(self, path: PathLike, mode: int) -> None:
-        """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "chmod"):
             os.chmod(self._ours(target, follow=True), mode)
@@ -342,7 +330,6 @@ class HostFiles(FilesBase):
     # Streams.
 
     async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        """See `AsyncFiles`."""
         self._guard()
         raise CapabilityError(
             "the unsafe-subprocess backend does not support watch",
@@ -351,7 +338,6 @@ class HostFiles(FilesBase):
         yield  # an async generator, as the contract has it
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "pack"):
             os.lstat(target)
@@ -366,7 +352,6 @@ class HostFiles(FilesBase):
                     await asyncio.shield(task)
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """See `AsyncFiles`."""
         target = self._begin(path)
         with self._told(target, "unpack"):
             real = self._ours(target, follow=True)

@@ -28,9 +28,9 @@ from corral.backends.unsafe_subprocess.streams import (
     read_some,
     write_pipe,
 )
-from corral.base.command import SpawnRequest
-from corral.base.process import Ending, ProcessBase, as_bytes
+from corral.base.process import AsyncProcess, Ending, as_bytes
 from corral.errors import CorralError, ExecError, InvalidCommandError, WorkdirError
+from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
 _START_SECONDS = 60.0
@@ -48,8 +48,8 @@ _NOTES = (
 )
 
 
-class HostProcess(ProcessBase):
-    """See `corral.protocol.Process`."""
+class HostProcess(AsyncProcess):
+    """A program of the host."""
 
     def __init__(self, grip: Grip, request: SpawnRequest) -> None:
         super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
@@ -79,7 +79,6 @@ class HostProcess(ProcessBase):
 
     @property
     def pid(self) -> int:
-        """See `Process`."""
         return self._pid
 
     # Beginning, in the caller's event loop.
@@ -352,7 +351,6 @@ class HostProcess(ProcessBase):
     # What callers do, from any thread and event loop.
 
     def resume_reading(self) -> None:
-        """See `ProcessBase`."""
         self._caught_up.set()
         self._wake()
 
@@ -367,7 +365,6 @@ class HostProcess(ProcessBase):
                 self._channel.send(json.dumps(message).encode() + b"\n")
 
     async def write(self, data: bytes | str) -> None:
-        """See `Process`."""
         content = as_bytes(data)
         with self._fds:
             source = self._terminal if self._request.pty else self._stdin
@@ -382,7 +379,6 @@ class HostProcess(ProcessBase):
             os.close(descriptor)
 
     async def close_stdin(self) -> None:
-        """See `Process`."""
         if self._request.pty:
             if not self.ended:
                 await self.write(b"\x04")
@@ -393,13 +389,11 @@ class HostProcess(ProcessBase):
                 os.close(descriptor)
 
     async def signal(self, number: int) -> None:
-        """See `Process`."""
         if not 1 <= int(number) < signals.NSIG:
             raise ExecError(f"{number!r} is not a signal", sandbox_id=self._grip.sandbox_id, op="signal")
         self._tell({"op": "signal", "number": int(number)})
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """See `Process`."""
         with self._fds:
             if self._terminal is None:
                 text = "the program has no terminal, or it has been closed"
@@ -407,14 +401,12 @@ class HostProcess(ProcessBase):
             _set_size(self._terminal, rows, columns)
 
     def end_tree(self, reason: EndReason) -> None:
-        """See `ProcessBase`."""
         if not self.ended:
             self._tell({"op": "kill", "reason": reason})
             self._deadline = time.monotonic() + _GRACE_SECONDS
             self._wake()
 
     async def end_rest(self) -> None:
-        """See `ProcessBase`."""
         if self.ended and not self._rest_ended.is_set():
             self._tell({"op": "rest"})
             await asyncio.to_thread(self._rest_ended.wait, _REST_SECONDS)

@@ -5,31 +5,28 @@ from __future__ import annotations
 import os
 import pwd
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 
 from corral.backends.unsafe_subprocess.files import HostFiles
 from corral.backends.unsafe_subprocess.folders import Names, Place
 from corral.backends.unsafe_subprocess.grip import Grip
 from corral.backends.unsafe_subprocess.process import HostProcess
-from corral.base.command import SpawnRequest
-from corral.client.sandbox import SandboxBase
 from corral.errors import CapabilityError, WorkdirError
-from corral.results import Event, SandboxInfo, SandboxUsage
+from corral.protocol import SandboxPrimitives, SpawnRequest
+from corral.results import SandboxInfo, SandboxUsage
 from corral.spec import USER, Spec
 
 NAME = "unsafe-subprocess"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class HostSandbox(SandboxBase):
-    """See `corral.protocol.AsyncSandbox`. `spec.workdir` is the real folder, whatever was wished for."""
+class HostSandbox(SandboxPrimitives):
+    """A folder of the host, as `corral.protocol.SandboxPrimitives`. `spec.workdir` is the real folder."""
 
-    def __init__(
-        self, *, place: Place, grip: Grip, spec: Spec, on_event: Callable[[Event], None] | None = None
-    ) -> None:
+    def __init__(self, *, place: Place, grip: Grip, spec: Spec) -> None:
         real = replace(spec, workdir=place.home)
-        super().__init__(sandbox_id=place.sandbox_id, spec=real, backend=NAME, on_event=on_event)
+        super().__init__(sandbox_id=place.sandbox_id, spec=real, backend=NAME)
         self._where = place
         self._grip = grip
         self._names = Names(place, wished=spec.workdir)
@@ -40,17 +37,14 @@ class HostSandbox(SandboxBase):
         self._files = HostFiles(workdir=place.home, names=self._names, sandbox_id=place.sandbox_id, guard=self._check)
 
     def _check(self) -> None:
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         self._grip.check()
-
-    def tell(self, kind: str) -> None:
-        """An event, from the backend."""
-        self._say(kind)
 
     @property
     def files(self) -> HostFiles:
-        """See `AsyncSandbox`."""
-        self._ensure_open()
+        if self.closed:
+            self.refuse_closed()
         return self._files
 
     async def is_alive(self) -> bool:
@@ -59,7 +53,7 @@ class HostSandbox(SandboxBase):
 
     # Running.
 
-    async def _spawn(self, request: SpawnRequest) -> HostProcess:
+    async def spawn(self, request: SpawnRequest) -> HostProcess:
         self._check()
         self._refuse(request)
         process = HostProcess(self._grip, replace(request, cwd=self._find_folder(request.cwd)))
@@ -73,7 +67,7 @@ class HostSandbox(SandboxBase):
             power, hint = "views", "the embedded backend supports them"
         else:
             return
-        raise CapabilityError(f"the {NAME} backend has no {power}", sandbox_id=self._id, op="exec", hint=hint)
+        raise CapabilityError(f"the {NAME} backend has no {power}", sandbox_id=self.id, op="exec", hint=hint)
 
     def _find_folder(self, cwd: str) -> str:
         """Where a program begins. Any folder of the host may be named, but no link leads to one unseen."""
@@ -81,13 +75,13 @@ class HostSandbox(SandboxBase):
         if self._names.is_ours(folder) and not self._names.is_ours(os.path.realpath(folder)):
             raise WorkdirError(
                 f"can't run in {cwd!r}: it is outside the sandbox's folder",
-                sandbox_id=self._id,
+                sandbox_id=self.id,
                 op="exec",
                 hint="pass the folder's real path, without the link",
             )
         return folder
 
-    def _base_env(self, user: str) -> Mapping[str, str]:
+    def base_env(self, user: str) -> Mapping[str, str]:
         try:
             name = pwd.getpwuid(os.getuid()).pw_name
         except KeyError:
@@ -106,32 +100,21 @@ class HostSandbox(SandboxBase):
 
     # Life.
 
-    def _release(self) -> Awaitable[None]:
+    def release(self) -> Awaitable[None]:
         if self._grip.is_ours:  # in a forked child it is its parent's, which goes on with it
             self._grip.end()
         return self._grip.wait_end()
 
     async def kill(self) -> None:
-        """See `AsyncSandbox`."""
-        if self._closed:
-            return
         self._grip.end()
         await self._grip.wait_end()
-        await self.aclose()
 
     async def usage(self) -> SandboxUsage:
-        """See `AsyncSandbox`."""
         self._check()
         return SandboxUsage()
 
     async def info(self) -> SandboxInfo:
-        """See `AsyncSandbox`."""
         self._check()
         left = self._deadline - time.monotonic() if self._deadline is not None else None
-        labels = dict(self._spec.labels)
-        return SandboxInfo(self._id, self._backend, self._spec.name, "running", self._created, left, labels)
-
-    async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        """See `AsyncSandbox`."""
-        self._check()
-        self._lacks("detach")
+        labels = dict(self.spec.labels)
+        return SandboxInfo(self.id, self.backend, self.spec.name, "running", self._created, left, labels)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from corral.base.files import (
     CHUNK_BYTES,
     DEFAULT_MATCH_LIMIT,
-    FilesBase,
+    AsyncFiles,
     changed_meanwhile,
     check_content,
     encode,
@@ -39,8 +39,8 @@ from corral.results import EditResult, FileInfo, GlobResult, GrepResult, Replace
 _EDIT_ATTEMPTS = 8
 
 
-class ShellFiles(FilesBase):
-    """See `corral.protocol.AsyncFiles`. `guard` is asked before everything else."""
+class ShellFiles(AsyncFiles):
+    """Files by shell scripts that run inside. `guard` is asked before everything else."""
 
     def __init__(self, shell: Shell, *, workdir: str, sandbox_id: str, guard: Guard) -> None:
         super().__init__(workdir=workdir)
@@ -62,7 +62,6 @@ class ShellFiles(FilesBase):
     # Reading and writing.
 
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         head = size = b""
         async with self._runner.open(_for(target, scripts.READ), (target,)) as run:
@@ -101,7 +100,6 @@ class ShellFiles(FilesBase):
         exclusive: bool = False,
         append: bool = False,
     ) -> int:
-        """See `AsyncFiles`."""
         target = self.at(path)
         self._guard()
         how = "exclusive" if exclusive else "append" if append else "replace"
@@ -187,12 +185,10 @@ class ShellFiles(FilesBase):
     # About files.
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """See `AsyncFiles`."""
         target = self.at(path)
         return parse_stat(target, await self._run(scripts.STAT, target, "-L" if follow else "", path=target, op="stat"))
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         found: list[FileInfo] = []
         async with self._runner.open(_for(target, scripts.LIST), (target,)) as run:
@@ -204,7 +200,6 @@ class ShellFiles(FilesBase):
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
     ) -> GlobResult:
-        """See `AsyncFiles`."""
         root = self.at(path)
         if pattern.startswith("/"):
             root, pattern = SandboxPath("/"), pattern.lstrip("/")
@@ -232,7 +227,6 @@ class ShellFiles(FilesBase):
         limit: int = DEFAULT_MATCH_LIMIT,
         without: Collection[str] = (),
     ) -> GrepResult:
-        """See `AsyncFiles`."""
         root, wanted = self.at(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
             matches, truncated = await search.grep(
@@ -255,7 +249,6 @@ class ShellFiles(FilesBase):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        """See `AsyncFiles`."""
         root, wanted = self.at(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
             places = await search.find_files(run.stdout(), root, wanted, include=include)
@@ -280,12 +273,10 @@ class ShellFiles(FilesBase):
     # Changing the tree.
 
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """See `AsyncFiles`."""
         origin, goal = self.at(source), self.at(target)
         await self._run(scripts.MOVE, origin, goal, "overwrite" if overwrite else "", path=origin, op="move")
 
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """See `AsyncFiles`."""
         target = self.at(path)
         try:
             await self._run(scripts.REMOVE, target, "recursive" if recursive else "", path=target, op="remove")
@@ -294,25 +285,21 @@ class ShellFiles(FilesBase):
                 raise
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """See `AsyncFiles`."""
         target = self.at(path)
         mode_text = "" if mode is None else f"{mode:o}"
         await self._run(scripts.MKDIR, target, "parents" if parents else "", mode_text, path=target, op="mkdir")
 
     async def symlink(self, path: PathLike, target: str) -> None:
-        """See `AsyncFiles`."""
         link = self.at(path)
         await self._run(scripts.SYMLINK, link, target, path=link, op="symlink")
 
     async def chmod(self, path: PathLike, mode: int) -> None:
-        """See `AsyncFiles`."""
         target = self.at(path)
         await self._run(scripts.CHMOD, target, f"{mode & 0o7777:o}", path=target, op="chmod")
 
     # Streams.
 
     async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        """See `AsyncFiles`."""
         self._guard()
         raise CapabilityError(
             "this backend does not support watch",
@@ -321,7 +308,6 @@ class ShellFiles(FilesBase):
         yield  # an async generator, as the contract has it
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """See `AsyncFiles`."""
         target = self.at(path)
         async with self._runner.open(scripts.PACK, (target,)) as run:
             async for piece in run.stdout():
@@ -329,7 +315,6 @@ class ShellFiles(FilesBase):
             self._check(await run.end(), path=target, op="pack")
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """See `AsyncFiles`."""
         target = self.at(path)
         self._guard()
         checked = Checked(archive, path=target)

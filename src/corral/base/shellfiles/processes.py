@@ -1,4 +1,4 @@
-"""A `Shell` for backends whose programs are `ProcessBase`."""
+"""A `Shell` for backends whose programs are `AsyncProcess`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
-from corral.base.command import SpawnRequest
-from corral.base.process import ProcessBase
+from corral.base.process import AsyncProcess
 from corral.base.shellfiles.primitives import STDERR_LIMIT_BYTES, ScriptEnd
 from corral.errors import CorralError
+from corral.protocol import SpawnRequest
 
 _STOP_SECONDS = 15.0
 
@@ -17,7 +17,7 @@ _STOP_SECONDS = 15.0
 class ProcessRun:
     """See `ScriptRun`."""
 
-    def __init__(self, process: ProcessBase, stdin: AsyncIterable[bytes] | None) -> None:
+    def __init__(self, process: AsyncProcess, stdin: AsyncIterable[bytes] | None) -> None:
         self._process = process
         self._feeding = asyncio.ensure_future(_feed(process, stdin)) if stdin is not None else None
 
@@ -46,7 +46,7 @@ class ProcessRun:
 class ProcessShell:
     """See `Shell`. `spawn` starts a program as the sandbox does; `user` is its word for the code's user."""
 
-    def __init__(self, spawn: Callable[[SpawnRequest], Awaitable[ProcessBase]], *, user: str) -> None:
+    def __init__(self, spawn: Callable[[SpawnRequest], Awaitable[AsyncProcess]], *, user: str) -> None:
         self._spawn = spawn
         self._user = user
 
@@ -74,7 +74,7 @@ class ProcessShell:
         return ProcessRun(process, stdin)
 
 
-async def _undo(starting: asyncio.Future[ProcessBase]) -> None:
+async def _undo(starting: asyncio.Future[AsyncProcess]) -> None:
     """Let a program begin, and end it."""
     with contextlib.suppress(CorralError, TimeoutError, asyncio.CancelledError):
         process = await starting
@@ -82,7 +82,7 @@ async def _undo(starting: asyncio.Future[ProcessBase]) -> None:
         await process.wait(timeout=_STOP_SECONDS)
 
 
-async def _feed(process: ProcessBase, stdin: AsyncIterable[bytes]) -> None:
+async def _feed(process: AsyncProcess, stdin: AsyncIterable[bytes]) -> None:
     """Feed all, then end the input; also when the stream fails, whose error is kept by whoever made it."""
     try:
         async for piece in stdin:

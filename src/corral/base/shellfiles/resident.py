@@ -14,14 +14,14 @@ import os
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
-from corral.base.process import ProcessBase
+from corral.base.process import AsyncProcess
 from corral.base.shellfiles.primitives import STDERR_LIMIT_BYTES, ScriptEnd, ScriptRun, Shell
 from corral.base.shellfiles.running import Known
 from corral.errors import CorralError, SandboxFileInterruptedError
 
 _MAX_INPUT_BYTES = 32 * 1024
 
-Open = Callable[[], Awaitable[ProcessBase]]
+Open = Callable[[], Awaitable[AsyncProcess]]
 """Starts `/bin/sh` with an input, its output listened to."""
 
 
@@ -72,7 +72,7 @@ class _Seat:
         self.pid = os.getpid()
         self.usable = True
         self._taken = False
-        self._process: ProcessBase | None = None
+        self._process: AsyncProcess | None = None
         self._chunks: AsyncIterator[object] | None = None
         self._mark = b""
         self._code: int | None = None

@@ -1,4 +1,4 @@
-"""What judges see and what they say."""
+"""What judges get, and what they return."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from corral.client.sandbox import AsyncSandbox
 from corral.forge.artifacts import MAX_BYTES, read_artifact
 from corral.forge.numbers import round_all
 from corral.forge.outcome import Attempt
 from corral.forge.settings import Settings
-from corral.protocol import AsyncSandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +23,18 @@ class Entry:
     objective: str
     settings: Settings
     attempts: tuple[Attempt, ...]
-    """By round; only those that say something about the candidate, so there is at least one."""
+    """By round; only finished attempts, at least one."""
     folders: Mapping[int, Path]
-    """Round → folder with the artifacts that were taken out. Everything in it is the candidate's: trust nothing."""
+    """Round → folder with the artifacts that were taken out. Its content is hostile."""
 
     def main_file(self, attempt: Attempt) -> Path | None:
-        """The artifact itself, None if this attempt has none."""
+        """The path of the artifact; None if the attempt has no artifact."""
         if any(file.path == self.settings.output for file in attempt.artifacts):
             return self.folders[attempt.round] / self.settings.output
         return None
 
     def read_text(self, attempt: Attempt, *, max_bytes: int = MAX_BYTES) -> str:
-        """The artifact as text, at most so much of it; empty if there is none. No link is followed."""
+        """The artifact as text, at most `max_bytes`; empty without an artifact. No link is followed."""
         if self.main_file(attempt) is None:
             return ""
         content, _ = read_artifact(self.folders[attempt.round], self.settings.output, max_bytes=max_bytes)
@@ -77,10 +77,10 @@ class Gate(Protocol):
 
     @property
     def name(self) -> str:
-        """As the leaderboard shows it."""
+        """Its name on the leaderboard."""
 
     async def check(self, entry: Entry, bench: Bench) -> GateVerdict:
-        """Look at one candidate. An exception is the judge's failure, never the candidate's."""
+        """Check one candidate. An exception is the judge's failure, never the candidate's."""
 
     def describe(self) -> dict[str, Any]:
         """For `run.json`: kind and parameters."""
@@ -91,7 +91,7 @@ class Score(Protocol):
 
     @property
     def name(self) -> str:
-        """As the leaderboard shows it."""
+        """Its name on the leaderboard."""
 
     @property
     def weight(self) -> float:
@@ -106,7 +106,7 @@ class Score(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A candidate's place."""
+    """A candidate's place in the ranking."""
 
     candidate: str
     rank: int | None

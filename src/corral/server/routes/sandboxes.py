@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from corral.base.powers import KeepsSandboxes
-from corral.protocol import AsyncSandbox
+from corral.client.sandbox import AsyncSandbox
+from corral.protocol import Backend
 from corral.server import dto, steps
 from corral.server.creating import (
     Resize,
@@ -26,7 +26,6 @@ from corral.server.creating import (
 from corral.server.faults import bad_request, unsupported
 from corral.server.listing import filter_rows, numbered_page_of, page_of
 from corral.server.living import LivingSandbox
-from corral.server.powers import keeping
 from corral.server.quota import check_quota
 from corral.server.reconcile import backend_name
 from corral.server.resting import rested
@@ -238,7 +237,8 @@ async def fork_sandbox(call: Call) -> control.Sandbox:
     parts = call.services
     if source.state in _SETTLED:
         _demand_files(source)  # before the second sandbox is begun
-    backend = keeping(parts.lifecycle.backend)
+    backend = parts.lifecycle.backend
+    await backend.need("fork")
     defaults = call.services.settings.defaults
     wanted = control.CreateSandbox(
         name=call.body.name if call.body is not None else None,
@@ -273,7 +273,8 @@ async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
     sandbox = _find(call)
     row = sandbox.row
     parts = call.services
-    backend = keeping(parts.lifecycle.backend)
+    backend = parts.lifecycle.backend
+    await backend.need("snapshot")
     snapshot = Snapshot(
         id=new_id(),
         organisation_id=row.organisation_id,
@@ -290,7 +291,7 @@ async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
     return _show(call, row)
 
 
-async def _take_snapshot(call: Call, sandbox: LivingSandbox, snapshot: Snapshot, backend: KeepsSandboxes) -> None:
+async def _take_snapshot(call: Call, sandbox: LivingSandbox, snapshot: Snapshot, backend: Backend) -> None:
     parts = call.services
     async with sandbox.locked():
         engine_id = _demand_files(sandbox.row)

@@ -10,7 +10,6 @@ from corral.errors import CorralError
 from corral.server import dto, steps
 from corral.server.creating import check_snapshot_name, image_of
 from corral.server.faults import Fault, bad_request, conflict, unsupported
-from corral.server.powers import keeping
 from corral.server.routing import Call, Services, Table
 from corral.server.snapshots import BASE
 from corral.server.store.rows import Snapshot, new_id
@@ -112,7 +111,7 @@ async def _remove(parts: Services, row: Snapshot) -> None:
     steps.reached("forget:intent-written")
     if row.engine_id is not None and not parts.snapshots.is_used_at_backend(row.engine_id, but_for=row):
         with contextlib.suppress(CorralError):  # gone already
-            await keeping(parts.lifecycle.backend).delete_snapshot(row.engine_id)
+            await parts.lifecycle.backend.delete_snapshot(row.engine_id)
     steps.reached("forget:done")
     parts.snapshots.remove(row)
     steps.reached("forget:acknowledged")

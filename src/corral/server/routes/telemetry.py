@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from corral.protocol import AsyncSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.results import SandboxUsage
 from corral.server.routing import SANDBOX, Call, Table
 from corral.server.settings import GIB

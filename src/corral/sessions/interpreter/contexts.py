@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
 from corral.base.output import Capture
 from corral.concurrency.turn import Turn
@@ -17,9 +18,12 @@ from corral.languages import find_language
 from corral.paths import inside
 from corral.protocol import PathLike
 from corral.sessions.interpreter.events import ContextInfo, RunEvent, RunResult
-from corral.sessions.interpreter.process import PREFIX, Box, InterpreterProcess
+from corral.sessions.interpreter.process import PREFIX, InterpreterProcess
 from corral.sessions.record import RecordInfo
 from corral.spec import check_env, check_timeout
+
+if TYPE_CHECKING:
+    from corral.client.sandbox import AsyncSandbox
 
 DEFAULT_CONTEXT = "default"
 LANGUAGE = "python"
@@ -33,7 +37,7 @@ log = logging.getLogger("corral.interpreter")
 class Context:
     """One interpreter, through all the processes it has had."""
 
-    def __init__(self, box: Box, *, context_id: str, cwd: str, created: float) -> None:
+    def __init__(self, box: AsyncSandbox, *, context_id: str, cwd: str, created: float) -> None:
         self.id = context_id
         self.cwd = cwd
         self.created = created
@@ -171,7 +175,7 @@ class Interpreter:
     the next. Contexts of a detached sandbox live on without us, and are found again.
     """
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: AsyncSandbox) -> None:
         self._box = box
         self._lock = threading.Lock()
         self._contexts: dict[str, Context] = {}

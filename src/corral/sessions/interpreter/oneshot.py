@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from corral.base.output import ALLOWANCE
 from corral.errors import BackendUnavailableError, CorralError, SandboxFileError
 from corral.languages import FILE, find_language
-from corral.paths import temporary_folder
-from corral.protocol import AsyncSandbox, OnOutput, PathLike, Stdin
+from corral.protocol import CodeOptions
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
 from corral.sessions.interpreter.bundle import charts_text
 from corral.sessions.interpreter.chartdata import MAX_CHARTS_BYTES, parse_charts
+
+if TYPE_CHECKING:
+    from corral.client.sandbox import AsyncSandbox
 
 # Waits for matplotlib without a trace in the snippet's names and arguments, and then the table's own text runs. The
 # reader of figures is read and compiled only when the snippet imports what makes them: most never do.
@@ -59,12 +61,7 @@ async def run_with_charts(
     code: str | bytes,
     *,
     args: Sequence[str] = (),
-    cwd: PathLike | None = None,
-    env: Mapping[str, str] | None = None,
-    stdin: Stdin = None,
-    timeout: float | None = None,
-    on_output: OnOutput | None = None,
-    output_limit_bytes: int | None = None,
+    **options: Unpack[CodeOptions],
 ) -> CodeResult:
     """Run a Python snippet as `run_code` does, and give its charts in the result.
 
@@ -74,7 +71,8 @@ async def run_with_charts(
         InvalidCommandError, WorkdirError: as `exec`.
         BackendUnavailableError: there is no Python inside.
     """
-    folder = f"{temporary_folder(box)}/.corral-{secrets.token_hex(8)}"
+    options["check"] = False  # it is the caller's, who wants the charts as well
+    folder = f"{box.temporary}/.corral-{secrets.token_hex(8)}"
     figures = f"{folder}/charts.jsonl"
     try:
         source = code if isinstance(code, bytes) else code.encode("utf-8", "surrogateescape")
@@ -82,15 +80,7 @@ async def run_with_charts(
             box.files.write(f"{folder}/charts.py", charts_text()),
             box.files.write(f"{folder}/snippet.py", source),
         )
-        result = await box.exec(
-            [*_argv(f"{folder}/charts.py", figures, f"{folder}/snippet.py"), *args],
-            cwd=cwd,
-            env=env,
-            stdin=stdin,
-            timeout=timeout,
-            on_output=on_output,
-            output_limit_bytes=output_limit_bytes,
-        )
+        result = await box.exec([*_argv(f"{folder}/charts.py", figures, f"{folder}/snippet.py"), *args], **options)
         if result.exit_code == NOT_FOUND_EXIT_CODE and not (await box.exec("command -v python3", timeout=30)).ok:
             raise no_python(box.id)
         charts = await _read_charts(box, figures)

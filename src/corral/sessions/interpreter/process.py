@@ -11,17 +11,18 @@ import secrets
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from corral.errors import CorralError, ExecError
-from corral.paths import temporary_folder
-from corral.protocol import AsyncSandbox
 from corral.results import NOT_FOUND_EXIT_CODE
 from corral.sessions.interpreter.bundle import charts_text, driver_text
 from corral.sessions.interpreter.events import RunEvent, RunStatus
 from corral.sessions.interpreter.frames import FrameReader, parse_json
 from corral.sessions.interpreter.oneshot import no_python
-from corral.sessions.record import CanRecord, Entry, Recorded
+from corral.sessions.record import Entry, Recorded
+
+if TYPE_CHECKING:
+    from corral.client.sandbox import AsyncSandbox
 
 PREFIX = "interpreter:"
 START_SECONDS = 60.0
@@ -35,10 +36,6 @@ _STDERR_BYTES = 2000
 _STATES: dict[str, RunStatus] = {"completed": "completed", "failed": "failed", "interrupted": "interrupted"}
 
 log = logging.getLogger("corral.interpreter")
-
-
-class Box(AsyncSandbox, CanRecord, Protocol):
-    """The sandbox that an interpreter needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class Found:
 class InterpreterProcess:
     """A driver inside, with its record. It outlives this handle where the record does."""
 
-    def __init__(self, box: Box, record: Recorded, *, token: str, since: int = 0) -> None:
+    def __init__(self, box: AsyncSandbox, record: Recorded, *, token: str, since: int = 0) -> None:
         self._box = box
         self.record = record
         self._token = token
@@ -71,7 +68,7 @@ class InterpreterProcess:
         """Whoever used it knows that its state is gone."""
 
     @classmethod
-    async def start(cls, box: Box, *, context_id: str, cwd: str) -> InterpreterProcess:
+    async def start(cls, box: AsyncSandbox, *, context_id: str, cwd: str) -> InterpreterProcess:
         """Start the driver, and wait until it is there.
 
         Raises:
@@ -80,7 +77,7 @@ class InterpreterProcess:
             ExecError: it did not start.
         """
         token = secrets.token_hex(16)
-        folder = f"{temporary_folder(box)}/.corral-{secrets.token_hex(8)}"
+        folder = f"{box.temporary}/.corral-{secrets.token_hex(8)}"
         record: Recorded | None = None
         try:
             for name, text in (("driver.py", driver_text()), ("charts.py", charts_text())):
@@ -100,7 +97,7 @@ class InterpreterProcess:
         return process
 
     @classmethod
-    async def attach(cls, box: Box, name: str) -> tuple[InterpreterProcess, Found]:
+    async def attach(cls, box: AsyncSandbox, name: str) -> tuple[InterpreterProcess, Found]:
         """A handle to one that is there. Raises: NotRecordedError."""
         record = await box.find_recorded(name)
         process = cls(box, record, token=name.rpartition(":")[2])
@@ -168,7 +165,7 @@ class InterpreterProcess:
         request: dict[str, Any] = {"code": code, "envs": dict(envs)}
         line = json.dumps({"run": run, **request})
         if len(line) > _INLINE_BYTES:
-            path = f"{temporary_folder(self._box)}/.corral-{secrets.token_hex(8)}/request.json"
+            path = f"{self._box.temporary}/.corral-{secrets.token_hex(8)}/request.json"
             await self._box.files.write(path, json.dumps(request).encode())
             line = json.dumps({"run": run, "file": path})
         self.active = run
@@ -439,7 +436,7 @@ async def _closable(entries: AsyncIterator[Entry]) -> AsyncGenerator[Entry, None
             await entries.aclose()
 
 
-async def _give_up(box: Box, folder: str, record: Recorded | None) -> None:
+async def _give_up(box: AsyncSandbox, folder: str, record: Recorded | None) -> None:
     with contextlib.suppress(CorralError):
         if record is not None:
             await record.forget()

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from corral.base.process import AsyncProcess
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
-from corral.protocol import AsyncSandbox, Process
 
 MakeSandbox = Callable[[], AbstractAsyncContextManager[AsyncSandbox]]
 
@@ -63,7 +64,7 @@ class Neighbour:
     """A second sandbox with a victim in it."""
 
     sandbox: AsyncSandbox
-    victim: Process
+    victim: AsyncProcess
     token: str
     outer_uid: int
     heard: list[bytes]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from corral.protocol import AsyncSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.results import ExecResult
 
 Area = Literal["files", "kernel", "proc", "resources", "network", "lifetime", "terminal", "lateral"]

@@ -8,9 +8,8 @@ import functools
 import tempfile
 from pathlib import Path
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
-from corral.protocol import AsyncSandbox
-from corral.sessions.record import CanRecord
 from corral.testing.hostile.probe import Finding, Probe, Scene, breached, held
 
 _OWN_STORAGE = ("disk", "disk.img")
@@ -30,25 +29,23 @@ def _measure(folder: Path, *, without: tuple[str, ...] = ()) -> int:
 
 async def _print_much(scene: Scene) -> Finding | None:
     box = scene.sandbox
-    if not isinstance(box, CanRecord):
-        return held("this backend records nothing")
     try:
         await box.detach()
     except CorralError as error:
         return held(f"what programs print is kept by nobody but their caller: {error}")
     try:
-        return await _record(scene, box, box)
+        return await _record(scene, box)
     finally:
         await box.kill()
 
 
-async def _record(scene: Scene, box: AsyncSandbox, recorder: CanRecord) -> Finding:
+async def _record(scene: Scene, box: AsyncSandbox) -> Finding:
     """Some that print more than the quota together, and many that print next to nothing."""
     quota = scene.limits["disk_bytes"]
     size = quota * 3 // 2 // 4
     commands = [f"head -c {size} /dev/urandom"] * 4 + ["echo small"] * _PROGRAMS
     for number, command in enumerate(commands):
-        recorded = await recorder.start_recorded(command, name=f"n{number}", limit_bytes=1 << 40)
+        recorded = await box.start_recorded(command, name=f"n{number}", limit_bytes=1 << 40)
         await recorded.wait()
     for data in scene.folders:
         folder = Path(data) / "sandboxes" / box.id

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CapabilityError, CorralError, InvalidCommandError, SandboxGoneError
-from corral.protocol import AsyncSandbox
 from corral.results import ExecResult, OutputChunk
 from corral.spec import Resources
 from corral.testing.hostile.canary import Canaries, check_host_works, find_processes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable, Sequence
 
+from corral.base.files import AsyncFiles
 from corral.errors import SandboxFileError
-from corral.protocol import AsyncFiles
 from corral.results import FileInfo, FileKind
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp

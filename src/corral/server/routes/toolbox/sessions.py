@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import cast
 
 from aiohttp import web
 
@@ -18,7 +17,7 @@ from corral.server.routes.toolbox.socket import ClientLeftError, Socket
 from corral.server.routing import Call, Table
 from corral.server.settings import OUTPUT_LIMIT_BYTES
 from corral.server.wire import toolbox as wire
-from corral.sessions.session import Box, SessionCommand, ShellSession
+from corral.sessions.session import SessionCommand, ShellSession
 from corral.sessions.session import prefix as session_prefix
 
 TABLE = Table("toolbox")
@@ -31,10 +30,6 @@ _INTERRUPT_SECONDS = 20.0
 _READING_BYTES = 512 * 1024
 _FREE_SESSION_BYTES = 64 * 1024
 """How much of a session's commands a call may hold without counting it for the key."""
-
-
-def _box(handle: Handle) -> Box:
-    return cast("Box", handle.box)  # every sandbox that is built on SandboxBase can record
 
 
 async def _find(call: Call) -> ShellSession:
@@ -56,10 +51,10 @@ async def _attach(call: Call, name: str) -> ShellSession:
 async def _read_again(call: Call, name: str) -> ShellSession:
     """Read the session's record again, which may be long: the memory of the key bounds how many calls do so."""
     if call.account is None:
-        return await ShellSession.attach(_box(call.sandbox), name)
+        return await ShellSession.attach(call.sandbox.box, name)
     await call.account.reserve(_READING_BYTES)
     try:
-        return await ShellSession.attach(_box(call.sandbox), name)
+        return await ShellSession.attach(call.sandbox.box, name)
     finally:
         call.account.give_back(_READING_BYTES)
 
@@ -91,13 +86,13 @@ async def create_session(call: Call) -> None:
     if len(await _names(handle)) >= _MAX_SESSIONS:
         raise bad_request(f"too many sessions: there are {_MAX_SESSIONS}; delete some")
     session = await ShellSession.open(
-        _box(handle), name, cwd=handle.resolve("."), env=handle.environment(), user=handle.program_user
+        handle.box, name, cwd=handle.resolve("."), env=handle.environment(), user=handle.program_user
     )
     call.services.sessions.keep(handle, session)
 
 
 async def _names(handle: Handle) -> list[str]:
-    infos = await _box(handle).list_recorded()
+    infos = await handle.box.list_recorded()
     return [info.name.removeprefix(session_prefix) for info in infos if info.name.startswith(session_prefix)]
 
 

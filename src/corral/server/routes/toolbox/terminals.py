@@ -10,7 +10,7 @@ import json
 import secrets
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -24,7 +24,6 @@ from corral.server.routing import Call, Table
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 from corral.sessions.record import RecordInfo
-from corral.sessions.session import Box
 from corral.sessions.terminal import Terminal
 from corral.sessions.terminal import prefix as terminal_prefix
 
@@ -39,14 +38,10 @@ _ROWS, _COLUMNS = 24, 80
 _TOLD_SECONDS = 2.0
 
 
-def _box(handle: Handle) -> Box:
-    return cast("Box", handle.box)  # every sandbox that is built on SandboxBase can record
-
-
 async def _find(call: Call) -> Terminal:
     name = call.params["sessionId"]
     try:
-        return await Terminal.attach(_box(call.sandbox), name)
+        return await Terminal.attach(call.sandbox.box, name)
     except (NotRecordedError, InvalidCommandError) as error:
         raise not_found(f"terminal {name[:200]!r} not found", code="PROCESS_NOT_FOUND") from error
 
@@ -57,7 +52,7 @@ async def _find(call: Call) -> Terminal:
 @TABLE.add("GET", "/process/pty", scope="run", streams=True, answers={200: wire.PtyListResponse})
 async def list_pty_sessions(call: Call) -> ManyItems:
     """List terminals."""
-    found = [info for info in await _box(call.sandbox).list_recorded() if info.name.startswith(terminal_prefix)]
+    found = [info for info in await call.sandbox.box.list_recorded() if info.name.startswith(terminal_prefix)]
     return ManyItems(_each(call, found), around=(b'{"sessions":[', b"]}"))
 
 
@@ -65,7 +60,7 @@ async def _each(call: Call, found: Sequence[RecordInfo]) -> AsyncIterator[list[w
     """One after the other: the variables of a terminal are dropped before the next is read."""
     for info in found:
         with contextlib.suppress(NotRecordedError):  # deleted in the meantime
-            terminal = await Terminal.attach(_box(call.sandbox), info.name.removeprefix(terminal_prefix))
+            terminal = await Terminal.attach(call.sandbox.box, info.name.removeprefix(terminal_prefix))
             yield [await _tell(call.sandbox, terminal, info)]
 
 
@@ -135,7 +130,7 @@ async def _tell(handle: Handle, terminal: Terminal, found: RecordInfo | None = N
 async def _open(
     handle: Handle, *, name: str | None, cwd: str | None, envs: Mapping[str, str], rows: int | None, columns: int | None
 ) -> Terminal:
-    box = _box(handle)
+    box = handle.box
     name = name or secrets.token_hex(8)
     if name in (".", ".."):
         raise bad_request(f"{name!r} is not a valid terminal name")
@@ -189,7 +184,7 @@ async def connect_pty_session(call: Call) -> web.StreamResponse:
 
 
 async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamResponse:
-    box, record_name = _box(call.sandbox), terminal_prefix + terminal.name
+    box, record_name = call.sandbox.box, terminal_prefix + terminal.name
     recorded = await box.find_recorded(record_name)
     watched = call.sandbox.watched_terminals
     since = 0

@@ -1,4 +1,4 @@
-"""`corral forge list`, `report`, `replay`, `compare` and `watch`: looking at runs, while they go on and afterwards."""
+"""`corral forge list`, `report`, `replay`, `compare` and `watch`: showing runs, during and after them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corral.cli import options
 from corral.cli.display import paint, plain, show_seconds, show_size, table, unicode_wanted
 from corral.cli.loop import run_async
 from corral.cli.run import to_json
-from corral.errors import CorralError
+from corral.errors import CorralError, RunFolderError
 
 if TYPE_CHECKING:
     from corral.forge.compare import CandidateChange, Change, Comparison
@@ -36,12 +36,39 @@ _artifacts = click.option(
 )  # fmt: skip
 
 
+def find_run(name: Path | str, artifacts: Path) -> Run:
+    """A run by its folder, or by its id below the artifacts' folder. Raises: RunFolderError."""
+    from corral.forge.runfolder import read_run
+
+    path = Path(name)
+    if not path.exists() and (artifacts / path).is_dir():
+        path = artifacts / path
+    return read_run(path)
+
+
+def list_run_folders(artifacts: Path) -> list[Path]:
+    """Folders of runs, the newest last: an id begins with its time."""
+    if not artifacts.is_dir():
+        return []
+    return sorted(path.parent for path in artifacts.glob("*/run.json"))
+
+
+def newest_run(artifacts: Path) -> Run:
+    """The newest run. Raises: RunFolderError if the folder has no run."""
+    from corral.forge.runfolder import read_run
+
+    found = list_run_folders(artifacts)
+    if not found:
+        raise RunFolderError(f"no runs in {str(artifacts)!r}", hint="start one: corral forge run")
+    newest = max(found, key=lambda path: ((path / "run.json").stat().st_mtime, path.name))
+    return read_run(newest)
+
+
 @click.command("list")
 @_artifacts
 @options.json_option
 def list_runs(artifacts: Path, as_json: bool) -> int:
     """List the runs in a folder, the newest last."""
-    from corral.cli.forge.gather import list_run_folders
     from corral.forge.runfolder import read_run
 
     found: list[dict[str, Any]] = []
@@ -81,8 +108,7 @@ def list_runs(artifacts: Path, as_json: bool) -> int:
               help="The page. Default: report.html in the run's folder.")  # fmt: skip
 @_artifacts
 def report(run: str, target: Path | None, artifacts: Path) -> int:
-    """Write a run as one page that needs nothing else, to pass on."""
-    from corral.cli.forge.gather import find_run
+    """Write a run as one self-contained HTML page, to share."""
     from corral.forge.report import write_report
 
     found = find_run(run, artifacts)
@@ -93,11 +119,10 @@ def report(run: str, target: Path | None, artifacts: Path) -> int:
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=options.complete_file)
 @click.option("--speed", type=click.FloatRange(min=0), default=1.0, metavar="N",
-              help="2 is twice as fast, 0 is at once. Default: 1.")  # fmt: skip
+              help="2 is twice as fast, 0 is without pauses. Default: 1.")  # fmt: skip
 @_artifacts
 def replay(run: str, speed: float, artifacts: Path) -> int:
     """Show a run again, as it happened."""
-    from corral.cli.forge.gather import find_run
     from corral.cli.forge.leaderboard import show_standings, show_winner
     from corral.cli.forge.live import choose_view
     from corral.forge.replay import replay as tell_again
@@ -132,8 +157,7 @@ def _winner_artifact(run: Run) -> Path | None:
 @_artifacts
 @options.json_option
 def compare(first: str, second: str, artifacts: Path, as_json: bool) -> int:
-    """Compare two runs: what was different about them, and what came out differently."""
-    from corral.cli.forge.gather import find_run
+    """Compare two runs: their settings, candidates and results."""
     from corral.forge.compare import compare_runs
 
     found = compare_runs(find_run(first, artifacts), find_run(second, artifacts))
@@ -188,8 +212,8 @@ def _value(value: object) -> str:
 
 @contextlib.contextmanager
 def _opened(url: str) -> Iterator[None]:
-    """The browser shows it. Every user of the machine can read what a program is started with, so the browser is given
-    a file that leads there, which is this user's alone."""
+    """Open the address in a browser. Every user of the machine can read the arguments of a program, so the browser gets
+    a file with a redirect, which only this user can read."""
     import tempfile
     import webbrowser
 
@@ -204,12 +228,11 @@ def _opened(url: str) -> Iterator[None]:
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=options.complete_file)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: any that is free.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: any free port.")
 @click.option("--open", "open_page", is_flag=True, help="Open it in the browser.")
 @_artifacts
 def watch(run: str | None, port: int, open_page: bool, artifacts: Path) -> int:
-    """Show a run as a live page, on this machine only. Without RUN: the newest. Until Ctrl-C."""
-    from corral.cli.forge.gather import find_run, newest_run
+    """Serve a run as a live page, on this machine only, until Ctrl-C. Without RUN: the newest."""
     from corral.forge.watch import WatchServer
 
     found = find_run(run, artifacts) if run is not None else newest_run(artifacts)

@@ -1,4 +1,4 @@
-"""What is told of a run, taken together: one row for each candidate, best first."""
+"""A run at a glance: one row for each candidate, best first."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MAX_WARNINGS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateRow:
-    """One candidate: who it is, where it stands, and what it did."""
+    """One candidate: its definition, standing and attempts."""
 
     id: str
     name: str
     description: str
     definition: dict[str, Any]
     standing: Standing | None
-    """None: the run ended before anybody judged."""
+    """None: the run ended before it was judged."""
     attempts: tuple[Attempt, ...]
     """By round."""
     won: bool
@@ -43,21 +43,21 @@ class CandidateRow:
 
     @property
     def place(self) -> str:
-        """Its rank; two with the same one share it."""
+        """Its rank, with `=` for a tie."""
         if self.standing is None or self.standing.rank is None:
             return "–"
         return f"{self.standing.rank}{'=' if self.standing.tied else ''}"
 
     @property
     def total(self) -> float | None:
-        """Its points, where it has any."""
+        """Its total, if it has one."""
         if self.standing is None or (self.standing.rank is None and not self.standing.scores):
             return None
         return self.standing.total if math.isfinite(self.standing.total) else None
 
     @property
     def median_seconds(self) -> float | None:
-        """Of its runs, as the judge counted them; without a judge, of all that ended."""
+        """The median time of its runs, as the judge measured it; without a judge, of all finished runs."""
         if self.standing is not None and (found := self.standing.seconds.get("median")) is not None:
             return found
         times = [attempt.seconds for attempt in self.attempts if attempt.finished and attempt.seconds is not None]
@@ -65,13 +65,13 @@ class CandidateRow:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The median's, with several rounds."""
+        """The confidence interval of the median, with several rounds."""
         seconds = {} if self.standing is None else self.standing.seconds
         return (seconds["low"], seconds["high"]) if "low" in seconds and "high" in seconds else None
 
     @property
     def cpu_seconds(self) -> float | None:
-        """Time on processors."""
+        """CPU time."""
         if self.standing is not None and self.standing.cpu_seconds is not None:
             return self.standing.cpu_seconds
         times = [attempt.cpu_seconds for attempt in self.attempts if attempt.cpu_seconds is not None]
@@ -79,7 +79,7 @@ class CandidateRow:
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """The most it held at once."""
+        """Peak memory."""
         if self.standing is not None and self.standing.peak_memory_bytes is not None:
             return self.standing.peak_memory_bytes
         return max(
@@ -88,7 +88,7 @@ class CandidateRow:
 
     @property
     def outcome(self) -> str:
-        """How its attempts ended, in one word or in a few."""
+        """How its attempts ended, in a few words."""
         if not self.attempts:
             return "not run"
         counted = Counter(attempt.outcome for attempt in self.attempts)
@@ -105,8 +105,8 @@ class CandidateRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Everything that is told."""
+class Overview:
+    """A run, ready to be shown or compared."""
 
     run: str
     objective: str
@@ -116,18 +116,18 @@ class Told:
     rows: tuple[CandidateRow, ...]
     score_names: tuple[str, ...]
     weights: dict[str, float]
-    """Name of a score → its part in the total, as far as it is known."""
+    """Name of a score → its part in the total, as far as known."""
     warnings: tuple[str, ...]
     definition: dict[str, Any]
 
     @property
     def winners(self) -> tuple[CandidateRow, ...]:
-        """More than one: a tie."""
+        """The candidates with rank 1; more than one are a tie."""
         return tuple(row for row in self.rows if row.won)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The rules that were the same for all."""
+        """The settings of the contest."""
         found = self.definition.get("settings")
         return found if isinstance(found, dict) else {}
 
@@ -137,8 +137,8 @@ class Told:
         return any(len(row.attempts) > 1 for row in self.rows)
 
 
-def tell(run: Run) -> Told:
-    """Take it together."""
+def make_overview(run: Run) -> Overview:
+    """The overview of a run."""
     definition = run.definition
     warnings: list[str] = []
     seconds: float | None = None
@@ -148,7 +148,7 @@ def tell(run: Run) -> Told:
         elif event.kind == "run-ended":
             seconds = event.data.get("seconds")
     names = tuple(dict.fromkeys(name for standing in run.standings for name in standing.scores))
-    return Told(
+    return Overview(
         run=str(definition.get("run", run.path.name)), objective=str(definition.get("objective", "")), state=run.state,
         started=str(definition.get("started", "")), seconds=seconds, rows=_rows(run), score_names=names,
         weights=_weights(definition.get("judge")), warnings=tuple(warnings), definition=definition,
@@ -173,7 +173,7 @@ def _rows(run: Run) -> tuple[CandidateRow, ...]:
 
 
 def _weights(judge: object) -> dict[str, float]:
-    """From the judge's description; a judge that describes itself otherwise has none here."""
+    """From the judge's description; empty if it has another form."""
     scores = judge.get("scores") if isinstance(judge, dict) else None
     found = {
         str(score["name"]): float(score["weight"])

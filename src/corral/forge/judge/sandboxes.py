@@ -1,4 +1,4 @@
-"""The bench: fresh sandboxes for judges, so many at a time."""
+"""Fresh sandboxes for judges, a limited number at a time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
 from corral.forge.numbers import check_count
-from corral.protocol import AsyncSandbox, Backend
+from corral.protocol import Backend
 from corral.spec import Spec, check_timeout
 
 ARTIFACT = "artifact"
@@ -17,9 +18,9 @@ ARTIFACT = "artifact"
 
 
 class SandboxBench:
-    """Sandboxes of one backend, each made from the same wish, used by one judge, and ended.
+    """Sandboxes of one backend, each created from the same spec, used by one judge, and closed.
 
-    `prepare` is done with each before anything of a candidate is in it. The bench has nothing to close.
+    `prepare` runs in each before any file of a candidate is in it. The bench itself needs no closing.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class SandboxBench:
 
     @asynccontextmanager
     async def open(self, files: Path | None = None) -> AsyncIterator[AsyncSandbox]:
-        """A sandbox with the folder's content under `artifact`; there is an empty one if nothing is given.
+        """A sandbox with the folder's content under `artifact/`, which is empty without a folder.
 
-        It is ended however the block is left. Raises: as `Backend.create`; TimeoutError.
+        It is closed at the end of the block. Raises: as `Backend.create`; TimeoutError.
         """
         if self._seats is None:
             self._seats = asyncio.Semaphore(self._jobs)  # made here: it belongs to the loop that uses it

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from corral.backends.embedded import exchange
+from corral.backends.embedded import seam
 from corral.backends.embedded.files import EmbeddedFiles
 from corral.engine import wire
 from corral.engine.client import ask
@@ -44,7 +44,7 @@ def take_all(sock: socket.socket) -> list[wire.Message]:
 async def test_many_may_wait_for_one_that_does_not_listen(full: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = full
     with ours, theirs, nothing_left_open():
-        asking = [asyncio.ensure_future(exchange.ask(ours, {"op": str(number)})) for number in range(30)]
+        asking = [asyncio.ensure_future(seam.ask(ours, {"op": str(number)})) for number in range(30)]
         for _ in range(20):
             await asyncio.sleep(0)  # with a call that waits in the kernel, this would be the end
         assert not any(task.done() for task in asking)
@@ -57,14 +57,14 @@ async def test_many_may_wait_for_one_that_does_not_listen(full: tuple[socket.soc
         heard += take_all(theirs)
         assert {message["op"] for message in heard} == {"before", *map(str, range(29))}
         for task in asking:
-            assert await exchange.answer(task.result()) == {"ok": True}
+            assert await seam.answer(task.result()) == {"ok": True}
         await asyncio.sleep(0)
 
 
 async def test_who_waits_learns_that_the_other_is_gone(full: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = full
     with ours:
-        asking = asyncio.ensure_future(exchange.ask(ours, {"op": "x"}))
+        asking = asyncio.ensure_future(seam.ask(ours, {"op": "x"}))
         await asyncio.sleep(0)
         theirs.close()
         with pytest.raises(GoneError):
@@ -96,7 +96,7 @@ async def test_an_upload_to_a_frozen_disk_waits_by_itself() -> None:
     reader, writer = os.pipe()
     with theirs:
         writing = asyncio.ensure_future(files.write("/file", content()))
-        message, (answer,) = await exchange.receive(theirs)
+        message, (answer,) = await seam.receive(theirs)
         assert message["op"] == "write_stream"
         with socket.socket(fileno=answer) as sock:
             wire.send(sock, {"opened": True}, (writer,))
@@ -106,7 +106,7 @@ async def test_an_upload_to_a_frozen_disk_waits_by_itself() -> None:
                 await asyncio.sleep(0)
             assert (taken, writing.done()) == (1, False)
             read = asyncio.ensure_future(asyncio.to_thread(read_all, reader))
-            assert (await exchange.receive(sock))[0] == {"commit": True}
+            assert (await seam.receive(sock))[0] == {"commit": True}
             wire.send(sock, {"ok": True})
             assert await writing == 1_000_000
             assert await read == 999_999
@@ -134,7 +134,7 @@ async def test_what_is_used_up_here_is_not_taken_for_the_end_of_the_other_side()
         nothing_left_open(),
         pytest.raises(ExhaustedError, match="too many file descriptors"),
     ):
-        await exchange.ask(ours, {"op": "ping"})
+        await seam.ask(ours, {"op": "ping"})
 
 
 def test_a_request_that_must_not_wait_says_that_the_other_side_is_busy(

@@ -1,4 +1,4 @@
-"""The run itself: a program inside with the contest's contract, or a function of yours with a sandbox at hand."""
+"""The run itself: a program inside a sandbox, or a user's function that drives an agent with a sandbox."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
-from corral.base.process import ProcessBase
-from corral.client.sandbox import SandboxBase
+from corral.base.process import AsyncProcess
+from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.errors import (
     BackendError,
@@ -24,25 +24,25 @@ from corral.errors import (
 )
 from corral.forge.calling import call_in_thread
 from corral.forge.output import AttemptLog
-from corral.forge.sources import Agent, Seat, Source, SyncSeat, fill_in
+from corral.forge.sources import AgentSource, Seat, Source, SyncSeat, fill_in
 from corral.results import EndReason, Usage
 
 _LEAVE_SECONDS = 5.0
-"""How long a function that was told to end may take to clean up."""
+"""How long a cancelled function may take to clean up."""
 _OWN_ERRORS = (CapabilityError, UnknownBackendError, SandboxClosedError, SandboxPausedError, SnapshotNotFoundError)
-"""What a sandbox says to a function that uses it wrongly: not the sandbox's failure."""
+"""Errors of a function that uses its sandbox wrongly: not the sandbox's failure."""
 
 
 _RUN_ENV = {"PYTHONUNBUFFERED": "1"}
-"""What a candidate prints shall be seen while it runs, on every backend."""
+"""So that what a candidate prints is seen while it runs, on every backend."""
 
 
 _BACKLOG_BYTES = 1024 * 1024
-"""A fast program prints before anybody listens: so much of that is kept for the listener."""
+"""A fast program prints before we read: so much of its output is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class RunEnd:
     """How a run ended."""
 
     exit_code: int
@@ -51,19 +51,19 @@ class Ran:
     signal: int | None = None
     limit: str | None = None
     said: str = ""
-    """Why it failed, where that is known better than from its log."""
+    """Why it failed, if that is known better than from its log."""
 
 
 async def run_source(
-    source: Source, box: SandboxBase, *, objective: str, output: str, folder: str, processor: int | None,
+    source: Source, box: AsyncSandbox, *, objective: str, output: str, folder: str, processor: int | None,
     timeout: float, log: AttemptLog,
-) -> Ran:  # fmt: skip
-    """Run to the end, or to the end of its time.
+) -> RunEnd:  # fmt: skip
+    """Run to its end or its timeout.
 
     Raises:
         CorralError: the sandbox failed, not the program.
     """
-    if isinstance(source, Agent):
+    if isinstance(source, AgentSource):
         return await _run_agent(source, box, objective=objective, output=output, timeout=timeout, log=log)
     argv = fill_in(source.command(folder), objective=objective, output=output)
     if processor is not None:
@@ -81,22 +81,22 @@ async def run_source(
             log.take(chunk)
         result = await process.wait()
         log.count(result.stdout_total_bytes + result.stderr_total_bytes)
-        if isinstance(process, ProcessBase):
-            await process.end_rest()  # whoever runs on in the background has no more time to work on the artifact
+        if isinstance(process, AsyncProcess):
+            await process.end_rest()  # background processes must not go on changing the artifact
     finally:
         await process.aclose()
-    return Ran(
+    return RunEnd(
         exit_code=result.exit_code, reason=result.reason, usage=result.usage, signal=result.signal, limit=result.limit
     )
 
 
 async def _run_agent(
-    source: Agent, box: SandboxBase, *, objective: str, output: str, timeout: float, log: AttemptLog
-) -> Ran:
+    source: AgentSource, box: AsyncSandbox, *, objective: str, output: str, timeout: float, log: AttemptLog
+) -> RunEnd:
     loop = asyncio.get_running_loop()
 
     def say(text: str) -> None:
-        with contextlib.suppress(RuntimeError):  # the contest is over, and its loop closed
+        with contextlib.suppress(RuntimeError):  # the contest is over, and its event loop closed
             loop.call_soon_threadsafe(log.say, str(text))
 
     async def work() -> None:
@@ -117,7 +117,7 @@ async def _run_agent(
         exit_code, said = 1, str(error)
     wall = time.perf_counter() - begun
     if box.closed:
-        return Ran(exit_code=exit_code or 1, reason=reason, usage=Usage(wall), said=said or "it closed its sandbox")
+        return RunEnd(exit_code=exit_code or 1, reason=reason, usage=Usage(wall), said=said or "it closed its sandbox")
     after = await box.usage()
     cpu = (
         after.cpu_seconds - before.cpu_seconds
@@ -125,7 +125,7 @@ async def _run_agent(
         else None
     )
     usage = Usage(wall, cpu, after.peak_memory_bytes, ("counted for the whole sandbox, without the function itself",))
-    return Ran(exit_code=exit_code, reason=reason, usage=usage, said=said)
+    return RunEnd(exit_code=exit_code, reason=reason, usage=usage, said=said)
 
 
 class _AgentError(Exception):
@@ -133,10 +133,10 @@ class _AgentError(Exception):
 
 
 async def _work_for(work: Coroutine[Any, Any, object], seconds: float) -> bool:
-    """Whether it came to its end in time. It works in a task of its own, so that whatever it does stays there.
+    """Whether it ended in time. It runs in its own task, so that what it does to the task stays there.
 
-    Nobody can end a function that does not want to: one that takes no notice of being cancelled, or a plain one in its
-    thread, is left alone. Without its sandbox, closed next, it can do nothing.
+    A function that ignores its cancellation, or a plain one in its thread, can't be ended and is left alone. Its
+    sandbox is closed next, so it can do nothing more with that.
 
     Raises:
         BackendError, SandboxError: the sandbox failed under it.
@@ -160,12 +160,12 @@ async def _work_for(work: Coroutine[Any, Any, object], seconds: float) -> bool:
 
 
 async def _catch(work: Coroutine[Any, Any, object]) -> BaseException | None:
-    """What it raises, as a value: SystemExit and the like are the candidate's way to fail, not ours to go."""
+    """The exception, as a value: a SystemExit of the candidate must not end this program."""
     try:
         await work
     except KeyboardInterrupt as error:
         if threading.current_thread() is threading.main_thread():
-            raise  # there it is somebody at the keyboard
+            raise  # a real Ctrl-C
         return error
     except BaseException as error:  # noqa: BLE001 - handed over
         return error
