@@ -252,6 +252,7 @@ class SandboxPrimitives(ABC):
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         """Let it live on without this process; gives the id for `connect`. Idempotent."""
+        await self.info()  # a sandbox that is gone says so first
         self.lacks("detach")
 
     async def snapshot(self, name: str | None = None) -> str:
