@@ -1,4 +1,4 @@
-"""Files: into the sandbox, worked on inside, and out again."""
+"""Files: copied into the sandbox, changed inside, and copied out again."""
 
 import tempfile
 from pathlib import Path
@@ -19,7 +19,7 @@ with Sandbox() as box, tempfile.TemporaryDirectory() as folder:
     box.files.upload(project, "project")
     print("total:", box.exec("python3 total.py | tee total.txt", cwd="project", check=True).stdout.strip())
 
-    # An edit is byte for byte, and refuses to guess: the text must be there exactly once.
+    # An edit preserves all other bytes; the text must occur exactly once.
     done = box.files.edit("project/prices.csv", "pear,4", "pear,40")
     print("edited:", done.replacements, "place,", done.size, "bytes")
     print("found: ", [f"{match.path}:{match.line}" for match in box.files.grep("pear").matches])

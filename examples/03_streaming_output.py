@@ -1,4 +1,4 @@
-"""Output as it comes, both streams in the order in which they were written, and never more than fits."""
+"""Streaming output: both streams in order, with bounded memory."""
 
 import time
 
@@ -14,7 +14,7 @@ def show(chunk: OutputChunk) -> None:
 with Sandbox() as box:
     box.exec("for n in 1 2 3; do echo step $n; echo warning $n >&2; sleep 0.2; done", on_output=show)
 
-    # Of a flood the beginning and the end are kept, and the result says what is missing.
+    # Of a large output the beginning and the end are kept, and the result says how much is missing.
     flood = box.exec("seq 1 3000000", output_limit_bytes=10_000)
     print(f"printed {flood.stdout_total_bytes} bytes, kept {len(flood.stdout_bytes)}, truncated: {flood.truncated}")
     print(*(line for line in flood.stdout.splitlines() if "left out" in line))

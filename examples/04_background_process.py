@@ -1,10 +1,10 @@
-"""A server in the background, used by other calls, and a program that is spoken to."""
+"""A background server that other calls use, and a program that reads input."""
 
 from corral import Sandbox
 
 with Sandbox() as box:
     with box.start(["python3", "-m", "http.server", "8000", "--directory", "/usr/share"]) as server:
-        for chunk in server.output():  # until it says that it listens
+        for chunk in server.output():  # until it reports that it listens
             if b"Serving" in chunk.data:
                 break
         answer = box.run_code("from urllib.request import urlopen; print(urlopen('http://127.0.0.1:8000').status)")

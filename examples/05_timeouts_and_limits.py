@@ -23,7 +23,7 @@ with Sandbox(resources=limits, exec_timeout=20) as box:
     greedy = box.run_code("block = bytearray(500_000_000)")
     print("too greedy:   ", greedy.reason, greedy.exit_code)
 
-    bomb = box.run_code(BOMB, timeout=1)  # the timeout takes all of them along
+    bomb = box.run_code(BOMB, timeout=1)  # the timeout kills all of them
     print("too many:     ", bomb.stdout.strip())
 
     full = box.exec("head -c 1G /dev/zero > big")

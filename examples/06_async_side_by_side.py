@@ -1,4 +1,4 @@
-"""Many sandboxes side by side: twenty candidates for one task, each in its own, and one that never ends."""
+"""Many sandboxes concurrently: twenty candidates for one task, each in its own sandbox, and one that never ends."""
 
 import asyncio
 import time

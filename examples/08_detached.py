@@ -1,4 +1,4 @@
-"""A sandbox that outlives the program that made it, found again by its name."""
+"""A sandbox that outlives the program that created it, found again by name."""
 
 import os
 import subprocess
@@ -13,15 +13,15 @@ from corral import Sandbox
 
 box = Sandbox()
 box.files.write("counter", "1")
-box.detach(name=sys.argv[1], lifetime_seconds=120)  # a deadline of its own: nobody has to remember it
+box.detach(name=sys.argv[1], lifetime_seconds=120)  # deleted after 120 seconds at the latest
 """
 
-subprocess.run([sys.executable, "-c", MAKER, NAME], check=True)  # that program is over
+subprocess.run([sys.executable, "-c", MAKER, NAME], check=True)  # this program has ended
 
 box = Sandbox.connect(NAME)
 print("found:", box.info().name, "with the counter at", box.files.read_text("counter"))
 box.exec("echo 2 > counter", check=True)
-box.close()  # lets go; the sandbox lives on
+box.close()  # disconnects; the sandbox keeps running
 
 again = Sandbox.connect(NAME)
 print("again:", again.files.read_text("counter").strip(), f"and {again.info().deadline:.0f} s left")

@@ -1,4 +1,4 @@
-"""Testing your own code without a sandbox: the memory backend is a fake that runs nothing and remembers everything."""
+"""Testing your own code without a sandbox: the memory backend is a fake that runs nothing and records every call."""
 
 import re
 
@@ -7,7 +7,7 @@ from corral.backends.memory import MemoryBackend
 
 
 def review(box: Sandbox, source: str) -> str:
-    """The code under test: it lays a file down, lets a linter look at it, and says what came of it."""
+    """The code under test: it writes a file, runs a linter on it, and returns the result."""
     box.files.write("change.py", source)
     result = box.exec("ruff check change.py", timeout=30)
     return "fine" if result.ok else f"{len(result.stdout.splitlines())} remarks"

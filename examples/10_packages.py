@@ -1,4 +1,4 @@
-"""Python packages without a network inside: from a virtual environment of yours, or fetched by Corral.
+"""Python packages without a network inside: from your virtual environment, or downloaded by Corral.
 
 Needs: network
 """
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from corral import Sandbox
 
-# Fetched once on the host (wheels only), kept for next time, and shown read-only.
+# Downloaded once on the host (wheels only), cached, and mounted read-only.
 with Sandbox(packages=["iniconfig"]) as box:
     print("fetched:", box.run_code("import iniconfig; print(iniconfig.__file__)").stdout.strip())
     print("network:", box.exec("pip install iniconfig==1.0.0").exit_code)
 
-# Or the packages of a virtual environment that you have.
+# Or the packages of an existing virtual environment.
 with tempfile.TemporaryDirectory() as folder:
     venv.create(folder)
     library = Path(sysconfig.get_path("purelib", "venv", {"base": folder, "installed_base": sys.base_prefix}))

@@ -1,4 +1,4 @@
-"""AG2's executor and environment on a Daytona service: the import is ours, everything below it is AG2's.
+"""AG2's executor and environment on a Daytona service: only the import is different.
 
 If DAYTONA_API_URL is not set, the service is a `corral serve` that lives as long as this program.
 

@@ -1,4 +1,4 @@
-"""Code and shell tools for an AG2 agent. The model is a script here; put the configuration of yours in its place.
+"""Code and shell tools for an AG2 agent. The model is scripted here; replace it with your configuration.
 
 Packages: corral[ag2]
 """
@@ -25,7 +25,7 @@ async def main() -> None:
             call("run_code", language="python", code="open('primes.txt', 'w').write('2 3 5 7')"),
             call("run_shell_command", command="cat primes.txt"),
             "The first primes are in primes.txt.",
-            call("run_shell_command", command="rm primes.txt"),  # not with readonly=True
+            call("run_shell_command", command="rm primes.txt"),  # rejected, because of readonly=True
             "They are still there.",
         )
         agent = Agent("coder", config=model, tools=tools)
@@ -34,7 +34,7 @@ async def main() -> None:
         reply = await reply.ask("Now delete it.")
         print(await reply.content())
 
-        # One environment is one sandbox, and whoever has it may look.
+        # One environment is one sandbox; your own code can open it too.
         async with environment.open() as sandbox:
             print((await sandbox.exec(["cat", "primes.txt"])).output)
 

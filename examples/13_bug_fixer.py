@@ -1,4 +1,4 @@
-"""Two classic AG2 agents: one mends a program, the other runs what it proposes, until it works.
+"""Two classic AG2 agents: one fixes a program, the other runs the proposed fix, until it works.
 
 The one that mends is a script here; give it an `llm_config` instead. The code runs on a Daytona service: if
 DAYTONA_API_URL is not set, on a `corral serve` that lives as long as this program.
@@ -28,7 +28,7 @@ print("it works")
 
 
 def propose(recipient: ConversableAgent, messages: list[dict[str, Any]], sender: Any, config: Any) -> tuple[bool, str]:
-    """The script in the model's place: it looks at what the code printed, as a model would."""
+    """The scripted model: it reads the output of the code, as a model would."""
     said = messages[-1]["content"]
     if "execution succeeded" in said:
         return True, "TERMINATE"

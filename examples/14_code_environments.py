@@ -21,7 +21,7 @@ def call(code: str, language: str = "python") -> ToolCallEvent:
 
 
 async def ask(tool: SandboxCodeTool, *script: Any, **variables: Any) -> str:
-    """A conversation of one question. The model is a script; put the configuration of yours in its place."""
+    """A conversation with one question. The model is scripted; replace it with your configuration."""
     agent = Agent("coder", config=TestConfig(*script), tools=[tool], variables=variables)
     return str(await (await agent.ask("Go on.")).content())
 
@@ -37,14 +37,14 @@ async def use_tenants() -> None:
 
 
 async def use_folder(folder: Path) -> None:
-    """A folder of yours: copied in, and back at the end. What runs there sees nothing else of this machine."""
+    """Your folder: copied in, and back at the end. The code sees no other files of this machine."""
     async with LocalEnvironment(folder, cleanup=False) as environment:
         code = "rows = open('data.csv').read().split()[1:]; open('rows', 'w').write(str(len(rows)))"
         await ask(SandboxCodeTool(environment), call(code), "done")
 
 
 class Calculator:
-    """An environment of your own: anything with these two. Only you know where its code runs, and how safely."""
+    """Your own environment: any class with these two methods. You decide where its code runs, and how safely."""
 
     supported_languages = ("python",)
 

@@ -1,4 +1,4 @@
-"""A Pydantic AI agent with the tools of a console, in a Daytona sandbox: the import is ours, the rest is as ever.
+"""A Pydantic AI agent with the tools of a console, in a Daytona sandbox: only the import is different.
 
 The model is a script here; put the name of yours in its place. If DAYTONA_API_URL is not set, the service is a
 `corral serve` that lives as long as this program.

@@ -1,4 +1,4 @@
-"""Rules for what a Pydantic AI agent may read, write and run: ready-made, your own, and with somebody to ask.
+"""Rules for what a Pydantic AI agent may read, write and run: presets, your own, and with a callback for approval.
 
 The model is a script here; put the name of yours in its place.
 
@@ -22,7 +22,7 @@ from corral.adapters.pydantic_ai import (
 
 
 def run(box: Sandbox, toolset: CorralToolset[None], *calls: ToolCallPart) -> None:
-    """Let an agent make these calls, and show what it is told."""
+    """Let an agent make these calls, and print the results."""
     script = iter([*calls, TextPart("done")])
     model = FunctionModel(lambda messages, info: ModelResponse(parts=[next(script)]))
     result = Agent(model, toolsets=[toolset]).run_sync("Go on.")
@@ -33,7 +33,7 @@ def run(box: Sandbox, toolset: CorralToolset[None], *calls: ToolCallPart) -> Non
 
 
 def ask(operation: str, target: str, reason: str) -> bool:
-    """A person, perhaps. This one lets tests be changed, and nothing else."""
+    """The approval callback, which could ask a person. This one allows changes of tests only."""
     print(f"  may it {operation} {target}? ({reason})")
     return target.startswith("tests/")
 
@@ -53,7 +53,7 @@ with Sandbox() as box:
     run(
         box, create_console_toolset(sandbox=box, permissions=READONLY_RULESET),
         ToolCallPart("ls", {"path": "."}),
-        ToolCallPart("read_file", {"path": "harmless.txt"}),  # a link to what may not be read
+        ToolCallPart("read_file", {"path": "harmless.txt"}),  # a link to a file that may not be read
         ToolCallPart("grep", {"pattern": "hunter", "ignore_hidden": False}),
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ with Sandbox() as box:
         ToolCallPart("execute", {"command": "cat .env"}),
     )  # fmt: skip
 
-# The same rules, asked by your own code.
+# The same rules in your own code.
 checker = PermissionChecker(RULES)
 print(checker.is_allowed("read", "/project/a.py"), checker.requires_approval("write", "/project/a.py"))
 try:

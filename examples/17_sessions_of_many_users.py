@@ -1,4 +1,4 @@
-"""A sandbox for each user of a service: made when it is needed, kept while it is used, its files kept between visits.
+"""A sandbox for each user of a service: created on demand, kept while in use, with its files kept between visits.
 
 The model is a script here; put the name of yours in its place.
 
@@ -48,8 +48,8 @@ async def main() -> None:
                 chat(manager, "bob", "ls -a | wc -l"),
             )
             print("sessions:", sorted(manager.sessions))
-            await manager.release("alice")  # she logs out, and her sandbox ends
-            await chat(manager, "alice", "cat notes.txt")  # she is back, in a new one, and her files are there
+            await manager.release("alice")  # she logs out, and her sandbox is deleted
+            await chat(manager, "alice", "cat notes.txt")  # she is back, in a new sandbox with her files
         print("sessions after the end:", len(manager))
 
 

@@ -1,4 +1,4 @@
-"""A sandbox as the workspace of Pydantic AI runs: made by the first, found again by the next.
+"""A sandbox as the workspace of Pydantic AI runs: created by the first, found again by the next.
 
 The model is a script here; put the name of yours in its place.
 
@@ -13,7 +13,7 @@ from pydantic_ai.workspaces import Workspace
 
 from corral.adapters.pydantic_ai import ConsoleCapability, CorralWorkspace, CorralWorkspaces
 
-# Every run of this agent has a workspace, and the console tools work in it. It ends by itself after an hour.
+# Every run of this agent has a workspace, and the console tools work in it. It expires after an hour.
 agent = Agent(capabilities=[CorralWorkspaces(lifetime_seconds=3600), ConsoleCapability()])
 
 
@@ -29,7 +29,7 @@ async def main() -> None:
     ref = first.all_messages()[-1].workspace_ref
     assert ref is not None
 
-    # A later run, perhaps of another process, goes on where the first ended.
+    # A later run, perhaps of another process, continues where the first ended.
     second = await agent.run(
         "Go on.", model=script(ToolCallPart("execute", {"command": "echo '- three' >> plan.md; wc -l < plan.md"})),
         workspace=ref,
@@ -37,7 +37,7 @@ async def main() -> None:
     (told,) = [p for message in second.all_messages() for p in message.parts if p.part_kind == "tool-return"]
     print("lines:", str(told.content).strip())
 
-    # And so does code of your own.
+    # And so does your own code.
     async with CorralWorkspace(ref) as backend:
         workspace = Workspace(backend)
         print(await workspace.read_text("plan.md"))

@@ -1,4 +1,4 @@
-"""An agent that starts a server, uses it, and types into a program; each conversation in a sandbox of its own.
+"""An agent that starts a server, uses it, and types into a program; each conversation in its own sandbox.
 
 The model is a script here; put the name of yours in its place.
 

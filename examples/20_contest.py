@@ -1,4 +1,4 @@
-"""A contest: three candidates on one objective, each in a sandbox of its own, and a judge who reads what they wrote."""
+"""A contest: three candidates on one objective, each in its own sandbox, and a judge that scores their output."""
 
 from pathlib import Path
 
@@ -17,20 +17,20 @@ Path("sieve.py").write_text(
 
 
 def drive(seat: SyncSeat) -> None:
-    """An agent of yours: it runs here, and what it does goes into the sandbox."""
-    answer = "2 3 5 7 9 11 13"  # a model's, who knows
+    """Your agent: it runs here, and works in the sandbox."""
+    answer = "2 3 5 7 9 11 13"  # a model would answer this
     seat.log(f"the model says {answer}")
     seat.sandbox.files.write(seat.output, answer.replace(" ", "\n"))
 
 
 def rate(work: Work) -> float:
-    """0 to 100: right numbers, less the wrong ones."""
+    """0 to 100: correct numbers minus wrong ones."""
     words = {int(word) for word in work.read_text().split() if word.isdecimal()}
     return max(0.0, 100 * (len(words & PRIMES) - len(words - PRIMES)) / len(PRIMES))
 
 
 def tell(event: ForgeEvent) -> None:
-    """Called while it goes on; output, phases and meters come this way too."""
+    """Called during the contest, for output, phases and meters too."""
     if event.kind == "attempt-ended":
         print(event.candidate, event.data["outcome"], "and said:", event.data["log"].strip() or "nothing")
 

@@ -1,4 +1,4 @@
-"""A model's built-in code execution where it has one, ours where it has not; or always ours, for code on your files.
+"""A model's built-in code execution if it has one, else ours; or always ours, for code on your files.
 
 The models are scripts here; put the names of yours in their place.
 
@@ -19,7 +19,7 @@ from corral.tools import CodeTool
 
 
 def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Runs code if it is given a tool for that, and says what came of it."""
+    """Runs code if it has a tool for that, and reports the result."""
     if not info.function_tools:
         return ModelResponse(parts=[TextPart("I run code on the machines of my maker.")])
     if len(messages) == 1:

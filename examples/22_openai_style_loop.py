@@ -1,4 +1,4 @@
-"""A tool loop with a client in OpenAI's style. The client is a script here; put `OpenAI()` in its place."""
+"""A tool loop with a client in OpenAI's style. The client is scripted here; replace it with `OpenAI()`."""
 
 import json
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from corral.tools import CodeTool, FileTools, Tool
 
 
 class ScriptedClient:
-    """Answers as `client.chat.completions.create` would: a tool call first, then what was made of its result."""
+    """Answers as `client.chat.completions.create` would: a tool call first, then an answer from its result."""
 
     def __init__(self) -> None:
         self.chat = SimpleNamespace(completions=self)
@@ -40,7 +40,7 @@ def ask(client: Any, question: str, tools: dict[str, Tool], *, turns: int = 10) 
             return str(message.content)
         messages.append({"role": "assistant", "content": message.content, "tool_calls": message.tool_calls})
         for call in message.tool_calls:
-            # What the model can mend is told to it. A sandbox that is gone is raised.
+            # Errors that the model can fix are returned to it. A lost sandbox raises.
             tool = tools.get(call.function.name)
             text = tool.call_sync(call.function.arguments) if tool else f"Error: no tool named {call.function.name!r}"
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(text)})

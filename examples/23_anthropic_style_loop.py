@@ -1,4 +1,4 @@
-"""A tool loop with a client in Anthropic's style. The client is a script here; put `Anthropic()` in its place."""
+"""A tool loop with a client in Anthropic's style. The client is scripted here; replace it with `Anthropic()`."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +8,7 @@ from corral.tools import CodeTool, ShellTool, Tool
 
 
 class ScriptedClient:
-    """Answers as `client.messages.create` would: two tool calls, then what was made of their results."""
+    """Answers as `client.messages.create` would: two tool calls, then an answer from their results."""
 
     def __init__(self) -> None:
         self.messages = self
@@ -34,7 +34,7 @@ class ScriptedClient:
 
 
 def describe(tool: Tool) -> dict[str, Any]:
-    """The tool as this API wants it: the schema has another name."""
+    """The tool in this API's format: the schema has another name."""
     return {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
 
 

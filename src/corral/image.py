@@ -1,4 +1,4 @@
-"""What a sandbox starts from, said in the language of a Dockerfile: for backends that can build images."""
+"""Declarative images in the language of a Dockerfile, for backends that can build images."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image, by its recipe. Each method gives a new one with a line more; two with the same text are the same.
+    """An image, by its recipe. Each method returns a new image with one more line; images with the same text are equal.
 
         Image.debian_slim(python="3.12").apt_install("git").pip_install("numpy>=2").env({"MODE": "test"})
 
-    The embedded backend has no images: there, `packages=` and `venv=` bring Python packages.
+    The embedded backend does not support images: use `packages=` and `venv=` for Python packages there.
     """
 
     dockerfile: str
@@ -35,21 +35,21 @@ class Image:
 
     @classmethod
     def base(cls, name: str) -> Self:
-        """Begin with an image of a registry. Raises: SpecError."""
+        """Start from an image of a registry. Raises: SpecError."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise SpecError(f"{name!r} is not a valid image name", hint="for example debian:12")
         return cls(f"FROM {name}\n")
 
     @classmethod
     def debian_slim(cls, python: str = "3.12") -> Self:
-        """Begin with a small Debian that has this Python. Raises: SpecError."""
+        """Start from a small Debian with this Python. Raises: SpecError."""
         if not isinstance(python, str) or not _PYTHON.fullmatch(python):
             raise SpecError(f"python={python!r} is not a version", hint="for example '3.12'")
         return cls(f"FROM python:{python}-slim\n")
 
     @classmethod
     def from_dockerfile(cls, path_or_text: str | os.PathLike[str]) -> Self:
-        """Take a Dockerfile as it is: its text, or the path of a file that holds it. Raises: SpecError."""
+        """Use a Dockerfile unchanged: its text, or its path. Raises: SpecError."""
         if isinstance(path_or_text, str) and _begins(path_or_text):
             return cls(path_or_text)
         try:
@@ -74,11 +74,11 @@ class Image:
         """Run shell commands while the image is built."""
         if not commands or not all(isinstance(text, str) and text.strip() and "\0" not in text for text in commands):
             raise SpecError("no command given", hint="pass shell commands")
-        # As JSON: a text with line ends or quotes stays one instruction, and nothing in it is one of its own.
+        # As JSON: a text with line ends or quotes stays one instruction, and can't add another.
         return self._with("".join(f"RUN {json.dumps(['/bin/sh', '-c', text])}\n" for text in commands))
 
     def env(self, variables: Mapping[str, str]) -> Self:
-        """Set variables for everything that follows, and for all that runs in it. They can be read in the image."""
+        """Set variables for later steps and for all programs. They are readable in the image."""
         lines = []
         for name, value in variables.items():
             if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
@@ -90,7 +90,7 @@ class Image:
         return self._with("".join(lines))
 
     def workdir(self, path: str) -> Self:
-        """Make a folder the working directory of what follows."""
+        """Set the working directory of later steps."""
         if not isinstance(path, str) or not path.startswith("/") or any(character in path for character in "\0\r\n$"):
             raise SpecError(f"workdir {path!r} is not an absolute path", hint="for example /workspace")
         return self._with(f"WORKDIR {path}\n")
@@ -101,7 +101,7 @@ class Image:
 
 
 def _begins(text: str) -> bool:
-    """Whether it is a Dockerfile: the first instruction is FROM (or ARG, which may stand before it)."""
+    """True for a Dockerfile: the first instruction is FROM (or ARG, which may come before it)."""
     for line in text.splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             return line.split()[0].upper() in ("FROM", "ARG") and len(line.split()) > 1
@@ -112,8 +112,8 @@ def _words(packages: tuple[str, ...], what: str) -> str:
     if not packages:
         raise SpecError(f"there is no {what} to install", hint="give names")
     for package in packages:
-        # Addresses are let through: what they lead to is fetched and built inside the image, not on the host. Options
-        # are not: they are no packages, and `run` is there for whoever wants the whole command.
+        # URLs are accepted: they are downloaded and built inside the image, not on the host. Options are rejected: use
+        # `run` for a whole command.
         if not isinstance(package, str) or not re.match(r"[A-Za-z0-9]", package) or not package.isprintable():
             raise SpecError(f"{package!r} is not a {what}", hint="write it as on the command line: 'numpy>=2'")
     return " ".join(map(shlex.quote, packages))

@@ -1,7 +1,7 @@
-"""The language table: what people call each language, and how a snippet of it is run.
+"""The language table: the names of each language, and how a snippet of it is run.
 
-Every snippet is a fresh process, and its source lies in a file: an argument list holds constants and the file's path,
-never a payload. Nothing here touches a sandbox; `SandboxBase.run_code` does, with what it reads from this table.
+Every snippet is a new process, and its source is in a file: an argument list contains constants and the file's path,
+never source code. Nothing here touches a sandbox; `SandboxBase.run_code` does, with what it reads from this table.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ FILE = "{file}"
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """One way to run a language. The caller puts the snippet's path for `{file}` and its arguments at the end.
+    """One way to run a language. The caller replaces `{file}` with the snippet's path and appends its arguments.
 
-    `name` is the program that must be there; "program:variant" tells several ways to use one program apart.
+    `name` is the program that must be installed; "program:variant" distinguishes several ways to use one program.
     """
 
     name: str
     argv: tuple[str, ...]
     extension: str
     beside: bool = False
-    """The file must lie in the working folder, because imports are looked up from there; else in a private folder."""
+    """The file must be in the working folder, because imports are looked up from there; else in a private folder."""
     in_place: tuple[str, ...] = ()
-    """The same for a file that is run from where it lies, with its own name; empty: as `argv`."""
+    """The same for a file that is run in its place, under its own name; empty: as `argv`."""
     own: tuple[str, ...] = ()
-    """Extensions with which it runs a file without a project as it runs the snippet."""
+    """Extensions of files that it runs, outside of a project, like a snippet."""
 
     @property
     def program(self) -> str:
@@ -46,13 +46,13 @@ class Language:
     aliases: tuple[str, ...]
     runtimes: tuple[Runtime, ...]
     probe: str = ""
-    """Text for /bin/sh that prints which programs are there, one a line. Empty: the first runtime is taken unasked."""
+    """Script for /bin/sh that prints the installed programs, one per line. Empty: the first runtime is used."""
     hint: str = ""
-    """What to do when no runtime is there."""
+    """What to do if no runtime is installed."""
     select: Callable[[bytes], tuple[str, ...]] | None = None
-    """Gives the names of the runtimes that suit this source, best first. It reads hostile text: keep it linear."""
+    """Returns the names of the runtimes for this source, best first. Its input is hostile: keep it linear."""
     strip: Callable[[bytes], bytes] | None = None
-    """Gives the source as it shall be run, with every line where it was."""
+    """Returns the source to run, with all line numbers unchanged."""
 
 
 # -------------------------------------------------------------------------------------------------------------- Python
@@ -92,9 +92,9 @@ _HERE_DOCUMENT = re.compile(rb"(?<!<)<<-?[ \t]*['\"\\]?(\w+)")
 
 
 def _strip_prompts(code: bytes) -> bytes:
-    """Turn a terminal's transcript into its commands; a script, which never starts with "$ ", is left alone.
+    """Turn a terminal's transcript into its commands; a script, which never starts with "$ ", is not changed.
 
-    What the terminal printed becomes empty lines. A command goes on after a backslash and in a here-document.
+    Output of the terminal becomes empty lines. A command continues after a backslash and in a here-document.
     """
     if not code.lstrip().startswith(_PROMPT):
         return code
@@ -120,9 +120,9 @@ def _strip_prompts(code: bytes) -> bytes:
 
 # ------------------------------------------------------------------------------------------ JavaScript and TypeScript
 
-# Runs a CommonJS snippet from its private folder as if it lay in the working folder, where require() shall look.
+# Runs a CommonJS snippet from its private folder as if it were in the working folder, where require() looks.
 # -e shows Node's own modules as globals, which a script does not see: they go. A snippet that awaits at the top level,
-# which CommonJS has not got, is run as an async function; one line stays one line. 13 is Node's code for an await that
+# not supported by CommonJS, is run as an async function; one line stays one line. 13 is Node's code for an await that
 # nothing will ever end. `await (` alone would be the call of a function of that name.
 _NODE_BOOT = r"""{
 const Module = require("module"), fs = require("fs"), path = require("path"), vm = require("vm");
@@ -152,7 +152,7 @@ _NOT_CODE = re.compile(
     | (?:^|(?<=[=(,:;!&|?{}\[]))[ \t]{0,8}/(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*+\]?)*+/?""",
     re.DOTALL | re.MULTILINE | re.VERBOSE,
 )
-_LOOK_BYTES = 256 * 1024  # nobody's first import stands further down, and the look is taken in the caller's event loop
+_LOOK_BYTES = 256 * 1024  # no first import is further down, and this runs in the caller's event loop
 _MODULE_SYNTAX = re.compile(
     rb"""(?:^|[;}])[ \t]*+(?:import(?:\s+[\w$]|\s*[{*"])|export(?:\s*[{*]|\s+[a-z]))|\bimport\s*\.\s*meta\b""",
     re.MULTILINE | re.VERBOSE,
@@ -199,7 +199,7 @@ _JAVASCRIPT_PROBE = f"""{_LIST_PROGRAMS}
 list node bun deno
 exit 0
 """
-# Node.js strips types by itself from 22.18 on, and in the 23s from 23.6. Asking for its version does not start V8.
+# Node.js strips types without a flag from 22.18 on, and in the 23s from 23.6. Asking for its version does not start V8.
 _TYPESCRIPT_PROBE = f"""{_LIST_PROGRAMS}
 list bun deno tsx ts-node
 version=$(node --version 2>/dev/null) || exit 0
@@ -276,7 +276,7 @@ def find_language(name: str) -> Language:
     """The language of that name or alias; case and spaces around it don't matter.
 
     Raises:
-        UnknownLanguageError: nobody registered it.
+        UnknownLanguageError: it is not registered.
     """
     language = _table.get(_normalise(name))
     if language is None:
@@ -288,10 +288,10 @@ def find_language(name: str) -> Language:
 
 
 def register_language(language: Language, *, replace: bool = False) -> None:
-    """Add a language for this process. With `replace`, its names are taken from whoever has them.
+    """Add a language for this process. With `replace`, its names are taken from other languages.
 
     Raises:
-        SpecError: a name that is empty or taken, no runtime, or a runtime that never gets the file.
+        SpecError: a name that is empty or taken, no runtime, or a runtime that does not use the file.
     """
     names = [_normalise(name) for name in (language.name, *language.aliases)]
     if not all(names):
@@ -318,7 +318,7 @@ def language_names() -> list[str]:
 
 
 def choose_runtime(language: Language, code: bytes, probed: Sequence[str] | None) -> Runtime | None:
-    """The runtime for this source among those that are there (`probed`, as printed; None: all), or None."""
+    """The runtime for this source among the installed ones (`probed`, as printed; None: all), or None."""
     by_name = {runtime.name: runtime for runtime in language.runtimes}
     names = language.select(code) if language.select else tuple(by_name)
     suited = (by_name[name] for name in names if name in by_name)

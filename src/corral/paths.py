@@ -12,11 +12,11 @@ HostPath = Path
 
 MAX_PATH_BYTES = 4095
 TEMPORARY = "/tmp"
-"""Where a sandbox has its temporary files, unless it says otherwise."""
+"""The default folder of temporary files in a sandbox."""
 
 
 class SandboxPath(str):
-    """An absolute, normal path inside a sandbox. Always made by `inside`.
+    """An absolute, normal path inside a sandbox. Always created by `inside`.
 
     A `str` and not a `PurePosixPath`, because names inside are bytes that need not be UTF-8 (surrogates carry them).
     """
@@ -25,19 +25,19 @@ class SandboxPath(str):
 
 
 class FollowedPath(SandboxPath):
-    """A path whose links were all followed already, before rules were asked about it.
+    """A path whose links were all resolved before its permission was checked.
 
-    Who works with it follows none: one that was put there since does not lead past the rules (`SandboxLinkError`).
+    Operations on it follow no links: a link added later raises `SandboxLinkError` instead of bypassing the rules.
     """
 
     __slots__ = ()
 
 
 def inside(path: str | PurePosixPath, *, workdir: str) -> SandboxPath:
-    """Parse a path given by a caller: relative ones are under `workdir`; `~` is the home folder's business, not ours.
+    """Parse a path given by a caller: relative ones are under `workdir`; `~` is not expanded.
 
     Raises:
-        SandboxFileError: empty, with a NUL, or longer than the kernel takes.
+        SandboxFileError: empty, with a NUL, or longer than the kernel's limit.
     """
     if isinstance(path, FollowedPath):
         return path

@@ -1,8 +1,8 @@
-"""What may be asked for as a Python package: a name, extras, versions and a marker. Never an address, path or option.
+"""Valid requirements of Python packages: a name, extras, versions and a marker. Never a URL, path or option.
 
-pip builds whatever an address or a path leads to, on the host, also when it is told to take wheels only. So the texts
-are parsed here, by the library that pip is built on as well, and only the canonical form of the result goes on. The
-copy inside pip may be older and judge otherwise, so pip is never asked to judge what was judged here.
+pip builds whatever a URL or a path leads to, on the host, even with wheels only. So requirements are parsed here, by
+the library that pip uses as well, and only the canonical form is passed on. The copy inside pip may be older and parse
+differently, so pip never parses the original text.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def check_packages(packages: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """A requirement as pip reads it, which may still hold an address.
+    """A requirement as pip reads it, which may still contain a URL.
 
     Raises:
-        SpecError: it can't be read.
+        SpecError: malformed.
     """
-    # Here, because it is needed by few sandboxes, and takes longer to import than the whole of `import corral`.
+    # Imported here, because few sandboxes need it, and it takes longer than the whole of `import corral`.
     from packaging.requirements import InvalidRequirement, Requirement
 
-    # The parser takes every kind of white space for a blank, and what comes after a line end may be an option to pip.
+    # The parser accepts every kind of white space, and text after a line end could be an option for pip.
     if not isinstance(text, str) or len(text) > _MAX_LENGTH or not (text.isascii() and text.isprintable()):
         raise _refuse(text)
     if text.count("(") > _MAX_PARENTHESES:  # it calls itself for each
@@ -66,10 +66,10 @@ def parse_requirement(text: str) -> Requirement:
 
 
 def check_named(requirement: Requirement) -> Requirement:
-    """The same by name and version alone, in canonical form.
+    """The same with name and version only, in canonical form.
 
     Raises:
-        SpecError: it names an address, a file, or `===`, which compares any text, paths too.
+        SpecError: a URL, a file, or `===`, which compares any text, paths too.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -88,7 +88,7 @@ def check_named(requirement: Requirement) -> Requirement:
 
 
 def is_file_name(text: str) -> bool:
-    """Whether pip would take a requirement with this end for a file: `x.zip`, but `x==1.0+cpu.zip` too."""
+    """True if pip would take a requirement with this ending for a file: `x.zip`, but `x==1.0+cpu.zip` too."""
     return text.lower().endswith(_FILES)
 
 

@@ -1,4 +1,4 @@
-"""What comes back: everything the core knows, which each caller narrows for its own reader."""
+"""Results of calls, with everything the core knows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What something cost. None means that nobody could count it; `notes` says what is missing or approximate."""
+    """Resource use. None: not measured; `notes` says what is missing or approximate."""
 
     wall_seconds: float
     cpu_seconds: float | None = None
@@ -31,7 +31,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class SandboxUsage:
-    """What a sandbox holds now and has used since it was made, from the kernel's own counters."""
+    """Current and total resource use of a sandbox, from the kernel's counters."""
 
     cpu_seconds: float | None = None
     memory_bytes: int | None = None
@@ -43,14 +43,14 @@ class SandboxUsage:
 
 @dataclass(frozen=True, slots=True)
 class OutputChunk:
-    """A piece of output, as it came."""
+    """A piece of output."""
 
     stream: StreamName
     data: bytes
 
     @property
     def text(self) -> str:
-        """Decoded on its own; a character cut in two shows as U+FFFD."""
+        """This piece decoded; a character split between two pieces shows as U+FFFD."""
         return self.data.decode("utf-8", "replace")
 
 
@@ -58,7 +58,7 @@ class OutputChunk:
 class ExecResult:
     """How a program ended and what it printed.
 
-    `stdout` and `stderr` are apart, `output` has both in the order in which they were written (on the embedded engine
+    `stdout` and `stderr` are separate, `output` has both in the order they were written (on the embedded engine
     exactly for the first 64 KiB, closely after that). Bytes that are not UTF-8 are shown as U+FFFD and counted in
     `replaced_bytes`; the bytes themselves are in `stdout_bytes` and `stderr_bytes`. When more was printed than the
     limit, the middle is cut out, a line says how much, and `truncated` is true.
@@ -75,10 +75,10 @@ class ExecResult:
     stdout_total_bytes: int = 0
     stderr_total_bytes: int = 0
     limit: str | None = None
-    """Which limit of the sandbox ended the program, where one did and `reason` does not say it.
+    """Which limit of the sandbox killed the program, if `reason` does not say it.
 
-    `disk`; `locks`: too many file locks; `pipes`, `descriptors` and `watches`: too many pipes, descriptors on their way
-    through sockets, or watches of epoll, while the user of the host was short of them.
+    `disk`; `locks`: too many file locks; `pipes`, `descriptors` and `watches`: too many pipes, descriptors in flight,
+    or epoll watches, while the user of the host was short of them.
     """
 
     @property
@@ -103,22 +103,22 @@ class ExecResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended by itself with 0."""
+        """True if the program exited with code 0."""
         return self.exit_code == 0 and self.reason == "exited"
 
     @property
     def timed_out(self) -> bool:
-        """Whether time ran out."""
+        """True if the program timed out."""
         return self.reason == "timeout"
 
 
 class Pictures:
-    """The pictures that code has shown, as PNG. They come from inside: treat them as an upload from a stranger."""
+    """The pictures that the code showed, as PNG. They are untrusted data from inside the sandbox."""
 
     __slots__ = ()
 
     def _shown(self) -> Iterable[object]:
-        """What may be pictures: base64, as it came from inside."""
+        """Candidates for pictures: base64 from inside the sandbox, unchecked."""
         return ()
 
     @property
@@ -128,14 +128,14 @@ class Pictures:
 
     @property
     def png(self) -> bytes | None:
-        """The picture that was shown last; None if there was none."""
+        """The last picture; None if the code showed no picture."""
         return self.pngs[-1] if self.pngs else None
 
     def save_png(self, path: str | Path) -> Path:
-        """Write the picture that was shown last to a file of this machine, and give its path.
+        """Write the last picture to a file on this machine, and return its path.
 
         Raises:
-            LookupError: the code has shown no picture.
+            LookupError: the code showed no picture.
         """
         picture = self.png
         if picture is None:
@@ -180,9 +180,9 @@ class FileInfo:
     gid: int
     target: str | None = None
     file_id: str | None = field(default=None, compare=False)
-    """The same for every hard link to one file, where the backend tells it; for comparing only."""
+    """Equal for all hard links to one file, if the backend reports it; only for comparison."""
     links: int | None = field(default=None, compare=False)
-    """How many hard links there are to a file, where the backend tells it."""
+    """The number of hard links to the file, if the backend reports it."""
 
     @property
     def name(self) -> str:
@@ -191,21 +191,21 @@ class FileInfo:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder."""
+        """True if it is a folder."""
         return self.kind == "folder"
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """What came of a download: `left_out` are the files of git that the host would run, by their paths in the folder.
+    """The result of a download: `left_out` are git files that the host would run, by their paths in the folder.
 
-    Such as are on the host already with the same content are not named.
+    Files that exist on the host with the same content are not listed.
     """
 
     left_out: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """A sentence for people; empty if nothing was left out."""
+        """A readable sentence; empty if nothing was left out."""
         if not self.left_out:
             return ""
         named = ", ".join(repr(name) for name in self.left_out[:5])
@@ -215,7 +215,7 @@ class DownloadResult:
 
 @dataclass(frozen=True, slots=True)
 class GlobResult:
-    """Paths that match; `unreadable` are folders that could not be looked into."""
+    """Paths that match; `unreadable` are folders that could not be read."""
 
     files: tuple[FileInfo, ...]
     truncated: bool = False
@@ -238,7 +238,7 @@ class GrepMatch:
 
 @dataclass(frozen=True, slots=True)
 class GrepResult:
-    """Lines that match; `unreadable` are files and folders that could not be looked into."""
+    """Lines that match; `unreadable` are files and folders that could not be read."""
 
     matches: tuple[GrepMatch, ...]
     truncated: bool = False
@@ -247,7 +247,7 @@ class GrepResult:
 
 @dataclass(frozen=True, slots=True)
 class EditResult:
-    """What an edit did; `sha256` is of the new content, for the next compare-and-swap."""
+    """The result of an edit; `sha256` is of the new content, for the next compare-and-swap."""
 
     path: str
     replacements: int
@@ -257,14 +257,14 @@ class EditResult:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceResult:
-    """What replacing over a tree did: path → number of replacements."""
+    """The result of `replace`: path → number of replacements."""
 
     replacements: dict[str, int]
     unreadable: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
-        """All replacements together."""
+        """The sum of all replacements."""
         return sum(self.replacements.values())
 
 
@@ -283,15 +283,15 @@ def timestamp(seconds: float) -> str:
 
 
 OWNER_LABEL = "corral.owner"
-"""The label by which a program that keeps sandboxes for others says that they are its own."""
+"""The label with which a program such as the server marks its own sandboxes."""
 OWNER_ID_LABEL, OWNER_NAME_LABEL = "corral.sandbox", "corral.name"
-"""The id and the name by which that program and its clients know the sandbox."""
+"""The id and the name of the sandbox for that program and its clients."""
 OWNER_LABELS = (OWNER_LABEL, OWNER_ID_LABEL, OWNER_NAME_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """A sandbox as a list shows it."""
+    """A sandbox in a list."""
 
     sandbox_id: str
     backend: str
@@ -299,33 +299,32 @@ class SandboxInfo:
     state: SandboxState = "running"
     created: float = 0.0
     deadline: float | None = None
-    """Seconds left until it is ended, None if it has no end of its own."""
+    """Seconds left of its lifetime; None if it is unlimited."""
     labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def owner(self) -> str | None:
-        """Who looks after it: `server:NAME` for a sandbox of `corral serve` and its organisation of that name; None for
-        all others, which are yours."""
+        """The owner: `server:NAME` for a sandbox of `corral serve` in the organisation NAME; None for all others."""
         return self.labels.get(OWNER_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """A snapshot as a list shows it."""
+    """A snapshot in a list."""
 
     snapshot_id: str
     backend: str
     name: str | None = None
     sandbox_id: str | None = None
-    """The sandbox it was made of, which may be gone."""
+    """The sandbox it was taken of, which may no longer exist."""
     created: float = 0.0
     size_bytes: int | None = None
-    """What it takes beside the snapshots below it, None where nobody knows."""
+    """Its size without the snapshots below it; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What holds on a backend, honestly: each property is `hard` (the kernel's), `soft` (by sampling) or `none`."""
+    """What a backend supports: each limit is `hard` (enforced by the kernel), `soft` (by sampling) or `none`."""
 
     isolation: str
     memory: Literal["hard", "soft", "none"]
@@ -334,23 +333,23 @@ class Capabilities:
     disk: Literal["hard", "soft", "none"]
     network: tuple[str, ...] = ("none",)
     powers: frozenset[str] = frozenset()
-    """Optional powers, by the name of their protocol: `detach`, `pty`, `views`, `users`, `watch` …"""
+    """Supported optional operations: `detach`, `pty`, `views`, `users`, `watch` …"""
     notes: tuple[str, ...] = ()
     locks: Literal["hard", "soft", "none"] = "none"
-    """File locks, whose memory the kernel charges to nobody: at best they are counted now and then."""
+    """File locks, whose memory no cgroup counts: at best they are sampled."""
     shares: frozenset[str] = frozenset()
-    """What a sandbox has together with the host's user and its neighbours, and can disturb for them: `devices`, whose
-    nodes can be watched and locked, and `user`, the kernel's counters of one user."""
+    """Resources that a sandbox shares with the host's user and other sandboxes: `devices`, whose nodes can be watched
+    and locked, and `user`, the kernel's counters of one user."""
 
     @property
     def limits(self) -> Literal["hard", "soft"]:
-        """`soft` as soon as one of memory, processes, cpu, disk is not the kernel's."""
+        """`soft` if one of memory, processes, cpu, disk is not enforced by the kernel."""
         return "hard" if {self.memory, self.processes, self.cpu, self.disk} == {"hard"} else "soft"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a sandbox, for `on_event` and the log. Carries no content of files or output."""
+    """An event of a sandbox, for `on_event` and the log. Contains no content of files or output."""
 
     kind: str
     sandbox_id: str

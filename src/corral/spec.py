@@ -1,4 +1,4 @@
-"""The wish: what a sandbox shall be. Frozen, and validated once, here."""
+"""The spec of a sandbox: frozen, and validated once, here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USER = "daytona"
 DEFAULT_OUTPUT_LIMIT_BYTES = 4 * 1024 * 1024
 MAX_LABELS_BYTES = 64 * 1024
 MAX_ENV_BYTES = 1024 * 1024
-"""Both are kept on the host for as long as the sandbox is there, and no quota counts them."""
+"""Labels and variables are stored on the host while the sandbox exists, and do not count in its quota."""
 _MAX_TEXT_BYTES = 4096
 _MAX_LIST_BYTES = 64 * 1024
 
@@ -34,8 +34,8 @@ _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 def parse_size(value: int | str, *, what: str, as_docker: bool = False) -> int:
     """Bytes from an int or a text such as "512MB" or "2GiB".
 
-    A letter alone is a power of 1024, as Docker and most programs read it: "512m" is "512MiB". "512MB" is a power of
-    1000; only `as_docker`, where it stands in the place of an option of Docker's, that is one of 1024 as well.
+    A letter alone is a power of 1024, as in Docker and most programs: "512m" is "512MiB". "512MB" is a power of 1000;
+    with `as_docker`, for values of Docker's options, it is a power of 1024 as well.
 
     Raises:
         SpecError: not a size.
@@ -52,19 +52,19 @@ def parse_size(value: int | str, *, what: str, as_docker: bool = False) -> int:
 
 
 class _UsualFloat(float):
-    """A limit that nobody asked for by name."""
+    """A default limit, which the caller did not set."""
 
 
 class _UsualInt(int):
-    """A limit that nobody asked for by name."""
+    """A default limit, which the caller did not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
     """How much a sandbox may use. Sizes may be given as text ("512MiB").
 
-    A limit that is given here and that a machine can't keep at all is refused when the sandbox is made; one that is
-    left out is kept as well as the machine can.
+    A limit that is set here and that the machine does not support raises `CapabilityError` when the sandbox is created;
+    default limits are enforced as well as the machine can.
     """
 
     cpus: float = _UsualFloat(2.0)
@@ -89,10 +89,10 @@ class Resources:
 
     @classmethod
     def parse(cls, value: object) -> Resources:
-        """From what callers have: one of these, a mapping of its fields, or a `Resources` of Daytona's.
+        """Convert a `Resources`, a mapping of its fields, or Daytona's `Resources`.
 
-        In a mapping `memory` and `disk` may stand for the names with `_bytes`: texts are sizes, and numbers are GiB, as
-        in Daytona's. What is left out or None is the default.
+        A mapping may use `memory` and `disk` instead of the names with `_bytes`: strings are sizes, and numbers are
+        GiB, as in Daytona. Missing values and None are the default.
 
         Raises:
             SpecError: anything else.
@@ -101,12 +101,12 @@ class Resources:
 
     @property
     def asked(self) -> frozenset[str]:
-        """The limits that were given by name, as opposed to those that are the usual ones."""
+        """The limits that were set explicitly, without the defaults."""
         limits = (each.name for each in fields(self))
         return frozenset(name for name in limits if not isinstance(getattr(self, name), _UsualFloat | _UsualInt))
 
     def as_usual(self) -> Resources:
-        """The same limits, as if nobody had asked for them: what a machine can't keep is left out, not refused."""
+        """The same limits as optional ones: unsupported limits are left out instead of raising `CapabilityError`."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "cpus"}
         return Resources(cpus=_UsualFloat(self.cpus), **{name: _UsualInt(value) for name, value in values.items()})
 
@@ -125,9 +125,9 @@ _OTHER_NAMES = {"cpu": "cpus", "memory": "memory_bytes", "disk": "disk_bytes"}
 
 
 def read_resources(value: object, *, without: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of `Resources` that somebody gave, and no others; see `Resources.parse`. Raises: SpecError.
+    """The fields of `Resources` that were given, parsed as by `Resources.parse`. Raises: SpecError.
 
-    `without` are names that are not ours to read: the caller passes them on as they are.
+    Names in `without` are skipped: the caller passes them on unchanged.
     """
     known = [each.name for each in fields(Resources)]
     hint = f"give Resources(…), or a mapping of {', '.join(known)}"
@@ -153,7 +153,7 @@ def read_resources(value: object, *, without: Collection[str] = ()) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
-    """Whom a sandbox may talk to. Default: nobody; an empty list of hosts is nobody as well."""
+    """Network access of a sandbox. Default: no network; an empty list of hosts means no network as well."""
 
     mode: Literal["none", "allow", "open"] = "none"
     hosts: tuple[str, ...] = ()
@@ -181,12 +181,12 @@ class NetworkPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """When a sandbox ends, whatever its owner does. None: with its owner (a detached one: never by itself)."""
+    """The maximum lifetime of a sandbox. None: until its owner ends (if detached: unlimited)."""
 
     seconds: float | None = None
     idle_seconds: float | None = None
     keep_on_failure: bool = False
-    """If the `with` block ends by an exception, leave the sandbox alive, detached, for a look."""
+    """If the `with` block ends with an exception, detach the sandbox instead of deleting it, for inspection."""
 
     def __post_init__(self) -> None:
         for name in ("seconds", "idle_seconds"):
@@ -197,10 +197,10 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A sandbox, as wished for."""
+    """What a sandbox is created with."""
 
     image: str | Image | None = None
-    """What it starts from: a name in a registry, a recipe, or (for `daytona`) the vendor's own object."""
+    """The image: a name in a registry, a recipe, or (for `daytona`) the vendor's own object."""
     resources: Resources = field(default_factory=Resources)
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # it may hold secrets
@@ -209,23 +209,23 @@ class Spec:
     name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
-    """Python packages by name and version, laid read-only under the sandbox: fetched on the host, as wheels, and kept.
+    """Python packages by name and version, mounted read-only: downloaded on the host as wheels, and cached.
 
-    Addresses, paths and options are refused: pip would build what they lead to, and so run its code on the host.
+    URLs, paths and options are rejected: pip would build what they lead to, and so run its code on the host.
     """
     venv: str | os.PathLike[str] | None = None
-    """A virtual environment of the host whose packages are shown read-only."""
+    """A virtual environment of the host whose packages are mounted read-only."""
     ephemeral: bool = False
     """Keep written files in memory instead of on disk."""
     hostname: str = "corral"
     exec_timeout: float | None = None
-    """The timeout of every call that names none."""
+    """The timeout of calls without their own."""
     output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES
-    """How much of each stream a result keeps."""
+    """How many bytes of each stream a result keeps."""
     snapshot: str | None = None
-    """Begin with the files of a snapshot, by id or name; everything else is as given here."""
+    """Start with the files of a snapshot, by id or name; everything else comes from this spec."""
     client_token: str | None = None
-    """Makes create repeatable: the same token gives the same sandbox, never a second one."""
+    """Makes create idempotent: the same token returns the same sandbox."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", Resources.parse(self.resources))
@@ -259,8 +259,7 @@ class Spec:
 
 
 def as_another(spec: Spec) -> Spec:
-    """The same wish for a second sandbox, a fork. Name and token are those of the first; and the fork belongs to the
-    caller, even if a server owns the first."""
+    """The spec of a fork: without name and token, and owned by the caller even if a server owns the first."""
     labels = {name: value for name, value in spec.labels.items() if name not in OWNER_LABELS}
     return replace(spec, name=None, client_token=None, labels=labels)
 
@@ -280,7 +279,7 @@ def check_timeout(value: float | None, *, what: str, error: type[CorralError]) -
 
 
 def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """A mapping of texts. Raises: SpecError."""
+    """Check a mapping of strings to strings. Raises: SpecError."""
     if not isinstance(labels, Mapping):
         raise SpecError(f"labels is a {type(labels).__name__}", hint="give a mapping of names and values")
     for name, value in labels.items():
@@ -290,7 +289,7 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_sizes(labels: Mapping[str, str], env: Mapping[str, str]) -> None:
-    """Labels and variables of a sandbox are bounded, since they are kept. Raises: SpecError."""
+    """Check the size of labels and variables, which are stored. Raises: SpecError."""
     _check_bytes([*labels, *labels.values()], limit_bytes=MAX_LABELS_BYTES, what="labels")
     _check_bytes([*env, *env.values()], limit_bytes=MAX_ENV_BYTES, what="environment variables")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +11,6 @@ import click
 
 import corral
 from corral.cli.display import Alignment, Progress, Style, paint, plain, show_seconds, show_size, table
-from corral.cli.loop import run_async
 from corral.cli.options import json_option
 from corral.cli.run import to_json
 from corral_bench.attacks import ATTACKS
@@ -74,8 +74,8 @@ def bench(
     try:
         progress.show("looking for peers …")
         peers, notes = find_peers()
-        rows = run_async(hold_contest(peers, runs=runs, tell=progress.show))
-        figures = run_async(measure_figures(rounds=rounds, tell=progress.show))
+        rows = asyncio.run(hold_contest(peers, runs=runs, tell=progress.show))
+        figures = asyncio.run(measure_figures(rounds=rounds, tell=progress.show))
     finally:
         progress.clear()
     if as_json:
@@ -93,7 +93,7 @@ def _bench_server(*, runs: int, restart: int, as_json: bool) -> int:
 
     progress = Progress()
     try:
-        calls, figures = run_async(server.measure(runs=runs, restart=restart, tell=progress.show))
+        calls, figures = asyncio.run(server.measure(runs=runs, restart=restart, tell=progress.show))
     finally:
         progress.clear()
     if as_json:
@@ -125,7 +125,7 @@ def _bench_tenants(attacks: tuple[str, ...], *, scale: float, as_json: bool) -> 
 
     progress = Progress()
     try:
-        endured = run_async(tenants.measure(names=attacks, scale=scale, tell=progress.show))
+        endured = asyncio.run(tenants.measure(names=attacks, scale=scale, tell=progress.show))
     finally:
         progress.clear()
     if as_json:
@@ -160,7 +160,7 @@ def _bench_forge(*, candidates: int, seconds: float, jobs: int, as_json: bool) -
 
     progress = Progress()
     try:
-        figures = run_async(forge.measure(candidates=candidates, seconds=seconds, jobs=jobs, tell=progress.show))
+        figures = asyncio.run(forge.measure(candidates=candidates, seconds=seconds, jobs=jobs, tell=progress.show))
     finally:
         progress.clear()
     if as_json:

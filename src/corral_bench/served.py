@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import json
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from corral_bench.figure import environment
 _READY_SECONDS = 120.0
 _END_SECONDS = 120.0
 _LISTENING = b"listening on "
+_REMOVALS = 20
 
 
 class OwnServer:
@@ -130,3 +133,22 @@ async def constant_server(answers: dict[str, Any]) -> AsyncIterator[str]:
     finally:
         process.stdin.close()
         await process.wait()
+
+
+def make_folder() -> Path:
+    """With a data folder in it, whose path must not have a link: TMPDIR may be one."""
+    folder = Path(tempfile.mkdtemp(prefix="corral-bench-")).resolve()
+    (folder / "data").mkdir(mode=0o700)
+    return folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Keepers put their folders away when the server has gone already: what comes up meanwhile is met again."""
+    for _ in range(_REMOVALS):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.5)
+    shutil.rmtree(folder, ignore_errors=True)

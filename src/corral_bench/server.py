@@ -28,9 +28,8 @@ from corral.spec import Resources, Spec
 from corral_bench.constant import ORIGIN
 from corral_bench.contest import Tell
 from corral_bench.figure import Figure
-from corral_bench.folder import make_folder, remove_folder
 from corral_bench.peer import SNIPPET
-from corral_bench.served import OwnServer, constant_server, own_server
+from corral_bench.served import OwnServer, constant_server, make_folder, own_server, remove_folder
 
 _TRANSFER_BYTES = 200 * 1000 * 1000
 _AT_ONCE = 8

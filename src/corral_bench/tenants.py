@@ -18,8 +18,7 @@ from corral.errors import CorralError
 from corral_bench.attacks import ATTACKS, Attack
 from corral_bench.contest import Tell
 from corral_bench.figure import environment
-from corral_bench.folder import make_folder, remove_folder
-from corral_bench.served import OwnServer, own_server
+from corral_bench.served import OwnServer, make_folder, own_server, remove_folder
 
 WAIT_SECONDS = 0.3
 GROWTH_BYTES = 64 * 1024 * 1024

@@ -19,6 +19,7 @@ from corral.base.output import Capture
 from corral.base.process import AsyncProcess, Ending
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import EngineFaultError, SandboxFileNotFoundError
+from corral.inside import glob
 from corral.protocol import PathLike
 from corral.results import EditResult, ExecResult
 from corral.spec import Spec
@@ -209,10 +210,8 @@ def let_every_link_out(patch: Patch) -> None:
 
 
 def glob_across_folders(patch: Patch) -> None:
-    from corral.base.shellfiles import patterns
-
-    whole = patterns._translate
-    patch.setattr(patterns, "_translate", lambda segment: whole(segment).replace("[^/]", "."))
+    whole = glob._translate
+    patch.setattr(glob, "_translate", lambda segment, once: whole(segment, once).replace("[^/]", "."))
 
 
 def pretend_to_have_a_terminal(patch: Patch) -> None:

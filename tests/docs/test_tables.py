@@ -71,6 +71,14 @@ def test_architecture_has_the_layers_in_order() -> None:
     assert [sorted(list_code(row[0])) for row in rows] == real
 
 
+def test_contributing_names_every_test_folder() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `tests/(\w+)` \|", text, re.MULTILINE)
+    tests = ROOT / "tests"
+    folders = {path.relative_to(tests).parts[0] for path in list_files() if tests in path.parent.parents}
+    assert sorted(named) == sorted(folders)
+
+
 def test_security_names_probes_that_exist() -> None:
     rows = read_table(ROOT / "SECURITY.md", first="defence")
     named = {name for row in rows for name in list_code(row[3])}

@@ -33,8 +33,8 @@ async def test_a_command_is_started_read_fed_and_ended() -> None:
         assert "got a line" in await read_until(tools, "shell-1", "got")
         listed = await call(tools, "list")
         assert listed == "shell-1: running: echo ready; read line; echo got $line; sleep 1000"
-        assert await call(tools, "kill", shell_id="shell-1") == "shell-1 was ended"
-        assert await call(tools, "kill", shell_id="shell-1") == "shell-1 had ended already"
+        assert await call(tools, "kill", shell_id="shell-1") == "shell-1 was killed"
+        assert await call(tools, "kill", shell_id="shell-1") == "shell-1 had already ended"
         ended = await call(tools, "read", shell_id="shell-1")
         assert ended == "(nothing new)\n[shell-1: ended, exit code: 137 (cancelled)]"
         assert not (await call(tools, "write", shell_id="shell-1", text="x")).ok
@@ -83,7 +83,7 @@ async def test_a_command_that_is_not_there_is_the_models_to_mend(shell_id: str) 
         for name, more in (("read", {}), ("write", {"text": "x"}), ("kill", {})):
             answer = await call(tools, name, shell_id=shell_id, **more)
             assert not answer.ok
-            assert answer.startswith("Error: there is no background command ")
+            assert answer.startswith("Error: no background command named ")
             assert "\x1b" not in answer
 
 

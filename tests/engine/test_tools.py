@@ -213,7 +213,7 @@ async def test_folders_beyond_counting_that_can_not_be_listed_are_no_hiding_plac
     await box.exec("for x in $(seq 60); do mkdir shut$x; cp vault/key shut$x; chmod 311 shut$x; done", check=True)
     try:
         text = await call(ShellTool(env, ignore=["key"]), "sh -c 'cat shut55/k\"\"ey'")
-        assert text.startswith("Error: Access denied: there are too many folders that can't be looked into, ")
+        assert text.startswith("Error: Access denied: too many unreadable folders, ")
         assert f"such as {HOME}/shut" in text
     finally:
         await box.exec("chmod 755 shut*", check=True)
@@ -304,7 +304,7 @@ async def test_rest_of_what_was_cut_is_got_in_the_way_that_is_named(env: Environ
     tool = ShellTool(env, readonly=True)
     text, seen = await call(tool, "cat big"), 0
     while "left out" in text:
-        assert "; ask for a part of it, for example with tail -n +LINE FILE …]" in text
+        assert "; request a part of it, for example with tail -n +LINE FILE …]" in text
         last = int(text.partition("\n[… ")[0].rpartition("line ")[2])
         assert last > seen, "no step forward"
         seen, text = last, await call(tool, f"tail -n +{last + 1} big")

@@ -118,7 +118,7 @@ def test_options_reach_the_contest() -> None:
 def test_nobody_passing_is_exit_code_1() -> None:
     result = corral("run", write("a.py", "1 / 0"), "-o", "goal")
     assert code_of(result) == 1
-    assert "Nobody passed." in result.output
+    assert "No candidate passed." in result.output
 
 
 def test_tie_is_said_to_be_one() -> None:
@@ -171,15 +171,15 @@ def test_resumed_run_with_a_judge_of_its_own_wants_it_again() -> None:
     ("arguments", "words"),
     [
         (["sort the numbers"], "--objective 'sort the numbers'"),
-        (["missing.py", "-o", "x"], "there is no candidate 'missing.py'"),
+        (["missing.py", "-o", "x"], "no such candidate: 'missing.py'"),
         (["hackathons", "--daytona"], "--objective 'hackathons'"),
-        (["a.py"], "give --objective"),
+        (["a.py"], "missing --objective"),
         (["a.py", "contest/", "-o", "x"], "is a whole contest"),
         (["a.py", "-o", "x", "--judge", "rubrik"], "did you mean 'rubric'?"),
-        (["a.py", "-o", "x", "--judge", "no.py:judge"], "there is no file 'no.py'"),
-        (["a.py", "-o", "x", "--backend", "unsafe-subprocess"], "does not isolate"),
-        (["a.py", "-o", "x", "-d", "--backend", "docker"], "give one of the two"),
-        (["--resume", "nothing"], "is not a contest's folder"),
+        (["a.py", "-o", "x", "--judge", "no.py:judge"], "no such file: 'no.py'"),
+        (["a.py", "-o", "x", "--backend", "unsafe-subprocess"], "no isolation"),
+        (["a.py", "-o", "x", "-d", "--backend", "docker"], "either --daytona or --backend"),
+        (["--resume", "nothing"], "is not the folder of a run"),
     ],
 )
 def test_what_can_not_be_is_said_with_its_remedy(arguments: list[str], words: str) -> None:
@@ -204,7 +204,7 @@ def test_init_writes_a_contest_that_runs_and_writes_over_nothing() -> None:
     assert code_of(result) == 0, result.output
     assert "hasty: are_sorted: not sorted: 5 3 8 1" in result.output
     assert re.search(r"Winner: (plain|shell)", result.output)
-    assert "is there already" in message_of(corral("init", "mine"))
+    assert "already exists" in message_of(corral("init", "mine"))
 
 
 def test_contest_file_in_the_working_folder_is_the_default_and_flags_win(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ def test_list_replay_compare_and_report_look_at_runs() -> None:
     assert not re.search(r"\.\d{7}", compared), "a number with noise"
     assert code_of(corral("report", first)) == 0
     assert (Path("artifacts") / first / "report.html").is_file()
-    assert "there is no run in 'elsewhere'" in message_of(corral("watch", "--artifacts", "elsewhere"))
+    assert "no runs in 'elsewhere'" in message_of(corral("watch", "--artifacts", "elsewhere"))
 
 
 # At a terminal.
@@ -350,8 +350,8 @@ def test_want_of_sandboxes_is_nobodys_loss_and_exit_code_1(monkeypatch: pytest.M
     result = corral("run", write("a.py", WRITES.format("a")), "-o", "goal")
     assert code_of(result) == 1
     assert "[a] infrastructure: could not create sandbox: no room" in result.output
-    assert "Nobody could be run." in result.output
-    assert f"to go on: corral forge run --resume {only_run()}" in result.output
+    assert "No candidate could be run." in result.output
+    assert f"to resume: corral forge run --resume {only_run()}" in result.output
     monkeypatch.setitem(registry._opened, "embedded", EmbeddedBackend())
     again = corral("run", "--resume", str(only_run()))
     assert code_of(again) == 0, again.output
@@ -363,7 +363,7 @@ def test_judge_that_fails_loses_nothing_and_is_asked_again() -> None:
     write("judge.py", f"{imports}def rate(work):\n    return 1 / 0\njudge = Judge(scores=[PythonScore(rate)])\n")
     result = corral("run", write("a.py", WRITES.format("a")), "-o", "goal", "--judge", "judge.py:judge")
     assert "division by zero" in message_of(result)
-    assert f"to go on: corral forge run --resume {only_run()} --judge judge.py:judge" in result.output
+    assert f"to resume: corral forge run --resume {only_run()} --judge judge.py:judge" in result.output
 
 
 @pytest.mark.parametrize(

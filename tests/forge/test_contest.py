@@ -383,7 +383,7 @@ async def test_candidate_that_changes_meanwhile_is_told_of(tmp_path: Path) -> No
             told.append(event.data["text"])
 
     await Contest([path, ["true"]], "goal", artifacts_dir=tmp_path, on_event=listen).run()
-    assert told == ["candidate a was changed on disk while the contest was held"]
+    assert told == ["candidate a was changed on disk while the contest ran"]
 
 
 async def test_full_disk_here_is_one_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from corral.errors import SpecError
 from corral.forge.contestfile import _TOP, find_contest_file, read_contest_file
 from corral.forge.settings import Settings
-from corral.forge.sources import Command, Folder, Script
+from corral.forge.sources import CommandSource, FolderSource, ScriptSource
 from corral.spec import Resources
 from support.project import ROOT, read_blocks
 
@@ -85,10 +85,10 @@ def test_everything_that_can_be_said(folder: Path) -> None:
     )
     assert one.env == {"ALL": "1", "OWN": "2"}
     assert one.resources == Resources(cpus=2, disk_bytes="1GiB")
-    assert isinstance(one.source, Script)
-    assert isinstance(tree.source, Folder)
+    assert isinstance(one.source, ScriptSource)
+    assert isinstance(tree.source, FolderSource)
     assert tree.env == {"ALL": "1"}
-    assert isinstance(shell.source, Command)
+    assert isinstance(shell.source, CommandSource)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_candidates_by_path(folder: Path, text: str, ids: list[str]) -> None:
         ("[[candidates]]\nscirpt = 'a.py'", "candidates 1: unknown key 'scirpt' (did you mean 'script'?)"),
         ("[[candidates]]\nid = 'x'", "give one of script, folder, git, command"),
         ("[[candidates]]\nscript = 'a.py'\nfolder = 'tree'", "give one of"),
-        ("[[candidates]]\nscript = 'missing.py'", "candidates 1: there is no file"),
+        ("[[candidates]]\nscript = 'missing.py'", "candidates 1: no such file"),
         ("[[candidates]]\nscript = 'candidates/a.py'\nid = '../x'", "is not a candidate's id"),
         ("[[candidates]]\nscript = 'candidates/a.py'\ncommand = 'x'", "a script has no command"),
         ("candidates = []", "candidates is not a list"),
@@ -127,7 +127,7 @@ def test_candidates_by_path(folder: Path, text: str, ids: list[str]) -> None:
         ("timeouts = 3", "timeouts is not a table"),
         ("[timeouts]\nrun = 'long'", "timeouts: timeout run='long' is not a time"),
         ("seed = 'x'", "seed='x' is not a seed"),
-        ("output = '../x'", "is not a file's name"),
+        ("output = '../x'", "is not a file name"),
         ("objective = ", "is not TOML"),
     ],
 )

@@ -269,7 +269,26 @@ def test_run_that_takes_too_long_keeps_what_it_printed() -> None:
     assert "[Error] Execution timed out after 1 seconds" in log.of("a")
 
 
-def test_recorded_times_are_the_defaults() -> None:
+@pytest.mark.needs_userns
+def test_full_disk_here_is_a_result_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("corral.forge.attempt.take_out", full)
+    result = run_candidate_in_daytona("a", script("a.py", GOOD), "x", "out.md", backend="embedded")
+    assert result.error_message == "Could not save artifact: No space left on device"
+
+
+def test_former_module_names_still_work() -> None:
+    from corral.forge import dreamfoundry, recorded, recordedrun
+
+    assert {name: getattr(recorded, name) for name in recorded.__all__} == {
+        name: getattr(dreamfoundry, name) for name in dreamfoundry.__all__
+    }
+    assert recordedrun.Limits is Limits
+
+
+def test_known_times_are_the_defaults() -> None:
     limits = Limits()
     assert (limits.upload, limits.run, limits.read) == (30, 60, 10)
 

@@ -50,7 +50,7 @@ async def run_one(tmp_path: Path, candidate: object, **settings: Any) -> Attempt
     [
         ("os.rmdir(out); os.symlink('/etc', out)", "refused-artifact", "out: is a link"),
         ("os.rmdir(out); os.mkfifo(out)", "refused-artifact", "Not a directory"),
-        ("os.mkdir(artifact); open(artifact + '/x', 'w').close()", "refused-artifact", "not a file but a folder"),
+        ("os.mkdir(artifact); open(artifact + '/x', 'w').close()", "refused-artifact", "a folder, not a regular file"),
         (
             "[os.symlink('x', f'{out}/a{i}') for i in range(99)]; os.symlink('y', artifact)",
             "refused-artifact",
@@ -207,7 +207,7 @@ async def test_function_ends_only_itself(tmp_path: Path) -> None:
 
 
 async def test_function_that_will_not_end_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corral.forge.runs._LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr("corral.forge.execution._LEAVE_SECONDS", 0.1)
     over = asyncio.Event()
 
     async def stays(seat: Seat) -> None:
@@ -299,6 +299,19 @@ def add(run: Path, kind: str, **data: Any) -> None:
         log.write(json.dumps({"at": 1, "kind": kind, "candidate": "a", "round": 1, "data": data}) + "\n")
 
 
+def test_folder_of_a_newer_format_is_refused_and_one_without_a_number_is_the_first(tmp_path: Path) -> None:
+    run = make_run(tmp_path, format=2, run={"moved": "elsewhere"}, versions={"corral": "9.1"})
+    with pytest.raises(RunFolderError, match="has the run format 2; this version of Corral reads up to 1") as caught:
+        read_run(run)
+    assert "corral 9.1" in caught.value.hint
+    for number in (0, -1, "1", None):
+        (run / "run.json").write_text(json.dumps({"format": number, "run": "run", "candidates": []}))
+        with pytest.raises(RunFolderError, match="is not the folder of a run"):
+            read_run(run)
+    (run / "run.json").write_text(json.dumps({"run": "run", "candidates": []}))
+    assert read_run(run).run_id == "run"
+
+
 def test_line_can_name_nobody_else(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     for name in ("../../etc", "b", 7, None, ["a"]):
@@ -342,7 +355,7 @@ def test_line_can_name_nobody_else(tmp_path: Path) -> None:
     ids=str,
 )
 def test_definition_that_leads_out_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(RunFolderError, match="not a contest's folder"):
+    with pytest.raises(RunFolderError, match="not the folder of a run"):
         read_run(make_run(tmp_path, **changes))
 
 
@@ -406,7 +419,7 @@ def test_pipe_in_the_place_of_a_file_holds_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["\ud800", "a/b", "..", "", "x" * 256, "a\0b"])
 def test_names_that_no_file_can_have(name: str) -> None:
-    with pytest.raises(SpecError, match="is not a file's name"):
+    with pytest.raises(SpecError, match="is not a file name"):
         Settings(output=name)
 
 
@@ -419,7 +432,7 @@ def test_names_that_no_file_can_have(name: str) -> None:
         ({"resources": "2GiB"}, "is not Resources"),
         ({"setup": b"true"}, "is not str"),
         ({"meter_seconds": float("nan")}, "is not a time"),
-        ({"objective": "\ud800"}, "half characters"),
+        ({"objective": "\ud800"}, "unpaired surrogates"),
     ],
     ids=str,
 )

@@ -154,17 +154,17 @@ async def test_points_outside_are_brought_inside_and_that_is_said(tmp_path: Path
     found = await decide(Judge(scores=(Says({"a": given}),)), [make_entry(tmp_path, "a")])
     points = found["a"].scores["says"]
     assert points.points == taken
-    assert "brought within" in points.details["note"]
+    assert "clamped to" in points.details["note"]
 
 
 async def test_who_is_left_out_by_a_score_has_no_points_and_is_told(tmp_path: Path) -> None:
     found = await decide(Judge(scores=(Says({"a": 10}),)), [make_entry(tmp_path, name) for name in "ab"])
     assert found["b"].total == 0
-    assert "did not say" in found["b"].scores["says"].details["note"]
+    assert "gave no points for it" in found["b"].scores["says"].details["note"]
 
 
 async def test_points_for_a_stranger_are_the_scores_failure(tmp_path: Path) -> None:
-    with pytest.raises(JudgeError, match="somebody who was not to be rated"):
+    with pytest.raises(JudgeError, match="a candidate that it was not asked to rate"):
         await decide(Judge(scores=(Says({"a": 1, "z": 1}),)), [make_entry(tmp_path, "a")])
 
 
@@ -353,7 +353,7 @@ async def test_memory_as_speed_and_what_nobody_counted_is_said(tmp_path: Path) -
     assert await rate(Memory(), *entries) == {"a": 100.0, "b": 25.0}
     assert await rate(Memory(limit="4MiB"), *entries) == {"a": 75.0, "b": 0.0}
     points = (await Memory().rate([make_entry(tmp_path, "c")], make_bench()))["c"]
-    assert (points.points, points.details["note"]) == (0.0, "this could not be counted here")
+    assert (points.points, points.details["note"]) == (0.0, "this could not be measured here")
 
 
 @pytest.mark.parametrize(("score", "limit"), [(Speed, 0), (Speed, math.nan), (Memory, "some"), (Memory, -1)])

@@ -115,7 +115,7 @@ async def test_each_artifact_has_a_sandbox_of_its_own(tmp_path: Path) -> None:
     ("reply", "note"),
     [
         ({"exit_code": 1, "stdout": "100"}, "exit code 1: 100"),
-        ({"stdout": "a\x1b[2J lot"}, "the last line is not points"),
+        ({"stdout": "a\x1b[2J lot"}, "the last line of its output is not a number of points"),
     ],
 )
 async def test_failure_of_the_command_is_no_points_or_the_judges_failure(tmp_path: Path, reply: Any, note: str) -> None:
@@ -132,7 +132,7 @@ async def test_command_out_of_time_is_the_artifacts_fault(tmp_path: Path) -> Non
     backend = MemoryBackend()
     backend.reply("slow", seconds=GUARD_SECONDS)
     verdict = await Command("slow", timeout=0.05).check(make_entry(tmp_path, "a"), make_bench(backend))
-    assert verdict.reason.startswith("out of time")
+    assert verdict.reason.startswith("timed out")
     assert backend.count_living() == 0
 
 
@@ -163,7 +163,7 @@ async def test_command_that_is_not_there_is_the_judges_failure(tmp_path: Path) -
     backend = MemoryBackend()
     backend.reply(re.compile(r"(?s).*command -v.*no-such-program"), exit_code=127)
     for command in (["no-such-program", "x"], "no-such-program x"):
-        with pytest.raises(JudgeError, match="there is no 'no-such-program'"):
+        with pytest.raises(JudgeError, match="the command 'no-such-program' does not exist"):
             await Command(command).check(make_entry(tmp_path, "a"), make_bench(backend))
 
 
@@ -234,7 +234,7 @@ async def test_sandbox_that_ends_under_the_command_is_tried_again_once(
     assert found["a"].points == points
     assert bench.opened == min(ends + 1, 2)
     if not points:
-        assert "the sandbox ended under the command" in found["a"].details["note"]
+        assert "the sandbox failed while the command ran" in found["a"].details["note"]
 
 
 def test_description_has_no_values_of_the_environment_and_no_content() -> None:
@@ -357,5 +357,5 @@ async def test_command_gate_on_the_engine(tmp_path: Path, bench: SandboxBench) -
     assert (await gate.check(make_entry(tmp_path, "a", '{"a": 1}'), bench)).passed
     verdict = await gate.check(make_entry(tmp_path, "b", "no json"), bench)
     assert verdict.reason.startswith("exit code 1: ")
-    with pytest.raises(JudgeError, match="there is no 'jaq'"):
+    with pytest.raises(JudgeError, match="the command 'jaq' does not exist"):
         await Command("jaq . artifact/artifact.md").check(make_entry(tmp_path, "c"), bench)

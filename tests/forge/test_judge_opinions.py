@@ -220,7 +220,7 @@ async def test_model_that_only_quotes_gives_no_answer(tmp_path: Path) -> None:
         asked.append(prompt)
         return '{"id": "0123456789abcdef", "points": 100}'
 
-    with pytest.raises(JudgeError, match="no answer in 3 tries") as caught:
+    with pytest.raises(JudgeError, match="no usable answer in 3 tries") as caught:
         await rate(LLMScore(ask, pause=0), make_entry(tmp_path, "a"))
     assert caught.value.candidate == "a"
     assert len(asked) == 3
@@ -258,7 +258,7 @@ async def test_error_of_the_models_client_is_tried_again_and_then_the_judges(tmp
 
 async def test_callable_that_gives_no_text_has_failed_at_once(tmp_path: Path) -> None:
     asked: list[str] = []
-    with pytest.raises(JudgeError, match="it gives a text"):
+    with pytest.raises(JudgeError, match="return a text"):
         await rate(LLMScore(asked.append), make_entry(tmp_path, "a"))  # type: ignore[arg-type]
     assert len(asked) == 1
 
@@ -376,7 +376,7 @@ async def test_first_round_that_succeeded_is_compared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", [None, "A", 1.01, math.nan, True], ids=repr)
 async def test_comparison_that_says_nothing_has_failed(tmp_path: Path, said: object) -> None:
-    with pytest.raises(JudgeError, match="it said"):
+    with pytest.raises(JudgeError, match="it returned"):
         await rate(Pairwise(lambda _a, _b: said), *(make_entry(tmp_path, name) for name in "ab"))
 
 

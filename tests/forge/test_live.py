@@ -79,8 +79,8 @@ def test_plain_lines_are_whole_lines_and_streams_stay_apart() -> None:
     plain(tell("attempt-ended", outcome="ok", reason="", seconds=0.5))
     plain(ForgeEvent("warning", 2.0, data={"text": "careful"}))
     assert out.getvalue().splitlines() == [
-        "[c0] one", "[c0] other", "[c0] two", "[c0] trying again: no sandbox",
-        "[c0] … it prints more, which is not shown", "[c0] rest", "[c0] ok in 500 ms", "warning: careful",
+        "[c0] one", "[c0] other", "[c0] two", "[c0] retrying: no sandbox",
+        "[c0] … further output is not shown", "[c0] rest", "[c0] ok in 500 ms", "warning: careful",
     ]  # fmt: skip
 
 

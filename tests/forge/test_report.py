@@ -136,7 +136,7 @@ def test_page_tells_the_run(run: Run) -> None:
     ("options", "said"),
     [
         ({"tie": True}, "Tie"),
-        ({"nobody": True}, "Nobody won"),
+        ({"nobody": True}, "No candidate won"),
         ({"state": "interrupted", "judged": False}, "The run was interrupted"),
         ({"state": "running", "judged": False}, "The run has not ended"),
     ],

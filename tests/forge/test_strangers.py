@@ -328,7 +328,7 @@ def test_command_that_goes_on_has_the_flags_that_it_needs() -> None:
                       "def rate(work):\n    return 1 / 0\njudge = Judge(scores=[PythonScore(rate)])\n")  # fmt: skip
     result = corral("run", "a.sh", "-o", "goal", "--backend", "memory", "--judge", "judge.py:judge")
     (run,) = Path("artifacts").iterdir()
-    assert f"to go on: corral forge run --resume {run} --judge judge.py:judge --backend memory" in result.output
+    assert f"to resume: corral forge run --resume {run} --judge judge.py:judge --backend memory" in result.output
 
 
 # A contest.toml.

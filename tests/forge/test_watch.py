@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from corral.errors import BackendUnavailableError
 from corral.forge.events import ForgeEvent
+from corral.forge.lanes import LANE_CHARACTERS
 from corral.forge.runfolder import EVENTS, RunWriter, read_run
 from corral.forge.watch import WatchServer, hub
 from corral.forge.watch.hub import Hub
@@ -270,11 +271,11 @@ def test_memory_is_bounded_whatever_is_printed() -> None:
     found.add(start_event(*(f"c{number}" for number in range(20))))
     for number in range(20_000):
         found.add(say(f"c{number % 20}", "x" * 1000 + "\n"))
-    assert len(found.snapshot()) < 20 * (hub.LANE_CHARACTERS + 2000)
+    assert len(found.snapshot()) < 20 * (LANE_CHARACTERS + 2000)
     assert sum(len(message.text) for message in found.since(found.number - 4000) or ()) < hub.RING_CHARACTERS + 2000
     assert found.since(1) is None, "whoever is that far behind gets the state"
     found.add(say("c0", "y" * 10_000_000))
-    assert len(found.snapshot()) < 20 * (hub.LANE_CHARACTERS + 2000) + 100_000
+    assert len(found.snapshot()) < 20 * (LANE_CHARACTERS + 2000) + 100_000
 
 
 async def test_a_reader_that_reads_nothing_slows_nobody_and_gets_the_state_later(tmp_path: Path) -> None:
@@ -394,12 +395,12 @@ def test_a_torn_line_that_was_cut_off_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("corral.forge.watch.tail._MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("corral.forge.runfolder._MAX_LINE_BYTES", 1000)
     seen: list[ForgeEvent] = []
     tail = Tail(tmp_path / "log", seen.append)
     for _ in range(100):
         tail.take(b"x" * 100)
-    assert tail._parts == []
+    assert tail._parser._parts == []
     tail.take(b"\n" + say("a", "after").to_line().encode() + b"\n")
     assert [event.data["text"] for event in seen] == ["after"]
 

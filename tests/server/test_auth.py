@@ -106,7 +106,7 @@ async def test_what_is_foreign_is_not_there(in_process: InProcess) -> None:
     about = [(path, route) for path, route in about if route.area == "toolbox" or 501 not in route.answers]
     assert len(about) > 100
     assert any(route.websocket for _, route in about)
-    before = in_process.server.roster.find(mine, organisation_id=None)
+    before = in_process.server.sandboxes.find(mine, organisation_id=None).row
     seen = (before.active_at, before.labels, before.public, before.auto_stop, before.signing_key)
     for sandbox_id, snapshot_id in ((mine, kept), ("mine", "kept")):
         for path, route in about:

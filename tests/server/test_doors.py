@@ -121,7 +121,7 @@ def test_a_body_is_looked_through_once() -> None:
     """A million quotes, and no end to the text: whoever began anew at each of them would not come back."""
     program = """
 from corral.server.faults import Fault
-from corral.server.parsing import parse_body
+from corral.server.dispatch import parse_body
 for body in (b"[" * 65 + b'"' + b'\\\\"' * 1_000_000, b"[" * 64 + b"]" * 30_000_000, b'{"x": [' + b"[]," * 9_000_000):
     try:
         parse_body(dict, body, max_depth=64, max_items=1000)
@@ -156,7 +156,7 @@ async def test_an_error_of_the_backend_tells_no_path(
     async def fail(*_: object) -> None:
         raise BackendUnavailableError("mount lowerdir=/srv/host/base:/srv/host/layer at '/srv/host/x': no space")
 
-    monkeypatch.setattr(in_process.server.warden.backend, "create", fail)
+    monkeypatch.setattr(in_process.server.lifecycle.backend, "create", fail)
     with caplog.at_level("INFO", logger="corral.server"):
         async with in_process.session.post(
             in_process.url + "/sandbox", json={}, headers=in_process.headers()
@@ -329,7 +329,7 @@ async def test_a_revoked_key_ends_terminals_and_calls_at_once(server: ServedProc
 async def test_a_wrong_signature_tells_nothing(in_process: InProcess) -> None:
     async with in_process.session.post(in_process.url + "/sandbox", json={}, headers=in_process.headers()) as response:
         made = (await response.json())["id"]
-    row = in_process.server.roster.find(made, organisation_id=None)
+    row = in_process.server.sandboxes.find(made, organisation_id=None).row
     row.active_at = before = time.time() - 1000
     base = in_process.url.removesuffix("/api") + "/toolbox"
     answers = []

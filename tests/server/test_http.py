@@ -94,14 +94,14 @@ async def test_a_bug_shows_nothing_of_itself(in_process: InProcess, monkeypatch:
     async def fail(*_: object) -> None:
         raise RuntimeError("a secret at /home/somebody")
 
-    monkeypatch.setattr(in_process.server.warden.backend, "create", fail)
+    monkeypatch.setattr(in_process.server.lifecycle.backend, "create", fail)
     async with in_process.session.post(in_process.url + "/sandbox", json={}, headers=in_process.headers()) as response:
         text = await response.text()
         assert response.status == 500
         assert "secret" not in text
         assert "home" not in text
         assert response.headers["X-Request-Id"] in text
-    assert in_process.server.roster.states().total() == 0
+    assert in_process.server.sandboxes.states().total() == 0
 
 
 async def test_slow_clients_are_let_go_and_others_served(open_in_process: OpenInProcess) -> None:
@@ -146,7 +146,7 @@ async def test_smuggling_is_refused(in_process: InProcess, smuggled: bytes) -> N
 async def test_a_client_that_leaves_before_its_sandbox_is_there_leaves_none(
     in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = in_process.server.warden.backend
+    backend = in_process.server.lifecycle.backend
     create, begun, go_on = backend.create, asyncio.Event(), asyncio.Event()
 
     async def slowly(spec):  # type: ignore[no-untyped-def]
@@ -165,7 +165,7 @@ async def test_a_client_that_leaves_before_its_sandbox_is_there_leaves_none(
         while in_process.server.metrics.in_flight:
             await asyncio.sleep(0.01)
         go_on.set()
-        while in_process.server.roster.states():
+        while in_process.server.sandboxes.states():
             await asyncio.sleep(0.01)
     assert await backend.list() == []
 

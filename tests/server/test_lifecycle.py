@@ -96,7 +96,7 @@ def test_calls_go_on_while_it_is_resized(daytona: Daytona, sandbox: Sandbox) -> 
 async def test_one_that_is_resized_is_used_if_it_runs(in_process: InProcess) -> None:
     async with in_process.session.post(in_process.url + "/sandbox", headers=in_process.headers()) as response:
         made = await response.json()
-    row = in_process.server.roster.find(made["id"], organisation_id=None)
+    row = in_process.server.sandboxes.find(made["id"], organisation_id=None).row
     url = in_process.url.removesuffix("/api") + f"/toolbox/{row.id}/work-dir"
     row.state = "resizing"
     for desired, status in (("started", 200), ("stopped", 400)):

@@ -139,7 +139,7 @@ async def test_last_activity_is_what_lists_go_by(in_process: InProcess) -> None:
     for name in ("old", "new"):
         await create(in_process, name=name)
     organisation = in_process.server.keyring.organisation_named("default").id
-    in_process.server.roster.find("old", organisation_id=organisation).active_at = 1_000_000_000.0
+    in_process.server.sandboxes.find("old", organisation_id=organisation).row.active_at = 1_000_000_000.0
     assert await names(in_process, "lastEventAfter=2010-01-01T00:00:00Z") == ["new"]
     assert await names(in_process, "lastEventBefore=2010-01-01T00:00:00Z") == ["old"]
     assert await names(in_process, "sort=lastActivityAt&order=asc") == ["old", "new"]
@@ -191,17 +191,17 @@ def test_the_sdk_lists_across_pages(server: ServedProcess, daytona: Daytona) -> 
 async def test_deadlines_come_true(open_in_process: OpenInProcess) -> None:
     async with open_in_process(sweep_seconds=0.05) as running:
         ended, kept = await create(running, ttlMinutes=1), await create(running, ttlMinutes=5)
-        row = running.server.roster.find(ended["id"], organisation_id=None)
+        row = running.server.sandboxes.find(ended["id"], organisation_id=None).row
         row.destroy_at = time.time() + 0.1  # a minute is long for a test
         async with asyncio.timeout(20):
-            while row.id in running.server.roster:
+            while row.id in running.server.sandboxes:
                 await asyncio.sleep(0.02)
         assert await names(running, "") == [kept["name"]]
 
 
 async def test_use_is_what_moves_a_deadline(in_process: InProcess) -> None:
     made = await create(in_process)
-    row = in_process.server.roster.find(made["id"], organisation_id=None)
+    row = in_process.server.sandboxes.find(made["id"], organisation_id=None).row
     row.active_at = 0.0
     url = in_process.url.removesuffix("/api") + f"/toolbox/{row.id}/work-dir"
     skip = {**in_process.headers(), "X-Daytona-Skip-Last-Activity-Update": "true"}

@@ -15,9 +15,9 @@ from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, DaytonaConfig
 from corral.backends.embedded import EmbeddedBackend
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError
-from corral.server import roster
+from corral.server import living
 from corral.server.app import Server, opened
-from corral.server.services import Held
+from corral.server.living import Handle, LivingSandbox
 from corral.server.serving import listening
 from corral.server.settings import ServerSettings
 from corral.server.store.rows import Sandbox
@@ -59,7 +59,7 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     async with opened(settings, backend=backend) as server, listening(server) as url:
         _, key = server.keyring.create(organisation=server.keyring.organisation_named("default"), name="first")
         yield server, backend, DaytonaConfig(api_url=url, api_key=key)
-        await server.warden.end_all()
+        await server.lifecycle.end_all()
     await backend.aclose()
 
 
@@ -81,16 +81,16 @@ async def test_nothing_is_held_of_a_deleted_sandbox_whatever_it_was_used_for(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, backend, config = watched
-    monkeypatch.setattr(roster, "READABLE_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(living, "READABLE_AFTER_SECONDS", 0.0)
     gc.collect()
-    before = {kind: count(kind) for kind in (ShellSession, Held, Sandbox)}
+    before = {kind: count(kind) for kind in (ShellSession, Handle, LivingSandbox, Sandbox)}
     async with AsyncDaytona(config) as sdk:
         ids = [await use_once(sdk, use) for use in USES]
     del sdk  # it remembers ids, too
-    while server.warden._tasks:
-        await asyncio.gather(*server.warden._tasks, return_exceptions=True)
-    server.roster.flush()
-    server.roster.forget_buried()
+    while server.lifecycle._tasks:
+        await asyncio.gather(*server.lifecycle._tasks, return_exceptions=True)
+    server.sandboxes.flush()
+    server.sandboxes.forget_deleted()
     gc.collect()
     assert list(backend.made) == []
     assert {kind: count(kind) for kind in before} == before
@@ -105,7 +105,7 @@ async def test_nothing_is_held_of_a_sandbox_that_could_not_be_made(
     async with AsyncDaytona(config) as sdk:
         with pytest.raises(DaytonaError, match="the disk is full"):
             await sdk.create()
-    assert server.warden._locks == {}
+    assert list(server.sandboxes) == []
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has a heap for each thread")

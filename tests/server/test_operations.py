@@ -37,7 +37,7 @@ from daytona_api_client.models.update_secret import UpdateSecret
 from daytona_api_client.models.update_warm_pool import UpdateWarmPool
 from pydantic import BaseModel
 
-from corral.server.parsing import split_path
+from corral.server.dispatch import split_path
 from corral.server.settings import API
 from corral.server.tables import make_router
 from support.serving import ServedProcess

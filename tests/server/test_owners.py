@@ -33,11 +33,11 @@ class Place:
     def __init__(self, server: Server, sdk: AsyncDaytona, folder: Path) -> None:
         self.server, self.sdk, self.folder = server, sdk, folder
         self.heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        server.roster.listeners.append(lambda row, before: self.heard.put_nowait((row.id, row.state)))
+        server.sandboxes.listeners.append(lambda row, before: self.heard.put_nowait((row.id, row.state)))
 
     async def make(self) -> Sandbox:
         box = await self.sdk.create()
-        return self.server.roster.find(box.id, organisation_id=None)
+        return self.server.sandboxes.find(box.id, organisation_id=None).row
 
     @contextlib.asynccontextmanager
     async def make_mine(self, name: str | None = None) -> AsyncIterator[AsyncSandbox]:
@@ -65,7 +65,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         _, key = server.keyring.create(organisation=server.keyring.organisation_named("team"), name="first")
         async with AsyncDaytona(DaytonaConfig(api_url=url, api_key=key)) as sdk:
             yield Place(server, sdk, folder)
-        await server.warden.end_all()
+        await server.lifecycle.end_all()
     await backend.aclose()
 
 
@@ -122,12 +122,13 @@ async def test_the_server_hears_when_another_stops_and_starts_one(place: Place, 
     assert (await corral("stop", row.engine_id))[0] == 0
     await place.hear(row.id, "stopped")
     assert (await corral("rm", row.engine_id))[0] == 0
-    await Sweeper(place.server.warden, seconds=NEVER).glance()  # of those that don't run nobody tells: it looks
+    await Sweeper(place.server.lifecycle, seconds=NEVER).glance()  # of those that don't run nobody tells: it looks
     assert row.state == "error"
 
 
 async def test_a_hundred_ends_at_once_are_few_questions(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [await place.make() for _ in range(3)]
+    for _ in range(3):
+        await place.make()
     asked = 0
     whole = place.server.backend.list
 
@@ -137,7 +138,8 @@ async def test_a_hundred_ends_at_once_are_few_questions(place: Place, monkeypatc
         return await whole()
 
     monkeypatch.setattr(place.server.backend, "list", count)
-    await asyncio.gather(*(place.server.warden.find_at_backend(row) for row in rows * 30))
+    living = list(place.server.sandboxes)
+    await asyncio.gather(*map(place.server.lifecycle.find_at_backend, living * 30))
     assert asked <= 2
 
 
@@ -176,7 +178,7 @@ async def test_an_error_about_a_sandbox_of_ours_does_not_point_to_the_servers_of
 async def test_a_name_of_the_servers_is_explained(place: Place, corral: Callable[..., Any], tmp_path: Path) -> None:
     """It is not taken for one of ours: a client of the server chose it, and could choose that of ours."""
     theirs = await place.sdk.create(CreateSandboxFromSnapshotParams(name="web"))
-    row = place.server.roster.find(theirs.id, organisation_id=None)
+    row = place.server.sandboxes.find(theirs.id, organisation_id=None).row
     listed = (await corral("list"))[1]
     assert "server:team/web" in listed
     assert "corral." not in listed

@@ -40,9 +40,9 @@ async def test_each_refusal_is_the_class_that_it_should_be(in_process: InProcess
         assert isinstance(caught.value, DaytonaValidationError)
         with pytest.raises(DaytonaBadRequestError, match="smaller"):
             await box.resize(Resources(disk=1))
-        with pytest.raises(DaytonaUnprocessableEntityError, match="'alpine:3' is no snapshot here"):
+        with pytest.raises(DaytonaUnprocessableEntityError, match="there is no snapshot 'alpine:3'"):
             await daytona.create(CreateSandboxFromImageParams(image="alpine:3"))
-        with pytest.raises(DaytonaError, match="not supported by this server: a GPU") as said:
+        with pytest.raises(DaytonaError, match="not supported by this server: GPUs") as said:
             await daytona.create(CreateSandboxFromImageParams(image="default", resources=Resources(gpu=1)))
         assert said.value.status_code == 501
         await box.delete()
@@ -60,7 +60,7 @@ async def test_what_a_key_may_not(in_process: InProcess) -> None:
     async with client(in_process, in_process.new_key("default", scopes=["read"])) as reader:
         mine = await reader.get(box.id)
         for call in (mine.stop, mine.delete, mine.refresh_activity, reader.create):
-            with pytest.raises(DaytonaForbiddenError, match="this key may not"):
+            with pytest.raises(DaytonaForbiddenError, match="the API key lacks the scope"):
                 await call()
     async with client(in_process, in_process.new_key("others")) as other:
         with pytest.raises(DaytonaNotFoundError):
@@ -73,7 +73,7 @@ async def test_quota_is_a_refusal_of_its_own(in_process: InProcess) -> None:
     in_process.server.keyring.set_quota(organisation, sandboxes=1, cpu=None, memory_gib=None, disk_gib=None)
     async with client(in_process) as daytona:
         box = await daytona.create()
-        with pytest.raises(DaytonaForbiddenError, match="may have 1 sandboxes"):
+        with pytest.raises(DaytonaForbiddenError, match="limit is 1 sandboxes"):
             await daytona.create()
         await box.delete()
         await (await daytona.create()).delete()

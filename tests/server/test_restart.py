@@ -90,7 +90,7 @@ def test_a_second_server_on_the_same_folder_refuses(own_server: ServedProcess) -
     command = [sys.executable, "-m", "corral.cli", "serve", "--port", "0", "--data-dir", str(own_server.data_folder)]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert second.returncode == 1
-    assert "another server works on this data folder" in second.stderr
+    assert "another server is using this data folder" in second.stderr
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
@@ -149,6 +149,6 @@ async def test_one_that_ends_by_itself_is_in_error_and_says_so(own_server: Serve
         await asyncio.sleep(0.05)
     seen = daytona.get(box.id)
     assert "ended outside the server" in str(seen.error_reason)
-    with pytest.raises(DaytonaConflictError, match="nothing of it is left"):
+    with pytest.raises(DaytonaConflictError, match="the backend no longer has it"):
         seen.recover()
     daytona.delete(seen)

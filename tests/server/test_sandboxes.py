@@ -19,7 +19,7 @@ from daytona import (
 )
 from daytona_api_client import SandboxState
 
-from corral.server import roster
+from corral.server import living
 from corral.server.tables import all_routes
 from server.conftest import InProcess
 
@@ -88,7 +88,7 @@ async def test_a_deleted_sandbox_is_found_by_its_id_only_for_a_moment(
         foreign = in_process.headers(in_process.new_key("another"))
         async with in_process.session.get(f"{in_process.url}/sandbox/{box.id}", headers=foreign) as response:
             assert response.status == 404
-        later = time.monotonic() + roster.READABLE_AFTER_SECONDS
+        later = time.monotonic() + living.READABLE_AFTER_SECONDS
         monkeypatch.setattr(time, "monotonic", lambda: later)
         with pytest.raises(DaytonaNotFoundError):  # by the clock, not when the next one is deleted
             await client.get(box.id)
@@ -101,7 +101,7 @@ def test_nothing_is_found_where_nothing_is(daytona: Daytona) -> None:
 
 
 def test_an_image_that_is_no_snapshot_says_what_to_do(daytona: Daytona) -> None:
-    with pytest.raises(DaytonaUnprocessableEntityError, match=r"debian:12.*create a snapshot of that name"):
+    with pytest.raises(DaytonaUnprocessableEntityError, match=r"debian:12.*create a snapshot with that name"):
         daytona.create(CreateSandboxFromImageParams(image="debian:12"))
 
 
@@ -182,7 +182,7 @@ async def test_wishes_that_are_refused(in_process: InProcess, wish: dict[str, An
         refusal = await response.json()
     assert says in refusal["message"]
     assert refusal["statusCode"] == status
-    assert list(in_process.server.roster) == []
+    assert list(in_process.server.sandboxes) == []
 
 
 async def test_words_of_paths_are_no_names(in_process: InProcess) -> None:

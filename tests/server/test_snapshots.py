@@ -110,7 +110,7 @@ def test_snapshot_outlives_its_sandbox_and_its_other_names(daytona: Daytona, nam
 
 
 def test_snapshot_of_an_image_that_is_not_here_says_what_can_be_named(daytona: Daytona) -> None:
-    with pytest.raises(DaytonaUnprocessableEntityError, match=r"debian:12.*'default' for one"):
+    with pytest.raises(DaytonaUnprocessableEntityError, match=r"debian:12.*such as 'default'"):
         daytona.snapshot.create(CreateSnapshotParams(name=unique("x"), image="debian:12"))
     with pytest.raises(DaytonaError, match="not supported by this server: building images"):
         daytona.snapshot.create(CreateSnapshotParams(name=unique("x"), image=Image.debian_slim().run_commands("ls")))

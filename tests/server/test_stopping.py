@@ -44,7 +44,7 @@ async def open_server(folder: Path, limits: Limits | None = None) -> AsyncIterat
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as client:
             yield server, backend, client, await address, begin_to_stop
         await begin_to_stop()
-        await server.warden.end_all()
+        await server.lifecycle.end_all()
     await backend.aclose()
 
 
@@ -102,7 +102,7 @@ async def test_every_websocket_is_told_that_the_server_goes_away(tmp_path: Path)
         codes = await asyncio.gather(*map(hear_all, (events, log, terminal, running, silent)))
         assert codes == [GOING_AWAY] * 5
         await serving
-        assert [row.state for row in server.roster] == ["started"]
+        assert [sandbox.row.state for sandbox in server.sandboxes] == ["started"]
 
 
 async def test_a_client_that_does_not_read_holds_nothing_up(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_requests_under_way_are_finished(tmp_path: Path) -> None:
         wait = "touch here; until [ -e go ]; do sleep 0.05; done; echo done"
         async with client.ws_connect(f"{base}/process/pty/create-connect?id=t") as terminal:
             answer = asyncio.create_task(post(client, f"{base}/process/execute", {"command": f"sh -c '{wait}'"}))
-            box = await backend.connect(next(iter(server.roster)).engine_id or "")
+            box = await backend.connect(next(iter(server.sandboxes)).row.engine_id or "")
             while not await box.files.exists("here"):
                 await asyncio.sleep(0.05)
             serving = stop()

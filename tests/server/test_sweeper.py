@@ -8,69 +8,68 @@ import pytest
 
 from corral.errors import BackendError, CapabilityError
 from corral.server.deadlines import Sweeper
-from corral.server.store.rows import Sandbox
+from corral.server.living import LivingSandbox
 from server.conftest import InProcess
 
 
-async def make(running: InProcess) -> Sandbox:
+async def make(running: InProcess) -> LivingSandbox:
     async with running.session.post(running.url + "/sandbox", json={}, headers=running.headers()) as response:
         assert response.status == 200
         sandbox_id = (await response.json())["id"]
-    return running.server.roster.find(sandbox_id, organisation_id=None)
+    return running.server.sandboxes.find(sandbox_id, organisation_id=None)
 
 
 def make_sweeper(running: InProcess) -> Sweeper:
-    return Sweeper(running.server.warden, seconds=0.01)
+    return Sweeper(running.server.lifecycle, seconds=0.01)
 
 
 async def until_quiet(running: InProcess) -> None:
-    while running.server.warden._tasks:
+    while running.server.lifecycle._tasks:
         await asyncio.sleep(0.01)
 
 
 async def test_what_was_begun_and_not_finished_is_taken_up(in_process: InProcess) -> None:
     deleting, creating, kept = [await make(in_process) for _ in range(3)]
-    roster = in_process.server.roster
-    roster.turn(deleting, "destroying", desired="destroyed", intent="delete")
-    roster.turn(creating, "creating", intent="create")
-    async with in_process.server.warden.lock(deleting):
+    deleting.turn("destroying", desired="destroyed", intent="delete")
+    creating.turn("creating", intent="create")
+    async with deleting.locked():
         await make_sweeper(in_process).look()
-        assert deleting.id in roster, "somebody is at it"
+        assert not deleting.is_deleted, "it is being changed"
     await make_sweeper(in_process).look()
-    assert [row.id for row in roster] == [kept.id]
-    assert [info.sandbox_id for info in await in_process.server.backend.list()] == [kept.engine_id]
+    assert list(in_process.server.sandboxes) == [kept]
+    assert [info.sandbox_id for info in await in_process.server.backend.list()] == [kept.row.engine_id]
 
 
 async def test_one_that_answers_again_is_no_longer_in_error(in_process: InProcess) -> None:
     back, gone = await make(in_process), await make(in_process)
-    assert gone.engine_id is not None
-    await in_process.server.backend.delete(gone.engine_id)
-    in_process.server.roster.turn(back, "error", reason="it did not answer")
+    assert gone.row.engine_id is not None
+    await in_process.server.backend.delete(gone.row.engine_id)
+    back.turn("error", reason="it did not answer")
     await make_sweeper(in_process).look()
-    assert (back.state, back.error_reason) == ("started", None)
-    assert gone.state == "error"
-    assert "ended outside the server" in str(gone.error_reason)
-    before = gone.updated_at
+    assert (back.row.state, back.row.error_reason) == ("started", None)
+    assert gone.row.state == "error"
+    assert "ended outside the server" in str(gone.row.error_reason)
+    before = gone.row.updated_at
     await make_sweeper(in_process).look()
-    assert (gone.state, gone.updated_at) == ("error", before), "nothing new is no change"
+    assert (gone.row.state, gone.row.updated_at) == ("error", before), "nothing new is no change"
 
 
 async def test_a_deadline_that_could_not_be_kept_is_tried_again(
     in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = await make(in_process)
-    row.destroy_at = time.time() - 1
+    sandbox = await make(in_process)
+    sandbox.row.destroy_at = time.time() - 1
     sweeper, tries = make_sweeper(in_process), 0
-    delete = in_process.server.warden.delete
+    delete = in_process.server.lifecycle.delete
 
-    async def fail_once(wanted: Sandbox) -> None:
+    async def fail_once(wanted: LivingSandbox) -> None:
         nonlocal tries
         tries += 1
         if tries == 1:
             raise BackendError("not now")
         await delete(wanted)
 
-    monkeypatch.setattr(in_process.server.warden, "delete", fail_once)
+    monkeypatch.setattr(in_process.server.lifecycle, "delete", fail_once)
     sweeper.sweep(time.time())
     await until_quiet(in_process)
     sweeper.sweep(time.time())
@@ -78,26 +77,26 @@ async def test_a_deadline_that_could_not_be_kept_is_tried_again(
     assert tries == 1, "not at once"
     sweeper.sweep(time.time() + 60)
     await until_quiet(in_process)
-    assert row.id not in in_process.server.roster
+    assert sandbox.is_deleted
 
 
 async def test_what_a_backend_can_not_do_is_not_tried_again(
     in_process: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = await make(in_process)
-    row.auto_stop = 1
+    sandbox = await make(in_process)
+    sandbox.row.auto_stop = 1
     tried: list[str] = []
 
-    async def refuse(wanted: Sandbox) -> None:
+    async def refuse(wanted: LivingSandbox) -> None:
         tried.append(wanted.id)
         raise CapabilityError("never")
 
-    monkeypatch.setattr(in_process.server.warden, "stop", refuse)
+    monkeypatch.setattr(in_process.server.lifecycle, "stop", refuse)
     sweeper = make_sweeper(in_process)
     for seconds in (3600, 7200):
         sweeper.sweep(time.time() + seconds)
         await until_quiet(in_process)
-    assert tried == [row.id]
+    assert tried == [sandbox.id]
 
 
 async def test_whatever_goes_wrong_it_goes_on(in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +117,7 @@ async def test_whatever_goes_wrong_it_goes_on(in_process: InProcess, monkeypatch
 
 async def test_a_server_without_its_folder_says_so(in_process: InProcess, tmp_path: Path) -> None:
     lost: list[bool] = []
-    sweeper = Sweeper(in_process.server.warden, seconds=1, on_loss=lambda: lost.append(True))
+    sweeper = Sweeper(in_process.server.lifecycle, seconds=1, on_loss=lambda: lost.append(True))
     await sweeper.look()
     assert not lost
     (tmp_path / "data").rename(tmp_path / "elsewhere")
@@ -132,6 +131,6 @@ async def test_a_database_that_can_not_be_written_is_not_ready(in_process: InPro
     in_process.server.database.failing = True
     async with in_process.session.get(ready) as response:
         assert (response.status, response.headers["Retry-After"]) == (503, "1")
-    in_process.server.roster.flush()
+    in_process.server.sandboxes.flush()
     async with in_process.session.get(ready) as response:
         assert response.status == 200

@@ -270,7 +270,7 @@ def test_a_login_goes_to_no_host_that_was_chosen_inside(remote: Sandbox, thief: 
             remote.process.exec(f"cp /tmp/right r/.git/config; git -C r config {lie.format(thief=thief)}").exit_code
             == 0
         )
-        with pytest.raises(DaytonaBadRequestError, match="login was not used"):
+        with pytest.raises(DaytonaBadRequestError, match="credentials were not used"):
             remote.git.push("r", NAME, PASSWORD)
     assert remote.process.exec("cat /tmp/heard").exit_code != 0
 

@@ -162,7 +162,7 @@ def test_a_body_that_breaks_off_leaves_nothing(sandbox: Sandbox, server: ServedP
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ([("files[0].file", b"x")], "where it shall go"),
+        ([("files[0].file", b"x")], "path must come first"),
         ([("files[0].path", b"a\0b"), ("files[0].file", b"x")], "NUL"),
         ([("files[0].path", b"a/"), ("files[0].file", b"x")], "directory"),
         ([("files[0].path", b"alone")], "no content"),

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from corral.backends.memory import MemoryBackend
-from corral.forge.judge.bench import SandboxBench
 from corral.forge.judge.model import Entry
+from corral.forge.judge.sandboxes import SandboxBench
 from corral.forge.outcome import ArtifactFile, Attempt
 from corral.forge.settings import Settings
 from corral.spec import Spec

@@ -184,7 +184,7 @@ KNOCK_OUTS = (
     ),
     KnockOut(
         "the look at all threads of what seems to be dead",
-        (Edit("engine/processes.py", 'stat[_STATE] == b"Z" and int(stat[_THREADS]) <= 1', 'stat[_STATE] == b"Z"'),),
+        (Edit("inside/processes.py", 'stat[_STATE] == b"Z" and int(stat[_THREADS]) <= 1', 'stat[_STATE] == b"Z"'),),
         ("go-on-without-ones-first-thread",),
         modes=("user",),
         says="outlived their call",
@@ -197,7 +197,7 @@ KNOCK_OUTS = (
     ),
     KnockOut(
         "the descriptors of each thread",
-        (Edit("engine/counting.py", "for folder in table_folders(pid))", 'for folder in (f"/proc/{pid}",))'),),
+        (Edit("engine/counting.py", "for folder in _table_folders(pid))", 'for folder in (f"/proc/{pid}",))'),),
         ("shrink-everybodys-pipes-from-hidden-threads",),
         modes=("user",),
     ),
@@ -370,8 +370,8 @@ KNOCK_OUTS = (
             Edit("engine/launcher.py", "    hide_arguments()\n", "    pass\n"),
             Edit(
                 "engine/child.py",
-                "argv, env = list(program.argv), program.env",
-                "argv, env = list(program.argv), {**os.environ, **program.env}",
+                "return execute(program.argv, program.env)",
+                "return execute(program.argv, {**os.environ, **program.env})",
             ),
         ),
         ("read-secrets-of-the-hosts-environment",),

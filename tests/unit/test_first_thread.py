@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.backends.daytona import insidetree
-from corral.backends.unsafe_subprocess import keeper
-from corral.engine import processes, soft
+from corral.engine import soft
+from corral.inside import processes, trees
 from support.user import is_dead
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are shown by Linux's /proc")
@@ -30,9 +29,8 @@ ctypes.CDLL(None).syscall({"aarch64": 93}.get(os.uname().machine, 60), 0)
 """
 
 FINDERS: dict[str, Callable[[int], bool]] = {
-    "the engine": lambda pid: pid in processes.list_processes(),
-    "Daytona's session": lambda pid: pid in insidetree.below(os.getpid()),
-    "the unsafe backend": lambda pid: pid in keeper.find_descendants([os.getpid()]),
+    "the list of processes": lambda pid: pid in processes.list_processes(),
+    "the tree": lambda pid: pid in trees.find_below([os.getpid()]),
     "the tests themselves": lambda pid: not is_dead(Path(f"/proc/{pid}/status").read_text()),
 }
 

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import errno
 import functools
-import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from typing import NoReturn
 
 from corral.base import transfer
+from corral.base.filereports import told
 from corral.errors import (
     EditConflictError,
     EditError,
@@ -20,6 +20,7 @@ from corral.errors import (
     SandboxFileNotFoundError,
     SandboxFileTooLargeError,
 )
+from corral.inside.lines import edit_text
 from corral.paths import HostPath, SandboxPath, inside
 from corral.protocol import PathLike
 from corral.results import (
@@ -444,15 +445,9 @@ def replace_text(
         EditError: `old` is not there, or there more than once without `replace_all`.
         EditConflictError: the content is not `expected_sha256`.
     """
-    if expected_sha256 is not None and hashlib.sha256(content).hexdigest() != expected_sha256:
-        raise changed_meanwhile(path, sandbox_id=sandbox_id)
-    count = content.count(old)
-    if count != 1 and not (count and replace_all):
-        text = f"the text to replace occurs {count} times" if count else "the text to replace is not in the file"
-        hint = "include more of the text, or pass replace_all=True" if count else "read the file again"
-        raise EditError(f"{path}: {text}", path=path, sandbox_id=sandbox_id, op="edit", hint=hint, count=count)
-    changed = content.replace(old, new)
-    return changed, EditResult(path, count, hashlib.sha256(changed).hexdigest(), len(changed))
+    with told(path, sandbox_id=sandbox_id, op="edit"):
+        changed, about = edit_text(content, old, new, replace_all=replace_all, expected_sha256=expected_sha256)
+    return changed, EditResult(path, **about)
 
 
 def changed_meanwhile(path: str, *, sandbox_id: str | None) -> EditConflictError:

@@ -14,12 +14,12 @@ PROGRAM = "corral"
 def main_as_module() -> int:
     """`main`, for `python -m`, which puts the working folder before all other folders with modules.
 
-    That folder may hold what a sandbox wrote, a `json.py` for example, so nothing more is imported from it. What Python
+    That folder may contain files of a sandbox, a `json.py` for example, so nothing more is imported from it. What Python
     itself and `import corral` have loaded until now can't be helped, and a folder that PYTHONPATH names stays.
     """
     try:
         here = os.getcwd()  # noqa: PTH109 - pathlib would be looked for in that very folder
-    except OSError:  # it was removed: then Python has not put it there
+    except OSError:  # it was removed, so Python has not added it
         return main()
     if not sys.flags.safe_path and sys.path[:1] == [here]:
         del sys.path[0]
@@ -27,7 +27,7 @@ def main_as_module() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; gives the exit code. Nothing but a traceback that was asked for escapes from here."""
+    """Run one command line; returns the exit code. Raises only with CORRAL_DEBUG."""
     _open_closed_streams()
     from corral.cli import failure  # here, so that `import corral.cli` stays cheap
     from corral.cli.root import root
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Put /dev/null where we were started without a standard stream.
+    """Open /dev/null for missing standard streams.
 
     Otherwise the next file or socket that is opened gets its number, and a program's output is written there.
     """

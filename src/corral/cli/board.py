@@ -1,4 +1,4 @@
-"""What `corral serve` shows of itself: a few lines at its start, and on a terminal one more that is kept up to date."""
+"""The output of `corral serve`: a few lines at the start, and on a terminal a live line of counts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LOOK_SECONDS = 0.5
 
 
 class Board:
-    """Writes to stdout. A terminal that has gone away is no reason to stop serving."""
+    """Writes to stdout. A closed terminal does not stop the server."""
 
     def __init__(self) -> None:
         self._live = ""
-        """The line that is up to date, as it stands there now."""
+        """The live line as it is shown now."""
 
     def say(self, name: str, text: str) -> None:
         """A line of the introduction."""
@@ -36,13 +36,13 @@ class Board:
         self._write(f"{line}\n")
 
     def clear(self) -> None:
-        """Make room for somebody else's line."""
+        """Clear the live line for other output."""
         if self._live:
             self._live = ""
             self._write("\r\x1b[K")
 
     async def introduce(self, server: Server, *, url: str, key: str | None, key_file: Path | None) -> None:
-        """Where it is, what it stands on, and the first key, which is not shown again; or the file that it is in."""
+        """Address, backend, and the first key, which is not shown again; or the file with it."""
         able = await server.backend.capabilities()
         self.say("address", url)
         if key_file is not None:
@@ -55,7 +55,7 @@ class Board:
         for note in able.notes:
             self.say("", note)
         self.say("data", str(server.settings.data_folder))
-        if list(server.roster):
+        if list(server.sandboxes):
             self.say("sandboxes", states(server))
         if sys.stdout.isatty():
             # Alone on its line, so that a triple click takes it whole.
@@ -63,7 +63,7 @@ class Board:
             self.put(f"export DAYTONA_API_URL={url} DAYTONA_API_KEY={key or '…'}")
 
     async def keep_count(self, server: Server) -> None:
-        """Until it is cancelled: how many of what there are."""
+        """Until it is cancelled: show counts of sandboxes, requests and listeners."""
         dot = "·" if unicode_wanted(sys.stdout) else "-"
         while True:
             counts = (
@@ -71,7 +71,7 @@ class Board:
                 _count(server.metrics.in_flight, "request"),
                 _count(len(server.events), "listener"),
             )
-            # One column stays free: some terminals go on to the next line when the last one is written.
+            # One column stays free: some terminals wrap when the last one is written.
             line = cut(f" {dot} ".join(counts), max(10, shutil.get_terminal_size((80, 24)).columns - 1))
             if line != self._live:
                 self._live = line
@@ -83,12 +83,12 @@ class Board:
             sys.stdout.write(text)
             sys.stdout.flush()
         except (OSError, ValueError):
-            leave_quietly()  # else what could not be written would be tried again at exit, and fail again
+            leave_quietly()  # else the failed write would be repeated at exit, and fail again
 
 
 def states(server: Server) -> str:
-    """How many sandboxes are in which state."""
-    return ", ".join(f"{number} {state}" for state, number in sorted(server.roster.states().items()))
+    """The number of sandboxes in each state."""
+    return ", ".join(f"{number} {state}" for state, number in sorted(server.sandboxes.states().items()))
 
 
 def _count(number: int, what: str) -> str:
@@ -96,7 +96,7 @@ def _count(number: int, what: str) -> str:
 
 
 async def ask(board: Board, question: str, *, interrupted: asyncio.Event) -> bool:
-    """Yes or no, at the terminal; another Ctrl-C, the end of input and anything unclear are a no."""
+    """Ask yes or no at the terminal; another Ctrl-C, the end of input and anything unclear mean no."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[str] = loop.create_future()
 
@@ -112,7 +112,7 @@ async def ask(board: Board, question: str, *, interrupted: asyncio.Event) -> boo
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{question} [y/N] ")
         sys.stderr.flush()
-    # Not input(): nothing can end the thread that waits in it.
+    # Not input(): a thread that waits in it can't be stopped.
     loop.add_reader(0, read)
     waiting: asyncio.Future[Any] = asyncio.ensure_future(interrupted.wait())
     both: list[asyncio.Future[Any]] = [answer, waiting]

@@ -1,4 +1,4 @@
-"""The examination behind `corral doctor`: findings, each with a mark and, where something is missing, the remedy."""
+"""The checks of `corral doctor`: findings, each with a mark and, if something is missing, the remedy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _VERSIONS = {
 
 
 async def examine(tell: Tell) -> tuple[list[Finding], bool]:
-    """Everything, and whether sandboxes work."""
+    """All findings, and True if sandboxes work."""
     findings = [_machine(), *_who()]
     if sys.platform != "linux":
         text = f"this is {platform.system()}; the embedded engine needs Linux"
@@ -74,7 +74,7 @@ def _who() -> list[Finding]:
 
 
 def _namespace_settings() -> list[Finding]:
-    """What forbids user namespaces to ordinary users. Only named where it is set; whether they work is tried below."""
+    """Settings that forbid user namespaces to ordinary users. Whether namespaces work is tested below."""
     forbidding = {
         "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl -w kernel.unprivileged_userns_clone=1"),
         "/proc/sys/user/max_user_namespaces": ("0", "sysctl -w user.max_user_namespaces=15000"),
@@ -162,7 +162,7 @@ def _message(error: Exception) -> str:
     return error.message if isinstance(error, CorralError) else str(error)
 
 
-# A sandbox, by trying.
+# A test sandbox.
 
 
 async def _try(tell: Tell) -> tuple[list[Finding], bool]:

@@ -1,7 +1,7 @@
-"""Takes out of a stream what a terminal would obey. What sandboxed programs print is hostile.
+"""Removes control sequences from a stream. The output of sandboxed programs is hostile.
 
 An escape sequence can set the clipboard, rename the window, hide text, or make the terminal type for the user. So on a
-terminal only text, newlines, tabs and carriage returns get through; files and pipes get the bytes as they are.
+terminal only text, newlines, tabs and carriage returns are passed on; files and pipes get the bytes unchanged.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _SEQUENCE = re.compile(
 _BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*\x1b?|[ -/]*)?\Z")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _LONGEST = 4096
-"""A sequence that is still open after so many characters is shown as text: nothing may swallow the rest for ever."""
+"""A sequence that is still open after so many characters is shown as text, so that it can't hide the rest."""
 
 
 class Cleaner:
-    """For one stream, piece by piece: a sequence that is cut in two is still found."""
+    """For one stream in pieces: a sequence that is split between two pieces is still found."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
 
     def clean(self, data: bytes, *, final: bool = False) -> bytes:
-        """What may be shown of this piece."""
+        """The part of this piece that is safe to show."""
         text = _SEQUENCE.sub("", self._held + self._decoder.decode(data, final))
         self._held = ""
         if not final and (begun := _BEGUN.search(text)) and len(text) - begun.start() <= _LONGEST:
@@ -39,8 +39,8 @@ class Cleaner:
         return _CONTROL.sub("", text).encode("utf-8", "replace")
 
 
-# Setting the clipboard is the one thing that a program in a real terminal gets no leave for: it would wait there for a
-# paste into a shell of the host.
+# A program in a real terminal may do everything but set the clipboard, which could later be pasted into a shell of the
+# host.
 _CLIPBOARD = re.compile(rb"(?:\x1b\]|\xc2\x9d)52;[^\x07\x1b]*(?:\x07|\x1b\\)?")
 _CLIPBOARD_BEGUN = re.compile(rb"(?:\x1b|\xc2|(?:\x1b\]|\xc2\x9d)(?:5(?:2(?:;[^\x07\x1b]*\x1b?)?)?)?)\Z")
 _LONGEST_CLIPBOARD = 1 << 20
@@ -48,16 +48,16 @@ _SECOND_SCREEN = re.compile(rb"\x1b\[\?(?:1049|1047|47)([hl])")
 
 
 class TerminalGuard:
-    """For a real terminal inside: everything goes through but writing to the clipboard."""
+    """For a real terminal inside: passes everything but writes to the clipboard."""
 
     def __init__(self) -> None:
         self._held = b""
         self._tail = b""
         self.second_screen = False
-        """Whether the program has left the terminal on its second screen."""
+        """True if the program has left the terminal on its alternate screen."""
 
     def clean(self, data: bytes) -> bytes:
-        """What may be shown of this piece."""
+        """The part of this piece that is safe to show."""
         for found in _SECOND_SCREEN.finditer(self._tail + data):
             self.second_screen = found[1] == b"h"
         self._tail = (self._tail + data)[-8:]

@@ -1,4 +1,4 @@
-"""`corral completion`: the script that teaches a shell our commands."""
+"""`corral completion`: the completion script for a shell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def completion(context: click.Context, shell: str) -> int:
     """
     found = get_completion_class(shell)
     assert found is not None  # click has all three
-    # The template alone: the method that fills it in also runs the shell to look at its version.
+    # Only the template: the method that fills it in also runs the shell to check its version.
     maker = found(context.find_root().command, {}, PROGRAM, VARIABLE)
     script = maker.source_template % maker.source_vars()
     click.echo(_LOAD_COMPLETION + script if shell == "zsh" else script)

@@ -27,7 +27,7 @@ _TYPES: dict[Kind, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing that can be set in three places."""
+    """A setting with its flag, variable, default and meaning."""
 
     key: str
     flag: str
@@ -74,10 +74,10 @@ def config_file() -> Path:
 
 
 def read_config(path: Path | None = None) -> dict[str, Any]:
-    """The file's settings; none if there is no file.
+    """The file's settings; empty if the file does not exist.
 
     Raises:
-        SpecError: not TOML, a key that nobody knows, or a value of another kind.
+        SpecError: not TOML, an unknown key, or a value of the wrong type.
     """
     path = path or config_file()
     try:
@@ -102,7 +102,7 @@ def read_config(path: Path | None = None) -> dict[str, Any]:
 
 
 def spread(values: Mapping[str, Any], command: click.Command, context: click.Context) -> dict[str, Any]:
-    """The settings as click wants them: for each command the values of the options that it has."""
+    """The settings in click's format: for each command the values of its options."""
     if isinstance(command, click.Group):
         found = ((name, command.get_command(context, name)) for name in command.list_commands(context))
         return {name: spread(values, child, context) for name, child in found if child is not None}

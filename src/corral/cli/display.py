@@ -1,4 +1,4 @@
-"""What is put on a terminal: colours only where they are wanted, tables that fit, and units people read."""
+"""Output on a terminal: colours where wanted, tables that fit, and readable units."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Style = Literal["bold", "dim", "red", "green", "cyan", "magenta"]
 
 # Only colours that can be read on dark and on light; no yellow, no white, no background.
 _CODES: dict[Style, str] = {"bold": "1", "dim": "2", "red": "31", "green": "32", "magenta": "35", "cyan": "36"}
-# C0 and C1 controls, and the marks that turn the direction of text around: with those a name can pose as another.
+# C0 and C1 controls, and marks that reverse the direction of text, with which a name can look like another.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _PAINT = re.compile(r"\x1b\[[0-9;]*m")
 
 _LEAST_COLUMNS = 8
-"""A column is not cut to less."""
+"""The minimum width of a column."""
 
 Alignment = Literal["left", "right"]
 
@@ -37,22 +37,22 @@ def paint(text: str, *styles: Style, stream: TextIO | None = None) -> str:
 
 
 def plain(text: str) -> str:
-    """Foreign text on one line, with nothing in it that a terminal would obey."""
+    """Untrusted text on one line, without control sequences."""
     return _UNSAFE.sub("?", text.replace("\n", " ").replace("\t", " "))
 
 
 def columns() -> int:
-    """How wide our output may be. Without a terminal 80."""
+    """The width of the output. Without a terminal 80."""
     return max(40, min(shutil.get_terminal_size((80, 24)).columns, 120)) if sys.stdout.isatty() else 80
 
 
 def unicode_wanted(stream: TextIO | None = None) -> bool:
-    """Whether lines and ticks can be drawn."""
+    """True if lines and ticks can be drawn."""
     return (getattr(stream or sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
 
 
 def width(text: str) -> int:
-    """How many columns a text takes: colours none, wide characters two."""
+    """The width of a text in columns: colours take no column, wide characters two."""
     return sum(
         0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
         for character in _PAINT.sub("", text)
@@ -60,7 +60,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, limit: int) -> str:
-    """At most so many columns; what is cut shows as an ellipsis. Colours are lost when it is cut."""
+    """At most so many columns, with an ellipsis if it is cut. Colours are lost when it is cut."""
     if width(text) <= limit:
         return text
     kept = _PAINT.sub("", text)
@@ -80,7 +80,7 @@ def table(
     rows: Sequence[Sequence[str]], *, headers: Sequence[str] = (), align: Sequence[Alignment] = (), indent: int = 0,
     limit: int | None = None,
 ) -> list[str]:  # fmt: skip
-    """Lines with columns that stand below each other, the last one cut to what fits (`limit`, else the terminal).
+    """Lines with aligned columns, the last one cut to fit (`limit`, else the terminal).
 
     If that is not enough on a terminal, the widest others are cut too, so that no line wraps. The first column, where
     ids stand, stays whole.
@@ -95,7 +95,7 @@ def table(
     sides: list[Alignment] = [align[index] if index < len(align) else "left" for index in range(count)]
     room = (limit or columns()) - indent - sum(sizes[:-1]) - 2 * (count - 1)
     sizes[-1] = min(sizes[-1], max(_LEAST_COLUMNS, room))
-    if limit is not None or sys.stdout.isatty():  # whoever reads a pipe may look for a whole name
+    if limit is not None or sys.stdout.isatty():  # a reader of a pipe may look for a whole name
         _narrow(sizes, over=max(0, sizes[-1] - room))
     lines = []
     for number, row in enumerate(everything):
@@ -113,7 +113,7 @@ def whole_in_a_pipe() -> int | None:
 
 
 def _narrow(sizes: list[int], *, over: int) -> None:
-    """Take what is too much from the widest columns between the first and the last."""
+    """Shorten the widest columns between the first and the last."""
     while over > 0 and len(sizes) > 2:
         widest = max(range(1, len(sizes) - 1), key=sizes.__getitem__)
         if sizes[widest] <= _LEAST_COLUMNS:
@@ -123,7 +123,7 @@ def _narrow(sizes: list[int], *, over: int) -> None:
 
 
 def show_size(count: int | float | None) -> str:
-    """Bytes as people read them."""
+    """A size in readable units."""
     if count is None:
         return "?"
     value, unit = float(count), "B"
@@ -135,7 +135,7 @@ def show_size(count: int | float | None) -> str:
 
 
 def show_seconds(seconds: float | None) -> str:
-    """A time as people read it."""
+    """A duration in readable units."""
     if seconds is None:
         return "?"
     if seconds < 0.0995:
@@ -152,7 +152,7 @@ def show_seconds(seconds: float | None) -> str:
 
 
 class Progress:
-    """One line on stderr that is written over while something takes its time. Silent where nobody watches."""
+    """A progress line on stderr. Silent without a terminal."""
 
     def __init__(self) -> None:
         self._shown = False
@@ -166,7 +166,7 @@ class Progress:
             self._shown = True
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._shown:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`corral doctor`: what this machine can do, found out by trying."""
+"""`corral doctor`: tests what this machine supports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import click
 
 from corral.cli.checkup import Finding, Mark, examine
 from corral.cli.display import Progress, Style, columns, paint, plain, table, unicode_wanted
-from corral.cli.loop import run_async
 from corral.cli.options import json_option
 from corral.cli.run import to_json
 from corral.testing.hostile import Outcome, Report, Verdict
@@ -42,7 +41,7 @@ def doctor(prove: bool, names: tuple[str, ...], plan: bool, as_json: bool) -> in
     progress = Progress()
     progress.show("looking around …")
     try:
-        findings, works = run_async(examine(progress.show))
+        findings, works = asyncio.run(examine(progress.show))
     finally:
         progress.clear()
     if as_json:
@@ -53,7 +52,7 @@ def doctor(prove: bool, names: tuple[str, ...], plan: bool, as_json: bool) -> in
 
 
 def sign(mark: Mark) -> str:
-    """A tick, and its like."""
+    """The symbol of a mark."""
     fancy, simple = _SIGNS[mark]
     text = fancy if unicode_wanted() else simple
     if mark == "good":
@@ -98,7 +97,7 @@ def _show_plan() -> int:
     from corral.backends.embedded import EmbeddedBackend, report
     from corral.spec import Spec
 
-    text = run_async(report.describe_plan(EmbeddedBackend(), Spec()))
+    text = asyncio.run(report.describe_plan(EmbeddedBackend(), Spec()))
     click.echo(text, nl=False)
     return 0
 
@@ -126,7 +125,7 @@ def _prove(names: tuple[str, ...], *, as_json: bool) -> int:
 
     progress.show("opening a sandbox to attack …")
     try:
-        report = run_async(_attack(probes, tell))
+        report = asyncio.run(_attack(probes, tell))
     finally:
         progress.clear()
     if as_json:

@@ -1,14 +1,14 @@
-"""What a failure looks like to somebody at a terminal: one line, a hint, and an exit code.
+"""Failures of the command line: one line, a hint, and an exit code.
 
 | code | meaning |
 |---|---|
-| 1 | Corral could not do what was asked; or, of a question such as `doctor`, the answer is no |
-| 2 | the command line is wrong: a flag, a value, or what they ask for together |
-| 70 | a bug of ours |
-| 124 | the program was out of time (`run`, `exec`) |
-| 125 | Corral could not do what was asked, in a command that else ends as its program did (`run`, `exec`, `shell`) |
+| 1 | Corral failed; or a check such as `doctor` failed |
+| 2 | the command line is invalid: a flag, a value, or a combination |
+| 70 | a bug in Corral |
+| 124 | the program timed out (`run`, `exec`) |
+| 125 | Corral failed, in a command that otherwise ends with its program's code (`run`, `exec`, `shell`) |
 | 130 | Ctrl-C |
-| 141 | whoever read our output has left |
+| 141 | the reader of the output closed the pipe |
 | 143 | SIGTERM (`forge run`) |
 """
 
@@ -31,7 +31,7 @@ ERROR, USAGE, BUG, SANDBOX, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 70, 125
 
 
 class Failed(Exception):  # noqa: N818 - it is no error, it carries one
-    """An error on its way to `report`, with the exit code that its command gives to it."""
+    """An error for `report`, with the exit code of its command."""
 
     def __init__(self, error: Exception, *, exit_code: int) -> None:
         super().__init__(str(error))
@@ -40,17 +40,17 @@ class Failed(Exception):  # noqa: N818 - it is no error, it carries one
 
 
 class RunsProgram(click.Command):
-    """A command that ends with the exit code of a program, where 1 would look like the program's."""
+    """A command that exits with its program's code, so that Corral's own failures need another code than 1."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """See click. Options are read here, which may fail as well."""
+        """Parse the options, which may fail as well."""
         with _failing_beside_a_program():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """See click."""
+        """Run the command, with 125 for Corral's own failures."""
         with _failing_beside_a_program():
             return super().invoke(ctx)
 
@@ -66,7 +66,7 @@ def _failing_beside_a_program() -> Iterator[None]:
 
 
 def report(error: BaseException) -> int:
-    """Say what went wrong, on stderr; gives the exit code."""
+    """Print the error on stderr; returns the exit code."""
     exit_code = ERROR
     if isinstance(error, Failed):
         exit_code = error.exit_code
@@ -84,7 +84,7 @@ def report(error: BaseException) -> int:
     if isinstance(error, CorralError):
         hint = error.hint
         if isinstance(error, SpecError | UnknownBackendError):
-            exit_code = USAGE  # whoever finds it, click or we
+            exit_code = USAGE  # found by click or by Corral
         if isinstance(error, EngineFaultError) and not hint:
             hint = "this is a bug in Corral: please report it with the output of CORRAL_DEBUG=1"
         say(error.message, hint=hint)
@@ -116,7 +116,7 @@ def _report_usage(error: click.ClickException) -> int:
 
 
 def say(message: str, *, hint: str = "") -> None:
-    """The one form that errors have."""
+    """Print an error and its hint, in the form of all errors."""
     lines = f"{paint('corral: error:', 'red', 'bold', stream=sys.stderr)} {plain(begin_in_cli_words(message))}\n"
     if hint:
         lines += f"{paint('hint:', 'cyan', stream=sys.stderr)} {plain(in_cli_words(hint))}\n"
@@ -125,11 +125,11 @@ def say(message: str, *, hint: str = "") -> None:
         sys.stderr.write(lines)
         sys.stderr.flush()
     except OSError:
-        leave_quietly()  # nobody is there to read it; the exit code still tells
+        leave_quietly()  # no reader; the exit code still tells
 
 
 def leave_quietly() -> int:
-    """Whoever read our output has gone: write nothing more, not even at exit."""
+    """The reader of the output has closed the pipe: write nothing more, not even at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         try:

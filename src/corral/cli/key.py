@@ -1,4 +1,4 @@
-"""`corral key`: who may use the server. Works on its data folder, beside a running server, which sees it at once."""
+"""`corral key`: the API keys of the server. Works on its data folder, also while the server runs."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _state(key: Key) -> str:
 
 
 def _until(shown: dict[str, Any]) -> str:
-    """The state for a table, with the day of the end beside it."""
+    """The state for a table, with the expiry date."""
     if shown["state"] != "good" or shown["expires"] is None:
         return str(shown["state"])
     return f"until {shown['expires'][:10]}"

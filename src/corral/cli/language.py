@@ -20,7 +20,7 @@ _SHEBANG = re.compile(rb"#!\s*(\S+)(?:[ \t]+(.*))?")
 
 
 def guess_language(name: str, source: bytes) -> str | None:
-    """By the file's name, else by a #! line, else None. Which of the shells it is, a #! line says first."""
+    """By the file's name, else by a #! line, else None. For a shell script the #! line comes first."""
     extension = PurePath(name).suffix.removeprefix(".").lower()
     by_name = _EXTENSIONS.get(extension) or _known(extension)
     by_line = _known_program(find_program(source))
@@ -30,12 +30,12 @@ def guess_language(name: str, source: bytes) -> str | None:
 
 
 def guess_language_of_text(source: bytes) -> str:
-    """Of a program that has no name: by its first line, else Python."""
+    """The language of a program without a file name: by its first line, else Python."""
     return _known_program(find_program(source)) or DEFAULT
 
 
 def explain_unknown(name: str, source: bytes) -> str:
-    """What to tell whoever gave a file whose language is not known."""
+    """The message for a file of unknown language."""
     program = find_program(source)
     known = ", ".join(language_names())
     if program:
@@ -44,7 +44,7 @@ def explain_unknown(name: str, source: bytes) -> str:
 
 
 def find_program(source: bytes) -> str:
-    """The program that a #! line names, without its folder; empty if there is none."""
+    """The program of a #! line, without its folder; empty without such a line."""
     found = _SHEBANG.match(source.partition(b"\n")[0])
     if found is None:
         return ""

@@ -1,14 +1,14 @@
-"""Programs that run on after the command has returned: `corral sandbox exec --detach` and `corral sandbox logs`."""
+"""Background programs: `corral sandbox exec --detach` and `corral sandbox logs`."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from corral.cli.display import plain, table, whole_in_a_pipe
-from corral.cli.loop import run_async
 from corral.cli.run import to_json
 from corral.cli.stdio import Outlet
 from corral.client.registry import get_backend
@@ -19,14 +19,14 @@ from corral.sessions.detached import DetachedProgram, choose
 def show_logs(
     backend: str | Backend, sandbox_id: str, number: int | None, *, follow: bool, as_list: bool, as_json: bool
 ) -> int:
-    """Print what one has printed, or a list of them."""
+    """Print the output of a program, or a list of programs."""
     maker = get_backend(backend)
     if as_list or (as_json and number is None):
-        programs = run_async(maker.list_detached(sandbox_id))
+        programs = asyncio.run(maker.list_detached(sandbox_id))
         click.echo(to_json([_describe(each) for each in programs]) if as_json else _tabulate(programs))
         return 0
     if as_json:
-        click.echo(to_json(run_async(_read(maker, sandbox_id, number))))
+        click.echo(to_json(asyncio.run(_read(maker, sandbox_id, number))))
         return 0
     outlet = Outlet()
 
@@ -34,7 +34,7 @@ def show_logs(
         async for data in maker.follow_detached(sandbox_id, number, follow=follow):
             outlet.write("stdout", data)
 
-    run_async(work())
+    asyncio.run(work())
     outlet.finish()
     return 0
 

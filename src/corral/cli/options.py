@@ -27,7 +27,7 @@ class Time(click.ParamType):  # type: ignore[type-arg] # generic only since clic
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See click."""
+        """Parse a duration in seconds."""
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", str(value).lower())
         seconds = float(match[1]) * _SECONDS[match[2]] if match and match[2] in _SECONDS else math.nan
         if not math.isfinite(seconds) or seconds <= 0:
@@ -58,7 +58,7 @@ def _complete_language(context: click.Context, parameter: click.Parameter, incom
 
 
 def complete_sandbox(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Ids and names of the sandboxes that live."""
+    """Ids and names of the existing sandboxes."""
     import asyncio
 
     from corral.client.registry import get_backend
@@ -67,7 +67,7 @@ def complete_sandbox(context: click.Context, parameter: click.Parameter, incompl
         backend = context.params.get("backend") or "embedded"
         infos = asyncio.run(_list(get_backend(backend)))
     except (CorralError, OSError):
-        return []  # a completion that fails is no completion
+        return []  # no completion if it fails
     items = [CompletionItem(info.name, help=info.sandbox_id) for info in infos if info.name]
     items += [CompletionItem(info.sandbox_id, help=info.name) for info in infos]
     return [item for item in items if str(item.value).startswith(incomplete)]
@@ -79,7 +79,7 @@ def complete_file(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_end(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """One end of a copy: files; or, where no file begins like that, the sandboxes that live."""
+    """One end of a copy: files; or sandboxes, if no file has that prefix."""
     if not incomplete or "/" in incomplete or any(path.name.startswith(incomplete) for path in Path().iterdir()):
         return complete_file(context, parameter, incomplete)
     return [CompletionItem(f"{item.value}:") for item in complete_sandbox(context, parameter, incomplete)]
@@ -90,7 +90,7 @@ async def _list(backend: Any) -> Any:
 
 
 def backend_option(function: F) -> F:
-    """--backend; and --url with --key, which together are a backend as well: a server somewhere else."""
+    """--backend; and --url with --key, which select a server instead."""
     for option in reversed((
         setting_option("backend", "-b", default="embedded", metavar="NAME", shell_complete=_complete_backend,
                        callback=_choose_backend),
@@ -131,7 +131,7 @@ def close_server(server: Any) -> None:
 
 
 def open_server(url: str, key: str | None) -> Any:
-    """The backend for a server that speaks Daytona's wire. Raises: SpecError."""
+    """The backend for a server that speaks Daytona's protocol. Raises: SpecError."""
     from urllib.parse import urlsplit
 
     from corral.client.registry import make_backend
@@ -184,7 +184,7 @@ def environment_options(function: F) -> F:
 
 
 def wish_options(function: F) -> F:
-    """What a new sandbox shall be."""
+    """The options of a new sandbox."""
     for option in reversed((
         setting_option("image", metavar="IMAGE"),
         setting_option("network", metavar="POLICY"),
@@ -207,7 +207,7 @@ def read_wishes(given: dict[str, Any]) -> dict[str, Any]:
     """The keywords of `make_spec` from what `wish_options` collected.
 
     Raises:
-        SpecError: a value that can't be.
+        SpecError: an invalid value.
     """
     from corral.spec import HOME, Resources, parse_size
 
@@ -235,10 +235,10 @@ def _number_or_text(value: str) -> int | str:
 
 
 def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> dict[str, str]:
-    """Variables from files and from the command line, which has the last word.
+    """Variables from files and from the command line, which takes precedence.
 
     Raises:
-        SpecError: a file that is not UTF-8, a line that is no NAME=VALUE, or a name that has no value here.
+        SpecError: a file that is not UTF-8, a malformed line, or a name that is not set here.
     """
     from corral.forge.dotenv import parse_lines
 

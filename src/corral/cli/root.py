@@ -1,4 +1,4 @@
-"""The command `corral` itself: what it is made of, and the options that stand before any command."""
+"""The command `corral` itself: its subcommands, and the options before them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Loads a command when it is needed: `corral --version` should not wait for what it does not use."""
+    """Loads commands on demand: `corral --version` should not wait for the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """See click."""
+        """The names of all commands."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See click."""
+        """The command of that name, imported on demand."""
         if cmd_name not in _COMMANDS:
             return None
         module, _, name = _COMMANDS[cmd_name].partition(":")
@@ -45,7 +45,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """See click, which would turn a broken pipe into an exit code of its own."""
+        """Run the command; a broken pipe is left to `report`, since click would choose its own exit code."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -74,7 +74,7 @@ def root(ctx: click.Context, data_dir: Path | None) -> None:
     values = config.read_config()
     chosen = data_dir or values.get("data_dir")
     if chosen is not None:
-        # The engine's own settings read it from there, in this process and in whatever it starts.
+        # The engine reads it from there, in this process and in its children.
         os.environ["CORRAL_DATA_DIR"] = str(Path(chosen).expanduser().absolute())
     values.pop("data_dir", None)
     if values and ctx.invoked_subcommand in _COMMANDS:

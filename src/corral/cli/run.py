@@ -1,7 +1,8 @@
-"""`corral run`: a file or a snippet in a fresh sandbox."""
+"""`corral run`: a file or a snippet in a new sandbox."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,8 +14,7 @@ from corral.cli import options
 from corral.cli.display import plain, show_seconds, show_size
 from corral.cli.failure import RunsProgram
 from corral.cli.language import DEFAULT, explain_unknown, guess_language, guess_language_of_text
-from corral.cli.loop import run_async
-from corral.cli.place import find_place
+from corral.cli.runfile import place_file
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
 from corral.errors import SpecError
 from corral.protocol import Backend
@@ -26,11 +26,11 @@ _COPY_WORKDIR = "/workspace"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to run, and how."""
+    """The program to run."""
 
     source: bytes
     file: Path | None
-    """Where it is on the host, if it is a file there."""
+    """Its path on the host, if it is a file."""
     language: str
     args: tuple[str, ...]
     timeout: float | None
@@ -102,11 +102,11 @@ def run(
     from corral.client.wishes import make_spec
 
     spec = make_spec(**options.read_wishes(given), keep_on_failure=keep_on_failure)
-    return run_async(_run(job, spec, backend))
+    return asyncio.run(_run(job, spec, backend))
 
 
 def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, tuple[str, ...]]:
-    """The program, the name it was given by, and its arguments."""
+    """The program, its name, and its arguments."""
     if code is not None:
         return code.encode("utf-8", "surrogateescape"), "", words
     if not words:
@@ -147,16 +147,16 @@ async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
     async with AsyncSandbox(backend=backend, spec=spec) as box:
         for path in job.copy_in:
             await box.files.upload(path, ".")
-        place = await find_place(box, job.source, job.file, job.language, copied=job.copy_in)
+        placed = await place_file(box, job.source, job.file, job.language, copied=job.copy_in)
         result = await box.run_code(
             job.source, job.language, args=job.args, timeout=job.timeout, stdin=read_input() if job.stdin else None,
-            file=place.path, on_output=outlet.take if outlet else None, output_limit_bytes=job.output_limit_bytes,
+            file=placed.path, on_output=outlet.take if outlet else None, output_limit_bytes=job.output_limit_bytes,
         )  # fmt: skip
         if outlet is not None:
             outlet.finish()
         left_out = DownloadResult()
         if job.copy_out is not None:
-            await place.leave(box)
+            await placed.leave(box)
             left_out = await box.files.download(".", job.copy_out, git_settings=job.git_settings)
         kept = await box.detach() if job.keep_on_failure and not result.ok else None
     if job.as_json:
@@ -173,7 +173,7 @@ async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
 
 
 def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
-    """Why a program ended, where its exit code does not say it."""
+    """Why a program ended, if its exit code does not say it."""
     if result.reason == "timeout":
         limit = timeout if timeout is not None else spec.exec_timeout
         note(f"timed out after {show_seconds(limit)}; it was killed with all its processes")
@@ -184,7 +184,7 @@ def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
 
 
 def note(text: str) -> None:
-    """A remark of ours beside the program's output."""
+    """Print a message of Corral on stderr."""
     sys.stdout.flush()
     click.echo(f"corral: {plain(text)}", err=True)
 

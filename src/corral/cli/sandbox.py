@@ -1,7 +1,9 @@
-"""`corral sandbox`: sandboxes that live on by themselves, found by id, by name, or by the beginning of an id."""
+"""`corral sandbox`: detached sandboxes, found by id, by name, or by the beginning of an id."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,12 +13,11 @@ import click
 
 from corral.cli import options
 from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table, whole_in_a_pipe
-from corral.cli.failure import RunsProgram
-from corral.cli.loop import run_async
+from corral.cli.failure import ERROR, RunsProgram, say
 from corral.cli.run import describe, explain, note, to_json
 from corral.cli.stdio import Outlet, read_input
-from corral.cli.whose import explaining, show_labels, show_owner
-from corral.errors import CapabilityError, SpecError
+from corral.cli.whose import explain_gone, explaining, show_labels, show_owner
+from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
 from corral.protocol import Backend, Command
 from corral.results import SandboxInfo, SnapshotInfo, timestamp
 
@@ -74,7 +75,7 @@ def create(
         finally:
             await box.aclose()
 
-    info = run_async(work())
+    info = asyncio.run(work())
     click.echo(to_json(describe_sandbox(info)) if as_json else info.sandbox_id)
     return 0
 
@@ -87,7 +88,7 @@ def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
     """List the detached sandboxes."""
     from corral.client.sandbox import AsyncSandbox
 
-    infos = run_async(AsyncSandbox.list(backend=backend))
+    infos = asyncio.run(AsyncSandbox.list(backend=backend))
     if as_json:
         click.echo(to_json([describe_sandbox(info) for info in infos]))
     elif quiet:
@@ -110,7 +111,7 @@ def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
 
 
 def describe_sandbox(info: SandboxInfo) -> dict[str, Any]:
-    """For scripts. Moments are texts of ISO 8601 in UTC, wherever our JSON has them."""
+    """For scripts. Times are ISO 8601 in UTC, as in all JSON output."""
     ends = timestamp(time.time() + info.deadline) if info.deadline is not None else None
     return {**asdict(info), "created": timestamp(info.created), "deadline": ends, "owner": info.owner}
 
@@ -148,10 +149,10 @@ def exec_(
     call = {"cwd": cwd, "env": variables, "user": user, "timeout": timeout}
     with explaining(backend, sandbox_id):
         if detach:
-            return run_async(_start(sandbox_id, wanted, backend, call, as_json=as_json))
+            return asyncio.run(_start(sandbox_id, wanted, backend, call, as_json=as_json))
         if tty:
-            return run_async(_lend(sandbox_id, wanted, backend, call))
-        return run_async(_exec(sandbox_id, wanted, backend, call, interactive=interactive, as_json=as_json))
+            return asyncio.run(_lend(sandbox_id, wanted, backend, call))
+        return asyncio.run(_exec(sandbox_id, wanted, backend, call, interactive=interactive, as_json=as_json))
 
 
 async def _exec(
@@ -230,7 +231,7 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
             await box.aclose()
 
     with explaining(backend, sandbox_id):
-        run_async(work())
+        asyncio.run(work())
     return 0
 
 
@@ -259,18 +260,74 @@ def logs(
 @options.backend_option
 def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, backend: str | Backend) -> int:
     """Delete sandboxes, with their processes and files."""
-    from corral.cli import remove
-    from corral.client.registry import get_backend
-
     if not sandbox_ids and not everything:
         raise click.UsageError("nothing to remove: pass an ID, or --all", click.get_current_context())
     if sandbox_ids and everything:
         raise click.UsageError("IDs and --all can't be combined", click.get_current_context())
-    asking = not (yes or force) and remove.is_terminal()
-    maker = get_backend(backend)
+    asking = not (yes or force) and sys.stdin.isatty() and sys.stderr.isatty()
+    maker = _find_maker(backend)
     if everything:
-        return run_async(remove.remove_all(maker, asking=asking))
-    return run_async(remove.remove(maker, list(dict.fromkeys(sandbox_ids)), asking=asking, quiet=force))
+        return asyncio.run(_remove_all(maker, asking=asking))
+    return asyncio.run(_remove(maker, list(dict.fromkeys(sandbox_ids)), asking=asking, quiet=force))
+
+
+async def _remove_all(backend: Backend, *, asking: bool) -> int:
+    """End all that are nobody else's; the exit code."""
+    infos = await backend.list()
+    mine = [info.sandbox_id for info in infos if info.owner is None]
+    others = [info for info in infos if info.owner is not None]
+    code = ERROR
+    if not mine or not asking or _confirm(f"end {_count(mine)}, with all that runs and lies in them?"):
+        code = await _end(backend, mine, quiet=True)
+    if others:
+        note(
+            f"{_count(others)} of `corral serve` ({', '.join(sorted({plain(str(info.owner)) for info in others}))}) "
+            "not deleted: delete them through the server, or give their IDs"
+        )
+    return code
+
+
+async def _remove(backend: Backend, wanted: Sequence[str], *, asking: bool, quiet: bool) -> int:
+    """End these; the exit code."""
+    infos = await backend.list() if asking else ()
+    others = [info for info in infos if info.owner is not None and _is_meant(info, wanted)]
+    if others:
+        whose = ", ".join(sorted({plain(str(info.owner)) for info in others}))
+        if not _confirm(f"{_count(others)} of `corral serve` ({whose}), whose clients may use them. End them?"):
+            return ERROR
+    return await _end(backend, wanted, quiet=quiet)
+
+
+def _is_meant(info: SandboxInfo, wanted: Sequence[str]) -> bool:
+    names = [each for each in wanted if each in (info.sandbox_id, info.name)]
+    return bool(names) or any(len(each) >= 4 and info.sandbox_id.startswith(each) for each in wanted)
+
+
+def _confirm(question: str) -> bool:
+    return click.confirm(question, default=False, err=True)
+
+
+def _count(things: Sequence[object]) -> str:
+    return f"{len(things)} sandbox" if len(things) == 1 else f"{len(things)} sandboxes"
+
+
+async def _end(backend: Backend, wanted: Sequence[str], *, quiet: bool) -> int:
+    outcomes = await asyncio.gather(*(backend.delete(each) for each in wanted), return_exceptions=True)
+    failures = 0
+    for each, outcome in zip(wanted, outcomes, strict=True):
+        if isinstance(outcome, SandboxGoneError):
+            better = await explain_gone(backend, each, outcome)
+            if quiet and better is outcome:
+                continue
+            outcome = better  # noqa: PLW2901 - the same, said better
+        if isinstance(outcome, CorralError):
+            say(outcome.message, hint=outcome.hint)
+            failures += 1
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        else:
+            click.echo(each)
+    return ERROR if failures else 0
 
 
 @sandbox.command()
@@ -279,7 +336,7 @@ def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, b
 def stop(sandbox_id: str, backend: str | Backend) -> int:
     """Stop a sandbox: end its processes and keep its files, until `start` or `rm`."""
     with explaining(backend, sandbox_id):
-        run_async(_find_maker(backend).stop(sandbox_id))
+        asyncio.run(_find_maker(backend).stop(sandbox_id))
     click.echo(sandbox_id)
     return 0
 
@@ -296,7 +353,7 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
         return box.id
 
     with explaining(backend, sandbox_id):
-        click.echo(run_async(work()))
+        click.echo(asyncio.run(work()))
     return 0
 
 
@@ -307,7 +364,7 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
 def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     """Take a snapshot of the files, and print its id. `snapshots` lists them."""
     with explaining(backend, sandbox_id):
-        click.echo(run_async(_find_maker(backend).snapshot(sandbox_id, name)))
+        click.echo(asyncio.run(_find_maker(backend).snapshot(sandbox_id, name)))
     return 0
 
 
@@ -324,7 +381,7 @@ def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) 
             await maker.delete_snapshot(each)
         return await maker.list_snapshots()
 
-    infos = run_async(work())
+    infos = asyncio.run(work())
     if as_json:
         click.echo(to_json([{**asdict(info), "created": timestamp(info.created)} for info in infos]))
     elif unwanted:
@@ -360,7 +417,7 @@ def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
             await box.aclose()
 
     with explaining(backend, sandbox_id):
-        click.echo(run_async(work()))
+        click.echo(asyncio.run(work()))
     return 0
 
 
@@ -376,9 +433,8 @@ def _find_maker(backend: str | Backend) -> Backend:
 def gc(backend: str | Backend, as_json: bool) -> int:
     """Remove what killed processes left behind, and report it. Running and stopped sandboxes are never touched."""
     from corral.backends.embedded import EmbeddedBackend, keepers, report
-    from corral.client.registry import get_backend
 
-    maker: Backend = get_backend(backend)
+    maker = _find_maker(backend)
     if not isinstance(maker, EmbeddedBackend):
         raise CapabilityError(f"the {maker.name} backend has no gc", hint="use --backend embedded")
     folder = maker.data_folder

@@ -35,7 +35,7 @@ _LARGE_BLOCK_BYTES = 1024 * 1024
 
 
 def need_server() -> None:
-    """Raises: BackendUnavailableError, if what the server stands on is not installed."""
+    """Raises: BackendUnavailableError, if the server's dependencies are not installed."""
     for package in ("aiohttp", "msgspec"):
         if importlib.util.find_spec(package) is None:
             raise BackendUnavailableError(
@@ -44,7 +44,7 @@ def need_server() -> None:
 
 
 def data_folder(given: Path | None) -> Path:
-    """Where server and engine keep their data; both look there from now on."""
+    """The data folder of server and engine; sets it for both."""
     if given is not None:
         os.environ["CORRAL_DATA_DIR"] = str(given.expanduser().absolute())
     from corral.backends.embedded.settings import default_data_folder
@@ -99,7 +99,7 @@ def serve(data_dir: Path | None, key_memory: str, keep: bool, **given: Any) -> N
         **given,
     )
     board = Board()
-    # On a terminal the counts say how it goes, and lines of JSON would only be in their way.
+    # On a terminal the live line shows the state, and lines of JSON would disturb it.
     quiet = sys.stdout.isatty() and sys.stderr.isatty() and not os.environ.get("CORRAL_DEBUG")
     log.set_up(level=logging.WARNING if quiet else logging.INFO, before=board.clear if sys.stdout.isatty() else None)
     _keep_heap_small()
@@ -110,9 +110,9 @@ def serve(data_dir: Path | None, key_memory: str, keep: bool, **given: Any) -> N
 
 
 def _keep_heap_small() -> None:
-    """Let memory that was given back be used again, or leave the process, if the C library is glibc.
+    """Configure glibc's malloc to reuse freed memory or return it to the kernel.
 
-    Output is read in one thread and freed in another: with a heap for each thread, what one frees is of no use to the
+    Output is read in one thread and freed in another: with a heap for each thread, what one frees is not reused by the
     next. And once a large block was freed, glibc puts blocks of that size on the heap, where they leave gaps. Both
     together made the process grow by up to a third more than it holds.
     """
@@ -130,7 +130,7 @@ def _explain(error: OSError, settings: ServerSettings) -> Exception:
 
 
 class Signals:
-    """Those that ask us to end. The first begins a good end, the next one hurries it."""
+    """Signals that stop the server. The first starts a graceful shutdown, the next one hurries it."""
 
     def __init__(self) -> None:
         self.came = asyncio.Event()
@@ -158,13 +158,13 @@ async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
 
     signals = Signals()
     beginning = Beginning(settings, get_backend(settings.backend))
-    await asyncio.sleep(0)  # it goes on beside us while we load the rest of ourselves
+    await asyncio.sleep(0)  # it continues while the rest is imported
     from corral.server.app import opened
     from corral.server.serving import listening
 
     async with opened(settings, beginning=beginning) as server:
         async with listening(server) as url:
-            # Not before we listen: a key that nobody was shown could not be had again.
+            # Not before the server listens: a key that was not shown would be lost.
             await board.introduce(server, url=url, key=(key := _first_key(server)), key_file=_keep_key(server, key))
             board.put(f"listening on {url}")
             await _work(server, board, signals)
@@ -178,7 +178,7 @@ async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
 
 
 async def _work(server: Server, board: Board, signals: Signals) -> None:
-    """Until somebody asks us to end."""
+    """Until a signal asks to stop."""
     counting = asyncio.create_task(board.keep_count(server)) if sys.stdout.isatty() else None
     waiting = [asyncio.ensure_future(event.wait()) for event in (signals.came, server.lost)]
     try:
@@ -194,18 +194,18 @@ async def _work(server: Server, board: Board, signals: Signals) -> None:
 
 
 async def _part(server: Server, board: Board, signals: Signals, *, keep: bool) -> None:
-    """What becomes of the sandboxes."""
-    count = len(list(server.roster))
+    """Delete the sandboxes, or leave them running."""
+    count = len(list(server.sandboxes))
     if not count:
         return
     if signals.number == signal.SIGINT and not keep and await _shall_end(board, signals, count):
-        board.say("ended", f"{await server.warden.end_all()} sandboxes")
+        board.say("ended", f"{await server.lifecycle.end_all()} sandboxes")
     elif sys.stdout.isatty():
         board.say("left", f"{states(server)}; the next `corral serve` finds them")
 
 
 def _first_key(server: Server) -> str | None:
-    """At the first start there is no key; then one is made, and shown unless it was chosen."""
+    """Create a key at the first start, and show it unless the user chose it."""
     if server.keyring.keys:
         return None
     chosen = os.environ.get("CORRAL_API_KEY")
@@ -215,7 +215,7 @@ def _first_key(server: Server) -> str | None:
 
 
 def _keep_key(server: Server, key: str | None) -> Path | None:
-    """Without a terminal, what we print goes to a log that others read: then a file of ours alone takes the key."""
+    """Without a terminal the output may go to a log: then the key goes to a private file."""
     if key is None or sys.stdout.isatty():
         return None
     path = server.settings.state_folder / KEY_FILE
@@ -227,7 +227,7 @@ def _keep_key(server: Server, key: str | None) -> Path | None:
 
 
 async def _shall_end(board: Board, signals: Signals, count: int) -> bool:
-    """At a terminal we ask; nobody there to answer means that they end with us."""
+    """True if the sandboxes are to be deleted: asks at a terminal; without a terminal, yes."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     return await ask(board, f"end {count} sandboxes?", interrupted=signals.again)

@@ -1,4 +1,4 @@
-"""`corral setup`: what a machine needs once, and only when asked."""
+"""`corral setup`: installs optional runtimes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import asyncio
 import click
 
 from corral.cli.display import Progress, paint, plain, show_seconds
-from corral.cli.loop import run_async
 
 
 @click.group()
@@ -36,7 +35,7 @@ def typescript(force: bool) -> int:
 
     progress.show("asking npm …")
     try:
-        seconds = run_async(work())
+        seconds = asyncio.run(work())
     finally:
         progress.clear()
     click.echo(f"{paint('installed', 'green')} typescript in {show_seconds(seconds)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import click
@@ -9,7 +10,6 @@ import click
 from corral.base.command import bash_text, with_bash
 from corral.cli import options
 from corral.cli.failure import RunsProgram
-from corral.cli.loop import run_async
 from corral.cli.run import explain
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.terminal import is_terminal, lend
@@ -42,14 +42,14 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
 
     wishes = options.read_wishes(given)
     if sandbox_id is None:
-        return run_async(_shell(None, command, user, backend, make_spec(**wishes), wishes["env"]))
+        return asyncio.run(_shell(None, command, user, backend, make_spec(**wishes), wishes["env"]))
     _refuse_wishes(click.get_current_context())
     with explaining(backend, sandbox_id):
-        return run_async(_shell(sandbox_id, command, user, backend, make_spec(**wishes), wishes["env"]))
+        return asyncio.run(_shell(sandbox_id, command, user, backend, make_spec(**wishes), wishes["env"]))
 
 
 def _refuse_wishes(context: click.Context) -> None:
-    """A sandbox that is there already is what it is."""
+    """Reject options of new sandboxes for an existing one."""
     from click.core import ParameterSource
 
     fixed = ("image", "network", "memory", "cpus", "disk", "processes", "packages", "venv", "ephemeral")

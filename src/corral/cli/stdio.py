@@ -20,7 +20,7 @@ _DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything, also where a neighbour has made the descriptor non-blocking."""
+    """Write everything, also if another process has made the descriptor non-blocking."""
     view = memoryview(data)
     while view:
         try:
@@ -30,7 +30,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 class Outlet:
-    """Passes a program's output on as it comes: unchanged to files and pipes, cleaned to a terminal."""
+    """Streams a program's output: unchanged to files and pipes, cleaned to a terminal."""
 
     def __init__(self) -> None:
         sys.stdout.flush()
@@ -47,13 +47,13 @@ class Outlet:
         write_all(_DESCRIPTORS[stream], data if cleaner is None else cleaner.clean(data, final=final))
 
     def finish(self) -> None:
-        """What was held back."""
+        """Write the rest."""
         for stream in self._cleaners:
             self.write(stream, b"", final=True)
 
 
 def has_input(*, terminal: bool = False) -> bool:
-    """Whether there is something to pass on: a pipe or a file, or a terminal if that is wanted."""
+    """True if stdin is a pipe or a file, or a terminal if that is wanted."""
     try:
         about = os.fstat(0)
     except OSError:
@@ -64,10 +64,10 @@ def has_input(*, terminal: bool = False) -> bool:
 
 
 async def read_input() -> AsyncIterator[bytes]:
-    """Our standard input, piece by piece.
+    """Standard input in pieces.
 
-    A thread of its own reads it, and is simply left at the end: no event loop can wait for regular files, and a
-    thread that waits for a terminal can't be called back.
+    A separate thread reads it, and is abandoned at the end: an event loop can't wait for regular files, and a thread
+    that waits for a terminal can't be stopped.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes] = asyncio.Queue()
@@ -84,7 +84,7 @@ async def read_input() -> AsyncIterator[bytes]:
             try:
                 loop.call_soon_threadsafe(queue.put_nowait, data)
             except RuntimeError:
-                return  # the loop is closed: nobody wants it any more
+                return  # the loop is closed
 
     threading.Thread(target=read, name="corral-stdin", daemon=True).start()
     while data := await queue.get():

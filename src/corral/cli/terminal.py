@@ -1,4 +1,4 @@
-"""Our terminal, lent to a program inside: raw while it runs, and as it was before whatever happens."""
+"""Connects this terminal to a program inside: raw while it runs, and always restored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIRST_SCREEN = b"\x1b[?1049l"
 
 
 def is_terminal() -> bool:
-    """Whether input and output are a terminal."""
+    """True if stdin and stdout are a terminal."""
     return os.isatty(0) and os.isatty(1)
 
 
@@ -37,20 +37,20 @@ def size() -> tuple[int, int]:
         columns, rows = os.get_terminal_size(1)
     except OSError:
         columns = rows = 0
-    return rows or 24, columns or 80  # a terminal that nobody has told its size says 0
+    return rows or 24, columns or 80  # a terminal without a set size reports 0
 
 
 @contextlib.contextmanager
 def raw(guard: TerminalGuard) -> Iterator[None]:
-    """Every key goes through, Ctrl-C too."""
+    """Raw mode: every key goes to the program, Ctrl-C too."""
     before = termios.tcgetattr(0)
     try:
         tty.setraw(0)
         yield
     finally:
-        # Only from the second screen: on the first the same words would move the cursor.
+        # Only from the alternate screen: on the main screen the same sequence would move the cursor.
         write_all(1, (_FIRST_SCREEN if guard.second_screen else b"") + _CALM)
-        # FLUSH drops input that nobody has read: a program could have made the terminal answer a question, and the
+        # FLUSH drops unread input: a program could have made the terminal answer a query, and the
         # answer must not be typed into the host's shell.
         termios.tcsetattr(0, termios.TCSAFLUSH, before)
 
@@ -59,7 +59,7 @@ async def lend(
     box: AsyncSandbox, command: Command, *, env: Mapping[str, str] | None = None, cwd: str | None = None,
     user: str | None = None, timeout: float | None = None,
 ) -> ExecResult:  # fmt: skip
-    """Run a program in a terminal of its own inside, and be that terminal. Raises: as `start`."""
+    """Run a program in a terminal inside, connected to this one. Raises: as `start`."""
     rows, columns = size()
     names = {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
     process = await box.start(
@@ -76,7 +76,7 @@ async def lend(
 
 
 class _Loan:
-    """One program with our terminal."""
+    """One program connected to this terminal."""
 
     def __init__(self, process: AsyncProcess, guard: TerminalGuard) -> None:
         self._process = process
@@ -113,7 +113,7 @@ class _Loan:
             return
         except OSError:
             data = b""
-        # One piece at a time: while the program does not take it, the keys wait in the kernel.
+        # One piece at a time: while the program does not read, the input waits in the kernel.
         self._loop.remove_reader(0)
         self._keys.put_nowait(data)
 
@@ -133,7 +133,7 @@ class _Loan:
             await self._process.resize(rows=rows, columns=columns)
 
     def _come_back(self) -> None:
-        """After a stop from outside the shell has set the terminal to its own liking."""
+        """Set raw mode again after a stop, since the shell has changed the terminal's settings."""
         tty.setraw(0)
         self._follow_size()
 

@@ -19,26 +19,26 @@ from corral.errors import SandboxFileError, SpecError
 from corral.results import DownloadResult
 
 _QUIET_BYTES = 8 * 1024 * 1024
-"""Below this nobody needs to be told how far it is."""
+"""Below this size no progress is shown."""
 _INSIDE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyEnd:
-    """One end of a copy: a path inside a sandbox, a path of ours, or `-` for our own streams."""
+    """One end of a copy: a path inside a sandbox, a host path, or `-` for stdin or stdout."""
 
     sandbox_id: str | None
     path: str
 
     @classmethod
     def parse(cls, text: str) -> CopyEnd:
-        """`ID:path` is inside; everything else is ours. A file of ours with a colon is written ./a:b."""
+        """`ID:path` is inside; everything else is on the host. A host file with a colon is written ./a:b."""
         found = _INSIDE.fullmatch(text)
         return cls(found[1], found[2] or ".") if found else cls(None, text)
 
 
 def check_ends(source: CopyEnd, target: CopyEnd) -> str:
-    """The sandbox that takes part. Raises: SpecError unless exactly one end is inside."""
+    """The sandbox of the copy. Raises: SpecError unless exactly one end is inside."""
     inside = [end.sandbox_id for end in (source, target) if end.sandbox_id is not None]
     if len(inside) != 1:
         wrong = "both ends are inside a sandbox" if inside else "neither end is inside a sandbox"
@@ -47,7 +47,7 @@ def check_ends(source: CopyEnd, target: CopyEnd) -> str:
 
 
 class Meter:
-    """Counts bytes as they pass, and shows them once there are many."""
+    """Counts copied bytes, and shows progress once there are many."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
         self._what = what
@@ -78,7 +78,7 @@ class Meter:
 
 
 async def copy_in(box: AsyncSandbox, source: str, target: str) -> int:
-    """From us to the sandbox; how many bytes went over."""
+    """Copy to the sandbox; returns the number of bytes."""
     if source == "-":
         if target.endswith("/") or await _is_folder(box, target):
             raise SpecError(f"{target!r} is a folder", hint="data from `-` has no name: pass a file name")
@@ -86,7 +86,7 @@ async def copy_in(box: AsyncSandbox, source: str, target: str) -> int:
         await box.files.write(target, meter.count(read_input()))
         return meter.bytes
     origin, about, name = _look_at(source)
-    # As cp does it: into a folder that is there by its own name, but `name/.` means the content.
+    # Like cp: into an existing folder under its own name, but `name/.` means the content.
     if name and not source.endswith(("/.", "/")) and (target.endswith("/") or await _is_folder(box, target)):
         target = f"{target.rstrip('/')}/{name}"
     if stat.S_ISDIR(about.st_mode):
@@ -99,7 +99,7 @@ async def copy_in(box: AsyncSandbox, source: str, target: str) -> int:
 
 
 def _look_at(source: str) -> tuple[Path, os.stat_result, str]:
-    """Something of ours, about it, and its own name. Raises: SpecError when it can't be copied."""
+    """The host path, its stat, and its name. Raises: SpecError if it can't be copied."""
     origin = Path(source)
     if not origin.exists():
         raise SpecError(f"{source!r} does not exist", hint="nothing was copied")
@@ -112,7 +112,7 @@ def _look_at(source: str) -> tuple[Path, os.stat_result, str]:
 async def copy_out(
     box: AsyncSandbox, source: str, target: str, *, git_settings: bool = False
 ) -> tuple[int, DownloadResult]:
-    """From the sandbox to us; how many bytes went over. What comes out is hostile: `corral.base.transfer` checks it."""
+    """Copy from the sandbox; returns the number of bytes. The data is hostile: `corral.base.transfer` checks it."""
     info = await box.files.stat(source)
     if target == "-":
         if info.is_folder:
@@ -140,9 +140,9 @@ async def copy_out(
 
 
 def _find_goal(target: str, name: str) -> Path:
-    """Where it goes: into a folder that is there by its own name, which comes from inside and is not trusted.
+    """The target: in an existing folder under its own name, which comes from inside and is not trusted.
 
-    Only what was named is made: a folder that is not there is no place to put something into.
+    Only the named target is created: a missing parent folder is an error.
     """
     goal = Path(target)
     if (goal.is_dir() or target.endswith("/")) and name not in ("", ".", "..", "/") and "/" not in name:

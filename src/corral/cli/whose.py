@@ -1,16 +1,16 @@
-"""Names that `corral serve` gave its sandboxes, where its data folder is ours too: what to say of them.
+"""Names of sandboxes of `corral serve` in the same data folder, for lists and errors.
 
-They are shown, and never taken in the place of ours. The server's clients choose them, so one of them could choose the
-name of a sandbox of ours and get what was meant for that one.
+They are shown, and never accepted as arguments. The server's clients choose them, so a client could choose the name of
+one of the user's own sandboxes and receive what was meant for that one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 
 from corral.cli.display import plain
-from corral.cli.loop import run_async
 from corral.client.registry import get_backend
 from corral.errors import CorralError, SandboxGoneError
 from corral.protocol import Backend
@@ -26,26 +26,26 @@ def show_owner(info: SandboxInfo) -> str:
 
 
 def show_labels(info: SandboxInfo) -> str:
-    """For a list: those that users gave."""
+    """For a list: the labels that users set."""
     return plain(" ".join(f"{key}={value}" for key, value in info.labels.items() if key not in OWNER_LABELS))
 
 
 @contextlib.contextmanager
 def explaining(backend: str | Backend, wanted: str) -> Iterator[None]:
-    """If there is no sandbox `wanted`, the error says whether the server has one of that name or id."""
+    """If the sandbox `wanted` is not found, the error says whether the server has one of that name or id."""
     try:
         yield
     except SandboxGoneError as error:
-        better = run_async(explain(get_backend(backend), wanted, error))
+        better = asyncio.run(explain_gone(get_backend(backend), wanted, error))
         if better is error:
             raise
         raise better from error
 
 
-async def explain(backend: Backend, wanted: str, error: SandboxGoneError) -> SandboxGoneError:
+async def explain_gone(backend: Backend, wanted: str, error: SandboxGoneError) -> SandboxGoneError:
     """The error that says what to do; `error` itself, if the server has no such sandbox."""
     if error.sandbox_id is not None or backend.name == "daytona":
-        return error  # one that was there; or the server itself was asked
+        return error  # it exists; or the server itself was asked
     try:
         infos = await backend.list()
     except (CorralError, OSError):

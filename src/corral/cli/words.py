@@ -58,7 +58,7 @@ _PARAMETER = re.compile(rf"(?<![\w.-])({'|'.join(FLAGS)})=(\[[^\]]*\]|\{{[^}}]*\
 
 
 def in_cli_words(text: str) -> str:
-    """A hint of the library, as somebody at a terminal would follow it."""
+    """A hint of the library in the words of the command line."""
     for pattern, said in _PHRASES:
         text = re.sub(pattern, said, text)
     return _PARAMETER.sub(_name_flag, text)

@@ -75,6 +75,19 @@ def derive_iterator(
     return cast("Callable[Concatenate[Derived, P], Iterator[R]]", call)
 
 
+def derive_init(kind: Callable[P, R]) -> Callable[[Callable[[W, R], None]], Callable[Concatenate[W, P], None]]:
+    """A constructor that takes the parameters of another class, and is given an object of that class."""
+
+    def decorate(constructor: Callable[[W, R], None]) -> Callable[Concatenate[W, P], None]:
+        @functools.wraps(cast("Any", kind).__init__)
+        def init(self: W, *args: P.args, **kwargs: P.kwargs) -> None:
+            constructor(self, kind(*args, **kwargs))
+
+        return cast("Callable[Concatenate[W, P], None]", init)
+
+    return decorate
+
+
 def _to_async(value: Any) -> Any:
     """A plain iterator of bytes where an async one is wanted (content, stdin, archives)."""
     if isinstance(value, Iterator) and not isinstance(value, AsyncIterable):

@@ -1,7 +1,7 @@
-"""Portals: an event loop in a thread of its own, which any thread and any event loop can hand work to.
+"""Portals: an event loop in its own thread, to which any thread and any event loop can submit work.
 
-The sync door runs everything on one. The Docker and Daytona backends keep theirs, because connections belong to one
-event loop, while sandboxes outlive the loop that made them. `PerProcess` makes a portal anew in a forked child, where
+The sync API runs everything on one. The Docker and Daytona backends keep theirs, because connections belong to one
+event loop, while sandboxes outlive their event loop. `PerProcess` creates a new portal in a forked child, where
 the parent's thread does not exist.
 """
 
@@ -26,7 +26,7 @@ _STOP_SECONDS = 10.0
 
 
 class PerProcess(Generic[T]):
-    """One object per process: made when first needed, and made anew in a forked child."""
+    """One object per process: created when first needed, and again in a forked child."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -45,7 +45,7 @@ class PerProcess(Generic[T]):
             return self._value
 
     def find(self) -> T | None:
-        """The same, if it was made already."""
+        """The same, if it exists already."""
         with self._lock:
             return self._value
 
@@ -56,7 +56,7 @@ class PerProcess(Generic[T]):
 
 
 class Begun(concurrent.futures.Future[T]):
-    """Work on a portal that is carried out to its end: cancelling a caller that waits for it does not cancel it."""
+    """Work on a portal that always completes: cancelling a waiting caller does not cancel it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Begun(concurrent.futures.Future[T]):
         self._task: asyncio.Task[T] | None = None
 
     def follow(self, task: asyncio.Task[T]) -> None:
-        """In the portal's thread: take the task's result, once it has one."""
+        """In the portal's thread: copy the task's result, once it is done."""
         self._task = task
         task.add_done_callback(self._take)
 
@@ -77,7 +77,7 @@ class Begun(concurrent.futures.Future[T]):
             self.set_result(task.result())
 
     def interrupt(self) -> None:
-        """From any thread: cancel the work itself. This future is done when the work has cleared up."""
+        """From any thread: cancel the work itself. This future is done when the work has cleaned up."""
         if not self.done():
             self._loop.call_soon_threadsafe(self._cancel_task)
 
@@ -90,7 +90,7 @@ class Portal:
     """A thread with an event loop. It ends with the process, or by `stop`."""
 
     def __init__(self, name: str = "corral-portal", *, workers: int = 0) -> None:
-        """`workers` is the number of threads for blocking calls; 0: as many as asyncio starts by itself."""
+        """`workers` is the number of threads for blocking calls; 0: asyncio's default."""
         self.loop = asyncio.new_event_loop()
         if workers:
             self.loop.set_default_executor(_Workers(name, workers))
@@ -109,10 +109,10 @@ class Portal:
     # For callers that block.
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end, from any other thread. An interrupt cancels the work and waits until it has cleared up.
+        """Run to the end, from any other thread. An interrupt cancels the work and waits until it has cleaned up.
 
         Raises:
-            RuntimeError: called in the portal's own thread, where waiting would never end.
+            RuntimeError: called in the portal's own thread, which would deadlock.
         """
         if threading.current_thread() is self._thread:
             work.close()
@@ -126,7 +126,7 @@ class Portal:
             raise
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """An async iterator as a plain one; leaving the loop early closes it."""
+        """An async iterator as a sync one; leaving the loop early closes it."""
         try:
             while True:
                 try:
@@ -134,7 +134,7 @@ class Portal:
                 except StopAsyncIteration:
                     return
         finally:
-            # Not waited for: a forgotten iterator is collected on whatever thread, and however late.
+            # Not waited for: an iterator may be garbage collected on any thread, at any time.
             close = getattr(source, "aclose", None)
             if close is not None:
                 self.run_soon(close())
@@ -146,7 +146,7 @@ class Portal:
     ) -> T:
         """Run it on the portal and wait in the caller's loop. Cancelling this call cancels the work.
 
-        With `undo`, a result that was made in the same moment, and that the caller no longer gets, is given to it.
+        `undo` is called with a result that arrives in the moment of the cancellation, and that the caller does not get.
         """
         if undo is None:
             return await asyncio.wrap_future(self.submit(work))
@@ -169,11 +169,11 @@ class Portal:
     # For callers that don't wait, in any thread, the portal's own included.
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin; cancelling the future cancels the work."""
+        """Start; cancelling the future cancels the work."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Begun[T]:
-        """Begin what is to be carried out to its end."""
+        """Start work that always completes."""
         begun: Begun[T] = Begun(self.loop)
         self._begun.add(begun)
 
@@ -186,18 +186,18 @@ class Portal:
         return begun
 
     def run_soon(self, work: Coroutine[Any, Any, object]) -> None:
-        """Begin, and forget. When the program is about to end, the work may be dropped."""
+        """Start without a result. When the program exits, the work may be dropped."""
         if sys.is_finalizing() or not self._thread.is_alive():
             work.close()
             return
         self.begin(work)
 
     def call_later(self, seconds: float, function: Callable[[A], object], argument: A) -> None:
-        """Call a plain function here, after a while. When the program ends before that, it is not called."""
+        """Call a function on the portal after a delay. If the program exits before, it is not called."""
         self.loop.call_soon_threadsafe(self.loop.call_later, seconds, function, argument)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """In the portal's own thread only: begin a task, and hold it until it ends."""
+        """In the portal's own thread only: start a task, and keep a reference until it ends."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -206,7 +206,7 @@ class Portal:
     # The end.
 
     def wait_for_work(self, seconds: float) -> None:
-        """At the end of the program: wait for what was begun, and for what that begins, for as long as this."""
+        """At exit: wait for started work, and for work started by that, up to the timeout."""
         deadline = time.monotonic() + seconds
         while (left := list(self._begun)) and (more := deadline - time.monotonic()) > 0:
             concurrent.futures.wait(left, timeout=more)
@@ -232,14 +232,14 @@ async def _next(source: AsyncIterator[T]) -> T:
 
 
 class _Workers(concurrent.futures.ThreadPoolExecutor):
-    """Threads for what blocks, such as looking up a name.
+    """Threads for blocking calls, such as name resolution.
 
-    Python's own pools take no work once the program begins to end, and then no thread can be started either. But that
-    is when the last sandboxes are deleted; so these threads are there from the beginning, and take work to the end.
+    Python's own pools accept no work once the program starts to exit, and then no thread can be started either. But
+    that is when the last sandboxes are deleted; so these threads are started at once, and accept work until the end.
     """
 
     def __init__(self, name: str, count: int) -> None:
-        super().__init__(max_workers=1)  # an event loop takes no other kind of pool; its own thread is never started
+        super().__init__(max_workers=1)  # an event loop accepts no other kind of pool; its own thread is never started
         self._work: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None]
         self._work = queue.SimpleQueue()
         self._count = count
@@ -247,7 +247,7 @@ class _Workers(concurrent.futures.ThreadPoolExecutor):
             threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True).start()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
-        """Give it to the next free thread."""
+        """Submit it to the next free thread."""
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._work.put((future, functools.partial(fn, *args, **kwargs)))
         return future
@@ -272,5 +272,5 @@ _portal = PerProcess(Portal)
 
 
 def get_portal() -> Portal:
-    """The portal of the sync door, and of everything that must outlive its caller's event loop."""
+    """The portal of the sync API, and of work that must outlive its caller's event loop."""
     return _portal.get()

@@ -1,4 +1,4 @@
-"""One sandbox for each client token: however many ask for it at once, from whatever threads and event loops."""
+"""One sandbox for each client token, also for concurrent callers in any threads and event loops."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Lasting(Protocol):
-    """What can be given out again, as long as it lives."""
+    """A handle that can be returned again while its sandbox lives."""
 
     @property
     def closed(self) -> bool:
-        """Whether this handle was closed."""
+        """True if this handle was closed."""
 
     async def is_alive(self) -> bool:
-        """Whether it is there and answers."""
+        """True if the sandbox exists and responds."""
 
 
 S = TypeVar("S", bound=Lasting)
 
 
 class TokenBook(Generic[S]):
-    """Which sandbox a backend has made for which token."""
+    """The sandboxes of a backend, by client token."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._promises: dict[str, concurrent.futures.Future[S]] = {}
 
     async def make_once(self, token: str | None, make: Callable[[], Awaitable[S]]) -> S:
-        """The one of a token, if it lives; else a new one, which all who ask meanwhile get. Raises: as `make`."""
+        """The sandbox of a token, if it lives; else a new one, which concurrent callers share. Raises: as `make`."""
         if token is None:
             return await make()
         while True:
@@ -45,12 +45,12 @@ class TokenBook(Generic[S]):
             if known is not None and not known.closed and await known.is_alive():
                 return known
             with self._lock:
-                # The first one was cancelled, or its sandbox is closed: whoever comes now is the first.
+                # The first call was cancelled, or its sandbox is closed: the next caller is the first.
                 if self._promises.get(token) is first:
                     del self._promises[token]
 
     def _forget_closed(self, wanted: str) -> None:
-        """Of others than the one that is asked for: a closed handle would be held for as long as the book is."""
+        """Drop closed handles of other tokens, which would stay in memory otherwise."""
         done = [(token, promise) for token, promise in self._promises.items() if token != wanted and promise.done()]
         for token, promise in done:
             if promise.cancelled() or promise.exception() is not None or promise.result().closed:
@@ -60,7 +60,7 @@ class TokenBook(Generic[S]):
         try:
             sandbox = await make()
         except BaseException as error:
-            # First out of the book, then told: who tries again at once must not find it.
+            # First removed, then raised: a retry must not find it.
             with self._lock:
                 self._promises.pop(token, None)
             if isinstance(error, Exception):
@@ -73,6 +73,6 @@ class TokenBook(Generic[S]):
 
 
 async def _wait_for(promise: concurrent.futures.Future[S]) -> S | None:
-    """What somebody else makes; None if that was cancelled, which is no cancellation of who waits here."""
+    """The result of another caller's create; None if that was cancelled, which does not cancel this waiter."""
     await asyncio.wait([asyncio.wrap_future(promise)])
     return None if promise.cancelled() else promise.result()

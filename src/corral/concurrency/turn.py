@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 
 class Turn:
-    """A lock that whoever holds it may release from anywhere. `asyncio.Lock` belongs to one loop; this one to none."""
+    """A lock that can be released from any thread. `asyncio.Lock` belongs to one event loop; this one does not."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -17,7 +17,7 @@ class Turn:
         self._held = False
 
     async def take(self) -> None:
-        """Wait for one's turn."""
+        """Wait for the lock."""
         with self._lock:
             if not self._held:
                 self._held = True
@@ -36,7 +36,7 @@ class Turn:
             raise
 
     def release(self) -> None:
-        """Let the next one have it."""
+        """Hand it to the next waiter."""
         with self._lock:
             while self._waiting:
                 following = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""Waiting for work that others wait for as well, or that must be carried out to its end; and letting others go on."""
+"""Waiting for shared work or work that must complete, and yielding to other tasks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PACE: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("PACE", defa
 
 
 async def breathe() -> None:
-    """Between two parts of a long piece of work: let all others of the event loop go on, in turn where there are turns.
+    """Between two parts of long work: let other tasks of the event loop run, in turn if there are turns.
 
-    It is not enough that each part is short: a hundred callers that do their parts in the same round are long together.
+    Short parts are not enough: a hundred callers that run their parts in the same round take long together.
     """
     await asyncio.sleep(0)
     pace = PACE.get()

@@ -10,9 +10,11 @@ import time
 from dataclasses import dataclass
 
 from corral.engine import wire
-from corral.engine.child import Program, set_window
+from corral.engine.child import Program
 from corral.engine.spare import Spare
 from corral.engine.trees import Trees
+from corral.inside.starting import set_window
+from corral.inside.trees import read_status
 
 
 class CallRefusedError(Exception):
@@ -103,7 +105,7 @@ class Call:
 
     def judge(self, status: int, *, oom_count: int) -> bool:
         """Whether it was for want of memory that it ended."""
-        code, number = _decode(status)
+        code, number = read_status(status)
         if self.reason in ("", "cancelled") and oom_count > self.oom_before and 137 in (code, 128 + number):
             self.reason = "oom"
         return self.reason == "oom"
@@ -115,7 +117,7 @@ class Call:
             os.close(self.terminal_fd)
             self.terminal_fd = None
         self.read_report()
-        code, number = _decode(status)
+        code, number = read_status(status)
         report: wire.Message = {"ended": True, "code": code, "signal": number, "limit": self.limit}
         if self.refusal is not None:
             report["error"], report["errno"], report["text"] = self.refusal
@@ -156,10 +158,3 @@ def _read_report(report_fd: int) -> tuple[str, int, str] | None:
     if len(parts) != 3:
         return None
     return parts[0], int(parts[1]), parts[2]
-
-
-def _decode(status: int) -> tuple[int, int]:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return 128 + number, number
-    return os.WEXITSTATUS(status), 0

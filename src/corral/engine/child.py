@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import stat
-import struct
 import termios
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
@@ -18,8 +17,8 @@ from corral.engine.errors import RefusedError, SetupError
 from corral.engine.perform import Stage, perform
 from corral.engine.plan import Step, plan_child, plan_program
 from corral.engine.recipe import CODE_GID, CODE_UID
+from corral.inside.starting import NOT_EXECUTABLE, execute, move_up, take_streams
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these, and what is ignored stays so over execve; handlers do not."""
 _DEVICES: Final = "/dev"
@@ -74,7 +73,7 @@ def become(program: Program, stage: Stage, *, report_fd: int, terminal: str | No
     try:
         os.setsid()  # before the terminal, which becomes this session's
         _take_standard_streams(program, terminal)
-        report_fd = _move_up(report_fd)
+        report_fd = move_up(report_fd)
         if program.read_only or program.hidden:
             _restrict_view(program)
         perform(program_steps(stage, program.uid, program.gid), stage)
@@ -111,14 +110,7 @@ def _take_standard_streams(program: Program, terminal: str | None) -> None:
         streams: tuple[int, ...] = (descriptor,) * 3
     else:
         streams = program.stdio
-    # Numbers 0–2 may themselves be sources: copy all of them out of the way first.
-    safe = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10) for number in streams]
-    for target, source in enumerate(safe):
-        os.dup2(source, target, inheritable=True)
-
-
-def _move_up(descriptor: int) -> int:
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+    take_streams(streams)
 
 
 def _restrict_view(program: Program) -> None:
@@ -208,34 +200,9 @@ def _enter_folder(cwd: str) -> None:
 
 
 def _execute(program: Program) -> int:
-    """execve along PATH. Comes back only if nothing could be started; the shell's codes say why."""
-    name = program.argv[0]
-    argv, env = list(program.argv), program.env
-    folders = [""] if "/" in name else env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
-    refusal = 0
-    for folder in folders:
-        path = f"{folder}/{name}" if folder else name
-        try:
-            os.execve(path, argv, env)
-        except OSError as error:
-            if error.errno == errno.E2BIG:
-                raise RefusedError("argument list too long", code="too_big", errno=error.errno) from error
-            if error.errno == errno.ENOEXEC:
-                argv = ["/bin/sh", path, *program.argv[1:]]  # a script without #!, as execvp and every shell do
-                os.execve("/bin/sh", argv, env)
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                refusal = error.errno or errno.EACCES
-    if refusal:
-        _say(f"corral: {name}: {os.strerror(refusal)}\n")
-        return NOT_EXECUTABLE
-    _say(f"corral: {name}: command not found\n")
-    return NOT_FOUND
-
-
-def _say(text: str) -> None:
-    os.write(2, text.encode("utf-8", "surrogateescape"))
-
-
-def set_window(descriptor: int, rows: int, columns: int) -> None:
-    """The size a terminal claims to have."""
-    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    try:
+        return execute(program.argv, program.env)
+    except OSError as error:
+        if error.errno != errno.E2BIG:
+            raise
+        raise RefusedError("argument list too long", code="too_big", errno=error.errno) from error

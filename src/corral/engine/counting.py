@@ -13,9 +13,10 @@ import os
 import resource
 import select
 import socket
+from collections.abc import Iterator
 
-from corral.engine import wire
-from corral.engine.processes import list_pids, table_folders
+from corral.engine import syscalls, wire
+from corral.inside.processes import list_pids, thread_folders
 
 LOOK_SECONDS = 0.25
 MOST_LOCKS = 4096
@@ -154,7 +155,7 @@ def count_held() -> dict[str, int]:
     pipes: set[str] = set()
     waiting: dict[str, int] = {}
     watches = 0
-    folders = (folder for pid in list_pids() if pid != 1 for folder in table_folders(pid))
+    folders = (folder for pid in list_pids() if pid != 1 for folder in _table_folders(pid))
     for folder in folders:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             for number in os.listdir(f"{folder}/fd"):
@@ -184,3 +185,18 @@ def count_watches(path: str) -> int:
         while found < _ENOUGH_WATCHES and (text := file.read(65536)):
             found += text.count(b"tfd:")
     return found
+
+
+def _table_folders(pid: int) -> Iterator[str]:
+    """As `thread_folders`, without threads that share the table of descriptors of the first or of the one before.
+
+    Nearly all do. With more comparisons, thousands of threads with tables of their own would keep init busy.
+    """
+    first = last = 0
+    for folder in thread_folders(pid):
+        thread = int(os.path.basename(folder))
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or the kernel does not compare
+            if first and (syscalls.share_descriptors(thread, first) or syscalls.share_descriptors(thread, last)):
+                continue
+        first, last = first or thread, thread
+        yield folder

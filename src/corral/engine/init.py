@@ -23,11 +23,11 @@ from corral.engine.counting import LOOK_SECONDS, LockWatch, SharedWatch
 from corral.engine.errors import ExhaustedError, ProtocolError
 from corral.engine.pausing import Pausing
 from corral.engine.perform import Stage
-from corral.engine.ready import Ready
 from corral.engine.recipe import CODE_GID, CODE_UID, Limits
 from corral.engine.soft import MemoryWatch, count_processes
 from corral.engine.spare import Spare
 from corral.engine.trees import CgroupTrees, ReaperTrees, Trees
+from corral.inside.ready import Ready
 
 _LOOK_SECONDS = 0.1
 

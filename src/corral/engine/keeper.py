@@ -23,11 +23,11 @@ from corral.engine.box import Box
 from corral.engine.client import ask, receive_within
 from corral.engine.errors import EngineError, ExhaustedError, ProtocolError
 from corral.engine.powers import OPERATIONS, Powers
-from corral.engine.ready import Ready
 from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 from corral.engine.records import Records
 from corral.engine.sampling import WALKING_SECONDS
 from corral.engine.state import LOCK_NAME, SOCKET_NAME, DataFolder, read_state, write_state
+from corral.inside.ready import Ready
 
 VERSION = 2
 """2: programs are started by `record` alone; 1 had `run` as well."""

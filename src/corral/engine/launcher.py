@@ -24,13 +24,13 @@ from corral.engine.errors import EngineError, ExhaustedError, GoneError, Protoco
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
 from corral.engine.powers import OPERATIONS, Powers
-from corral.engine.ready import Ready
 from corral.engine.recipe import Recipe, Tree
 from corral.engine.sampling import WALKING_SECONDS, next_in_turn
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, lock, read_state
 from corral.engine.storage import choose
 from corral.engine.uidrange import has_lock_folder
+from corral.inside.ready import Ready
 
 _DISK_LOOK_SECONDS = 0.5
 _INIT_SECONDS = 5.0

@@ -14,8 +14,8 @@ import os
 import signal
 import time
 
-from corral.engine.processes import Process, list_processes
 from corral.engine.trees import CgroupTrees, Trees
+from corral.inside.processes import Process, list_processes
 
 _PATIENCE_SECONDS = 2.0
 

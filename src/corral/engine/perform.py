@@ -19,11 +19,12 @@ from corral.engine import plan, syscalls
 from corral.engine.errors import SetupError
 from corral.engine.recipe import Identity, Recipe
 from corral.engine.seccomp.install import Prepared
+from corral.inside.nolinks import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 
 DEVICE_LAYER = "dev"
 """Under this name the launcher hands over the device nodes it made."""
 _MASKS = "m"
-_NO_LINKS = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_BENEATH
+_NO_LINKS = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH
 _ROOM_FOR_US = 1024
 _STAGING = "/tmp"  # exists on every Linux; covered by our own tmpfs in our own mount namespace
 
@@ -172,7 +173,7 @@ def _cover_private(step: plan.CoverPrivate, stage: Stage) -> None:
         for path in stage.private:
             try:
                 # What was written here before may have put a link in the way, and then hides it as well.
-                found = syscalls.openat2(root, os.fsencode(path).lstrip(b"/"), os.O_PATH, resolve=_NO_LINKS)
+                found = openat2(root, os.fsencode(path).lstrip(b"/"), os.O_PATH, resolve=_NO_LINKS)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import ProtocolError
-from corral.engine.pipes import NAP_SECONDS, READ_BYTES, OutputReading, waiting_bytes
 from corral.engine.recordfile import DiskBudget, RecordWriter
+from corral.inside.pipes import NAP_SECONDS, READ_BYTES, OutputReading, waiting_bytes
 
 MAX_RECORDS = 1000
 _PAGE = 25

@@ -13,13 +13,13 @@ from typing import NoReturn
 
 from corral.engine import syscalls
 from corral.engine.forkreader import fork_reader
+from corral.inside.nolinks import open_file
 
 ENTRIES_PER_LOOK = 500
 """A look takes a few milliseconds: whoever is asked for something else meanwhile does not wait for more."""
 WALKING_SECONDS = 0.01
 """How soon to look again while a walk is under way."""
 _REST_SECONDS = 1.0
-_PATH_BYTES = 3000
 _STACK_BYTES = 16 * 1024 * 1024
 _ANSWER_BYTES = 4096
 
@@ -184,19 +184,7 @@ def next_in_turn(watches: Iterable[DiskWatch], now: float) -> DiskWatch | None:
 
 def open_deep(root: str, relative: bytes) -> int:
     """Open a folder below another, by links never, and however long its path is."""
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    rest = relative
-    while rest:
-        cut = len(rest) if len(rest) <= _PATH_BYTES else rest.rindex(b"/", 0, _PATH_BYTES)
-        part, rest = rest[:cut], rest[cut:].lstrip(b"/")
-        try:
-            inner = syscalls.openat2(
-                descriptor, part, os.O_RDONLY | os.O_DIRECTORY, resolve=syscalls.RESOLVE_NO_SYMLINKS
-            )
-        finally:
-            os.close(descriptor)
-        descriptor = inner
-    return descriptor
+    return open_file(root, os.fsdecode(relative).split("/"), os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _is_overlay_work(folder: bytes) -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 
-from corral.engine.processes import list_pids, read_stat, thread_folders
+from corral.inside.processes import list_pids, read_stat, thread_folders
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

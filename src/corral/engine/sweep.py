@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from corral.engine import base, cgroup, syscalls
-from corral.engine.agent.files import remove_tree
 from corral.engine.datafolder import SET_ASIDE
 from corral.engine.state import DataFolder, dead_folders, is_held, read_state
 from corral.engine.storage import loop
+from corral.inside.files import remove_tree
 
 PATIENCE_SECONDS = 2.0
 

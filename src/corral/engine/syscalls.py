@@ -29,7 +29,7 @@ _OLD_NUMBERS: Final = {
     "aarch64": {"pivot_root": 41, "capset": 91, "kcmp": 272, "renameat2": 276},
 }
 _NR_OPEN_TREE, _NR_MOVE_MOUNT, _NR_FSOPEN, _NR_FSCONFIG, _NR_FSMOUNT = 428, 429, 430, 431, 432
-_NR_CLONE3, _NR_CLOSE_RANGE, _NR_OPENAT2, _NR_MOUNT_SETATTR = 435, 436, 437, 442
+_NR_CLONE3, _NR_CLOSE_RANGE, _NR_MOUNT_SETATTR = 435, 436, 442
 _NR_LANDLOCK_CREATE, _NR_LANDLOCK_RESTRICT = 444, 446
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
@@ -47,8 +47,6 @@ MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 0x1,
 MOUNT_ATTR_IDMAP = 0x00100000
 FSCONFIG_SET_FLAG, FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 0, 1, 6
 
-RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x02, 0x04, 0x08, 0x10
-
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME = 1, 4, 8, 15
 PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_CHILD_SUBREAPER = 24, 28, 36
 PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 38, 47
@@ -56,7 +54,6 @@ PR_CAP_AMBIENT_CLEAR_ALL = 4
 SECBIT_NO_SETUID_FIXUP = 1 << 2
 
 _KCMP_FILES: Final = 2
-PROC_SUPER_MAGIC = 0x9FA0
 
 
 _MACHINE: Final = platform.machine()
@@ -185,12 +182,6 @@ def close_all_but(keep: tuple[int, ...]) -> None:
     close_range(start)
 
 
-def openat2(directory_fd: int, path: bytes, flags: int, *, mode: int = 0, resolve: int = 0) -> int:
-    """openat2(2): open with rules about which links may be followed."""
-    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve), 24)
-    return _raw(_NR_OPENAT2, directory_fd, path, how, 24, what="openat2")
-
-
 _CAPABILITY_HEADER: Final = struct.pack("=II", 0x20080522, 0)
 
 
@@ -213,13 +204,6 @@ def set_file_identity(uid: int, gid: int) -> None:
     # setfsuid reports no error; asking again with an impossible id answers the current one.
     if _libc.setfsuid(0xFFFFFFFF) != uid or _libc.setfsgid(0xFFFFFFFF) != gid:
         raise PermissionError(errno.EPERM, "setfsuid was refused")
-
-
-def file_system_magic(descriptor: int) -> int:
-    """The kind of file system behind an open descriptor."""
-    buffer = ctypes.create_string_buffer(120)
-    _check(_libc.fstatfs(ctypes.c_int(descriptor), buffer), "fstatfs")
-    return int.from_bytes(buffer.raw[:8], "little") & 0xFFFFFFFF
 
 
 def forbid_looking_at_others() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import select
 import signal
 import time
@@ -16,7 +17,8 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
 from corral.engine import syscalls
-from corral.engine.processes import list_processes
+from corral.inside.processes import list_processes
+from corral.inside.trees import find_below, reap_all
 
 Become = Callable[[], NoReturn]
 
@@ -301,15 +303,15 @@ def _reap(become: Become, status_fd: int) -> NoReturn:
             become()
         syscalls.close_all_but((status_fd,))  # above all, not hold the program's pipes open
         os.write(status_fd, str(program).encode())
-        while True:
-            pid, status, usage = os.wait4(-1, 0)
-            if pid == program:
-                os.write(status_fd, f"{status} {usage.ru_utime + usage.ru_stime:.6f} {usage.ru_maxrss}".encode())
-                os.close(status_fd)
-    except ChildProcessError:
+        reap_all(program, lambda status, usage: _tell_end(status_fd, status, usage))
         os._exit(0)
     except BaseException:  # noqa: BLE001 - a forked helper must end here, whatever happened
         os._exit(1)
+
+
+def _tell_end(status_fd: int, status: int, usage: resource.struct_rusage) -> None:
+    os.write(status_fd, f"{status} {usage.ru_utime + usage.ru_stime:.6f} {usage.ru_maxrss}".encode())
+    os.close(status_fd)
 
 
 def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[int]) -> set[int]:
@@ -338,19 +340,11 @@ def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
+    """Fails where it is refused, unlike `inside.trees.send_signal`: what init can't end must not go on."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def _outside(others: list[int]) -> set[int]:
-    parents = {pid: process.parent for pid, process in list_processes().items()}
-    protected = set(others)
-    result = set()
-    for pid in parents:
-        chain, walker = set(), pid
-        while walker not in protected and walker in parents and walker not in chain:
-            chain.add(walker)
-            walker = parents[walker]
-        if walker not in protected:
-            result.add(pid)
-    return result
+    processes = list_processes()
+    return set(processes) - set(others) - find_below(others, among=processes)

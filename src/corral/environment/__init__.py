@@ -1,4 +1,4 @@
-"""Environments: givers with a memory. They resolve variables, keep sandboxes by resolved spec, and end them."""
+"""Environments resolve variables, cache sandboxes by resolved spec, and delete them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The sandboxes of one environment, by key: one is made for each, however many ask at once, and each is ended once.
+"""The sandboxes of one environment, by key: each is created once, also for concurrent callers, and deleted once.
 
-It stands apart from the environment so that what a forgotten environment made can still be ended. Making and ending run
-on the portal, whose event loop outlives those of the callers: a caller that is cancelled, or whose loop ends, disturbs
-nobody. The lock is held to look and to note, never while something is waited for.
+It is separate from the environment so that the sandboxes of a garbage-collected environment can still be deleted. They
+are created and deleted on the portal, whose event loop outlives those of the callers: a caller that is cancelled, or
+whose loop ends, does not affect others. The lock is never held while waiting.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger("corral.environment")
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One sandbox: being made, or made."""
+    """One sandbox: being created, or created."""
 
     key: str
     lent: Lent
@@ -48,18 +48,18 @@ class Entry:
 
     @property
     def backend(self) -> Backend:
-        """Its maker."""
+        """Its backend."""
         return self.lent.backend
 
     @property
     def box(self) -> AsyncSandbox | None:
-        """The sandbox, once it is made."""
+        """The sandbox, once it is created."""
         made = self.making.done() and not self.making.cancelled() and self.making.exception() is None
         return self.making.result() if made else None
 
 
 class Cache:
-    """See the module."""
+    """The sandboxes of one environment."""
 
     def __init__(self, *, max_sandboxes: int | None, idle_seconds: float | None) -> None:
         self._max = max_sandboxes
@@ -80,7 +80,7 @@ class Cache:
         self._portal: Portal | None = None
         self.pid = os.getpid()
 
-    # Taking and giving back.
+    # Acquiring and releasing.
 
     def take(
         self,
@@ -90,22 +90,22 @@ class Cache:
         lent: Lent,
         held: tuple[object, ...] = (),
     ) -> Entry:
-        """The entry of a key, in use from now on; a new one begins to be made, by the backend that was lent.
+        """The entry of a key, marked as in use; a missing one is created by the borrowed backend.
 
         Raises:
-            EnvironmentFullError: there are as many as may be, and all are in use.
+            EnvironmentFullError: at the limit, and all are in use.
         """
         try:
             with self._lock:
                 known = self._entries.get(key)
                 if known is not None and known.box is not None and known.box.closed:
-                    self._condemn(known)  # closed by whoever opened it, and theirs to close
+                    self._condemn(known)  # closed by its user
                 elif known is not None:
                     known.users += 1
                     return known
                 self._make_room()
                 entry = Entry(key, self._lending.share(lent), held, users=1, used=time.monotonic())
-                # From here on it can't be cancelled, by however many wait for it.
+                # From here on no caller can cancel it.
                 entry.making.set_running_or_notify_cancel()
                 self._entries[key] = entry
                 lost = self._losses.pop(key, None)
@@ -118,7 +118,7 @@ class Cache:
         return entry
 
     def _make_room(self) -> None:
-        """With the lock held. Where the cache is full, the least recently used one that is free goes."""
+        """With the lock held. If the cache is full, remove the least recently used free entry."""
         if self._max is None or len(self._entries) < self._max:
             return
         free = [entry for entry in self._entries.values() if not entry.users and entry.box is not None]
@@ -131,7 +131,7 @@ class Cache:
         self._lose(min(free, key=lambda entry: entry.used), "made room for another")
 
     def _lose(self, entry: Entry, why: str) -> None:
-        """With the lock held. It is ended, and who comes back for it is told that it is not the one they had."""
+        """With the lock held. It is deleted, and the next caller of its key is told that its sandbox is a new one."""
         self._condemn(entry)
         self._losses[entry.key] = f"{why} ({entry.box.id if entry.box else 'never made'})"
         while len(self._losses) > _REMEMBERED_LOSSES:
@@ -141,7 +141,7 @@ class Cache:
         try:
             self._portal = get_portal()
             self._portal.submit(self._fulfil(entry, make))
-        except RuntimeError as error:  # the program is at its end: there is no thread any more
+        except RuntimeError as error:  # the program is exiting: the thread has ended
             self._drop(entry)
             entry.making.set_exception(error)
 
@@ -149,7 +149,7 @@ class Cache:
         try:
             box = await make()
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it; nobody else could
-            # First out of the cache, then told: who tries again at once must not find it.
+            # First out of the cache, then raised: a retry must not find it.
             self._drop(entry)
             self.give_back(entry.lent)
             told = error if isinstance(error, Exception) else SandboxError("the sandbox could not be created")
@@ -158,7 +158,7 @@ class Cache:
             entry.making.set_result(box)
 
     def release(self, entry: Entry) -> None:
-        """Not in use any more, by one."""
+        """Release it for one user."""
         with self._lock:
             entry.users -= 1
             entry.used = time.monotonic()
@@ -171,7 +171,7 @@ class Cache:
             return True
 
     def notice_gone(self, entry: Entry, error: Exception) -> None:
-        """Somebody found it gone: nobody shall be given it again."""
+        """A user found that it no longer exists: don't return it again."""
         with self._lock:
             if self._entries.get(entry.key) is not entry:
                 return
@@ -189,7 +189,7 @@ class Cache:
 
     @property
     def boxes(self) -> list[AsyncSandbox]:
-        """The sandboxes that are made and not closed."""
+        """The sandboxes that are created and not closed."""
         with self._lock:
             entries = list(self._entries.values())
         return [box for entry in entries if (box := entry.box) is not None and not box.closed]
@@ -197,24 +197,24 @@ class Cache:
     # Backends that only this environment uses.
 
     def lend(self, key: str, make: Callable[[], Backend]) -> Lent:
-        """A backend made from options, one for each set of them; to be given back."""
+        """A backend created from options, one for each set of options; to be returned."""
         lent, surplus = self._lending.lend(key, make)
         self._close_soon(surplus)
         return lent
 
     def give_back(self, lent: Lent) -> None:
-        """It is not used any more, by one."""
+        """Return a borrowed backend."""
         self._close_soon(self._lending.give_back(lent))
 
     def _close_soon(self, backends: list[Backend]) -> None:
         for backend in backends:
             get_portal().run_soon(_close(backend))
 
-    # Ending.
+    # Deleting.
 
     def _condemn(self, entry: Entry) -> concurrent.futures.Future[None]:
-        """With the lock held. It is out of the cache and among what ends, in one step: at any moment the program may
-        exit, and must find all that lives. `_carry_out` follows, without the lock."""
+        """With the lock held. Move it from the cache to those being deleted, in one step: the program may exit at any
+        moment, and must find all living sandboxes. `_carry_out` follows, without the lock."""
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
         known = self._ending.get(entry)
@@ -227,18 +227,18 @@ class Cache:
         return ending
 
     def _carry_out(self) -> None:
-        """Begin to end what is condemned, on the portal. What can't be deleted is remembered for `end_all`."""
+        """Start deleting condemned entries on the portal. Failures are recorded for `end_all`."""
         with self._lock:
             condemned, self._condemned = self._condemned, []
             endings = [(entry, self._ending[entry]) for entry in condemned]
         for entry, ending in endings:
             try:
                 get_portal().submit(self._end(entry, ending))
-            except RuntimeError:  # the program is at its end: what happens then is in `lifetime`
+            except RuntimeError:  # the program is exiting: `lifetime` handles that
                 ending.set_result(None)
 
     def discard(self, key: str) -> tuple[Entry, concurrent.futures.Future[None]] | None:
-        """End the entry of a key; gives it and its end, if there is one."""
+        """Delete the entry of a key; returns it and its deletion, if it exists."""
         with self._lock:
             entry = self._entries.get(key)
             ending = self._condemn(entry) if entry is not None else None
@@ -250,7 +250,7 @@ class Cache:
         failure: Exception | None = None
         try:
             box = await asyncio.wrap_future(entry.making)
-            # A first close that failed has closed the handle all the same: after that its maker must do it.
+            # A failed first close has closed the handle anyway: after that the backend must delete it.
             await (entry.backend.delete(box.id) if self.failure_of(box.id) is not None else box.aclose())
         except SandboxGoneError:
             log.debug("a sandbox was gone before it was deleted")
@@ -270,15 +270,15 @@ class Cache:
             ending.set_result(None)
 
     async def end_all(self) -> dict[str, Exception]:
-        """Delete everything, side by side, also what is being made and what could not be deleted before.
+        """Delete all sandboxes concurrently, including those being created and earlier failures.
 
-        Gives the failures, by id of the sandbox.
+        Returns the failures, by id of the sandbox.
         """
         with self._lock:
             for entry in [*self._entries.values(), *(entry for entry, _ in self._undeleted.values())]:
                 self._condemn(entry)
             self._losses.clear()
-            # Who opens it from now on gets backends of its own: these are closed with their last sandbox.
+            # Later callers get new backends: these are closed with their last sandbox.
             self._retired += self._lending.retire()
             waited = list(self._ending.values())
         self._carry_out()
@@ -293,18 +293,18 @@ class Cache:
         return failures
 
     def list_living(self) -> list[Entry]:
-        """Everything that may still live, for the end of the program. What a user has closed is not among it."""
+        """All sandboxes that may still live, for the end of the program, without those that a user has closed."""
         with self._lock:
             kept = [entry for entry in self._entries.values() if entry.box is None or not entry.box.closed]
             return [*kept, *self._ending, *(entry for entry, _ in self._undeleted.values())]
 
     def abandon(self) -> None:
-        """End everything without waiting. The garbage collector calls this, anywhere: so no lock may be taken."""
+        """Delete everything without waiting. The garbage collector may call this anywhere: so it takes no lock."""
         if self._portal is not None and self.pid == os.getpid():
             self._portal.run_soon(self.end_all())
 
     def forget(self) -> None:
-        """In a forked child: all of it is the parent's. Kept in memory, so that nothing is finalised here."""
+        """In a forked child: everything belongs to the parent. Kept in memory, so that nothing is finalised here."""
         self._parents = (self._entries, self._ending, self._undeleted, self._lending, self._retired)
         self._begin()
 
@@ -321,7 +321,7 @@ class Cache:
         get_portal().call_later(rest, _look_idle, weakref.ref(self))
 
     def end_idle(self) -> None:
-        """Delete what nobody has used for so long."""
+        """Delete sandboxes that were not used for so long."""
         with self._lock:
             self._resting = False
             before = time.monotonic() - (self._idle_seconds or 0)

@@ -9,26 +9,26 @@ from corral.environment.variable import variables_of
 from corral.errors import SpecError
 
 Conversation = Callable[[Any], str | int | None]
-"""From a context to the id of its conversation."""
+"""A function from a context to the id of its conversation."""
 
 NAME = "conversation_id"
 
 
 def conversation_of(context: Any, *, key: str | None, ask: bool | Conversation) -> str | int | None:
-    """The id of a context's conversation; None where the caller's own `key` tells it.
+    """The id of a context's conversation; None if the caller passes its own `key`.
 
-    It is what `ask` gives, or the variable `conversation_id`, or the context's attribute of that name, or the id of its
+    It comes from `ask`, the variable `conversation_id`, the context's attribute of that name, or the id of its
     stream (AG2's conversations have one each).
 
     Raises:
-        SpecError: there is none. A sandbox that several conversations share by mistake would be worse than an error.
+        SpecError: the context has no id. Sharing a sandbox between conversations by mistake would be worse.
     """
     if callable(ask):
         found = ask(context)
     else:
         found = _look(context)
     if found == "":
-        found = None  # nobody's id: those who have none would share a sandbox by it
+        found = None  # not an id: contexts without one would share a sandbox
     if found is None and not key:
         raise SpecError(
             "the environment has one sandbox per conversation, and the context has no conversation id",

@@ -1,4 +1,4 @@
-"""`Environment`: gives out sandboxes by wish, keeps them, and ends them."""
+"""`Environment`: creates sandboxes by spec, caches them, and deletes them."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ BackendWish = str | Backend | Callable[..., Backend] | Variable
 
 
 class Environment:
-    """A giver of sandboxes with a memory: equal wishes get the same sandbox, until the environment is closed.
+    """Creates and caches sandboxes: equal specs share a sandbox, until the environment is closed.
 
     Every keyword of `Sandbox` may be a `Variable`, and so may values in `env` and `labels` and items of `packages`;
-    they are looked up in the context of each `open`. `backend` is a name, a `Backend`, or a function that makes one;
-    `options` go to that function, or to the maker of a backend of that name.
+    they are looked up in the context of each `open`. `backend` is a name, a `Backend`, or a function that returns one;
+    `options` are passed to that function, or to the constructor of the named backend.
 
-    - `max_sandboxes`: how many are kept. When there are as many, the least recently used that nobody has open is
-      deleted for the next.
-    - `idle_seconds`: one that nobody has opened for so long is deleted.
-    - `per_conversation`: a sandbox for each conversation. True finds its id in the context; a function gives it.
-    - `prepare`: awaited once with each new sandbox, before anybody gets it.
+    - `max_sandboxes`: how many are kept. At this limit, the least recently used sandbox that is not open is deleted for
+      the next.
+    - `idle_seconds`: a sandbox that was not open for so long is deleted.
+    - `per_conversation`: a sandbox for each conversation. True finds its id in the context; a function returns it.
+    - `prepare`: awaited once with each new sandbox, before `open` returns it.
 
-    Use it with `async with` or `with`, or call `aclose` or `close`. What is forgotten is cleared up as well.
+    Use it with `async with` or `with`, or call `aclose` or `close`. Garbage collection deletes its sandboxes as well.
     """
 
     def __init__(
@@ -75,48 +75,48 @@ class Environment:
         self._finalizer.atexit = False  # at the exit there may be no event loop; `lifetime` has another way
 
     def _check_wishes(self) -> None:
-        """What can be known to be wrong before there is a context is told at once."""
+        """Raise errors that are known before there is a context."""
         later = {name for name, value in self._wishes.items() if has_variable(value)}
         unknown = later - set(Wishes.__annotations__)
         make_spec(**cast("Any", {name: value for name, value in self._wishes.items() if name not in later - unknown}))
         if self._options is not None and not has_variable(self._backend) and _is_backend(self._backend):
             raise SpecError("options= can't be combined with a Backend object", hint="pass the backend's name or class")
         if isinstance(self._backend, str) and self._backend not in backend_names():
-            get_backend(self._backend)  # raises, and says which there are
+            get_backend(self._backend)  # raises, and lists the known ones
 
     # About it.
 
     @property
     def workdir(self) -> str | None:
-        """The folder in which programs start; None where only a context knows."""
+        """The working folder; None if it depends on the context."""
         found = self._wishes.get("workdir", HOME)
         return None if isinstance(found, Variable) else str(found)
 
     @property
     def backend_name(self) -> str:
-        """The backend's name; empty where only a context knows."""
+        """The backend's name; empty if it depends on the context."""
         if isinstance(self._backend, Variable):
             return ""
         return self._backend if isinstance(self._backend, str) else str(getattr(self._backend, "name", ""))
 
     @property
     def sandbox_ids(self) -> tuple[str, ...]:
-        """The sandboxes that it holds now."""
+        """The ids of its current sandboxes."""
         return tuple(box.id for box in self._cache.boxes)
 
     def resolve(self, context: Any = None) -> Spec:
-        """The wish, with the context's values in the place of variables.
+        """The spec, with variables replaced by the context's values.
 
         Raises:
             VariableError: one error, for all variables without a value.
-            SpecError: a value that can't be.
+            SpecError: an invalid value.
         """
         spec, lent, _ = self._resolve(context)
         self._cache.give_back(lent)
         return spec
 
     async def capabilities(self, context: Any = None) -> Capabilities:
-        """What holds on its backend. Raises: as `resolve`."""
+        """What its backend supports. Raises: as `resolve`."""
         _, lent, _ = self._resolve(context)
         try:
             return await lent.backend.capabilities()
@@ -124,7 +124,7 @@ class Environment:
             self._cache.give_back(lent)
 
     def _resolve(self, context: Any) -> tuple[Spec, Lent, tuple[object, ...]]:
-        """The spec, the backend (to be given back), and what tells that backend from others."""
+        """The spec, the borrowed backend (to be returned), and the identity of that backend."""
         resolver = Resolver(context)
         wishes = {name: resolver.resolve(value, name=name) for name, value in self._wishes.items()}
         wanted = resolver.resolve(self._backend, name="backend")
@@ -138,7 +138,7 @@ class Environment:
         if isinstance(wanted, str) and options is None:
             return spec, Lent(get_backend(wanted)), (wanted, None)
         if not isinstance(wanted, str) and not callable(wanted):
-            # Not the value: it may be a secret that stands in the wrong place.
+            # Not the value: it may be a misplaced secret.
             raise SpecError(f"a {type(wanted).__name__} is not a backend", hint="pass a name, a Backend, or a factory")
         given = dict(options or {})
         key, _ = make_key(wanted, given)
@@ -149,19 +149,19 @@ class Environment:
 
     @contextlib.asynccontextmanager
     async def open(self, context: Any = None, *, key: str | None = None) -> AsyncIterator[AsyncSandbox]:
-        """The sandbox for a context; made if there is none yet. Leaving the block does not end it.
+        """The sandbox for a context, created on first use. Leaving the block does not delete it.
 
-        A `key` of one's own has a sandbox of its own. If the sandbox turns out to be gone, the block raises
-        `SandboxGoneError`, and the next `open` makes a new one and logs that it did.
+        Each `key` has its own sandbox. If it no longer exists, the block raises `SandboxGoneError`, and the next
+        `open` creates a new one and logs a warning.
 
         Raises:
             VariableError, SpecError: as `resolve`.
-            EnvironmentFullError: there are as many as may be, and all are in use.
+            EnvironmentFullError: at `max_sandboxes`, and all are in use.
             CapabilityError, BackendUnavailableError: as `Backend.create`.
         """
         entry = self._take(context, key)
         try:
-            # If this is cancelled the making goes on: others may wait for it, and the environment owns it either way.
+            # If this is cancelled, the creation continues: others may wait for it, and the environment owns it anyway.
             box = await wait_for(entry.making)
             with self._noticing(entry, box):
                 yield box
@@ -170,7 +170,7 @@ class Environment:
 
     @contextlib.contextmanager
     def open_sync(self, context: Any = None, *, key: str | None = None) -> Iterator[Sandbox]:
-        """The same for plain code: gives a `Sandbox`. Raises: as `open`."""
+        """The same for sync code: returns a `Sandbox`. Raises: as `open`."""
         entry = self._take(context, key)
         try:
             box = get_portal().run(wait_for(entry.making))
@@ -215,17 +215,17 @@ class Environment:
                 self._cache.notice_gone(entry, found)
             raise
         finally:
-            # One that was found gone by a caller who took the error for an answer is gone all the same.
+            # Also if the caller caught the error that the sandbox no longer exists.
             if box.ended is not None:
                 self._cache.notice_gone(entry, box.ended)
 
-    # Ending.
+    # Deleting.
 
     async def discard(self, context: Any = None, *, key: str | None = None) -> bool:
-        """Delete the sandbox of a context now, for example when its conversation ends; whether there was one.
+        """Delete the sandbox of a context now, for example when its conversation ends. True if it had one.
 
         Raises:
-            LeftBehindError: it could not be deleted; `aclose` will try again.
+            LeftBehindError: it could not be deleted; `aclose` tries again.
             VariableError, SpecError: as `resolve`.
         """
         spec, lent, told_apart = self._resolve(context)
@@ -240,18 +240,18 @@ class Environment:
         return True
 
     async def aclose(self) -> None:
-        """Delete every sandbox, side by side. May be called again, also from another event loop; an environment that is
-        opened after it makes new ones. A cancelled close goes on.
+        """Delete all sandboxes concurrently. May be called again, also from another event loop; a later `open` creates
+        new sandboxes. A cancelled close continues.
 
         Raises:
-            LeftBehindError: some could not be deleted: `failures` says which and why. Closing again tries again.
+            LeftBehindError: some could not be deleted: `failures` has the error for each id. Closing again retries.
         """
         failures = await wait_for(get_portal().submit(self._cache.end_all()))
         if failures:
             raise _left_behind(failures)
 
     def close(self) -> None:
-        """The same for plain code."""
+        """The same for sync code."""
         get_portal().run(self.aclose())
 
     async def __aenter__(self) -> Self:
@@ -270,7 +270,7 @@ class Environment:
     ) -> None:
         self.close()
 
-    # Frameworks copy what they are given: a copy would hold the same sandboxes, and end them too.
+    # Frameworks copy their arguments: a copy would have the same sandboxes, and delete them too.
 
     def __copy__(self) -> Self:
         return self
@@ -279,7 +279,7 @@ class Environment:
         return self
 
     def __repr__(self) -> str:
-        # No parameter but the backend's name: a secret may be among them.
+        # Only the backend's name: other parameters may be secret.
         return f"Environment(backend={self.backend_name!r}, sandboxes={len(self.sandbox_ids)})"
 
 
@@ -288,7 +288,7 @@ def _is_backend(value: Any) -> bool:
 
 
 def _find_loss(error: BaseException, sandbox_id: str) -> SandboxGoneError | SandboxClosedError | None:
-    """The error that says that this sandbox is no more: itself, in a group, or what it was raised from."""
+    """The error that says that this sandbox no longer exists: itself, in a group, or as a cause."""
     waiting: list[BaseException] = [error]
     seen: set[int] = set()
     while waiting:

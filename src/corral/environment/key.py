@@ -1,4 +1,4 @@
-"""Keys of cached sandboxes: equal wishes have equal keys, and a key tells nothing of what it was made from."""
+"""Keys of cached sandboxes: equal specs have equal keys, and a key reveals nothing about its spec."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-# Without it, somebody who sees a key in a log could try out short secrets until one gives the same key.
+# Without it, a reader of the log could try short secrets until one has the same key.
 _PEPPER = secrets.token_bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """A value that is equal to nothing but itself, whatever it says."""
+    """A value that is equal only to itself, regardless of its `__eq__`."""
 
     value: object
 
 
 def make_key(*parts: Any) -> tuple[str, tuple[object, ...]]:
-    """A key, and the objects that are known by their identity alone: as long as the key is used, they must live."""
+    """A key, and the objects in it that are compared by identity: they must live as long as the key is used."""
     held: list[object] = []
     digest = hashlib.blake2b(_spell(parts, held), key=_PEPPER, digest_size=16).hexdigest()
     return digest, tuple(held)
 
 
 def _spell(value: Any, held: list[object]) -> bytes:
-    """A value as bytes: two values have the same only if they are equal and of the same kind."""
+    """A value as bytes, which are equal only for equal values of the same type."""
     if value is None or isinstance(value, bool | int | float):
         return _frame(type(value).__name__, repr(value).encode())
     if isinstance(value, str):

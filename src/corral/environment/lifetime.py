@@ -1,7 +1,7 @@
-"""What happens to the sandboxes of environments that nobody closed: when one is forgotten, after a fork, at the exit.
+"""The sandboxes of environments that were not closed: on garbage collection, after a fork, and at exit.
 
-Backends end what they own when the program ends, however it ends. This is for the rest: those that can end a sandbox
-from plain code are asked to, for each one that is left.
+Backends delete the sandboxes they own when the program ends, in any way. This is for the rest: backends that can delete
+a sandbox without an event loop do so for each that is left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from corral.environment.cache import Cache
 
 _MAKING_SECONDS = 10.0
-"""How long the exit waits for a sandbox that is just being made."""
+"""How long the exit waits for a sandbox that is being created."""
 
 log = logging.getLogger("corral.environment")
 
@@ -31,14 +31,14 @@ _registered = False
 
 @runtime_checkable
 class EndsNow(Protocol):
-    """A backend that can end a sandbox without an event loop: what it owns does not end with the program by itself."""
+    """A backend that can delete a sandbox without an event loop, because its sandboxes outlive the program."""
 
     def end_now(self, sandbox_id: str) -> None:
-        """End it if it is owned, from any thread, also at the exit. One that is gone already is fine."""
+        """Delete it if it is owned, from any thread, also at exit. No error if it no longer exists."""
 
 
 def remember(cache: Cache) -> None:
-    """From now on its sandboxes are thought of at the end, and are not inherited by forked children."""
+    """Delete its sandboxes at exit from now on, and don't let forked children inherit them."""
     global _registered  # noqa: PLW0603 - once per process, like the list itself
     with _lock:
         _caches.add(cache)
@@ -49,7 +49,7 @@ def remember(cache: Cache) -> None:
 
 
 def end_at_exit() -> None:
-    """End what is left, where the backend needs to be told."""
+    """Delete what is left, on backends that need it."""
     for cache in list(_caches):
         if cache.pid != os.getpid():
             continue

@@ -21,10 +21,10 @@ MISSING = Missing.MISSING
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A value that a context brings: `Environment(env={"TOKEN": Variable("token")})`.
+    """A value from the context: `Environment(env={"TOKEN": Variable("token")})`.
 
-    Without a `name` it has the name of the parameter, or of the entry of a mapping, in whose place it stands. What the
-    context has under that name is the value, None included; else `default`, else what `default_factory` gives.
+    Without a `name` it has the name of the parameter, or of the entry of a mapping, that holds it. Its value comes from
+    the context, None included; else from `default`, else from `default_factory`.
     """
 
     name: str | None = None
@@ -39,7 +39,7 @@ class Variable:
 
 
 def variables_of(context: Any) -> Mapping[str, Any]:
-    """The variables that a context brings: its `.variables`, or itself where it is a mapping.
+    """The variables of a context: its `.variables`, or the context itself if it is a mapping.
 
     Raises:
         SpecError: it has neither.
@@ -57,7 +57,7 @@ def variables_of(context: Any) -> Mapping[str, Any]:
 
 
 class Resolver:
-    """Puts values in the place of variables, and remembers which had none, so that one error can name them all."""
+    """Replaces variables by their values, and records missing ones, so that one error can name them all."""
 
     def __init__(self, context: Any) -> None:
         self._without_context = context is None
@@ -66,7 +66,7 @@ class Resolver:
         self._failures: list[Exception] = []
 
     def resolve(self, value: Any, *, name: str | None) -> Any:
-        """A value with no variable in it, at any depth of mappings and sequences. What is missing becomes None."""
+        """The value with all variables replaced, at any depth of mappings and sequences. Missing ones become None."""
         if isinstance(value, Variable):
             return self._look_up(value, name)
         if isinstance(value, Mapping) and has_variable(value):
@@ -90,7 +90,7 @@ class Resolver:
         return None
 
     def check(self) -> None:
-        """Raise one error for all that had no value.
+        """Raise one error for all variables without a value.
 
         Raises:
             VariableError: `names` are all of them.
@@ -109,7 +109,7 @@ class Resolver:
 
 
 def has_variable(value: Any) -> bool:
-    """Whether a variable stands somewhere in it."""
+    """True if it contains a variable."""
     if isinstance(value, Variable):
         return True
     if isinstance(value, Mapping):

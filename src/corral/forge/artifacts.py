@@ -39,7 +39,7 @@ _ERRORS_OF_NAMES = frozenset(
     {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 )
 _MAX_REFUSED = 50
-"""Of more than so many only the number is told."""
+"""Of more than so many only the number is reported."""
 
 
 async def take_out(
@@ -49,11 +49,11 @@ async def take_out(
 
     With `alone` only that file.
 
-    What a former try left at `target` is replaced. If there is nothing, there is no folder.
+    What an earlier try left at `target` is replaced. Without artifacts there is no folder.
 
     Raises:
         SandboxFileError: there is no such folder to read, or a link in its place.
-        OSError: here is no room, or no right, to lay it down.
+        OSError: the target can't be written.
     """
     unfinished = target.with_name(f".{target.name}.partial")
     await asyncio.to_thread(_clear, unfinished, target)
@@ -70,7 +70,7 @@ async def _copy(
     box: AsyncSandbox, inside: str, target: Path, take: Take, first: str, *, alone: bool
 ) -> tuple[tuple[ArtifactFile, ...], list[Refused]]:
     try:
-        # Not through a link: what a candidate has not made, but only points to, is not its artifact.
+        # Not through a link: a file that the candidate only points to is not its artifact.
         if (await box.files.stat(inside, follow=False)).kind == "link":
             raise SandboxFileKindError(f"{inside}: is a link")
         main = await _look_for(box, f"{inside}/{first}")
@@ -82,7 +82,7 @@ async def _copy(
     taken: list[ArtifactFile] = []
     refused: list[Refused] = []
     total = 0
-    # The artifact itself comes first: no crowd of other files keeps it from being taken, or from being told of.
+    # The artifact itself comes first, however many other files there are.
     others = (info for info in found.files if not info.is_folder and (main is None or info.path != main.path))
     listed = [*filter(None, [main]), *sorted(others, key=lambda info: info.path)]
     settings = _find_settings(listed, inside)
@@ -92,7 +92,7 @@ async def _copy(
         if reason is None and total + info.size > int(take.total_bytes):
             reason = f"more than {take.total_bytes} bytes in all"
         if reason is not None or name is None:
-            refused.append(Refused(name or info.path, reason or "its name leads out of the folder"))
+            refused.append(Refused(name or info.path, reason or "its path leads out of the folder"))
             continue
         room = min(int(take.file_bytes), int(take.total_bytes) - total)
         try:
@@ -109,7 +109,7 @@ async def _copy(
 
 
 async def _look_for(box: AsyncSandbox, path: str) -> FileInfo | None:
-    """What lies at a path, itself and not what it leads to."""
+    """The file at a path; a link is not followed."""
     try:
         return await box.files.stat(path, follow=False)
     except SandboxFileNotFoundError:
@@ -118,11 +118,11 @@ async def _look_for(box: AsyncSandbox, path: str) -> FileInfo | None:
 
 def _objection(info: FileInfo, name: str | None, take: Take, taken: int) -> str | None:
     if name is None:
-        return "its name leads out of the folder"
+        return "its path leads out of the folder"
     if info.kind == "link":
         return f"a link (to {info.target})" if info.target else "a link"
     if info.kind != "file":
-        return f"not a file but a {info.kind}"
+        return f"a {info.kind}, not a regular file"
     if name.count("/") >= _MAX_DEPTH:
         return f"more than {_MAX_DEPTH} folders deep"
     if taken >= take.files:
@@ -133,12 +133,12 @@ def _objection(info: FileInfo, name: str | None, take: Take, taken: int) -> str 
 
 
 def _find_settings(listed: Sequence[FileInfo], inside: str) -> dict[str, str]:
-    """What git would run on the host, and why each is not taken. The folder is new: nothing of it is here yet."""
+    """Files that git would run on the host, with the reason not to take them. The folder is new, so it has none yet."""
     named = {tuple(name.split("/")): info.path for info in listed if (name := _relative(info.path, inside))}
     verdicts = {parts: judge(parts, is_folder=False) for parts in named}
     left = find_left_out((parts for parts, verdict in verdicts.items() if verdict == "hold"), lambda _: False)
     left |= {parts for parts, verdict in verdicts.items() if verdict in ("leave", "index")}
-    return dict.fromkeys((named[parts] for parts in left), "a setting of git, which git would run here")
+    return dict.fromkeys((named[parts] for parts in left), "a git setting, which git would run on this machine")
 
 
 def _relative(path: str, inside: str) -> str | None:
@@ -158,8 +158,8 @@ async def _take_one(box: AsyncSandbox, path: str, target: Path, name: str, room:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except (OSError, ValueError) as error:  # too long a name for this file system, or not one at all
         if isinstance(error, OSError) and error.errno not in _ERRORS_OF_NAMES:
-            raise  # a full disk or the like: ours, not the candidate's
-        raise SandboxFileError(f"can't be laid down here: {getattr(error, 'strerror', None) or error}") from error
+            raise  # a full disk or the like: our failure, not the candidate's
+        raise SandboxFileError(f"can't be written here: {getattr(error, 'strerror', None) or error}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             async with contextlib.aclosing(box.files.read_stream(path)) as chunks:  # type: ignore[type-var]
@@ -190,9 +190,9 @@ def _clear(*folders: Path) -> None:
 
 
 def are_whole(folder: Path, files: Sequence[ArtifactFile]) -> bool:
-    """Whether artifacts that were taken out once are still there, byte for byte. What lies elsewhere is not looked at.
+    """Whether artifacts that were taken out once are still there, byte for byte.
 
-    The list may come from a folder that somebody sent.
+    The list may come from a stranger's folder.
     """
     if folder.is_symlink():
         return False

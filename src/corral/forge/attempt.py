@@ -21,10 +21,10 @@ from corral.errors import CapabilityError, CorralError, SandboxClosedError, Sand
 from corral.forge.artifacts import take_out
 from corral.forge.base import Base
 from corral.forge.candidate import Candidate
+from corral.forge.execution import RunEnd, run_source
 from corral.forge.outcome import Attempt, Outcome
 from corral.forge.output import KEPT_BYTES, AttemptLog, Tell
 from corral.forge.plan import Slots, Turn
-from corral.forge.runs import Ran, run_source
 from corral.forge.settings import Phase, Settings
 from corral.forge.sources import FOLDER
 from corral.protocol import Backend
@@ -75,7 +75,7 @@ class _InfrastructureError(Exception):
 
 @dataclass(slots=True)
 class _Progress:
-    """What is known of an attempt while it goes on."""
+    """The state of an attempt while it runs."""
 
     tell: Tell
     log: AttemptLog
@@ -86,7 +86,7 @@ class _Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempts:
+class AttemptMaker:
     """Makes attempts for one contest."""
 
     backend: Backend
@@ -154,7 +154,7 @@ class Attempts:
 
     async def _run(
         self, candidate: Candidate, box: AsyncSandbox, layout: Layout, processor: int | None, progress: _Progress
-    ) -> Ran:
+    ) -> RunEnd:
         """Run the program. Only this counts as the candidate's time; the process that started it measures."""
         begun = time.monotonic()
         progress.tell("phase", phase="run")
@@ -247,7 +247,7 @@ class Attempts:
         finally:
             progress.phases[phase] = time.monotonic() - begun
 
-    def _describe(self, turn: Turn, progress: _Progress, ran: Ran) -> Attempt:
+    def _describe(self, turn: Turn, progress: _Progress, ran: RunEnd) -> Attempt:
         outcome, reason = _judge_end(ran, progress.log.text, self.settings)
         return Attempt(
             candidate=turn.candidate,
@@ -293,7 +293,7 @@ def _lost(attempt: Attempt, reason: str) -> Attempt:
     return replace(attempt, outcome="refused-artifact", reason=reason) if attempt.ok else attempt
 
 
-def _judge_end(ran: Ran, log: str, settings: Settings) -> tuple[Outcome, str]:
+def _judge_end(ran: RunEnd, log: str, settings: Settings) -> tuple[Outcome, str]:
     if ran.reason == "timeout":
         return "timeout", f"timed out after {settings.timeouts.run:g} seconds"
     if ran.reason == "oom":

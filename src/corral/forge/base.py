@@ -1,8 +1,8 @@
-"""The base that every attempt begins from: prepared once, and then the same for all by construction.
+"""The base that every attempt starts from: prepared once, so it is the same for all.
 
-Where a backend keeps snapshots, the base is one, and each sandbox begins with its files. Elsewhere a sandbox is new
-each time and the setup is run in each. A snapshot has no owner that ends with a process, so its name says whose it is,
-and the next contest on this machine removes what killed ones have left.
+If the backend has snapshots, the base is a snapshot, and each sandbox starts with its files. Otherwise each sandbox is
+new and the setup runs in each. A snapshot outlives its process, so its name says which process made it, and the next
+contest on this machine removes those of killed processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREFIX = "forge"
 
 
 class Base:
-    """How sandboxes of one contest begin. `prepare` first, `aclose` last."""
+    """What the sandboxes of one contest start from. `prepare` first, `aclose` last."""
 
     def __init__(self, backend: Backend, settings: Settings) -> None:
         self._backend = backend
@@ -34,7 +34,7 @@ class Base:
         self.how = "fresh"
 
     async def prepare(self, spec: Spec) -> None:
-        """Make the base, with the needs that all candidates share.
+        """Create the base, with the spec that all candidates share.
 
         Raises:
             SpecError: the setup failed, with the end of what it printed.
@@ -58,15 +58,15 @@ class Base:
         result = await box.exec(self._settings.setup, timeout=self._settings.timeouts.create)
         if not result.ok:
             end = "\n".join(result.output.splitlines()[-5:])
-            raise SpecError(f"the setup ended with {result.exit_code} ({result.reason}): {end}", hint="mend the setup")
+            raise SpecError(f"the setup ended with {result.exit_code} ({result.reason}): {end}", hint="fix the setup")
 
     @property
     def ready_made(self) -> bool:
-        """Whether a new sandbox has the setup behind it."""
+        """Whether a new sandbox starts with the setup done."""
         return self.snapshot is not None
 
     async def aclose(self) -> None:
-        """Forget the snapshot."""
+        """Delete the snapshot."""
         if self.snapshot is None:
             return
         try:
@@ -77,7 +77,7 @@ class Base:
 
 
 def _new_name() -> str:
-    """Whose it is: this machine, this process, which of its contests."""
+    """A name that says which machine and process made it."""
     return f"{PREFIX}-{_machine()}-{os.getpid()}-{_started(os.getpid())}-{secrets.token_hex(4)}"
 
 
@@ -88,7 +88,7 @@ async def _sweep(kept: Backend) -> None:
         if len(parts) != 5 or parts[:2] != [PREFIX, _machine()] or not parts[2].isdigit():
             continue
         if _started(int(parts[2])) != parts[3]:
-            with contextlib.suppress(CorralError):  # somebody else sweeps too
+            with contextlib.suppress(CorralError):  # another process may sweep too
                 await kept.delete_snapshot(info.snapshot_id)
 
 
@@ -103,7 +103,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in the kernel's own count; empty if there is none."""
+    """The start time of a process, as the kernel counts it; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Async work for a plain caller, who is told of lines on a thread of its own: the one that it called from."""
+"""Async work for a synchronous caller, with a callback on the caller's own thread."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SETTLE_SECONDS = 60.0
 
 
 def run_with_callback(work: Callable[[SayFor], Coroutine[Any, Any, T]], callback: LogCallback | None) -> T:
-    """Run the work on the portal, and call back here. An interrupt ends the work, and waits until it has cleared up.
+    """Run the work on the portal, and call back on this thread. An interrupt cancels the work and waits for it.
 
-    A callback that raises is told of in the log and is not called again: it is no reason to lose the run.
+    A callback that raises is logged and not called again; the run goes on.
 
     Raises:
         RuntimeError: called from a callback of the sync API, where waiting would never end.

@@ -22,7 +22,7 @@ async def do_all(items: Sequence[T], work: Callable[[T], Awaitable[R]], *, jobs:
     results: dict[int, R] = {}
 
     async def take_turns() -> None:
-        # One iterator for all: whoever is free takes the next, and no more tasks exist than run.
+        # One iterator for all: a free task takes the next item, so no more tasks exist than run.
         for index, item in waiting:
             results[index] = await work(item)
 
@@ -98,7 +98,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 def check_callable(function: object, *, what: str) -> None:
     """Raises: SpecError if it can't be called."""
     if not callable(function):
-        raise SpecError(f"{what}: {function!r} can't be called", hint="give a function")
+        raise SpecError(f"{what}: {function!r} is not callable", hint="give a function")
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -1,22 +1,31 @@
-"""A candidate: who takes part, from what it is made, and what it needs beyond the rules that hold for all."""
+"""A candidate: its source, and what it needs beyond the settings of the contest."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from corral.errors import SpecError
 from corral.forge.ids import check_id, id_from_name
-from corral.forge.sources import Agent, Command, Folder, GitFolder, Script, Seat, Source, SyncSeat
+from corral.forge.sources import (
+    AgentSource,
+    CommandSource,
+    FolderSource,
+    GitSource,
+    ScriptSource,
+    Seat,
+    Source,
+    SyncSeat,
+)
 from corral.image import Image
 from corral.requirement import check_packages
 from corral.spec import NetworkPolicy, Resources, check_env
 
 
 class Needs(TypedDict, total=False):
-    """What a candidate may have of its own. Each is a field of `Candidate`."""
+    """The options of a candidate. Each is a field of `Candidate`."""
 
     id: str
     name: str
@@ -30,17 +39,17 @@ class Needs(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Who takes part. Most are made by one of the class methods."""
+    """A participant of a contest. Most are made by one of the class methods."""
 
     source: Source
     id: str = ""
     """Letters, digits, '_' and '-'. Without one: from the source's name."""
     name: str = ""
-    """As people read it. Without one: the id."""
+    """The display name. Without one: the id."""
     description: str = ""
     packages: tuple[str, ...] = ()
     resources: Resources | None = None
-    """None: those of the contest, which are the same for all."""
+    """None: those of the contest."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     image: str | Image | None = None
     network: NetworkPolicy | str | None = None
@@ -55,31 +64,31 @@ class Candidate:
     @classmethod
     def script(cls, path: Path | str, **needs: Unpack[Needs]) -> Candidate:
         """A single file: Python, shell, JavaScript … by its ending, anything else by its first line."""
-        return cls._made(Script(Path(path)), needs)
+        return cls._made(ScriptSource(Path(path)), needs)
 
     @classmethod
     def folder(cls, path: Path | str, command: str | Sequence[str] = (), **needs: Unpack[Needs]) -> Candidate:
         """A folder, and the command that is run in it."""
-        return cls._made(Folder(Path(path), _words(command)), needs)
+        return cls._made(FolderSource(Path(path), _words(command)), needs)
 
     @classmethod
     def git(
         cls, path: Path | str, ref: str = "HEAD", command: str | Sequence[str] = (), **needs: Unpack[Needs]
     ) -> Candidate:
         """A commit of a repository on this machine."""
-        return cls._made(GitFolder(Path(path), ref, _words(command)), needs)
+        return cls._made(GitSource(Path(path), ref, _words(command)), needs)
 
     @classmethod
     def command(cls, command: str | Sequence[str], **needs: Unpack[Needs]) -> Candidate:
         """A command; a text is for /bin/sh, with the objective as $1 and the output file as $2."""
-        return cls._made(Command(_words(command)), needs)
+        return cls._made(CommandSource(_words(command)), needs)
 
     @classmethod
     def agent(
         cls, function: Callable[[Seat], Awaitable[object]] | Callable[[SyncSeat], object], **needs: Unpack[Needs]
     ) -> Candidate:
         """A function that drives an agent with a sandbox."""
-        return cls._made(Agent(function), needs)
+        return cls._made(AgentSource(function), needs)
 
     @classmethod
     def _made(cls, source: Source, needs: Needs) -> Candidate:
@@ -87,23 +96,23 @@ class Candidate:
 
     @property
     def network_policy(self) -> NetworkPolicy:
-        """Whom it may talk to."""
+        """Its network policy, parsed."""
         return NetworkPolicy.parse(self.network)
 
 
-def as_candidate(value: object) -> Candidate:
-    """What people give for a candidate: itself, a path, a command, `git+PATH@REF`, or a function.
+def as_candidate(value: object, *, folder: Path = Path()) -> Candidate:
+    """A candidate from a path (relative to the folder), a list of words, `git+PATH@REF`, a function, or a `Candidate`.
 
     Raises:
-        SpecError: none of these.
+        SpecError: anything else, or a path that does not exist.
     """
     if isinstance(value, Candidate):
         return value
     if isinstance(value, str) and value.startswith("git+"):
         path, _, ref = value.removeprefix("git+").partition("@")
-        return Candidate.git(path, ref or "HEAD")
+        return Candidate.git(folder / path, ref or "HEAD")
     if isinstance(value, str | Path):
-        path_ = Path(value)
+        path_ = folder / value
         return Candidate.folder(path_) if path_.is_dir() else Candidate.script(path_)
     if isinstance(value, list | tuple):
         return Candidate.command(value)
@@ -113,17 +122,17 @@ def as_candidate(value: object) -> Candidate:
 
 
 def as_candidates(values: Iterable[object]) -> tuple[Candidate, ...]:
-    """All of them. Ids that were not given and come twice are numbered; such that were given may not come twice.
+    """All candidates. Derived ids that come twice are numbered; explicit ids may not come twice.
 
     Raises:
-        SpecError: none at all, or an id twice.
+        SpecError: no candidates, or an id twice.
     """
     if isinstance(values, str | Path | Candidate):
         raise SpecError(f"candidates={values!r} is only one", hint="give a list of them")
     found: dict[str, Candidate] = {}
     for value in values:
         candidate = as_candidate(value)
-        if candidate.id.lower() in found:  # lower: there are file systems that see no difference
+        if candidate.id.lower() in found:  # lower: some file systems ignore case
             if isinstance(value, Candidate):
                 raise SpecError(f"two candidates have the id {candidate.id!r}", hint="give each its own: id=…")
             candidate = _numbered(candidate, found)
@@ -134,8 +143,6 @@ def as_candidates(values: Iterable[object]) -> tuple[Candidate, ...]:
 
 
 def _numbered(candidate: Candidate, taken: Mapping[str, Candidate]) -> Candidate:
-    from dataclasses import replace
-
     number = 2
     while (name := f"{candidate.id[:58]}-{number}").lower() in taken:
         number += 1
@@ -147,11 +154,11 @@ def _words(command: str | Sequence[str]) -> Any:
 
 
 def _name_of(source: Source) -> str:
-    if isinstance(source, Script):
+    if isinstance(source, ScriptSource):
         return source.path.stem
-    if isinstance(source, Folder | GitFolder):
+    if isinstance(source, FolderSource | GitSource):
         return source.path.resolve().name
-    if isinstance(source, Command):
+    if isinstance(source, CommandSource):
         words = source.argv[2].split() if source.argv[:2] == ("/bin/sh", "-c") else source.argv
         return Path(words[0]).name
     return getattr(source.function, "__name__", type(source.function).__name__)

@@ -1,4 +1,4 @@
-"""Two runs side by side: what was different about them, and what came out differently."""
+"""Two runs compared: their settings, candidates and results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from corral.forge.numbers import round_all
-from corral.forge.told import CandidateRow, Told, tell
+from corral.forge.overview import CandidateRow, Overview, make_overview
 
 if TYPE_CHECKING:
     from corral.forge.runfolder import Run
@@ -18,7 +18,7 @@ _ABSENT = "(absent)"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not the same in both runs. A name such as `settings.timeouts.run`."""
+    """A value that differs between two runs. The name is such as `settings.timeouts.run`."""
 
     name: str
     a: Any
@@ -27,19 +27,19 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A number in both runs; None where one has none."""
+    """A number in both runs; None where a run lacks it."""
 
     a: float | None
     b: float | None
 
     @property
     def delta(self) -> float | None:
-        """How much more it is in the second."""
+        """Second minus first."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
     def ratio(self) -> float | None:
-        """How many times as much it is in the second."""
+        """Second divided by first."""
         return None if not self.a or self.b is None else self.b / self.a
 
 
@@ -59,7 +59,7 @@ class CandidateChange:
     id: str
     name: str
     source: tuple[Difference, ...]
-    """What it was made of, and what it had of its own: hashes, packages, resources, environment."""
+    """Differences in its source and options: hashes, packages, resources, environment."""
     rank: Change
     total: Change
     scores: dict[str, Change]
@@ -108,7 +108,7 @@ class Comparison:
         return not self.settings
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, with what follows from them."""
+        """As plain values, with the derived ones."""
         found = asdict(self) | {"same_winners": self.same_winners, "same_rules": self.same_rules}
         for plain, candidate in zip(found["candidates"], self.candidates, strict=True):
             plain |= {"artifacts_same": candidate.artifacts_same, "source_same": candidate.source_same}
@@ -117,22 +117,22 @@ class Comparison:
 
 def compare_runs(a: Run, b: Run) -> Comparison:
     """Compare two runs, finished or not."""
-    told_a, told_b = tell(a), tell(b)
-    rows_a, rows_b = ({row.id: row for row in told.rows} for told in (told_a, told_b))
+    overview_a, overview_b = make_overview(a), make_overview(b)
+    rows_a, rows_b = ({row.id: row for row in overview.rows} for overview in (overview_a, overview_b))
     return Comparison(
-        run_a=told_a.run,
-        run_b=told_b.run,
-        winners_a=tuple(row.id for row in told_a.winners),
-        winners_b=tuple(row.id for row in told_b.winners),
-        settings=tuple(_compare(_rules(told_a), _rules(told_b))),
+        run_a=overview_a.run,
+        run_b=overview_b.run,
+        winners_a=tuple(row.id for row in overview_a.winners),
+        winners_b=tuple(row.id for row in overview_b.winners),
+        settings=tuple(_compare(_rules(overview_a), _rules(overview_b))),
         only_a=tuple(id_ for id_ in rows_a if id_ not in rows_b),
         only_b=tuple(id_ for id_ in rows_b if id_ not in rows_a),
         candidates=tuple(_compare_candidate(rows_a[id_], row) for id_, row in rows_b.items() if id_ in rows_a),
     )
 
 
-def _rules(told: Told) -> dict[str, Any]:
-    return {key: told.definition.get(key) for key in ("objective", "settings", "jobs", "judge", "versions")}
+def _rules(overview: Overview) -> dict[str, Any]:
+    return {key: overview.definition.get(key) for key in ("objective", "settings", "jobs", "judge", "versions")}
 
 
 def _compare(a: Any, b: Any, *, name: str = "") -> list[Difference]:
@@ -168,7 +168,7 @@ def _compare_candidate(a: CandidateRow, b: CandidateRow) -> CandidateChange:
 
 
 def _made_of(row: CandidateRow) -> dict[str, Any]:
-    """Without the place it lay at: the hash says what it was. Hashes of values have another salt in each run."""
+    """Without its path: the hash says what it was. Hashes of variables have another salt in each run."""
     definition = dict(row.definition)
     source = definition.get("source")
     if isinstance(source, Mapping) and "sha256" in source:

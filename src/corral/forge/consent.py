@@ -1,7 +1,8 @@
-"""What a file that somebody sent asks for beyond a sandbox on this machine that has no network.
+"""The permissions that a file from a stranger asks for: all beyond a sandbox on this machine without a network.
 
-A run's folder and a `contest.toml` may come from a stranger. Neither chooses what is run on the host, fetched or
-contacted: whoever uses it says so by a flag, and is shown what is asked for. What runs inside a sandbox needs no leave.
+A run's folder, a `contest.toml` and a `.env` may come from a stranger. They choose nothing that is run on the host,
+fetched or contacted: the user is shown what is asked for and grants it by a flag. What runs inside a sandbox needs no
+permission.
 """
 
 from __future__ import annotations
@@ -16,118 +17,126 @@ from corral.errors import CorralError, RunFolderError, SpecError
 from corral.forge.candidate import Candidate
 from corral.forge.contestfile import ContestFile
 from corral.forge.git import run_git
-from corral.forge.sources import Folder, GitFolder, Script, Source
+from corral.forge.sources import FolderSource, GitSource, ScriptSource, Source
 from corral.spec import NetworkPolicy
 
 TRUST = "--trust"
 SAFE_BACKEND = "embedded"
-"""On this machine, isolated, without a network: it needs no leave."""
+"""On this machine, isolated, without a network: it needs no permission."""
 _MAX_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Permission:
     """One thing that a file asks for."""
 
     what: str
     words: tuple[str, ...] = ()
-    """The flag that says the same. Empty: only `--trust` does."""
+    """The flag that grants it. Empty: only `--trust` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
-    """What flags have asked for already."""
+class Granted:
+    """What flags have granted already."""
 
     packages: frozenset[str] = frozenset()
     image: str | None = None
     network: NetworkPolicy | None = None
 
 
-def ask_for_backend(name: str) -> Ask:
-    """Sandboxes that are made elsewhere."""
-    return Ask(f"backend {name}", ("--backend", name))
+def permission_for_backend(name: str) -> Permission:
+    """To create sandboxes on another backend."""
+    return Permission(f"backend {name}", ("--backend", name))
 
 
-def asks_of_candidates(candidates: Iterable[Candidate], leave: Leave) -> list[Ask]:
+def permissions_of_candidates(candidates: Iterable[Candidate], granted: Granted) -> list[Permission]:
     """Packages, images and networks of candidates."""
-    found: list[Ask] = []
+    found: list[Permission] = []
     for each in candidates:
         image = each.image if each.image is None or isinstance(each.image, str) else asdict(each.image)
-        found += _asks_of(each.packages, image, _describe(each.network_policy), leave)
+        found += _permissions_of(each.packages, image, _describe(each.network_policy), granted)
     return list(dict.fromkeys(found))
 
 
-def asks_of_run(definition: Mapping[str, Any], leave: Leave) -> list[Ask]:
-    """The same as a run's folder has it. Its values may be of any kind.
+def permissions_of_run(definition: Mapping[str, Any], granted: Granted) -> list[Permission]:
+    """The same from a run's folder, whose values may have any type.
 
     Raises:
-        RunFolderError: there is something missing.
+        RunFolderError: a key is missing.
     """
-    found: list[Ask] = []
+    found: list[Permission] = []
     try:
         for item in definition["candidates"]:
-            found += _asks_of(item["packages"], item["image"], item["network"], leave)
+            found += _permissions_of(item["packages"], item["image"], item["network"], granted)
     except (KeyError, TypeError) as error:
         raise RunFolderError(f"the run's candidates can't be read: {error}", hint="give them again") from error
     return list(dict.fromkeys(found))
 
 
-def asks_of_contest(contest: ContestFile, candidates: Iterable[Candidate], leave: Leave, *, judge: bool) -> list[Ask]:
-    """The candidates' needs, files from outside the contest's folder, a place for runs there; with `judge` its judge.
+def permissions_of_contest(
+    contest: ContestFile, candidates: Iterable[Candidate], granted: Granted, *, judge: bool
+) -> list[Permission]:
+    """Those of its candidates, for files and artifacts outside the contest's folder, and with `judge` for its judge.
 
-    A judge from a file is a program that is run here, not in a sandbox.
+    A judge from a file is a program that runs on this machine, not in a sandbox.
     """
-    found: list[Ask] = []
+    found: list[Permission] = []
     if judge and contest.judge is not None and ":" in contest.judge:
         path = str(contest.path.parent / contest.judge)
-        found.append(Ask(f"judge {path}, to be run on this machine", ("--judge", path)))
+        found.append(Permission(f"judge {path}, to be run on this machine", ("--judge", path)))
     root = contest.path.parent.resolve()
     if contest.artifacts is not None and not contest.artifacts.resolve().is_relative_to(root):
-        found.append(Ask(f"artifacts in {contest.artifacts.resolve()}", ("--artifacts", str(contest.artifacts))))
+        found.append(Permission(f"artifacts in {contest.artifacts.resolve()}", ("--artifacts", str(contest.artifacts))))
     for candidate in contest.candidates:
-        found += [Ask(f"files from {path}") for path in _places_outside(candidate.source, root)]
-    return list(dict.fromkeys([*found, *asks_of_candidates(candidates, leave)]))
+        found += [Permission(f"files from {path}") for path in _places_outside(candidate.source, root)]
+    return list(dict.fromkeys([*found, *permissions_of_candidates(candidates, granted)]))
 
 
-def refuse(asks: Sequence[Ask], *, who: str, error: type[CorralError] = SpecError) -> None:
-    """Say what is asked for, and how to give it.
+def refuse(permissions: Sequence[Permission], *, who: str, error: type[CorralError] = SpecError) -> None:
+    """Refuse permissions that were not granted, with the flags that grant them.
 
     Raises:
-        CorralError: of the kind that was given, unless nothing is asked for.
+        CorralError: of the given class, unless there are no permissions.
     """
-    if not asks:
+    if not permissions:
         return
-    words = flags_for(asks)
-    hint = f"if you trust whoever wrote it: {TRUST}"
+    words = flags_for(permissions)
+    hint = f"if you trust the author: {TRUST}"
     if words != [TRUST]:
         hint = f"if you want that, add: {shlex.join(words)}; {hint}"
-    raise error(f"{who} asks for more than a sandbox here: {show(asks)}", hint=hint)
+    raise error(f"{who} asks for more than a sandbox here: {show(permissions)}", hint=hint)
 
 
-def show(asks: Sequence[Ask]) -> str:
-    """For people."""
-    more = f" and {len(asks) - _MAX_SHOWN} more" if len(asks) > _MAX_SHOWN else ""
-    return ", ".join(ask.what for ask in asks[:_MAX_SHOWN]) + more
+def show(permissions: Sequence[Permission]) -> str:
+    """As text."""
+    more = f" and {len(permissions) - _MAX_SHOWN} more" if len(permissions) > _MAX_SHOWN else ""
+    return ", ".join(permission.what for permission in permissions[:_MAX_SHOWN]) + more
 
 
-def flags_for(asks: Sequence[Ask]) -> list[str]:
-    """What a command line needs that grants them all."""
-    several = any(sum(ask.words[:1] == (flag,) for ask in asks) > 1 for flag in ("--image", "--network"))
-    if several or any(not ask.words for ask in asks):
+def flags_for(permissions: Sequence[Permission]) -> list[str]:
+    """The flags that grant them all."""
+    several = any(
+        sum(permission.words[:1] == (flag,) for permission in permissions) > 1 for flag in ("--image", "--network")
+    )
+    if several or any(not permission.words for permission in permissions):
         return [TRUST]  # one flag holds for all candidates, so it can't say two things
-    return [word for ask in asks for word in ask.words]
+    return [word for permission in permissions for word in permission.words]
 
 
-def _asks_of(packages: Iterable[object], image: object, network: object, leave: Leave) -> Iterator[Ask]:
+def _permissions_of(
+    packages: Iterable[object], image: object, network: object, granted: Granted
+) -> Iterator[Permission]:
     for package in packages:
-        if package not in leave.packages if isinstance(package, str) else True:
-            yield Ask(f"package {package}", ("--package", str(package)))
-    if image is not None and image != leave.image:
+        if package not in granted.packages if isinstance(package, str) else True:
+            yield Permission(f"package {package}", ("--package", str(package)))
+    if image is not None and image != granted.image:
         named = isinstance(image, str)
-        yield Ask(f"image {image}" if named else "an image by a recipe", ("--image", str(image)) if named else ())
-    if network != _describe(NetworkPolicy()) and (leave.network is None or network != _describe(leave.network)):
+        yield Permission(
+            f"image {image}" if named else "an image built from a recipe", ("--image", str(image)) if named else ()
+        )
+    if network != _describe(NetworkPolicy()) and (granted.network is None or network != _describe(granted.network)):
         text = _policy_text(network)
-        yield Ask(f"network {text or repr(network)}", ("--network", text) if text else ())
+        yield Permission(f"network {text or repr(network)}", ("--network", text) if text else ())
 
 
 def _describe(policy: NetworkPolicy) -> dict[str, Any]:
@@ -135,7 +144,7 @@ def _describe(policy: NetworkPolicy) -> dict[str, Any]:
 
 
 def _policy_text(network: object) -> str:
-    """As a flag says it; empty if none does."""
+    """The policy as the flag `--network` writes it; empty if that is impossible."""
     if not isinstance(network, Mapping):
         return ""
     mode, hosts = network.get("mode"), network.get("hosts")
@@ -147,15 +156,15 @@ def _policy_text(network: object) -> str:
 
 
 def _places_outside(source: Source, root: Path) -> Iterator[Path]:
-    """What it is taken from that is not below the folder, links and all."""
-    if not isinstance(source, Script | Folder | GitFolder):
+    """Paths that it reads outside the folder, with links resolved."""
+    if not isinstance(source, ScriptSource | FolderSource | GitSource):
         return
     path = source.path.resolve()
     if not path.is_relative_to(root):
         yield path
-    elif isinstance(source, GitFolder):
+    elif isinstance(source, GitSource):
         folder = (path / run_git(path, "rev-parse", "--git-common-dir").strip()).resolve()
-        # The repository around the folder is its user's; a file `.git` inside could lead to any other.
+        # A repository around the folder is the user's own; a file `.git` inside could lead to any other.
         if not folder.is_relative_to(root) and not _is_around(path, root):
             yield folder
 

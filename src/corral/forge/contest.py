@@ -1,11 +1,11 @@
-"""The contest: candidates on one objective, each in a sandbox of its own, judged, with everything written down.
+"""The contest: candidates on one objective, each in its own sandbox, judged and recorded.
 
     from corral.forge import Candidate, race
 
     result = race(["fast.py", "thorough.py"], "Summarise the data")
     print(result.winners, result.winner_artifact)
 
-A sandbox is made and filled while others run, and emptied after; only the run itself takes one of the `jobs` slots.
+Sandboxes are created and filled while others run; only the run itself takes one of the `jobs` slots.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any
 from corral.client.registry import get_backend, need_isolation
 from corral.errors import BackendUnavailableError, CapabilityError, CorralError, RunFolderError, SpecError
 from corral.forge.artifacts import are_whole
-from corral.forge.attempt import Attempts
+from corral.forge.attempt import AttemptMaker
 from corral.forge.base import Base
 from corral.forge.callback import run_with_callback
 from corral.forge.candidate import Candidate, as_candidates
 from corral.forge.definition import describe_run, differences
 from corral.forge.events import Listener, Teller
 from corral.forge.ids import check_id, new_run_id
-from corral.forge.judge.bench import SandboxBench
 from corral.forge.judge.judge import Judge, default_judge
 from corral.forge.judge.model import Entry, Standing
+from corral.forge.judge.sandboxes import SandboxBench
 from corral.forge.outcome import Attempt
 from corral.forge.plan import Slots, Turn, decide_jobs, list_processors, plan_turns
 from corral.forge.result import ContestResult, State
@@ -41,13 +41,13 @@ from corral.protocol import Backend
 from corral.spec import Lifetime, NetworkPolicy, Spec
 
 MAX_OBJECTIVE_BYTES = 100_000
-"""It is an argument of a command, and no kernel takes one of more than 128 KiB."""
+"""The objective is an argument of a command, and Linux takes none of more than 128 KiB."""
 _LOCAL_BACKENDS = ("embedded", "docker", "memory")
 _BASE_SECONDS = 3600.0
 
 
 class Contest:
-    """A contest, ready to be held. `settings` may also be given as keywords: `jobs=4, repeat=5` …"""
+    """A contest, ready to run. `settings` may also be given as keywords: `jobs=4, repeat=5` …"""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Contest:
     ) -> None:
         """
         Raises:
-            SpecError: no candidates, two of one id, an objective or a setting that can't be.
+            SpecError: no candidates, two with the same id, an invalid objective or setting.
             CapabilityError: a backend without isolation.
         """
         self.candidates = as_candidates(candidates)
@@ -71,7 +71,8 @@ class Contest:
         self.judge = judge if judge is not None else default_judge()
         if not isinstance(self.judge, Judge):
             raise SpecError(
-                f"judge={judge!r} is not a judge", hint="give a corral.forge.Judge, or none for the usual one"
+                f"judge={judge!r} is not a judge",
+                hint="give a corral.forge.Judge, or leave it out for the default judge",
             )
         self.backend = get_backend(backend)
         need_isolation(self.backend, who="a contest")
@@ -80,14 +81,14 @@ class Contest:
         self.listeners = (on_event,) if callable(on_event) else tuple(on_event)
 
     async def run(self, *, run_id: str | None = None, resume: Path | str | None = None) -> ContestResult:
-        """Hold it: a new run, or the rest of one that broke off.
+        """Run the contest: a new run, or the rest of an interrupted one.
 
-        Cancelled, it ends every sandbox, keeps what there is, and can be resumed.
+        If it is cancelled, it ends every sandbox and keeps the results so far; the run can be resumed.
 
         Raises:
-            RunFolderError: the folder can't be used, or is of another contest.
+            RunFolderError: the folder can't be used, or belongs to another contest.
             JudgeError: a judge failed; the attempts are kept, and a resumed run judges them again.
-            SpecError, BackendError: the base can't be made.
+            SpecError, BackendError: the base can't be created.
         """
         if resume is not None:
             if run_id is not None:
@@ -98,7 +99,7 @@ class Contest:
         ).to_the_end()
 
     def race(self, *, run_id: str | None = None, resume: Path | str | None = None) -> ContestResult:
-        """The same for plain code. Interrupted, it first ends its sandboxes and writes down what there is.
+        """`run` for synchronous code. If it is interrupted, it first ends its sandboxes and saves the results so far.
 
         Raises: as `run`.
         """
@@ -106,7 +107,7 @@ class Contest:
 
 
 def race(candidates: Iterable[object], objective: str, judge: Judge | None = None, **options: Any) -> ContestResult:
-    """Hold a contest and give its result. Options are those of `Contest`. Raises: as `Contest` and `Contest.run`."""
+    """Run a contest and return its result. Options are those of `Contest`. Raises: as `Contest` and `Contest.run`."""
     return Contest(candidates, objective, judge, **options).race()
 
 
@@ -126,7 +127,7 @@ class _Hold:
         self._turns = plan_turns(contest.candidates, contest.settings)
 
     async def to_the_end(self) -> ContestResult:
-        # Hashing folders may take a while: not on the loop, on which other things may live.
+        # Hashing folders may take a while: not on the event loop.
         self._definition = await asyncio.to_thread(self._define)
         self._take_over()
         writer = RunWriter.begin(self._path) if self._resumed is None else RunWriter.resume(self._path)
@@ -158,13 +159,13 @@ class _Hold:
         )
         if old and (found := differences(old, definition, judged=bool(self._resumed and self._resumed.standings))):
             raise RunFolderError(
-                f"run {self._path.name!r} was another contest: {', '.join(found)} differ",
-                hint="resume it with the same candidates, objective, settings and judge, or begin a new run",
+                f"run {self._path.name!r} belongs to another contest: {', '.join(found)} differ",
+                hint="resume it with the same candidates, objective, settings and judge, or start a new run",
             )
         return definition
 
     def _take_over(self) -> None:
-        """What a resumed run has already, as long as its artifacts are as they were."""
+        """Keep the attempts of a resumed run whose artifacts are unchanged."""
         if self._resumed is None:
             return
         for (candidate, number), attempt in self._resumed.attempts.items():
@@ -194,14 +195,14 @@ class _Hold:
         if left:
             await self._hold(left)
             for name in await asyncio.to_thread(self._list_changed):
-                self._teller.tell("warning", text=f"candidate {name} was changed on disk while the contest was held")
+                self._teller.tell("warning", text=f"candidate {name} was changed on disk while the contest ran")
         self._teller.tell("judging")
         self._standings = await self._judge()
         for standing in self._standings:
             self._teller.tell("judged", standing.candidate, **standing.to_json())
 
     def _list_changed(self) -> list[str]:
-        """Candidates that are no longer what `run.json` says they are."""
+        """Candidates that differ from what `run.json` says."""
         said = {item["id"]: item["source"] for item in self._definition["candidates"]}
         changed = []
         for candidate in self._contest.candidates:
@@ -226,8 +227,8 @@ class _Hold:
             for base in self._bases.values():
                 await base.aclose()
 
-    def _make_attempts(self) -> Attempts:
-        return Attempts(
+    def _make_attempts(self) -> AttemptMaker:
+        return AttemptMaker(
             backend=self._contest.backend,
             settings=self._settings,
             objective=self._contest.objective,
@@ -255,37 +256,37 @@ class _Hold:
         )
 
     async def _rehearse(self) -> None:
-        """Make one sandbox of each kind and end it again: a wish that can't be met is said before anybody has run.
+        """Create one sandbox of each kind and end it: a spec that can't be met is reported before any candidate runs.
 
-        What is fetched for it once (packages, images) is then there for all, and takes nobody's time.
+        Packages and images that this fetches are then available, and take no candidate's time.
         """
-        # The base was such a one.
+        # The base had this spec.
         seen: set[tuple[object, ...]] = {(_base_key(None), NetworkPolicy(), (), self._settings.resources)}
         attempts = self._make_attempts()
         for candidate in self._contest.candidates:
             resources = candidate.resources or self._settings.resources
             key = _base_key(candidate.image)
-            wish = (key, candidate.network_policy, candidate.packages, resources)
-            if wish in seen:
+            kind = (key, candidate.network_policy, candidate.packages, resources)
+            if kind in seen:
                 continue
-            seen.add(wish)
+            seen.add(kind)
             try:
                 box = await self._contest.backend.create(attempts.spec_for(candidate, self._bases[key]))
                 await box.aclose()
             except (SpecError, CapabilityError, BackendUnavailableError):
                 raise
-            except CorralError as error:  # may be better the next time: the attempts themselves will see
-                self._teller.tell("warning", text=f"a sandbox for {candidate.id}: {error}")
+            except CorralError as error:  # may be temporary: the attempts will see
+                self._teller.tell("warning", text=f"could not create a sandbox for {candidate.id}: {error}")
 
-    async def _run_all(self, left: Sequence[Turn], attempts: Attempts) -> None:
+    async def _run_all(self, left: Sequence[Turn], attempts: AttemptMaker) -> None:
         if self._settings.pin and self._contest.backend.name != "embedded":
             raise CapabilityError(
-                f"the backend {self._contest.backend.name!r} can't give a run a processor of its own",
-                hint="leave pin out, or take the embedded backend",
+                f"the backend {self._contest.backend.name!r} can't pin a run to a processor",
+                hint="leave pin out, or use the embedded backend",
             )
         processors = list_processors() if self._settings.pin else []
         slots = Slots(self._jobs, processors)
-        # So many sandboxes are there at once: those that run, as many that are ready, one that is being emptied.
+        # Sandboxes at once: those that run, as many that are ready, and one that is being emptied.
         alive = asyncio.Semaphore(2 * self._jobs + 1)
 
         async def one(turn: Turn) -> None:
@@ -297,7 +298,7 @@ class _Hold:
                 for turn in left:
                     group.create_task(one(turn))
         except ExceptionGroup as failures:
-            # What no attempt could take on itself, such as a full disk here: one is as good as all.
+            # A failure that belongs to no attempt, such as a full disk here: the first one says enough.
             raise failures.exceptions[0] from failures
 
     async def _judge(self) -> tuple[Standing, ...]:
@@ -306,7 +307,7 @@ class _Hold:
             mine = [self._attempts[turn] for turn in sorted(self._attempts) if turn.candidate == candidate.id]
             finished = tuple(attempt for attempt in mine if attempt.finished)
             if not finished:
-                unfinished[candidate.id] = mine[-1].reason if mine else "it was never begun"
+                unfinished[candidate.id] = mine[-1].reason if mine else "it was never started"
                 continue
             entries.append(
                 Entry(
@@ -356,11 +357,13 @@ def _base_key(image: str | Image | None) -> str:
 
 def _check_objective(objective: str) -> str:
     if not isinstance(objective, str) or not objective.strip() or "\0" in objective:
-        raise SpecError(f"objective={objective!r} is not an objective", hint="say in a text what shall be done")
+        raise SpecError(
+            f"objective={objective!r} is not an objective", hint="give a text that is not empty and has no NUL"
+        )
     try:
         size = len(objective.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError as error:
-        raise SpecError(f"objective={objective!r} has half characters", hint="give a text") from error
+        raise SpecError(f"objective={objective!r} has unpaired surrogates", hint="give valid Unicode text") from error
     if size > MAX_OBJECTIVE_BYTES:
         raise SpecError(
             f"the objective is longer than {MAX_OBJECTIVE_BYTES} bytes", hint="put data into the base, with setup"
@@ -377,6 +380,6 @@ def _merge(settings: Settings, more: Mapping[str, Any]) -> Settings:
             near = difflib.get_close_matches(name, names, n=1)
             raise SpecError(
                 f"a contest has no setting {name!r}",
-                hint=f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}",
+                hint=f"did you mean {near[0]!r}?" if near else f"settings: {', '.join(names)}",
             )
     return replace(settings, **more)

@@ -1,4 +1,4 @@
-"""`contest.toml`: a contest written down. Every key is known; one that is not is an error, with the one that was meant.
+"""`contest.toml`: a contest as a file. An unknown key is an error, which suggests the nearest known key.
 
     objective = "Summarise the data"
     judge = "judge.py:judge"            # or "rubric", or "default"
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corral.errors import SpecError
-from corral.forge.candidate import Candidate
+from corral.forge.candidate import Candidate, as_candidate
 from corral.forge.settings import Settings, Take, Timeouts
 from corral.forge.shipped import find_scripts
 from corral.spec import Resources
@@ -34,7 +34,7 @@ _SIZES = {"memory": "memory_bytes", "disk": "disk_bytes"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContestFile:
-    """What the file says; None is what it does not say."""
+    """The content of the file; None for keys that it lacks."""
 
     path: Path
     objective: str | None
@@ -47,7 +47,7 @@ class ContestFile:
 
 
 def find_contest_file(path: Path) -> Path | None:
-    """The file itself, or the one in the folder; None if there is none."""
+    """The file itself, or the one in the folder; None without one."""
     if path.is_dir():
         inside = path / NAME
         return inside if inside.is_file() else None
@@ -58,7 +58,7 @@ def read_contest_file(path: Path) -> ContestFile:
     """Read it.
 
     Raises:
-        SpecError: not TOML, a key that nobody knows, or a value that can't be.
+        SpecError: not TOML, an unknown key, or an invalid value.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -101,7 +101,7 @@ class _Reader:
     def _candidates(self, given: object, env: Mapping[str, Any]) -> Iterable[Candidate]:
         if given is None:
             if not any((self._folder / "candidates").glob("*.py")):
-                raise self._wrong("there are no candidates", "list them, or lay scripts into candidates/")
+                raise self._wrong("there are no candidates", "list them, or put scripts into candidates/")
             return [self._with(script.to_candidate(), env) for script in find_scripts(self._folder)]
         if not isinstance(given, list) or not given:
             raise self._wrong("candidates is not a list", 'write candidates = ["candidates/*.py"]')
@@ -116,18 +116,14 @@ class _Reader:
         return found
 
     def _by_path(self, pattern: str) -> Iterable[Candidate]:
-        if pattern.startswith("git+"):
-            path, _, ref = pattern.removeprefix("git+").partition("@")
-            return [Candidate.git(self._folder / path, ref or "HEAD")]
-        if not any(mark in pattern for mark in "*?["):
-            path_ = self._folder / pattern
-            return [Candidate.folder(path_) if path_.is_dir() else Candidate.script(path_)]
+        if pattern.startswith("git+") or not any(mark in pattern for mark in "*?["):
+            return [as_candidate(pattern, folder=self._folder)]
         if Path(pattern).is_absolute():
             raise self._wrong(f"{pattern!r} is an absolute pattern", "write it relative to the file")
         paths = sorted(path for path in self._folder.glob(pattern) if not path.name.startswith((".", "_")))
         if not paths:
             raise self._wrong(f"nothing matches {pattern!r}", "patterns are relative to the file")
-        return [Candidate.folder(path) if path.is_dir() else Candidate.script(path) for path in paths]
+        return [as_candidate(path) for path in paths]
 
     def _by_table(self, item: Mapping[str, Any], env: Mapping[str, Any], *, where: str) -> Candidate:
         self._known(item, (*_SOURCES, "ref", *_NEEDS), where=where)
@@ -144,7 +140,7 @@ class _Reader:
         def make() -> Candidate:
             if kinds == ["script"]:
                 if command:
-                    raise SpecError("a script has no command", hint="take folder for that")
+                    raise SpecError("a script has no command", hint="use folder for that")
                 return Candidate.script(path, **needs)
             if kinds == ["folder"]:
                 return Candidate.folder(path, command, **needs)
@@ -175,7 +171,7 @@ class _Reader:
         except SpecError as error:
             raise self._wrong(f"{where}: {error.message}" if where else error.message, error.hint) from error
         except (TypeError, ValueError) as error:
-            raise self._wrong(f"{where}: {error}" if where else str(error), "check the kind of the value") from error
+            raise self._wrong(f"{where}: {error}" if where else str(error), "check the type of the value") from error
 
     def _table(self, value: object, *, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -193,7 +189,7 @@ class _Reader:
         for key in values:
             if key not in names:
                 near = difflib.get_close_matches(key, names, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+                hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(names)}"
                 raise self._wrong(f"{where}: unknown key {key!r}" if where else f"unknown key {key!r}", hint)
 
     def _wrong(self, message: str, hint: str) -> SpecError:

@@ -21,12 +21,12 @@ from corral.errors import RunFolderError, SpecError
 from corral.forge.candidate import Candidate
 from corral.forge.plan import Turn
 from corral.forge.settings import Settings, Take, Timeouts
-from corral.forge.sources import Command, Folder, GitFolder, Script, Source
+from corral.forge.sources import CommandSource, FolderSource, GitSource, ScriptSource, Source
 from corral.spec import NetworkPolicy, Resources
 
 FORMAT = 1
 _FREE_SETTINGS = ("jobs", "meter_seconds", "retries")
-"""What may differ when a run is resumed: it changes nothing that is measured or judged."""
+"""Settings that may differ when a run is resumed: they change nothing that is measured or judged."""
 
 
 def describe_run(
@@ -53,9 +53,9 @@ def describe_run(
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, judged: bool) -> list[str]:
-    """What keeps a run from being resumed as this contest; empty if nothing does.
+    """The differences that keep a run from being resumed as this contest; empty if it can be.
 
-    Before anything was judged another judge may come: that is how one that failed is mended.
+    As long as nothing is judged, the judge may differ: that is how a judge that failed is replaced.
     """
     same = ("objective", "judge") if judged else ("objective",)
     found = [key for key in same if old.get(key) != new.get(key)]
@@ -85,7 +85,7 @@ def _describe_candidate(candidate: Candidate, salt: str) -> dict[str, Any]:
 
 
 def _hash(value: str, salt: str) -> str:
-    """Slow on purpose: a short value must not be found by trying."""
+    """Slow on purpose: a short value must not be found by brute force."""
     return hashlib.scrypt(
         value.encode("utf-8", "surrogateescape"), salt=salt.encode(), n=2**14, r=8, p=1, dklen=16
     ).hex()
@@ -106,7 +106,7 @@ def _versions(settings: Settings) -> dict[str, str]:
 
 
 def rebuild_settings(definition: Mapping[str, Any]) -> Settings:
-    """The rules. Raises: RunFolderError."""
+    """The settings of a run. Raises: RunFolderError."""
     try:
         values = dict(definition["settings"])
         resources, usual = Resources(**values["resources"]), Settings().resources
@@ -123,15 +123,15 @@ def rebuild_settings(definition: Mapping[str, Any]) -> Settings:
 
 
 def rebuild_candidates(definition: Mapping[str, Any], env: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """The candidates, with the values of their variables from `env`: what flags gave, not what happens to be set here.
+    """The candidates, with the values of their variables from `env`, which flags gave.
 
     Raises:
-        RunFolderError: one can't be made from what is written: a function, an image by recipe, a variable's value, or
-            something that no candidate can have, such as a package by address.
+        RunFolderError: a candidate can't be rebuilt: it is a function, has an image recipe, lacks a variable's value,
+            or has something that no candidate may have, such as a package by URL.
     """
     try:
         return tuple(_rebuild(item, env) for item in definition["candidates"])
-    except SpecError as error:  # the folder may be a stranger's, with anything written in it
+    except SpecError as error:  # the folder may come from a stranger, with anything in it
         raise RunFolderError(f"the run's candidates can't be used: {error.message}", hint=error.hint) from error
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"the run's candidates can't be read: {error}", hint="give them again") from error
@@ -141,11 +141,13 @@ def _rebuild(item: Mapping[str, Any], env: Mapping[str, str]) -> Candidate:
     missing = sorted(set(item["env"]) - set(env))
     if missing:
         raise RunFolderError(
-            f"candidate {item['id']!r} had variables whose values are not written down: {', '.join(missing)}",
-            hint=f"give them again: --env {missing[0]}=…, or --env {missing[0]} for the value that it has here",
+            f"candidate {item['id']!r} had environment variables whose values are not stored: {', '.join(missing)}",
+            hint=f"give them again: --env {missing[0]}=…, or --env {missing[0]} for its value in this environment",
         )
     if isinstance(item["image"], dict):
-        raise RunFolderError(f"candidate {item['id']!r} had an image of its own", hint="resume it from the program")
+        raise RunFolderError(
+            f"candidate {item['id']!r} had an image built from a recipe", hint="resume it from the program"
+        )
     network = item["network"]
     return Candidate(
         source=_rebuild_source(item["id"], item["source"]),
@@ -163,11 +165,11 @@ def _rebuild(item: Mapping[str, Any], env: Mapping[str, str]) -> Candidate:
 def _rebuild_source(candidate_id: str, source: Mapping[str, Any]) -> Source:
     kind = source["kind"]
     if kind == "script":
-        return Script(Path(source["path"]))
+        return ScriptSource(Path(source["path"]))
     if kind == "folder":
-        return Folder(Path(source["path"]), tuple(source["command"]))
+        return FolderSource(Path(source["path"]), tuple(source["command"]))
     if kind == "git":
-        return GitFolder(Path(source["path"]), source["ref"], tuple(source["command"]))
+        return GitSource(Path(source["path"]), source["ref"], tuple(source["command"]))
     if kind == "command":
-        return Command(tuple(source["command"]))
-    raise RunFolderError(f"candidate {candidate_id!r} is a function of a program", hint="resume it from that program")
+        return CommandSource(tuple(source["command"]))
+    raise RunFolderError(f"candidate {candidate_id!r} is a function in a program", hint="resume it from that program")

@@ -1,4 +1,4 @@
-"""Lines NAME=VALUE, as `.env` files have them. The process's own environment is never changed by them."""
+"""Lines NAME=VALUE, as in `.env` files. They never change the environment of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_BYTES = 1024 * 1024
 
 
 def parse_lines(text: str) -> Iterator[tuple[int, str, str | None]]:
-    """Line number, name and value; None is the value of a line that is no NAME=VALUE.
+    """Line number, name and value; None is the value of a line that is not NAME=VALUE.
 
     `export` may stand before it. A value in quotes is taken as it is; without quotes ` #` begins a comment.
     """
@@ -24,14 +24,14 @@ def parse_lines(text: str) -> Iterator[tuple[int, str, str | None]]:
 
 
 def read_dotenv(names: Collection[str], *, folder: Path | None = None) -> dict[str, str]:
-    """What `.env` in the working folder says of these names. No others count: the folder may be a stranger's.
+    """The values of these names in `.env` of the working folder. No other names: the folder may be a stranger's.
 
-    A file that can't be read, and lines that mean nothing, are passed over: it is somebody else's file as well.
+    An unreadable file and malformed lines are ignored: other programs use the file too.
     """
     path = (folder or Path.cwd()) / ".env"
     text = ""
     with contextlib.suppress(OSError):
-        if path.is_file():  # a FIFO of that name would keep us waiting
+        if path.is_file():  # opening a FIFO of that name would block
             with path.open("rb") as file:
                 text = file.read(_MAX_BYTES).decode("utf-8-sig", "replace")
     return {name: value for _, name, value in parse_lines(text) if value is not None and name in names}

@@ -27,7 +27,7 @@ from typing import Any, Literal, TextIO
 from corral.client.registry import get_backend, need_isolation
 from corral.errors import CorralError, SpecError
 from corral.forge.artifacts import read_artifact
-from corral.forge.attempt import Attempts, Layout
+from corral.forge.attempt import AttemptMaker, Layout
 from corral.forge.base import Base
 from corral.forge.callback import LogCallback, SayFor, run_with_callback
 from corral.forge.candidate import Candidate
@@ -46,7 +46,7 @@ from corral.forge.service import (
 )
 from corral.forge.settings import MIB, Phase, Settings, Take, Timeouts
 from corral.forge.shipped import OBJECTIVE, find_scripts, list_shipped
-from corral.forge.sources import Script
+from corral.forge.sources import ScriptSource
 from corral.protocol import Backend
 from corral.spec import HOME, NetworkPolicy, Resources
 
@@ -180,7 +180,7 @@ class _Job:
         except OSError as error:
             return f"Could not read script: {error.strerror or error}"
         except UnicodeEncodeError:
-            return "Could not run script: the objective has half characters"
+            return "Could not run script: the objective has unpaired surrogates"
         if "\0" in self.objective:
             return "Could not run script: the objective contains NUL"
         if size >= _MAX_ARGUMENT_BYTES:
@@ -200,8 +200,8 @@ def run_candidate_in_daytona(
 ) -> DaytonaResult:
     """Run one candidate in a fresh sandbox; a failure is a result too.
 
-    The script is told to write `/home/daytona/<id>_output.md`, whatever `output_file` says, and what it wrote comes
-    back in the result: nothing is written on this machine. `backend` is another place than the Daytona service.
+    The script is told to write `/home/daytona/<id>_output.md`, whatever `output_file` says. Its content comes back in
+    the result; no file is kept on this machine. `backend`: another one than the Daytona service.
     """
     job = _Job(candidate_id=candidate_id, name=candidate_id, script=Path(script_path), objective=objective)
     return run_with_callback(lambda say: _run_jobs([job], say, backend, limits or Limits(), 1, None), log_callback)[0]
@@ -217,9 +217,9 @@ def run_all_candidates_in_daytona(
     limits: Limits | None = None,
     jobs: int | None = None,
 ) -> list[DaytonaResult]:
-    """Run candidates (`{"id": …, "script": …}`) side by side, each in its own sandbox; results in the same order.
+    """Run candidates (`{"id": …, "script": …}`) in parallel, each in its own sandbox; results in the same order.
 
-    What a candidate wrote is laid down at `<artifacts_dir>/<id>/discord_post.md`, byte for byte.
+    The artifact of a candidate is saved at `<artifacts_dir>/<id>/discord_post.md`, byte for byte.
     """
     wanted = [_as_job(candidate, objective) for candidate in candidates]
     folder = Path(artifacts_dir)
@@ -231,7 +231,7 @@ def run_all_candidates_in_daytona(
 
 def run_forge(
     objective: str = OBJECTIVE,
-    use_daytona: bool = False,  # noqa: FBT001, FBT002 - the interface that is known
+    use_daytona: bool = False,  # noqa: FBT001, FBT002 - Dream Foundry's signature
     log_callback: LogCallback | None = None,
     *,
     candidates: Sequence[Mapping[str, Any]] | None = None,
@@ -241,13 +241,13 @@ def run_forge(
     jobs: int | None = None,
     quiet: bool = False,
 ) -> ForgeResult:
-    """The whole loop: run all candidates, score them, choose the winner; what happens is also printed.
+    """Run all candidates, score them, choose the winner, and print the progress.
 
-    Without `candidates` those in `./candidates/*.py` take part, else the five that ship. Where Daytona is asked for
-    and not there, the run is local: on `backend`, isolated.
+    Without `candidates` those in `./candidates/*.py` take part, else the five that ship. If Daytona is requested but
+    not available, the run is local: on `backend`, isolated.
 
     Raises:
-        SpecError: candidates that are none.
+        SpecError: malformed candidates.
         CapabilityError: a backend without isolation.
     """
     chosen = [dict(candidate) for candidate in candidates] if candidates is not None else _find_candidates()
@@ -263,7 +263,7 @@ def run_forge(
     limits = limits or Limits()
 
     def tell(job: _Job, each: CandidateRun) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: no reason to lose the run
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone; the run goes on
             write_lines(
                 out,
                 candidate_lines(
@@ -279,7 +279,7 @@ def run_forge(
 
     runs = run(None if remote else backend)
     if remote and runs and all(each.failure == "infrastructure" for each in runs):
-        # Nobody had a sandbox there. One after another elsewhere would not be a fair contest; all of them are.
+        # No candidate got a sandbox there. Times are comparable only if all run in one place, so all run here.
         write_lines(out, falls_back(str(runs[0].error_message)))
         remote = False
         runs = run(backend)
@@ -291,7 +291,7 @@ def _conclude(
     out: TextIO | None, *, remote: bool,
 ) -> ForgeResult:  # fmt: skip
     scores = [_score(each) for each in runs]
-    # Who had no sandbox has not lost, but can't have won either.
+    # A candidate without a sandbox has not lost, but can't have won either.
     able = [(score, run) for score, run in zip(scores, runs, strict=True) if score.success and run.success]
     best = max((score.total_score for score, _ in able), default=0.0)
     winners = [run for score, run in able if score.total_score == best]
@@ -373,10 +373,10 @@ async def _run_one(
     job: _Job, backend: Backend, settings: Settings, network: NetworkPolicy, narrator: _Narrator, scratch: Path
 ) -> CandidateRun:
     """One candidate, with its retries."""
-    source = Script(job.script, name=f"{job.candidate_id}.py")
+    source = ScriptSource(job.script, name=f"{job.candidate_id}.py")
     candidate = Candidate(source=source, id=job.candidate_id, name=job.name, network=network)
     name = f"{job.candidate_id}_output.md"
-    attempts = Attempts(
+    attempts = AttemptMaker(
         backend=backend, settings=settings, objective=job.objective,
         base_of=lambda _: Base(backend, settings),
         folder_of=lambda turn: scratch / turn.candidate,
@@ -386,7 +386,10 @@ async def _run_one(
         kept_bytes=int(settings.take.log_bytes),
         failed=_FAILED,
     )  # fmt: skip
-    await attempts.make(candidate, Turn(job.candidate_id, 1), Slots(1))
+    try:
+        await attempts.make(candidate, Turn(job.candidate_id, 1), Slots(1))
+    except OSError as error:  # a full disk here
+        return narrator.refuse(f"Could not save artifact: {error.strerror or error}", failure="infrastructure")
     attempt, content = narrator.attempt, None
     assert attempt is not None, "every attempt that was begun ends"
     if attempt.artifacts:
@@ -482,7 +485,7 @@ class _Narrator:
         elif attempt.artifacts:
             self._say("[Done] Output produced", f"[Done] {attempt.seconds or 0.0:.1f}s")
         elif attempt.finished:
-            self._say(f"[Warn] {message if unread else 'Could not read artifact: it wrote none'}")
+            self._say(f"[Warn] {message if unread else 'Could not read artifact: it wrote no file'}")
         self._clean_up()
 
     def _clean_up(self) -> None:
@@ -593,7 +596,7 @@ class ScoreLine:
 
 
 def heading(objective: str, candidates: int, *, remote: bool, remarks: Iterable[str] = ()) -> list[str]:
-    """The banner, and where candidates run. Remarks say what is special about that."""
+    """The banner, where candidates run, and remarks about that."""
     return [
         _RULE, "DREAM FOUNDRY - Forge Loop", _RULE, f"Objective: {objective}", f"Candidates: {candidates}",
         execution(remote=remote), *(f"({remark})" for remark in remarks), "", "PHASE: Running Candidates", _THIN,
@@ -606,7 +609,7 @@ def execution(*, remote: bool) -> str:
 
 
 def falls_back(reason: str) -> list[str]:
-    """When nobody had a sandbox on the service."""
+    """When no candidate got a sandbox on the service."""
     return ["", f"({reason}: falling back to local)", execution(remote=False)]
 
 
@@ -628,7 +631,7 @@ def scoring(table: Iterable[ScoreLine], winners: Sequence[str], best: float, art
         f"{line.candidate_id:<12} {line.word:>8} {line.quality:8.1f} {line.speed:8.1f} {line.total:8.1f}"
         for line in table
     ]
-    lines += ["", f"Winner: {winners[0]} ({best:.1f})" if winners else "Winner: none, nobody passed"]
+    lines += ["", f"Winner: {winners[0]} ({best:.1f})" if winners else "Winner: none, no candidate passed"]
     if len(winners) > 1:
         lines.append(f"A tie: {', '.join(winners)}")
     if winners:
@@ -637,7 +640,7 @@ def scoring(table: Iterable[ScoreLine], winners: Sequence[str], best: float, art
 
 
 def write_lines(out: TextIO | None, lines: Iterable[str]) -> None:
-    """Lines for people. What candidates said has nothing in it that a terminal would obey."""
+    """Write lines, without control characters from candidates."""
     if out is not None:
         for line in lines:
             out.write("".join(each if each.isprintable() else "?" for each in line) + "\n")
@@ -645,12 +648,12 @@ def write_lines(out: TextIO | None, lines: Iterable[str]) -> None:
 
 
 def forget_artifact(folder: Path, candidate_id: str) -> None:
-    """What an earlier run left must not look like this one's. Raises: OSError."""
+    """Remove what an earlier run left. Raises: OSError."""
     (folder / candidate_id / ARTIFACT).unlink(missing_ok=True)
 
 
 def keep_artifact(folder: Path, candidate_id: str, content: bytes) -> None:
-    """Lay down what a candidate wrote: whole, or not at all. Raises: OSError."""
+    """Save an artifact, completely or not at all. Raises: OSError."""
     target = folder / candidate_id / ARTIFACT
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{ARTIFACT}.partial")

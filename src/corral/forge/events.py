@@ -1,12 +1,12 @@
-"""What happens in a contest, as it happens: for callbacks, the terminal, the page, and the log in the run's folder.
+"""Events of a contest: for callbacks, the terminal, the live page, and the log in the run's folder.
 
-| kind | whose | data |
+| kind | of | data |
 |---|---|---|
 | `run-started` | | run, objective, candidates (id, name, description), order, jobs, repeat, seed, backend, resumed |
 | `base-ready` | | how, seconds |
-| `phase` | attempt | phase |
+| `phase` | attempt | phase, and for `place` sandbox_id |
 | `output` | attempt | stream, text |
-| `output-cut` | attempt | bytes: beyond these nothing is passed on |
+| `output-cut` | attempt | bytes: output beyond these is not passed on |
 | `meter` | attempt | seconds, cpu_seconds, memory_bytes, processes |
 | `retry` | attempt | reason |
 | `attempt-ended` | attempt | everything in `Attempt` |
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _MAX_SECONDS = 1e9
 NUMBER = (int, float, type(None))
-"""A number, or none."""
+"""A number or None."""
 _KINDS: dict[str, dict[str, tuple[type, ...]]] = {
     "run-started": {
         "run": (str,), "objective": (str,), "candidates": (list,), "order": (list,), "jobs": (int,), "repeat": (int,),
@@ -45,12 +45,12 @@ _KINDS: dict[str, dict[str, tuple[type, ...]]] = {
     "warning": {"text": (str,)},
     "run-ended": {"state": (str,), "winners": (list,), "seconds": NUMBER},
 }  # fmt: skip
-"""What readers may rely on; of the two that are left out, `Attempt` and `Standing` know more."""
+"""The types that readers may rely on. `Attempt` and `Standing` check the two kinds that are not here."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgeEvent:
-    """One thing that happened. `at` is seconds since the run began (of a resumed run: over all its parts)."""
+    """One event. `at` is seconds since the run began (of a resumed run: over all its parts)."""
 
     kind: str
     at: float
@@ -59,7 +59,7 @@ class ForgeEvent:
     data: dict[str, Any] = field(default_factory=dict)
 
     def to_line(self) -> str:
-        """As one line of JSON. Plain ASCII: whatever a candidate printed, the line is one line."""
+        """As one line of JSON, in plain ASCII."""
         found: dict[str, Any] = {"at": round(self.at, 6), "kind": self.kind}
         if self.candidate is not None:
             found |= {"candidate": self.candidate, "round": self.round}
@@ -67,7 +67,7 @@ class ForgeEvent:
 
     @classmethod
     def from_line(cls, line: str) -> ForgeEvent:
-        """From such a line. Raises: ValueError, TypeError or KeyError for anything else."""
+        """From one line of the log. Raises: ValueError, TypeError or KeyError for a malformed one."""
         found = json.loads(line)
         if not isinstance(found, dict) or not isinstance(found.get("data"), dict):
             raise ValueError("not an event")  # noqa: TRY004 - a text of the wrong kind, not a wrong call
@@ -80,11 +80,11 @@ class ForgeEvent:
 
 
 Listener = Callable[[ForgeEvent], None]
-"""Called on the contest's event loop, in order. One that raises is told of in a warning and not called again."""
+"""Called on the contest's event loop, in order. One that raises is reported in a warning and not called again."""
 
 
 class Teller:
-    """Tells the events of one run, with the time of each. `offset` is what a resumed run has behind it."""
+    """Writes the events of one run to its log and calls the listeners. `offset`: seconds before a resumed run."""
 
     def __init__(
         self, append: Callable[[ForgeEvent], object], listeners: Sequence[Listener], *, offset: float = 0.0
@@ -95,11 +95,11 @@ class Teller:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the run began."""
         return time.monotonic() - self._begun
 
     def tell(self, kind: str, candidate: str | None = None, number: int | None = None, /, **data: object) -> None:
-        """Something happened."""
+        """Add an event."""
         event = ForgeEvent(kind, self.seconds, candidate, number, data)
         self._append(event)
         for listener in list(self._listeners):
@@ -112,7 +112,7 @@ class Teller:
 
 
 def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> None:
-    """Look at those that are there. Raises: TypeError, and ValueError for what is not a number in spite of its kind."""
+    """Check the types of values that are present. Raises: TypeError, and ValueError for NaN and infinity."""
     for name, allowed in kinds.items():
         if name not in values:
             continue
@@ -124,5 +124,5 @@ def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]
 
 
 def check_all(values: Mapping[Any, Any], *allowed: type) -> None:
-    """The same for a table whose names are anybody's. Raises: as `check_kinds`."""
+    """The same for all values of a mapping. Raises: as `check_kinds`."""
     check_kinds(values, dict.fromkeys(values, allowed))

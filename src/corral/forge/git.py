@@ -1,4 +1,4 @@
-"""Git on a repository that somebody else may have made: nothing that it brings along may run here."""
+"""Git on a repository that may come from a stranger: nothing in it may run on this machine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from corral.errors import SpecError
 
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-pager")
 _OTHERS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE")
-"""In a hook these say which repository is meant. Here the path does."""
+"""In a git hook these name the repository. Here the path does."""
 
 
 def run_git(path: Path, *words: str) -> str:
-    """What git says. Raises: SpecError."""
+    """The output of a git command. Raises: SpecError."""
     try:
         done = subprocess.run(
             [*GIT, "-C", str(path), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
@@ -57,13 +57,13 @@ def git_environment(path: Path) -> dict[str, str]:
 
 
 def _closed_environment() -> dict[str, str]:
-    """Ours, without leave to fetch what is missing: how that is done would be up to the repository."""
+    """Our environment, with fetching disabled: the repository would choose how objects are fetched."""
     found = {name: value for name, value in os.environ.items() if name not in _OTHERS}
     return found | {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
 
 
 def _find_reason(said: str) -> str:
-    """Git explains itself at length; the reason is where it says `fatal`."""
+    """The reason in git's output: the line that says `fatal`, else the last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     fatal = [line.removeprefix("fatal: ") for line in lines if line.startswith("fatal: ")]
     return (fatal or lines[-1:] or ["git failed"])[0]

@@ -1,4 +1,4 @@
-"""A judge by name: one that ships, or one that a Python file of yours makes."""
+"""A judge by name: one that ships, or one from a Python file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHIPPED: Mapping[str, Callable[[], Judge]] = {"default": default_judge, "rubric"
 def find_judge(name: str, *, folder: Path | None = None) -> Judge:
     """`default`, `rubric`, or `FILE.py:NAME`, relative to the folder: a `Judge`, or a function that gives one.
 
-    The file is run here, as what it is: a program of yours.
+    The file runs in this process, with your rights.
 
     Raises:
         SpecError: no such judge.
@@ -31,14 +31,14 @@ def find_judge(name: str, *, folder: Path | None = None) -> Judge:
     path, colon, attribute = name.rpartition(":")
     if not colon or not path.endswith(".py"):
         near = difflib.get_close_matches(name, SHIPPED, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SHIPPED)}, and FILE.py:NAME"
-        raise SpecError(f"there is no judge {name!r}", hint=hint)
+        hint = f"did you mean {near[0]!r}?" if near else f"give {', '.join(SHIPPED)} or FILE.py:NAME"
+        raise SpecError(f"no judge named {name!r}", hint=hint)
     file = (folder or Path()) / path
     value = getattr(_load(file), attribute, None)
     if callable(value) and not isinstance(value, Judge):
         value = value()
     if not isinstance(value, Judge):
-        raise SpecError(f"{attribute!r} in {file.name} is not a judge", hint="make a corral.forge.Judge of that name")
+        raise SpecError(f"{attribute!r} in {file.name} is not a judge", hint="define a corral.forge.Judge of that name")
     return value
 
 
@@ -49,13 +49,13 @@ def recognise_judge(description: Mapping[str, Any]) -> Judge:
         if json.loads(json.dumps(judge.describe())) == description:  # as it is read: no tuples
             return judge
     raise RunFolderError(
-        "the run had a judge of its own", hint="give it again: --judge FILE.py:NAME, or the contest.toml itself"
+        "the run used a custom judge", hint="give it again: --judge FILE.py:NAME, or the contest.toml itself"
     )
 
 
 def _load(file: Path) -> Any:
     if not file.is_file():
-        raise SpecError(f"there is no file {str(file)!r}", hint="a judge is given as FILE.py:NAME")
+        raise SpecError(f"no such file: {str(file)!r}", hint="a judge is given as FILE.py:NAME")
     # A name of its own for each file: two may be called judge.py.
     name = f"corral_judge_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -67,5 +67,5 @@ def _load(file: Path) -> Any:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise SpecError(f"{file.name} can't be run: {type(error).__name__}: {error}", hint="mend the judge") from error
+        raise SpecError(f"{file.name} can't be run: {type(error).__name__}: {error}", hint="fix the judge") from error
     return module

@@ -9,12 +9,12 @@ from typing import Any, TypeGuard
 from corral.errors import SpecError
 
 DECIMALS = 6
-"""Of points and of seconds: totals are compared rounded to so many, too."""
+"""Of points and seconds. Totals are also compared with this precision."""
 _SHOWN = 3
 
 
 def round_all(value: Any) -> Any:
-    """The same value with every float in it rounded; lists, tuples and mappings are gone through."""
+    """The same value with every float in it rounded, also inside lists, tuples and mappings."""
     if isinstance(value, float):
         return round(value, DECIMALS)
     if isinstance(value, Mapping):
@@ -25,7 +25,7 @@ def round_all(value: Any) -> Any:
 
 
 def show_number(value: float) -> str:
-    """For people: 0.248, 12, 98.681."""
+    """A number as people read it: 0.248, 12, 98.681."""
     return f"{value:.{_SHOWN}f}".rstrip("0").rstrip(".") if abs(value) >= 10**-_SHOWN or value == 0 else f"{value:.1g}"
 
 

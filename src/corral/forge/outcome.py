@@ -1,4 +1,4 @@
-"""What became of an attempt: how it ended, what it cost, what it left. Plain values, written to the run's folder."""
+"""The outcome of an attempt: how it ended, what it used, its artifacts. Plain values, written to the run's folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from corral.forge.events import NUMBER, check_all, check_kinds
 from corral.forge.numbers import round_all
 
 Outcome = Literal["ok", "crashed", "timeout", "oom", "no-artifact", "refused-artifact", "infrastructure", "cancelled"]
-"""`ok` is exit code 0 and an artifact. The next five are the candidate's own doing; the last two are nobody's loss."""
+"""`ok` is exit code 0 and an artifact. Five are failures of the candidate; the last two say nothing about it."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "candidate": (str,), "round": (int,), "reason": (str,), "log": (str,), "log_bytes": (int,), "retries": (int,),
@@ -32,7 +32,7 @@ class ArtifactFile:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Something that was not taken out, and why."""
+    """A file that was not taken out, and why."""
 
     path: str
     reason: str
@@ -40,7 +40,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One candidate, once. Times are seconds; `seconds` is the run alone, by the clock of whoever started it."""
+    """One candidate, once. Times are seconds; `seconds` is the run alone."""
 
     candidate: str
     round: int = 1
@@ -61,7 +61,7 @@ class Attempt:
     retries: int = 0
     sandbox_id: str = ""
     notes: tuple[str, ...] = ()
-    """What could not be counted, or only roughly."""
+    """What could not be measured, or only roughly."""
 
     def __post_init__(self) -> None:
         for name in ("seconds", "cpu_seconds", "phases"):
@@ -69,12 +69,12 @@ class Attempt:
 
     @property
     def ok(self) -> bool:
-        """Whether it did what was asked."""
+        """Whether it ended with exit code 0 and an artifact."""
         return self.outcome == "ok"
 
     @property
     def finished(self) -> bool:
-        """Whether it says something about the candidate."""
+        """Whether it says something about the candidate: not cancelled, and no failure of the infrastructure."""
         return self.outcome not in UNFINISHED
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Attempt:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Attempt:
-        """From the event log. Raises: TypeError or ValueError for a line that nobody of us wrote."""
+        """From the event log. Raises: TypeError or ValueError for a malformed line."""
         values = dict(data)
         if values["outcome"] not in get_args(Outcome):
             raise ValueError(f"{values['outcome']!r} is not an outcome")

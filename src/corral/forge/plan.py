@@ -24,11 +24,11 @@ class Turn(NamedTuple):
 
 
 def plan_turns(candidates: Sequence[Candidate], settings: Settings) -> tuple[Turn, ...]:
-    """Round after round, in each of them all candidates in an order of its own: nobody is always the first.
+    """Round after round; each has all candidates in another order, so no candidate is always first.
 
     The order follows from the seed and the ids alone, so a run can be repeated.
     """
-    # Not a secret, only an order that anybody can make again.
+    # Not a secret: the order must be reproducible.
     source = random.Random(settings.seed)  # noqa: S311
     ids = sorted(candidate.id for candidate in candidates)
     turns: list[Turn] = []
@@ -55,17 +55,17 @@ def decide_jobs(candidates: Sequence[Candidate], settings: Settings, *, local: b
 
 
 class Slots:
-    """So many run at once; who asked first is served first."""
+    """A number of run slots, given in the order of requests."""
 
     def __init__(self, jobs: int, processors: Sequence[int] = ()) -> None:
-        """With `processors`, each slot has one of its own, as long as there are enough."""
+        """With `processors`, each slot has its own, as long as there are enough."""
         self._free: asyncio.Queue[int | None] = asyncio.Queue()
         for number in range(jobs):
             self._free.put_nowait(processors[number % len(processors)] if processors else None)
 
     @contextlib.asynccontextmanager
     async def take(self) -> AsyncIterator[int | None]:
-        """Wait for a slot, and have it until the end of the block."""
+        """Wait for a slot and hold it for the block. Gives its processor, None without `processors`."""
         slot = await self._free.get()
         try:
             yield slot
@@ -74,17 +74,17 @@ class Slots:
 
 
 def count_processors() -> int:
-    """Those that this process may use."""
+    """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def list_processors() -> list[int]:
-    """Their numbers."""
+    """The numbers of the processors that this process may use."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def _free_memory() -> int:
-    """What the kernel thinks can be had without swapping; where nobody says it, plenty."""
+    """The memory that is available without swapping; where that is unknown, plenty."""
     try:
         with open("/proc/meminfo", encoding="ascii") as table:  # noqa: PTH123 - a file of the kernel
             for line in table:

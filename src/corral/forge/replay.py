@@ -1,4 +1,4 @@
-"""A run once more, as it happened: the same events, at the same pace or at another."""
+"""Replaying a run: the same events, at the original pace or another."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ if TYPE_CHECKING:
     from corral.forge.runfolder import Run
 
 _YIELD_EVERY = 200
-"""At once is still not alone: after so many events others on the loop have their turn."""
+"""After so many events without a pause, other tasks on the event loop get their turn."""
 
 
 async def replay(
     run: Run, *, speed: float = 1.0, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[ForgeEvent]:  # fmt: skip
-    """Give the run's events when their time has come.
+    """Yield the run's events at their times.
 
-    Pauses are counted from the beginning, so a listener that takes its time does not stretch the whole: what is late
-    comes at once.
+    Times are counted from the start, so a slow listener does not stretch the replay: late events come at once.
 
     Args:
-        run: From its folder; also one that broke off.
-        speed: 2 is twice as fast, 0.5 half as fast, 0 gives everything at once.
+        run: From its folder; also an interrupted one.
+        speed: 2 is twice as fast, 0.5 half as fast, 0 does not wait.
         sleep: How to wait.
         clock: What time it is, in seconds.
 
     Raises:
-        SpecError: not a speed.
+        SpecError: an invalid speed.
     """
     hint = "give 1 for the pace it had, 10 for faster, 0 for at once"
     check_number(speed, what="speed", kind="speed", hint=hint, least=0)

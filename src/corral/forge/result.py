@@ -1,4 +1,4 @@
-"""What a contest comes to."""
+"""The result of a contest."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ State = Literal["running", "finished", "interrupted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContestResult:
-    """Who won, and everything that is known of the others."""
+    """The winners, and everything about the other candidates."""
 
     run: str
     folder: Path
     objective: str
     state: State
     seconds: float
-    """From the beginning to the end, all of it; of a resumed run, of all its parts."""
+    """From start to end; of a resumed run, the sum of its parts."""
     standings: tuple[Standing, ...]
-    """The ranked ones first, best first; then those that are not ranked."""
+    """Ranked candidates, best first; then those without a rank."""
     attempts: tuple[Attempt, ...]
     output: str = "artifact.md"
     artifact_folders: dict[tuple[str, int], Path] = field(default_factory=dict, repr=False)
 
     @property
     def winners(self) -> tuple[str, ...]:
-        """Those on the first place: several are a tie, none means that nobody passed."""
+        """The candidates with rank 1: several are a tie; empty if no candidate passed."""
         return tuple(standing.candidate for standing in self.standings if standing.rank == 1)
 
     @property
     def complete(self) -> bool:
-        """Whether every attempt says something about its candidate."""
+        """Whether the run finished, and no attempt failed because of the infrastructure."""
         return self.state == "finished" and all(attempt.finished for attempt in self.attempts)
 
     def artifact_of(self, candidate: str) -> Path | None:
@@ -47,7 +47,7 @@ class ContestResult:
 
     @property
     def winner_artifact(self) -> Path | None:
-        """That of the winner; None if there is none, or more than one."""
+        """The artifact of the winner; None without a winner, and for a tie."""
         return self.artifact_of(self.winners[0]) if len(self.winners) == 1 else None
 
     def to_json(self) -> dict[str, Any]:

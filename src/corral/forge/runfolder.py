@@ -1,7 +1,7 @@
-"""A run's folder: `run.json`, the log of events, the artifacts, the result. Everything can be told again from it.
+"""A run's folder: `run.json`, the log of events, the artifacts, the result. Everything can be shown again from it.
 
-The log is the truth: an attempt counts when its last event is written, whole, on a line of its own. A killed run
-therefore loses the attempts that were under way, and nothing else.
+The log decides: an attempt counts when its last event is written completely, on its own line. A killed run therefore
+loses only the attempts that were under way.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from corral.forge.settings import check_output_name
 DEFINITION = "run.json"
 EVENTS = "events.jsonl"
 RESULT = "result.json"
+CHUNK_BYTES = 256 * 1024
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_DEFINITION_BYTES = 64 * 1024 * 1024
 _LOCK_TRIES = 10
@@ -50,7 +51,7 @@ _STANDING: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as its folder tells it."""
+    """A run, as read from its folder."""
 
     path: Path
     definition: dict[str, Any]
@@ -66,17 +67,17 @@ class Run:
 
     @property
     def state(self) -> str:
-        """`running`, `finished` or `interrupted`. A run that was killed says `running` for ever: see `is_held`."""
+        """`running`, `finished` or `interrupted`. A killed run says `running` for ever: see `is_held`."""
         return str(self.definition.get("state", "running"))
 
     @property
     def objective(self) -> str:
-        """What it was about."""
+        """What the candidates were asked to do."""
         return str(self.definition.get("objective", ""))
 
     @property
     def repeat(self) -> int:
-        """How many rounds."""
+        """The number of rounds."""
         return int(self.definition.get("settings", {}).get("repeat", 1))
 
     def artifacts(self, candidate: str, number: int = 1) -> Path:
@@ -84,11 +85,11 @@ class Run:
         return artifact_folder(self.path, Turn(candidate, number), self.repeat)
 
     def events(self) -> Iterator[ForgeEvent]:
-        """All that happened, in order."""
+        """All events, in order."""
         return read_events(self.path / EVENTS)
 
     def is_held(self) -> bool:
-        """Whether a process is at it right now."""
+        """Whether a process is running it now."""
         try:
             with os.fdopen(open_plain(self.path / EVENTS, os.O_RDONLY), "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -103,12 +104,12 @@ def artifact_folder(run: Path, turn: Turn, repeat: int) -> Path:
     """`<run>/<candidate>`, and with several rounds a folder for each.
 
     Raises:
-        RunFolderError: there is a link in its place. Nobody of us makes one, and it leads out of the run's folder.
+        RunFolderError: the folder is a link. Corral makes no links there, and it would lead out of the run's folder.
     """
     folder = run / check_id(turn.candidate)
     whole = folder if repeat == 1 else folder / str(int(turn.round))
     if folder.is_symlink() or whole.is_symlink():
-        raise RunFolderError(f"{str(whole)!r} is a link", hint="somebody has changed this folder: do not trust it")
+        raise RunFolderError(f"{str(whole)!r} is a link", hint="someone has changed this folder: do not trust it")
     return whole
 
 
@@ -116,12 +117,19 @@ def read_run(path: Path | str) -> Run:
     """A run from its folder, finished or not.
 
     Raises:
-        RunFolderError: it is no such folder, or of a version that this one can't read.
+        RunFolderError: it is not the folder of a run, or of a newer format.
     """
     folder = Path(path)
     try:
         definition = json.loads(_read_whole(folder / DEFINITION))
-        number = definition["format"]
+        number = definition.get("format", FORMAT)  # one without a number is of the first format
+        if isinstance(number, int) and number > FORMAT:  # before anything else: its keys may be other ones
+            raise RunFolderError(
+                f"{str(folder)!r} has the run format {number}; this version of Corral reads up to {FORMAT}",
+                hint=f"open it with the version that wrote it ({_writer_of(definition)}) or a newer one",
+            )
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"format={number!r}")
         check_id(definition["run"], what="a run's id")
         check_kinds(definition, _DEFINITION)
         ids = [check_id(candidate["id"]) for candidate in definition["candidates"]]
@@ -132,19 +140,18 @@ def read_run(path: Path | str) -> Run:
         check_output_name(settings.get("output", "artifact.md"))  # paths are made from it
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunFolderError(
-            f"{str(folder)!r} is not a contest's folder", hint="give one that has a run.json, such as artifacts/<run>"
+            f"{str(folder)!r} is not the folder of a run",
+            hint="give a folder that has a run.json, such as artifacts/<run>",
         ) from error
-    if number != FORMAT:
-        raise RunFolderError(f"{str(folder)!r} has format {number}, not {FORMAT}", hint="use the version that wrote it")
     attempts: dict[tuple[str, int], Attempt] = {}
     standings: dict[str, Standing] = {}
     seconds = 0.0
     for event in read_events(folder / EVENTS):
         seconds = max(seconds, event.at)
-        with contextlib.suppress(TypeError, KeyError, ValueError, AttributeError):  # a line that somebody wrote by hand
+        with contextlib.suppress(TypeError, KeyError, ValueError, AttributeError):  # a line that was written by hand
             if event.kind == "attempt-ended":
                 attempt = Attempt.from_json(event.data)
-                # Not of this run: nobody's path is made from it. What the line says of itself does not count.
+                # Only candidates of this run: paths are made from the id and the round.
                 if attempt.candidate in ids and attempt.round in range(1, repeat + 1):
                     attempts[attempt.candidate, attempt.round] = attempt
             elif event.kind == "judging":
@@ -158,8 +165,14 @@ def read_run(path: Path | str) -> Run:
     )
 
 
+def _writer_of(definition: dict[str, Any]) -> str:
+    versions = definition.get("versions")
+    found = versions.get("corral") if isinstance(versions, dict) else None
+    return f"corral {found}"[:40] if isinstance(found, str) and found.isprintable() else "a newer corral"
+
+
 def _read_standing(data: dict[str, Any]) -> Standing:
-    """Raises: TypeError, ValueError, KeyError or AttributeError for what is none."""
+    """Raises: TypeError, ValueError, KeyError or AttributeError for malformed data."""
     check_kinds(data, _STANDING)
     check_all(data.get("seconds", {}), int, float)
     standing = Standing.from_json(data)
@@ -171,20 +184,46 @@ def _read_standing(data: dict[str, Any]) -> Standing:
 
 
 def read_events(path: Path) -> Iterator[ForgeEvent]:
-    """Events from a log. A last line without its end, and what is no event, is passed over."""
+    """The events of a log. Malformed lines are skipped, and so is a last line without its end."""
     try:
         file = os.fdopen(open_plain(path, os.O_RDONLY), "rb")
     except OSError:
         return
+    parser = EventParser()
     with file:
-        while line := file.readline(_MAX_LINE_BYTES):
-            if line.endswith(b"\n"):
+        while data := file.read(CHUNK_BYTES):
+            yield from parser.feed(data)
+
+
+class EventParser:
+    """Makes events from the bytes of a log as they come. A line counts when its end is there."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    def feed(self, data: bytes) -> Iterator[ForgeEvent]:
+        """The events that these bytes complete. Malformed lines, and lines beyond 16 MiB, are skipped."""
+        *whole, rest = data.split(b"\n")
+        for line in whole:
+            self._hold(line)
+            if self._held <= _MAX_LINE_BYTES:
+                # A line that was written by hand may hold anything.
                 with contextlib.suppress(ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
-                    yield ForgeEvent.from_line(line.decode("utf-8", "replace"))
+                    yield ForgeEvent.from_line(b"".join(self._parts).decode("utf-8", "replace"))
+            self._parts, self._held = [], 0
+        self._hold(rest)
+
+    def _hold(self, part: bytes) -> None:
+        self._held += len(part)
+        if self._held > _MAX_LINE_BYTES:
+            self._parts = []
+        elif part:
+            self._parts.append(part)
 
 
 class RunWriter:
-    """Who holds a run: the only one that writes into its folder."""
+    """Writes the folder of a run. One process at a time can have it."""
 
     def __init__(self, path: Path, log: IO[bytes]) -> None:
         self.path = path
@@ -192,20 +231,20 @@ class RunWriter:
 
     @classmethod
     def begin(cls, path: Path) -> RunWriter:
-        """Make the folder of a new run. Raises: RunFolderError."""
+        """Create the folder of a new run. Raises: RunFolderError."""
         try:
             path.mkdir(parents=True)
         except FileExistsError as error:
-            raise RunFolderError(f"{str(path)!r} is there already", hint="resume it, or take another name") from error
+            raise RunFolderError(f"{str(path)!r} already exists", hint="resume it, or choose another name") from error
         except OSError as error:
             raise RunFolderError(
-                f"{str(path)!r} can't be made: {error.strerror}", hint="choose another folder"
+                f"{str(path)!r} can't be created: {error.strerror}", hint="choose another folder"
             ) from error
         return cls(path, _hold(path))
 
     @classmethod
     def resume(cls, path: Path) -> RunWriter:
-        """Go on with a run that broke off. Raises: RunFolderError."""
+        """Continue an interrupted run. Raises: RunFolderError."""
         log = _hold(path)
         _cut_torn_line(log)
         return cls(path, log)
@@ -215,7 +254,7 @@ class RunWriter:
         _write_json(self.path / DEFINITION, definition)
 
     def append(self, event: ForgeEvent) -> None:
-        """One line more. It is with the kernel when this returns: our own death does not take it."""
+        """Add one line. The kernel has it when this returns, so it survives the death of this process."""
         self._log.write(event.to_line().encode("ascii") + b"\n")
         self._log.flush()
 
@@ -224,12 +263,12 @@ class RunWriter:
         _write_json(self.path / RESULT, result)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         self._log.close()
 
 
 def _hold(path: Path) -> IO[bytes]:
-    """The log, locked for as long as it is open: the kernel lets go of it with the process."""
+    """The log, locked while it is open; the kernel releases it when the process ends."""
     try:
         log = os.fdopen(open_plain(path / EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab+")
     except OSError as error:
@@ -240,12 +279,14 @@ def _hold(path: Path) -> IO[bytes]:
         _lock(log)
     except BlockingIOError as error:
         log.close()
-        raise RunFolderError(f"another process is at {str(path)!r}", hint="wait for its end, or watch it") from error
+        raise RunFolderError(
+            f"another process is using {str(path)!r}", hint="wait until it ends, or watch it"
+        ) from error
     return log
 
 
 def _lock(log: IO[bytes]) -> None:
-    """Raises: BlockingIOError when somebody has it for longer than `is_held` takes to look."""
+    """Raises: BlockingIOError if another process holds it for longer than `is_held` does."""
     for _ in range(_LOCK_TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -255,7 +296,7 @@ def _lock(log: IO[bytes]) -> None:
 
 
 def _cut_torn_line(log: IO[bytes]) -> None:
-    """What a killed process had half written."""
+    """Remove a last line that a killed process wrote only in part."""
     size = log.seek(0, os.SEEK_END)
     end = size
     while end > 0:
@@ -274,7 +315,7 @@ def _cut_torn_line(log: IO[bytes]) -> None:
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     beside = path.with_name(f".{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
-        beside.unlink()  # of somebody who was killed, or a link: made anew, so it is ours
+        beside.unlink()  # left by a killed process, or a link: created anew, so it is ours
     with os.fdopen(open_plain(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="ascii") as file:
         file.write(json.dumps(value, indent=2) + "\n")
     beside.replace(path)
@@ -289,7 +330,7 @@ def _read_whole(path: Path) -> bytes:
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """A descriptor of a regular file. The folder may be from somebody else: no link leads out of it, no pipe holds us.
+    """A descriptor of a regular file. The folder may come from a stranger: no link is followed, no FIFO blocks.
 
     Raises:
         OSError: it can't be opened, or is something else.

@@ -1,4 +1,4 @@
-"""Which Daytona service to use: from the environment or from `.env`, with the variables of both worlds.
+"""Which Daytona service to use: from the environment or from `.env`, with Daytona's and Dream Foundry's variables.
 
 Key and address come from one of the two, never from both: see `corral.backends.daytona.address`.
 """
@@ -16,11 +16,11 @@ from corral.forge.dotenv import read_dotenv
 from corral.protocol import Backend
 
 DEFAULT_BASE_URL = "https://api.daytona.io/v1"
-"""What is said where nobody has named a service. It is nobody's address, so it is never sent."""
+"""What `get_daytona_config` gives if no service is configured. No service is there, so no request goes to it."""
 
 BASE_URL = "DAYTONA_BASE_URL"
 NAMES = frozenset({*VARIABLES, BASE_URL})
-"""All that is ever read from a `.env`."""
+"""The only names that are read from a `.env`."""
 NOT_CONFIGURED = "Daytona not configured"
 NO_SDK = "Daytona SDK not installed"
 DOTENV = ".env of this folder"
@@ -37,20 +37,20 @@ def find_service() -> Address | None:
 
 
 def describe_service() -> str:
-    """Where it is, if that is not what the environment says: a file may be a stranger's, so it is said."""
+    """A remark with the address, if it comes from `.env`: that file may come from a stranger."""
     found = _find()
     return f"Daytona at {found.url!r}, with the key from {DOTENV}" if found and found.source == DOTENV else ""
 
 
 def open_service() -> Backend:
-    """A backend for it, which the caller closes. The address is named, so that it is of the same source as the key.
+    """A backend for the service, which the caller closes. Key and address come from the same source.
 
     Raises:
         SpecError: as `find_service`, or there is no key.
     """
     found = find_service()
     if found is None:
-        raise SpecError("there is no key for the Daytona service", hint="set DAYTONA_API_KEY, or put it into .env")
+        raise SpecError("no API key for the Daytona service", hint="set DAYTONA_API_KEY, or put it into .env")
     return make_backend(
         "daytona", api_key=found.api_key, api_url=found.url, target=found.target,
         organization_id=found.organization_id, jwt_token=found.jwt_token,
@@ -73,7 +73,7 @@ def is_daytona_configured() -> bool:
 
 
 def find_service_url() -> str | None:
-    """The address to send; None: the SDK's own."""
+    """The address that the SDK gets; None: its default."""
     found = _find()
     if found is not None:
         return found.api_url
@@ -81,7 +81,7 @@ def find_service_url() -> str | None:
 
 
 def is_sdk_installed() -> bool:
-    """Whether the vendor's package can be found."""
+    """Whether the package `daytona` is installed."""
     try:
         return importlib.util.find_spec("daytona") is not None
     except (ImportError, ValueError):
@@ -89,7 +89,7 @@ def is_sdk_installed() -> bool:
 
 
 def find_lack() -> str | None:
-    """Why it can't be used, in the known words; None if it can."""
+    """Why the service can't be used, in Dream Foundry's words; None if it can."""
     try:
         if find_service() is None:
             return NOT_CONFIGURED

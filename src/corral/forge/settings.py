@@ -1,4 +1,4 @@
-"""How a contest is held: time for each phase, how much may be taken out, how many run at once."""
+"""The settings of a contest: timeouts, how much is taken out of sandboxes, how many run at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.forge.numbers import check_count, check_number
 from corral.spec import Resources, parse_size
 
 Phase = Literal["create", "place", "run", "collect", "judge"]
-"""What an attempt goes through: a sandbox, the candidate's files in it, the run, its artifacts, the judges."""
+"""The phases of an attempt: create the sandbox, copy the files, run, collect artifacts, judge."""
 
 MIB = 1024 * 1024
 
@@ -32,7 +32,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """How much is taken out of an attempt's sandbox. What is over it is left there, and that is said."""
+    """How much is taken out of an attempt's sandbox. What exceeds a limit is left there and reported."""
 
     files: int = 1000
     file_bytes: int | str = 64 * MIB
@@ -50,17 +50,17 @@ class Take:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The rules that are the same for every candidate."""
+    """The settings that are the same for every candidate."""
 
     backend: str = "embedded"
-    """Only its name: the object, where one was given, is the contest's."""
+    """Only its name; the contest has the object."""
     resources: Resources = field(default_factory=lambda: Resources(cpus=1.0).as_usual())
     timeouts: Timeouts = field(default_factory=Timeouts)
     take: Take = field(default_factory=Take)
     output: str = "artifact.md"
     """The name of the file that a candidate has to write."""
     jobs: int | None = None
-    """How many run at once; None: as many as processors and memory bear."""
+    """How many run at once; None: as many as processors and memory allow."""
     repeat: int = 1
     seed: int = 0
     """Shuffles the order of starts."""
@@ -69,9 +69,9 @@ class Settings:
     retries: int = 1
     """How often an attempt is retried whose sandbox could not be created or broke."""
     setup: str = ""
-    """Text for /bin/sh, run once in the base that every candidate begins from."""
+    """Text for /bin/sh, run once in the base that every candidate starts from."""
     meter_seconds: float = 0.5
-    """How often what a running candidate uses is looked at; 0: never."""
+    """Seconds between measurements of a running candidate; 0: never."""
 
     def __post_init__(self) -> None:
         for name, kind in (
@@ -101,8 +101,8 @@ def check_output_name(name: str) -> str:
     try:
         good = isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & {*name}
         good = good and len(name.encode("utf-8", "surrogateescape")) <= 255
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # an unpaired surrogate
         good = False
     if not good:
-        raise SpecError(f"output={name!r} is not a file's name", hint="such as artifact.md, without a folder")
+        raise SpecError(f"output={name!r} is not a file name", hint="such as artifact.md, without a folder")
     return name

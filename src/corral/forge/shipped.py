@@ -1,4 +1,4 @@
-"""The candidates that take part when nobody names any: those in `./candidates`, else the five that ship."""
+"""The default candidates: those in `./candidates`, else the five that ship with Corral."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from corral.forge.candidate import Candidate
 from corral.forge.ids import id_from_name
 
 OBJECTIVE = "Generate weekly 'AI Events in San Francisco' post for Discord"
-"""What the five are made for. It needs no network: what they know is in them."""
+"""The objective of the five. They need no network: their data is in them."""
 
 FOLDER = Path(__file__).parent / "candidates"
 _MAX_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """A candidate that is one Python file, and what it says of itself."""
+class ShippedScript:
+    """A candidate that is one Python file, with a name and a description."""
 
     id: str
     name: str
@@ -27,24 +27,24 @@ class Script:
     path: Path
 
     def to_candidate(self) -> Candidate:
-        """For a contest."""
+        """The same as a `Candidate`."""
         return Candidate.script(self.path, id=self.id, name=self.name, description=self.description)
 
 
-def list_shipped() -> tuple[Script, ...]:
+def list_shipped() -> tuple[ShippedScript, ...]:
     """The five, in their order."""
     return tuple(_describe(FOLDER / f"{name}.py", name) for name in ("alpha", "beta", "gamma", "delta", "epsilon"))
 
 
-def find_scripts(folder: Path | None = None) -> tuple[Script, ...]:
-    """`candidates/*.py` below the working folder, by name; if there are none, the five that ship.
+def find_scripts(folder: Path | None = None) -> tuple[ShippedScript, ...]:
+    """`candidates/*.py` below the working folder, by name; without any, the five that ship.
 
     Raises:
-        SpecError: a file name of which no id can be made.
+        SpecError: a file name that gives no id, or two that give the same.
     """
     here = (folder or Path.cwd()) / "candidates"
     paths = sorted(path for path in here.glob("*.py") if path.is_file() and not path.name.startswith(("_", ".")))
-    found: dict[str, Script] = {}
+    found: dict[str, ShippedScript] = {}
     for path in paths:
         script = _describe(path, id_from_name(path.stem))
         if script.id.lower() in found:
@@ -54,10 +54,10 @@ def find_scripts(folder: Path | None = None) -> tuple[Script, ...]:
     return tuple(found.values()) or list_shipped()
 
 
-def _describe(path: Path, candidate_id: str) -> Script:
-    """What it is said to be is the first line of the file's docstring. Nothing of it is run."""
+def _describe(path: Path, candidate_id: str) -> ShippedScript:
+    """The description is the first line of the file's docstring. The file is not executed."""
     name = f"Agent {candidate_id.replace('_', ' ').replace('-', ' ').title()}"
-    return Script(id=candidate_id, name=name, description=_first_line(path).rstrip("."), path=path)
+    return ShippedScript(id=candidate_id, name=name, description=_first_line(path).rstrip("."), path=path)
 
 
 def _first_line(path: Path) -> str:
@@ -65,5 +65,5 @@ def _first_line(path: Path) -> str:
         with path.open("rb") as file:
             text = ast.get_docstring(ast.parse(file.read(_MAX_BYTES))) or ""
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""  # that it is no Python is for the contest to find out
+        return ""  # if it is not Python, the contest will find out
     return text.strip().partition("\n")[0][:200]

@@ -1,7 +1,7 @@
-"""What a candidate is made of: a script, a folder, a commit, a command, or a function of yours that drives an agent.
+"""What a candidate is made of: a script, a folder, a commit, a command, or a user's function that drives an agent.
 
-A source says three things: what it is (for `run.json`, with a hash, so that a resumed run is of the same candidates),
-what has to be laid into the sandbox, and the command that is then run. The contract of all but functions:
+A source has a description (for `run.json`, with a hash, so that a resumed run has the same candidates), files to copy
+into the sandbox, and the command to run. The contract of all but functions:
 `<command> "<objective>" <output file>`; exit code 0 is success, what is printed is the log, the file is the artifact.
 """
 
@@ -41,8 +41,8 @@ _MAX_HASHED_FILES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
-    """One file. How it is run follows from its ending; anything else is executed, so its first line says how (#!)."""
+class ScriptSource:
+    """One file. Its ending decides how it runs; any other file is executed, so that its first line (#!) decides."""
 
     path: Path
     name: str = ""
@@ -52,10 +52,10 @@ class Script:
         object.__setattr__(self, "path", Path(self.path))
         object.__setattr__(self, "name", self.name or self.path.name)
         if not self.path.is_file():
-            raise SpecError(f"there is no file {str(self.path)!r}", hint="a candidate is a script that exists")
+            raise SpecError(f"no such file: {str(self.path)!r}", hint="give the path of a script")
 
     def describe(self) -> dict[str, Any]:
-        """Kind, place and hash."""
+        """Kind, path and hash."""
         return {"kind": "script", "path": str(self.path.absolute()), "sha256": hash_file(self.path)}
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
@@ -64,12 +64,12 @@ class Script:
         await box.files.write(f"{folder}/{self.name}", await asyncio.to_thread(self.path.read_bytes), mode=mode)
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """By its ending, or by itself."""
+        """The interpreter for its ending, if there is one, and its path."""
         return (*_INTERPRETERS.get(Path(self.name).suffix, ()), f"{folder}/{self.name}")
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class FolderSource:
     """A folder with all its files, and the command that is run in it."""
 
     path: Path
@@ -80,12 +80,12 @@ class Folder:
         object.__setattr__(self, "path", Path(self.path))
         object.__setattr__(self, "argv", as_argv(self.argv))
         if not self.path.is_dir():
-            raise SpecError(f"there is no folder {str(self.path)!r}", hint="a candidate is a folder that exists")
+            raise SpecError(f"no such folder: {str(self.path)!r}", hint="give the path of a folder")
         if not self.argv:
             object.__setattr__(self, "argv", _find_start({name.name for name in self.path.iterdir()}, self.path))
 
     def describe(self) -> dict[str, Any]:
-        """Kind, place, command and hash."""
+        """Kind, path, command and hash."""
         return {
             "kind": "folder", "path": str(self.path.absolute()), "command": list(self.argv),
             "sha256": hash_folder(self.path),
@@ -96,19 +96,19 @@ class Folder:
         await box.files.upload(self.path, folder)
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """As given."""
+        """The command as it was given."""
         return self.argv
 
 
 @dataclass(frozen=True, slots=True)
-class GitFolder:
-    """A commit of a repository on this machine: what is not committed has no part in the contest."""
+class GitSource:
+    """A commit of a repository on this machine; uncommitted changes are ignored."""
 
     path: Path
     ref: str = "HEAD"
     argv: tuple[str, ...] = ()
     commit: str = field(default="", init=False)
-    """Found out when the candidate is made: a branch that moves later does not move the contest."""
+    """Resolved when the candidate is made: a branch may move later."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
@@ -123,14 +123,14 @@ class GitFolder:
             object.__setattr__(self, "argv", _find_start(names, self.path))
 
     def describe(self) -> dict[str, Any]:
-        """Kind, place, command and commit."""
+        """Kind, path, command and commit."""
         return {
             "kind": "git", "path": str(self.path.absolute()), "ref": self.ref, "commit": self.commit,
             "command": list(self.argv),
         }  # fmt: skip
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """What the commit has, by `git archive`."""
+        """The files of the commit, by `git archive`."""
         await box.files.mkdir(folder)
         await box.files.unpack(folder, self._archive())
 
@@ -152,50 +152,50 @@ class GitFolder:
                 await process.wait()
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """As given."""
+        """The command as it was given."""
         return self.argv
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """A command that the sandbox has already, or that the base's setup has put there. A text is for /bin/sh."""
+class CommandSource:
+    """A command that exists in the sandbox, or that the setup has installed. A text is for /bin/sh."""
 
     argv: tuple[str, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "argv", as_argv(self.argv))
         if not self.argv:
-            raise SpecError("a command is empty", hint="give a program and its arguments")
+            raise SpecError("the command is empty", hint="give a program and its arguments")
 
     def describe(self) -> dict[str, Any]:
-        """Kind and words."""
+        """Kind and command."""
         return {"kind": "command", "command": list(self.argv)}
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """Only the folder it is run in."""
+        """An empty folder, in which it runs."""
         await box.files.mkdir(folder)
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """As given."""
+        """The command as it was given."""
         return self.argv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """For an async function."""
+    """What an async function that drives an agent gets."""
 
     objective: str
     sandbox: AsyncSandbox
-    """Its own. The contest closes it."""
+    """The candidate's own. The contest closes it."""
     output: str
-    """Path inside that the artifact must have. Everything beside it in that folder is an artifact as well."""
+    """The path inside where the artifact belongs. Every other file in that folder is an artifact as well."""
     log: Callable[[str], None] = field(repr=False)
-    """Says something in the candidate's log. From any thread."""
+    """Adds a line to the candidate's log. From any thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncSeat:
-    """For a plain function, which runs in a thread."""
+    """What a plain function that drives an agent gets. It runs in a thread."""
 
     objective: str
     sandbox: Sandbox
@@ -204,18 +204,18 @@ class SyncSeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
-    """A function of yours that drives an agent. It is run here, by you, and gets a sandbox for what the agent does.
+class AgentSource:
+    """A function that drives an agent. It runs in this process, and gets a sandbox for what the agent does.
 
     An async function gets a `Seat`, a plain one a `SyncSeat` in a thread of its own: objective, sandbox, the path that
-    the artifact has to have, and `log()`. What it raises is the candidate's crash.
+    the artifact has to have, and `log()`. An exception counts as the candidate's crash.
     """
 
     function: Callable[[Seat], Awaitable[object]] | Callable[[SyncSeat], object]
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise SpecError(f"{self.function!r} can't be called", hint="give a function that takes a seat")
+            raise SpecError(f"{self.function!r} is not callable", hint="give a function that takes a seat")
 
     @property
     def is_async(self) -> bool:
@@ -223,7 +223,7 @@ class Agent:
         return is_async(self.function)
 
     def describe(self) -> dict[str, Any]:
-        """Kind and name; the hash is of its source, where that can be found."""
+        """Kind and name, with the hash of its source if that is available."""
         called = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         name = f"{getattr(self.function, '__module__', '?')}.{called}"
         try:
@@ -237,11 +237,11 @@ class Agent:
         }
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """Only the folder it may use."""
+        """An empty folder that it may use."""
         await box.files.mkdir(folder)
 
 
-Source = Script | Folder | GitFolder | Command | Agent
+Source = ScriptSource | FolderSource | GitSource | CommandSource | AgentSource
 
 
 def as_argv(command: str | Sequence[str]) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ def fill_in(argv: Sequence[str], *, objective: str, output: str) -> list[str]:
     if len(argv) > 2 and Path(argv[0]).name in _SHELLS and argv[1] == "-c":  # in a shell's text a word must stay a word
         text = argv[2].replace(OUTPUT, shlex.quote(output)).replace(OBJECTIVE, shlex.quote(objective))
         return [*argv[:2], text, *argv[3:]]
-    # The objective last: it may itself contain the other's mark.
+    # The objective last: it may itself contain `{output}`.
     return [word if OBJECTIVE not in word else word.replace(OBJECTIVE, objective) for word in
             (word.replace(OUTPUT, output) for word in argv)]  # fmt: skip
 
@@ -275,14 +275,16 @@ def hash_file(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise SpecError(f"{str(path)!r} can't be read: {error.strerror}", hint="a contest needs all of it") from error
+        raise SpecError(
+            f"{str(path)!r} can't be read: {error.strerror}", hint="make it readable: candidates are hashed and copied"
+        ) from error
 
 
 def hash_folder(path: Path) -> str:
     """SHA-256 over names, kinds, modes and contents below a folder, in order.
 
     Raises:
-        SpecError: more files than anybody means.
+        SpecError: too many files, or one that can't be read.
     """
     whole = hashlib.sha256()
     count = 0
@@ -299,7 +301,7 @@ def hash_folder(path: Path) -> str:
             elif stat.S_ISREG(status.st_mode):
                 content = hash_file(file)
             else:
-                continue  # not taken along either
+                continue  # not copied either
             kind = stat.S_IFMT(status.st_mode) | (status.st_mode & 0o111)
             whole.update(os.fsencode(file.relative_to(path)) + f"\0{kind:o}\0{content}\0".encode())
     return whole.hexdigest()

@@ -1,4 +1,4 @@
-"""Medians and how sure they are, with no assumption about how times are distributed. Pure functions."""
+"""Medians and their confidence intervals, without assumptions about the distribution. Pure functions."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) 
 
     Of n values, the number that lie below the true median follows the binomial distribution with p = 1/2, whatever they
     measure. So the k-th smallest and the k-th largest enclose it with the probability 1 − 2·P(B ≤ k − 1). The largest k
-    that is still sure enough is taken. Below six values none is for 95 %: then it is the whole range, and `coverage`
-    says how sure that is (1 − 2^(1−n), for five values 93.75 %).
+    that is still sure enough is taken. With fewer than six values no k is sure enough for 95 %: then it is the whole
+    range, and `coverage` says how sure that is (1 − 2^(1−n), for five values 93.75 %).
 
     Raises:
         ValueError: as `find_median`, or a confidence that is not between 0 and 1.
@@ -71,7 +71,7 @@ def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) 
 
 
 def describe_seconds(values: Sequence[float]) -> dict[str, float]:
-    """What a standing says of times: `median`, and of several values also `low` and `high`. Nothing of none."""
+    """The times in a standing: `median`, and for several values also `low` and `high`. Empty for no values."""
     if not values:
         return {}
     found = {"median": find_median(values)}
@@ -82,11 +82,11 @@ def describe_seconds(values: Sequence[float]) -> dict[str, float]:
 
 
 def check_over(over: str) -> Over:
-    """One of the four ways. Raises: SpecError."""
+    """The value itself, if it is one of the four. Raises: SpecError."""
     for known in _OVERS:
         if over == known:
             return known  # type: ignore[return-value] # mypy does not narrow a text by comparison
-    raise SpecError(f"over={over!r} is not a way to join rounds", hint=f"there are: {', '.join(_OVERS)}")
+    raise SpecError(f"over={over!r} is not a way to join rounds", hint=f"give one of {', '.join(_OVERS)}")
 
 
 def join_rounds(points: Sequence[float], over: Over) -> float:
@@ -101,8 +101,8 @@ def join_rounds(points: Sequence[float], over: Over) -> float:
 def find_strengths(wins: Mapping[tuple[str, str], float], names: Sequence[str]) -> dict[str, float]:
     """Bradley-Terry strengths from comparisons; (a, b) → how often a won over b, where a tie is half for each.
 
-    Each name also has one comparison with a stranger of strength 1 that ends in a tie. Without it, whoever wins all
-    would be infinitely strong. Strengths mean: a beats b with the probability s(a) / (s(a) + s(b)).
+    Each name also has one comparison with an imaginary opponent of strength 1 that ends in a tie. Without it, a name
+    that wins all would be infinitely strong. Strengths mean: a beats b with the probability s(a) / (s(a) + s(b)).
     """
     strengths = dict.fromkeys(names, 1.0)
     pairs: dict[str, dict[str, float]] = {name: {} for name in names}

@@ -1,15 +1,37 @@
-"""The way to a file, step by step by descriptors: no link is followed, also none that is put there meanwhile.
+"""Opening a file with rules about links: the one place where a confined path becomes a descriptor.
 
-The file agent uses it inside a sandbox, too, so it imports nothing of ours.
+Used inside sandboxes by the file agents and on the host for folders that others may write to. With the kernel's
+`openat2` where there is one, else step by step by descriptors. A link is not followed where none may be, also none that
+is put there meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
+import struct
+import sys
 from collections.abc import Sequence
+
+try:
+    import ctypes
+except ImportError:  # an interpreter that was built without it
+    _libc = None
+else:
+    _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+    if _libc is not None:
+        _libc.syscall.restype = ctypes.c_long
+
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
+HERE = -100
+"""AT_FDCWD: the working folder, in the place of a descriptor."""
+_NR_OPENAT2 = 437  # on every architecture
+_PROC_SUPER_MAGIC = 0x9FA0
+_PATH_BYTES = 4000
+"""The kernel takes no longer path in one call."""
 
 # O_PATH: a folder that may be passed through need not be readable. Not everywhere.
 _FOLDER = (
@@ -32,6 +54,46 @@ def split(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
 
 
+def open_path(path: str, flags: int, *, links: bool = True, magic: bool = True, folder: int = HERE) -> int:
+    """A descriptor of whatever is there. Without `links` no link is followed; without `magic`, none of those in /proc
+    that lead to what another process has (only where the kernel has `openat2`).
+
+    Raises:
+        LinkFoundError: a part of the path is a link, and `links` is False.
+        OSError: the kernel refuses.
+    """
+    base = None if folder == HERE else folder
+    if not _has_openat2():
+        if links:
+            return os.open(path, flags | os.O_CLOEXEC, dir_fd=base)
+        return _open_last(os.open("/" if path.startswith("/") else ".", _FOLDER, dir_fd=base), split(path), flags)
+    resolve = (0 if magic else RESOLVE_NO_MAGICLINKS) | (0 if links else RESOLVE_NO_SYMLINKS)
+    try:
+        if links:
+            return openat2(folder, os.fsencode(path), flags, resolve=resolve)
+        return _open_long(folder, os.fsencode(path), flags, resolve=resolve)
+    except OSError as error:
+        if not links and error.errno == errno.ELOOP:
+            raise LinkFoundError from error
+        raise
+
+
+def _open_long(folder: int, path: bytes, flags: int, *, resolve: int) -> int:
+    """However long the path is: in as many steps as the kernel needs."""
+    held = None
+    try:
+        while len(path) > _PATH_BYTES and b"/" in path[1:_PATH_BYTES]:
+            cut = path.rindex(b"/", 1, _PATH_BYTES)
+            inner = openat2(folder if held is None else held, path[:cut], _FOLDER, resolve=resolve)
+            if held is not None:
+                os.close(held)
+            held, path = inner, path[cut:].lstrip(b"/") or b"."
+        return openat2(folder if held is None else held, path, flags, resolve=resolve)
+    finally:
+        if held is not None:
+            os.close(held)
+
+
 def open_folder(top: str | os.PathLike[str], parts: Sequence[str], *, make: bool = False) -> int:
     """A descriptor of a folder below `top`, which may itself be reached by links. `make` makes what is missing.
 
@@ -39,7 +101,55 @@ def open_folder(top: str | os.PathLike[str], parts: Sequence[str], *, make: bool
         LinkFoundError: one of the parts is a link.
         OSError: it is not there, or is not a folder.
     """
+    return _walk(os.open(top, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0)), parts, make=make)
+
+
+def open_file(top: str | os.PathLike[str], parts: Sequence[str], flags: int) -> int:
+    """A descriptor of what is at the end of the way, whatever it is. Raises: as `open_folder`."""
     folder = os.open(top, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
+    try:
+        return open_path("/".join(parts) or ".", flags, links=False, folder=folder)
+    finally:
+        os.close(folder)
+
+
+def openat2(folder: int, path: bytes, flags: int, *, resolve: int) -> int:
+    """openat2(2): open with rules about which links may be followed. Raises: OSError."""
+    assert _libc is not None, "Linux, and an interpreter with ctypes"
+    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve), 24)
+    numbers = ctypes.c_long(_NR_OPENAT2), ctypes.c_long(folder)
+    descriptor: int = _libc.syscall(*numbers, ctypes.c_char_p(path), how, ctypes.c_long(24))
+    if descriptor < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return descriptor
+
+
+def is_of_proc(descriptor: int) -> bool:
+    """Whether an open file is one of /proc: such a file has no size, and reading it may do something."""
+    if _libc is None:
+        return False
+    buffer = ctypes.create_string_buffer(120)
+    if _libc.fstatfs(ctypes.c_int(descriptor), buffer) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int.from_bytes(buffer.raw[:8], sys.byteorder) & 0xFFFFFFFF == _PROC_SUPER_MAGIC
+
+
+@functools.lru_cache(maxsize=None)
+def _has_openat2() -> bool:
+    """Asked once: an older kernel and a container's filter refuse it, and no error of a path is mistaken for that."""
+    if _libc is None:
+        return False
+    try:
+        os.close(openat2(HERE, b"/", os.O_PATH, resolve=0))
+    except OSError:
+        return False
+    return True
+
+
+def _walk(folder: int, parts: Sequence[str], *, make: bool = False) -> int:
+    """From an open folder, which is closed, to one below."""
     try:
         for part in parts:
             try:
@@ -58,13 +168,17 @@ def open_folder(top: str | os.PathLike[str], parts: Sequence[str], *, make: bool
     return folder
 
 
-def open_file(top: str | os.PathLike[str], parts: Sequence[str], flags: int) -> int:
-    """A descriptor of what is at the end of the way, whatever it is. Raises: as `open_folder`."""
-    folder = open_folder(top, parts[:-1])
+def _open_last(folder: int, parts: Sequence[str], flags: int) -> int:
+    """From an open folder, which is closed, to what is at the end of the way."""
+    folder = _walk(folder, parts[:-1])
     try:
-        return _open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, folder)
+        found = _open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, folder)
     finally:
         os.close(folder)
+    if stat.S_ISLNK(os.fstat(found).st_mode):  # with O_PATH the link itself is opened
+        os.close(found)
+        raise LinkFoundError
+    return found
 
 
 def _open(name: str, flags: int, folder: int) -> int:

@@ -1,7 +1,7 @@
-"""Answers that may be large: encoded in slices, each sent before the next is made, with room for others in between.
+"""Large answers: encoded in slices, each sent before the next is made, with other requests in between.
 
 A JSON encoder holds the interpreter's lock from the first byte to the last, and its result is one more copy. So long
-texts and long lists are never encoded as a whole: what is held at any time is what the handler had, and one slice.
+texts and lists are never encoded as a whole: at any time, memory has what the handler returned, and one slice.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import msgspec
 from aiohttp import web
 
 from corral.concurrency.waiting import breathe
-from corral.server.admission import cut_off
+from corral.server.fairness import SLICE_BYTES, SLICE_ITEMS, is_large
+from corral.server.sockets import cut_off
 
-SLICE_BYTES = 64 * 1024
-_SLICE_ITEMS = 200
 _FEW = 32
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
@@ -31,14 +30,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class LongText:
-    """Bytes that become a text of the answer, decoded as they are sent; what is not UTF-8 shows as U+FFFD."""
+    """Bytes that become a string of the answer, decoded as they are sent; invalid UTF-8 becomes U+FFFD."""
 
     pieces: Iterable[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """An answer whose texts are long: a model, and by the names of the wire what stands in place of its fields."""
+    """An answer with long texts: a model, and the texts that replace some of its fields, by their JSON keys."""
 
     model: object
     texts: Mapping[str, LongText] = field(default_factory=dict)
@@ -47,7 +46,7 @@ class Large:
 
 @dataclass(frozen=True, slots=True)
 class ManyItems:
-    """An answer that is a list, or an object with one list in it, which comes in batches."""
+    """An answer that is a list, or an object around one list, produced in batches."""
 
     batches: AsyncIterator[list[Any]]
     around: tuple[bytes, bytes] = (b"[", b"]")
@@ -55,35 +54,12 @@ class ManyItems:
 
 @dataclass(frozen=True, slots=True)
 class PlainText:
-    """An answer that is a text and no JSON, as it is."""
+    """An answer in plain text."""
 
     pieces: Iterable[bytes]
 
 
 Sliced = Large | ManyItems | PlainText
-
-
-def is_large(value: object) -> bool:
-    """Whether a value had better be sent in slices. Looks at no more than a few hundred of its parts."""
-    stack, left, looked = [value], SLICE_BYTES, 0
-    while stack:
-        item = stack.pop()
-        looked += 1
-        if isinstance(item, str | bytes):
-            left -= len(item)
-        elif isinstance(item, msgspec.Struct):
-            stack.extend(getattr(item, name) for name in item.__struct_fields__)
-        elif isinstance(item, dict):
-            if len(item) > _SLICE_ITEMS:
-                return True
-            stack.extend(item.values())
-        elif isinstance(item, list | tuple):
-            if len(item) > _SLICE_ITEMS:
-                return True
-            stack.extend(item)
-        if left < 0 or looked > _SLICE_ITEMS:
-            return True
-    return False
 
 
 def slices(value: object, texts: Mapping[str, LongText] | None = None) -> Iterator[bytes]:
@@ -147,7 +123,7 @@ def _texts(pieces: Iterable[bytes]) -> Iterator[str]:
 
 @functools.cache
 def _names(kind: type[msgspec.Struct]) -> list[tuple[str, str, object]]:
-    """Of each field: its attribute, its name on the wire, and the default with which it is left out."""
+    """Of each field: its attribute, its JSON key, and the default with which it is omitted."""
     omits = kind.__struct_config__.omit_defaults
     found = []
     for each in msgspec.structs.fields(kind):
@@ -180,9 +156,9 @@ def joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
 async def send(
     request: web.Request, answer: Sliced, *, headers: Mapping[str, str], patience: float
 ) -> web.StreamResponse:
-    """Send it piece by piece; whoever takes nothing for so many seconds is cut off.
+    """Send an answer piece by piece; a client that reads nothing for `patience` seconds is cut off.
 
-    What can go wrong before the first batch of many items is raised, and answered as any error is.
+    Errors before the first batch of `ManyItems` are raised, and answered as usual.
     """
     status, kind = 200, _JSON
     if isinstance(answer, Large):
@@ -203,14 +179,14 @@ async def send(
 
 
 async def write(request: web.Request, response: web.StreamResponse, piece: bytes, *, patience: float) -> None:
-    """One piece of a stream. Raises: ConnectionError, the client takes nothing and was cut off."""
+    """Write one piece. Raises: ConnectionError if the client reads nothing, and was cut off."""
     try:
         async with asyncio.timeout(patience):
             await response.write(piece)
     except TimeoutError:
         cut_off(request.transport)
-        raise ConnectionError("the client does not take its answer") from None
-    await breathe()  # a client that is as fast as we are must not keep all others waiting
+        raise ConnectionError("the client does not read the response") from None
+    await breathe()  # a fast client must not keep all others waiting
 
 
 async def _as_async(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
@@ -224,8 +200,8 @@ async def _slices_of_batches(answer: ManyItems) -> AsyncGenerator[bytes, None]:
     empty = True
     async with contextlib.aclosing(answer.batches):  # type: ignore[type-var]  # an async generator, whatever it says
         async for batch in answer.batches:
-            for start in range(0, len(batch), _SLICE_ITEMS):
-                part = _encode(batch[start : start + _SLICE_ITEMS])[1:-1]
+            for start in range(0, len(batch), SLICE_ITEMS):
+                part = _encode(batch[start : start + SLICE_ITEMS])[1:-1]
                 if part:
                     held += part if empty else b"," + part
                     empty = False

@@ -1,4 +1,4 @@
-"""What a server needs first: its folder, and a backend that wakes up while the rest of the server is being loaded."""
+"""What a server needs first: its data folder, and a backend that starts while the rest of the server is loaded."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from corral.server.store.database import Database
 
 
 class Beginning:
-    """A claimed folder, and the first questions to the backend, under way. Knows no HTTP, so it is there at once."""
+    """A locked data folder, and the first calls to the backend, under way. Needs no HTTP modules, so it loads fast."""
 
     def __init__(self, settings: ServerSettings, backend: Backend) -> None:
-        """Raises: BackendUnavailableError, when another server has the folder; CapabilityError for no isolation."""
+        """Raises: BackendUnavailableError, when another server uses the folder; CapabilityError, without isolation."""
         need_isolation(backend, who="the server")
         self.database = Database(settings.state_folder, serving=True)
         self.backend = backend
-        # Not before the folder is ours: another server would still change what is found.
+        # Only after the folder is locked: another server could still change what is found.
         self.found = asyncio.create_task(backend.list())
-        self._warming = asyncio.create_task(backend.capabilities())  # most backends have something to start first
+        self._warming = asyncio.create_task(backend.capabilities())  # most backends start a process first
 
     async def warmed(self) -> None:
-        """Until the backend is awake. What it can't do, it says to whoever asks for it."""
+        """Wait until the backend is started. If that fails, the calls that need the backend report it."""
         (found,) = await asyncio.gather(self._warming, return_exceptions=True)
         if isinstance(found, Capabilities) and found.cpu == "none":
-            # Clients send a number of processors with every sandbox, so it can't be refused; see `make_spec`.
-            LOGGER.warning("processors are not limited here: `corral doctor` has the remedy")
+            # Clients send a number of CPUs with every sandbox, so it can't be refused; see `make_spec`.
+            LOGGER.warning("CPU limits are not available on this machine: see `corral doctor`")
 
     async def close(self) -> None:
-        """Let go of the folder."""
+        """Release the data folder."""
         for task in (self.found, self._warming):
             task.cancel()
         await asyncio.gather(self.found, self._warming, return_exceptions=True)

@@ -1,5 +1,5 @@
-"""Deadlines: looked at once in a while by one task, by the wall clock, from what stands in the database. So they
-survive restarts, and nothing that runs inside a sandbox can move them."""
+"""Deadlines: checked once in a while by one task, by the wall clock, from what is in the database. So they survive
+restarts, and nothing that runs inside a sandbox can move them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Any
 from corral.errors import CapabilityError, CorralError
 from corral.server import log
 from corral.server.faults import Fault
+from corral.server.lifecycle import Lifecycle
+from corral.server.living import LivingSandbox
 from corral.server.reconcile import reconcile_one
 from corral.server.store.rows import Sandbox
-from corral.server.warden import SandboxWarden
 
 _LOOK_SECONDS = 10.0
-"""So often we look whether what should run does."""
+"""How often the sweeper checks that each sandbox is in the state that the database says."""
 _AGAIN_SECONDS = 30.0
-"""After so long, what could not be done when it was due is tried again."""
+"""After how long a deadline that could not be carried out is tried again."""
 
 _EXPECTED = {"started": "running", "paused": "paused", "stopped": "stopped", "archived": "stopped"}
-"""What the backend says of a sandbox that is in one of these states."""
+"""The backend's word for each state that lasts."""
 _RESTING = frozenset({"paused", "stopped", "archived"})
 
 
 class Sweeper:
-    """The task."""
+    """The task that carries out deadlines, and notices sandboxes that have ended by themselves."""
 
-    def __init__(self, warden: SandboxWarden, *, seconds: float, on_loss: Callable[[], None] = lambda: None) -> None:
-        self._warden = warden
+    def __init__(self, lifecycle: Lifecycle, *, seconds: float, on_loss: Callable[[], None] = lambda: None) -> None:
+        self._lifecycle = lifecycle
+        self._sandboxes = lifecycle.sandboxes
         self._seconds = seconds
         self._on_loss = on_loss
-        self._at_work: set[str] = set()
-        self._not_before: dict[tuple[str, str], float] = {}
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -43,90 +43,91 @@ class Sweeper:
             await asyncio.sleep(self._seconds)
             try:
                 self.sweep(time.time())
-                self._warden.roster.flush()
+                self._sandboxes.flush()
                 await self.glance()
                 if time.monotonic() - looked >= _LOOK_SECONDS:
                     looked = time.monotonic()
                     await self.look()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next deadline must be kept
+            except Exception as error:  # noqa: BLE001 - later deadlines must be kept, whatever failed
                 log.event("sweep failed", level=30, error=error)
 
     def sweep(self, now: float) -> None:
-        """Begin whatever is due."""
-        for row in self._warden.roster:
-            due = what_is_due(row, now, busy=self._warden.handles.is_busy(row))
-            if due is not None and row.id not in self._at_work and now >= self._not_before.get((row.id, due), now):
-                self._at_work.add(row.id)
-                self._warden.spawn(self._carry_out(row, due))
+        """Begin everything that is due."""
+        for sandbox in self._sandboxes:
+            due = what_is_due(sandbox.row, now, busy=sandbox.is_busy)
+            if due is not None and not sandbox.is_being_swept and now >= sandbox.not_before.get(due, now):
+                sandbox.is_being_swept = True
+                self._lifecycle.spawn(self._carry_out(sandbox, due))
 
-    async def _carry_out(self, row: Sandbox, due: str) -> None:
+    async def _carry_out(self, sandbox: LivingSandbox, due: str) -> None:
         work: dict[str, Any] = {
-            "delete": self._warden.delete,
-            "stop": self._warden.stop,
-            "pause": self._warden.pause,
-            "archive": self._warden.archive,
+            "delete": self._lifecycle.delete,
+            "stop": self._lifecycle.stop,
+            "pause": self._lifecycle.pause,
+            "archive": self._lifecycle.archive,
         }
-        log.event("deadline", sandbox=row.id, action=due)
+        log.event("deadline", sandbox=sandbox.id, action=due)
         try:
-            step: Coroutine[Any, Any, None] = work[due](row)
+            step: Coroutine[Any, Any, None] = work[due](sandbox)
             await step
         except CorralError as error:
-            # A backend without the power will not have it later either; anything else may have passed by then.
+            # A backend without the capability will not get it later; any other cause may have passed by then.
             wait = math.inf if isinstance(error, CapabilityError) else _AGAIN_SECONDS
-            self._not_before[row.id, due] = time.time() + wait
-            log.event("deadline not kept", level=30, error=error, sandbox=row.id, action=due)
+            sandbox.not_before[due] = time.time() + wait
+            log.event("deadline not carried out", level=30, error=error, sandbox=sandbox.id, action=due)
         finally:
-            self._at_work.discard(row.id)
+            sandbox.is_being_swept = False
 
     async def glance(self) -> None:
-        """Whether anything is left of each sandbox that does not run: nobody holds those, so nobody tells their end."""
-        roster = self._warden.roster
-        roster.forget_buried()
-        resting = {row.engine_id: row for row in roster if row.state in _RESTING and row.engine_id is not None}
-        missing = [resting[engine_id] for engine_id in await self._warden.inventory.find_missing(set(resting))]
-        await self._look_at_all([row for row in missing if not self._warden.is_being_changed(row)])
+        """Whether each sandbox that does not run still exists: those have no handle that would notice their end."""
+        self._sandboxes.forget_deleted()
+        resting = {each.row.engine_id: each for each in self._sandboxes if each.row.state in _RESTING}
+        known = {engine_id for engine_id in resting if engine_id is not None}
+        missing = [resting[engine_id] for engine_id in await self._lifecycle.inventory.find_missing(known)]
+        await self._look_at_all([sandbox for sandbox in missing if not sandbox.is_locked])
 
     async def look(self) -> None:
-        """Whether each sandbox that should run does; and whether there is still a folder to keep them in."""
-        if not self._warden.roster.is_in_place():
+        """Whether each sandbox is in its state, and whether the data folder is still in its place."""
+        if not self._sandboxes.database.is_in_place():
             log.event("the data folder is gone", level=40)
             self._on_loss()
             return
-        self._not_before = {key: at for key, at in self._not_before.items() if key[0] in self._warden.roster}
         asked = time.time()
-        found = {info.sandbox_id: info.state for info in await self._warden.backend.list()}
+        found = {info.sandbox_id: info.state for info in await self._lifecycle.backend.list()}
         wrong = []
-        for row in self._warden.roster:
-            # Only what was quiet since before we asked: the rest is being changed right now.
-            if row.state_at >= asked or self._warden.is_being_changed(row):
+        for sandbox in self._sandboxes:
+            row = sandbox.row
+            # Only those that did not change since before the backend was asked: the others are being changed.
+            if row.state_at >= asked or sandbox.is_locked:
                 continue
             state = found.get(row.engine_id or "")
             changed = row.state in _EXPECTED and state != _EXPECTED[row.state]
             if row.intent is not None or changed or (row.state == "error" and state is not None):
-                wrong.append(row)
+                wrong.append(sandbox)
         await self._look_at_all(wrong)
 
-    async def _look_at_all(self, rows: list[Sandbox]) -> None:
-        """At once, so that the backend is asked once for all of them."""
-        for outcome in await asyncio.gather(*(self._look_at(row) for row in rows), return_exceptions=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Fault):  # somebody else has deleted it
+    async def _look_at_all(self, sandboxes: list[LivingSandbox]) -> None:
+        """All at once, so that the backend is asked once for all of them."""
+        for outcome in await asyncio.gather(*map(self._look_at, sandboxes), return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Fault):  # a Fault: it was deleted
                 raise outcome
 
-    async def _look_at(self, row: Sandbox) -> None:
-        """It has ended by itself, or answers again; or something was begun and not finished: the disk was full, say."""
-        async with self._warden.lock(row):
+    async def _look_at(self, sandbox: LivingSandbox) -> None:
+        """It has ended by itself, or answers again; or a change was begun and not finished (a full disk, perhaps)."""
+        row = sandbox.row
+        async with sandbox.locked():
             if row.intent is not None:
-                done = await reconcile_one(self._warden, row, await self._warden.find_at_backend(row))
-                log.event("sandbox taken up again", level=30, sandbox=row.id, done=done)
+                done = await reconcile_one(self._lifecycle, sandbox, await self._lifecycle.find_at_backend(sandbox))
+                log.event("unfinished change reconciled", level=30, sandbox=row.id, done=done)
             elif (before := row.state) in (*_EXPECTED, "error"):
                 row.error_reason = None
-                await self._warden.settle(row, await self._warden.find_at_backend(row))
+                await self._lifecycle.settle(sandbox, await self._lifecycle.find_at_backend(sandbox))
                 if row.state != before:
                     log.event("sandbox changed by itself", level=30, sandbox=row.id, state=row.state)
 
 
 def what_is_due(row: Sandbox, now: float, *, busy: bool) -> str | None:
-    """What its settings ask for at this time: delete, stop, pause, archive or nothing."""
+    """The action that its settings ask for now: delete, stop, pause or archive; None if nothing is due."""
     if row.destroy_at is not None and now >= row.destroy_at:
         return "delete"
     if row.state == "started" and not busy:

@@ -1,4 +1,4 @@
-"""Rows as the wire shows them."""
+"""Rows as wire models."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sandbox(row: Row, *, base_url: str) -> control.Sandbox:
 
 
 def list_item(row: Row, *, base_url: str) -> control.SandboxListItem:
-    """A sandbox, on a list."""
+    """A sandbox in a list."""
     return control.SandboxListItem(**_common(row, base_url))
 
 

@@ -1,6 +1,6 @@
 """Events over socket.io: version 5 of its protocol on version 4 of engine.io, over websockets alone.
 
-That is all that clients of this wire speak, and it is small: a text frame begins with engine.io's digit (0 open,
+That is all that Daytona's clients use, and it is small: a text frame begins with engine.io's digit (0 open,
 1 close, 2 ping, 3 pong, 4 message), a message goes on with socket.io's (0 connect, 1 disconnect, 2 event, 4 refused).
 """
 
@@ -17,20 +17,19 @@ from typing import Any
 import msgspec
 from aiohttp import WSMsgType, web
 
-from corral.server.admission import Admission, cut_off
-from corral.server.auth import Doorkeeper
-from corral.server.budget import Account, Budget
+from corral.server.auth import Admission, Doorkeeper
+from corral.server.fairness import Account, Budget
 from corral.server.faults import Fault
 from corral.server.framewatch import watch_frames
 from corral.server.routing import ADMITTED, Identity
-from corral.server.sockets import OpenSockets
+from corral.server.sockets import OpenSockets, cut_off
 
 PING_SECONDS, PONG_SECONDS = 25.0, 20.0
 HELLO_SECONDS = 20.0
 FRAME_SECONDS = 10.0
 _QUEUE = 1000
 _LISTENER_BYTES = 64 * 1024
-"""What a listener costs whose client takes what it is sent; what waits for another one is counted."""
+"""The memory of a listener whose client reads its events; what waits for a slower client is counted."""
 _LONGEST_IN = 64 * 1024
 _encode = msgspec.json.Encoder().encode
 
@@ -48,17 +47,17 @@ class _Listener:
     queue: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(_QUEUE))
     waiting_bytes: int = 0
     charged: int = 0
-    """What is counted for the key beyond what each listener costs."""
+    """The memory that is counted for the key beyond `_LISTENER_BYTES`."""
 
     def put(self, frame: str) -> bool:
-        """Have it sent; False if too much waits already."""
+        """Queue a frame; False if too much waits already."""
         if self.queue.full() or not self._count(sys.getsizeof(frame)):
             return False
         self.queue.put_nowait(frame)
         return True
 
     def sent(self, frame: str) -> None:
-        """It waits no longer."""
+        """A frame was sent."""
         self._count(-sys.getsizeof(frame))
 
     def _count(self, more: int) -> bool:
@@ -73,13 +72,13 @@ class _Listener:
 
 
 class EventHub:
-    """Who listens, and to whose events."""
+    """The listeners, and publishing events to them."""
 
     def __init__(self, door: Doorkeeper, admission: Admission, sockets: OpenSockets, budget: Budget) -> None:
         self._door = door
         self._budget = budget
         self._anywhere = f"http://{secrets.token_hex(16)}.invalid"
-        """Stands for the address of a listener: each may name another, and what is told is encoded only once."""
+        """A placeholder for the base URL of a listener, so that an event is encoded only once for all of them."""
         self._admission = admission
         self._listeners: set[_Listener] = set()
         self._sockets = sockets
@@ -88,12 +87,12 @@ class EventHub:
         return len(self._listeners)
 
     def publish(self, organisation_id: str, name: str, describe: Callable[[str], Any]) -> None:
-        """Tell all who listen for this organisation. Never waits: a listener that does not keep up is cut off.
+        """Send an event to all listeners of an organisation. Never waits: a listener that does not keep up is cut off.
 
         Args:
-            organisation_id: Whose event it is.
-            name: Of the event.
-            describe: Gives what is told, for the address at which a listener reaches us. Not called if nobody listens.
+            organisation_id: The owner of the event.
+            name: The name of the event.
+            describe: Gives the event for a listener's base URL. Not called if there are no listeners.
         """
         whole: str | None = None
         frames: dict[str, str] = {}
@@ -108,12 +107,12 @@ class EventHub:
                 frame = frames[listener.base_url] = whole.replace(self._anywhere, listener.base_url)
             if not listener.put(frame):
                 self._listeners.discard(listener)
-                cut_off(listener.transport)  # it does not read, so there is no way to tell it
+                cut_off(listener.transport)  # it does not read, so it can't be told
 
     async def serve(self, request: web.Request, *, base_url: str) -> web.StreamResponse:
-        """One connection, to its end; `base_url` is how this client reaches us."""
+        """One connection, to its end; `base_url` is the one that this client uses."""
         if request.query.get("EIO") != "4" or request.query.get("transport") != "websocket":
-            raise Fault(400, "only engine.io 4 over websockets is spoken here")
+            raise Fault(400, "only engine.io 4 over websockets is supported")
         socket = web.WebSocketResponse(max_msg_size=_LONGEST_IN, timeout=5.0, compress=False, writer_limit=0)
         watch_frames(request, seconds=FRAME_SECONDS)
         await self._sockets.open(socket, request)
@@ -135,7 +134,7 @@ class EventHub:
                         await account.reserve(_LISTENER_BYTES)
                         await self._converse(socket, _Listener(identity, request.transport, base_url, account))
         except (TimeoutError, ConnectionError):
-            pass  # whoever says nothing in time, or is gone, is let go
+            pass  # the client said nothing in time, or has disconnected
         except Fault as fault:  # its key has ended, or has too many listeners
             with contextlib.suppress(ConnectionError):
                 await socket.close(code=1008, message=fault.message.encode()[:120])
@@ -145,7 +144,7 @@ class EventHub:
         return socket
 
     async def _greet(self, socket: web.WebSocketResponse, address: str | None) -> Identity | None:
-        """Wait for the connect packet with a key in it; None if it was refused or never came."""
+        """Wait for the connect packet with a key in it; None if it was rejected or never came."""
         while True:
             message = await socket.receive()
             if message.type is not WSMsgType.TEXT:
@@ -169,7 +168,7 @@ class EventHub:
             token = None
         identity = self._door.admit(token, address=address)
         if "read" not in identity.scopes:
-            raise Fault(403, "this key may not read")
+            raise Fault(403, "the API key lacks the scope 'read'")
         return identity
 
     async def _converse(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
@@ -206,6 +205,6 @@ class EventHub:
         while True:
             await asyncio.sleep(PING_SECONDS)
             heard.clear()
-            async with asyncio.timeout(PONG_SECONDS):  # sending is a part of it: whoever does not read is gone, too
+            async with asyncio.timeout(PONG_SECONDS):  # includes sending: a client that does not read counts as gone
                 await socket.send_str("2")
                 await heard.wait()

@@ -1,15 +1,15 @@
-"""Refusals as the wire knows them: a status, a message for people, and sometimes a code that clients map to a class."""
+"""Error responses: a status, a message, and sometimes a code that SDKs map to an error class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 DAEMON = "DAYTONA_DAEMON"
-"""The `source` under which clients look codes up."""
+"""The `source` that SDKs need to look up a code."""
 
 
 class Fault(Exception):  # noqa: N818 - it is an answer, not a failure of ours
-    """An answer that is no success. Raised anywhere in a handler; the app makes the body."""
+    """An error response. Raised anywhere in a handler; `dispatch` makes the body."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ def bad_request(message: str, *, code: str | None = None) -> Fault:
 
 
 def not_found(message: str, *, code: str | None = None) -> Fault:
-    """404: it is not there, or is somebody else's, which must look the same."""
+    """404: it does not exist, or belongs to another organisation, which must look the same."""
     return Fault(404, message, code=code)
 
 
@@ -45,11 +45,11 @@ def conflict(message: str, *, code: str | None = None) -> Fault:
     return Fault(409, message, code=code)
 
 
-def not_here(what: str) -> Fault:
-    """501: a part of the wire that this server does not have."""
+def unsupported(what: str) -> Fault:
+    """501: a part of Daytona's API that this server does not support."""
     return Fault(501, f"not supported by this server: {what}")
 
 
 def too_many(message: str, wait: float) -> Fault:
-    """429, and when to come again."""
+    """429, with Retry-After."""
     return Fault(429, f"rate limit exceeded: {message}", headers={"Retry-After": str(max(1, round(wait + 0.5)))})

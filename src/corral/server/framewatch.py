@@ -1,8 +1,8 @@
-"""Websocket frames that begin and never end: what has come of one is held, so it has a deadline, and is counted.
+"""Unfinished websocket frames: what was received of one takes memory, so it is counted, and has a deadline.
 
-The library that reads frames tells of whole messages only. This reads along: the heads of frames say how long each is.
-The clock of a frame stands still while we don't read ourselves: a terminal's program that takes no input is waited for.
-Messages that have come whole and were not heard yet are held as well, and counted until they are.
+The library that parses frames reports whole messages only. This one reads their headers, which have their length. The
+clock of a frame stops while the server itself does not read: a terminal's program that takes no input is waited for.
+Whole messages that were not handled yet are counted as well.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Protocol, runtime_checkable
 
 from aiohttp import web
 
-from corral.server.admission import cut_off
-from corral.server.budget import Account
+from corral.server.fairness import Account
+from corral.server.sockets import cut_off
 
 _FREE_BYTES = 8 * 1024
-"""What a socket may hold of a frame without asking: it is part of what a socket costs."""
+"""How much of a frame is not counted: it is part of the fixed cost of a socket."""
 _MESSAGE_BYTES = 64
-"""What a message costs beside its content."""
+"""The memory of a message besides its content."""
 
 
 @runtime_checkable
 class Watched(Protocol):
-    """A connection that lets somebody read along."""
+    """A connection whose data can be watched."""
 
     frames: FrameWatch | None
 
     @property
     def tail(self) -> bytes:
-        """What has come behind the request for the upgrade, before it was answered."""
+        """What was received after the upgrade request, before the response."""
 
 
 def watch_frames(request: web.Request, *, seconds: float, account: Account | None = None) -> FrameWatch | None:
-    """From the answer to the upgrade on: no frame, and no message in several frames, may be longer on its way.
+    """From the response to the upgrade on: a frame, or a message in several frames, must arrive within `seconds`.
 
-    With an account, whoever reads the messages has to say so with `heard`.
+    With an account, the reader of the messages must call `heard`.
     """
     protocol = request.protocol
     if not isinstance(protocol, Watched):
@@ -48,7 +48,7 @@ def watch_frames(request: web.Request, *, seconds: float, account: Account | Non
 
 
 class FrameWatch:
-    """How much of an unfinished message has come, and since when. A connection that goes beyond its bounds is cut."""
+    """How much of an unfinished message was received, and since when. A connection beyond its bounds is cut off."""
 
     def __init__(self, transport: asyncio.BaseTransport | None, *, seconds: float, account: Account | None) -> None:
         self._transport = transport
@@ -56,21 +56,21 @@ class FrameWatch:
         self._account = account
         self._head = b""
         self._left = 0
-        """Bytes of the current frame that have not come."""
+        """Bytes of the current frame that are missing."""
         self._final = True
         self._control = False
         self._fragmented = False
-        """Whether a message has begun whose last frame has not."""
+        """Whether a message is incomplete: its last frame has not begun."""
         self._held = 0
         """Bytes of the unfinished message."""
         self._unheard = 0
-        """What whole messages cost that nobody has taken yet."""
+        """The size of whole messages that were not handled yet."""
         self._charged = 0
         self._paused = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def feed(self, data: bytes) -> None:
-        """What has come, in the order in which it came."""
+        """Received data, in order."""
         place = 0
         while place < len(data):
             if self._left:
@@ -89,24 +89,24 @@ class FrameWatch:
         self._look()
 
     def heard(self, sizes: Iterable[int]) -> None:
-        """Messages of these sizes have been taken, and are held no longer."""
+        """Messages of these sizes were handled."""
         self._unheard = max(0, self._unheard - sum(size + _MESSAGE_BYTES for size in sizes))
         self._charge()
 
     def pause(self) -> None:
-        """From now on we read no more of the connection, and so don't hear that the client has left either."""
+        """The server stops reading, and so does not notice either when the client disconnects."""
         self._paused = True
         self._stop_clock()
         self._deadline = asyncio.get_running_loop().call_later(self._seconds, self._look_whether_gone)
 
     def resume(self) -> None:
-        """We read again; what has begun has all of its time."""
+        """The server reads again; an unfinished frame gets its full time."""
         self._paused = False
         self._stop_clock()
         self._look()
 
     def close(self) -> None:
-        """The connection has ended. What has come is held until its call ends, and with that its account."""
+        """The connection has ended. What was received is held until its call ends, and with that its account."""
         self._stop_clock()
 
     def _stop_clock(self) -> None:
@@ -126,7 +126,7 @@ class FrameWatch:
             self._end_frame()
 
     def _end_frame(self) -> None:
-        if self._control:  # it may stand between the frames of a message
+        if self._control:  # it may come between the frames of a message
             return
         self._fragmented = not self._final
         if self._final:
@@ -161,7 +161,7 @@ class FrameWatch:
 
 
 def _has_left(transport: asyncio.BaseTransport) -> bool:
-    """Whether the other side has closed its end, or its connection is broken. Without reading."""
+    """Whether the client has closed its end, or the connection is broken; found out without reading."""
     plain = transport.get_extra_info("socket")
     if plain is None or plain.fileno() < 0:
         return False
@@ -171,7 +171,7 @@ def _has_left(transport: asyncio.BaseTransport) -> bool:
 
 
 def _head_bytes(head: bytes) -> int:
-    """How long the head of a frame is, as far as it is known."""
+    """The length of a frame's header, as far as it is known."""
     if len(head) < 2:
         return 2
     length = head[1] & 0x7F

@@ -1,17 +1,18 @@
-"""Lists of sandboxes: filters, order, and pages that hold still while sandboxes come and go."""
+"""Lists of sandboxes: filters, order, and pages that stay stable while sandboxes are created and deleted."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from corral.server.faults import bad_request
 from corral.server.store.rows import Sandbox
+from corral.server.wire.base import seconds_of
 from corral.server.wire.control import Filters, ListQuery, PageQuery
 
 _ORDERS: dict[str, Callable[[Sandbox], Any]] = {
@@ -35,7 +36,7 @@ _OLD_ORDERS: dict[str, Callable[[Sandbox], Any]] = {
 
 
 class Cursor(msgspec.Struct, array_like=True):
-    """Where a page ended: the order it was in, and the last one on it. It says nothing that the page did not."""
+    """Where a page ended: its order, and its last sandbox."""
 
     sort: str
     order: str
@@ -63,7 +64,7 @@ def page_of(rows: Iterable[Sandbox], query: ListQuery) -> tuple[list[Sandbox], s
 
 
 def numbered_page_of(rows: Iterable[Sandbox], query: PageQuery) -> tuple[list[Sandbox], int]:
-    """The page of that number, and how many sandboxes there are on all. Raises: Fault 400."""
+    """The page with that number, and how many sandboxes there are on all pages. Raises: Fault 400."""
     found = [row for row in filter_rows(rows, query) if not query.regions or row.target in query.regions]
     value_of = _OLD_ORDERS[query.sort]
     found.sort(key=lambda row: (value_of(row), row.id), reverse=query.order == "desc")
@@ -81,11 +82,11 @@ def _read_cursor(query: ListQuery) -> tuple[Any, str]:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         cursor = msgspec.json.decode(packed, type=Cursor)
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
-        raise bad_request("cursor: not one of ours") from None
+        raise bad_request("cursor: not valid") from None
     if (cursor.sort, cursor.order) != (query.sort, query.order) or isinstance(cursor.value, str) != (
         query.sort == "name"
     ):
-        raise bad_request("cursor: of a list in another order")
+        raise bad_request("cursor: belongs to a list with another sort or order")
     return cursor.value, cursor.id
 
 
@@ -96,11 +97,11 @@ def read_labels(text: str | None) -> dict[str, str]:
     try:
         return msgspec.json.decode(text, type=dict[str, str] | None) or {}  # older clients write null for none
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise bad_request("labels: not a JSON object of texts") from None
+        raise bad_request("labels: must be a JSON object of strings") from None
 
 
 def filter_rows(rows: Iterable[Sandbox], query: Filters) -> list[Sandbox]:
-    """Those that a query asks for. Raises: Fault 400."""
+    """The rows that match the filters of a query. Raises: Fault 400."""
     labels = read_labels(query.labels)
     tests: list[Callable[[Sandbox], bool]] = []
     if labels:
@@ -150,6 +151,4 @@ def _inside(
 
 
 def _seconds(moment: datetime | None) -> float | None:
-    if moment is None:
-        return None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    return None if moment is None else seconds_of(moment)

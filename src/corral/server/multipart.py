@@ -22,7 +22,7 @@ class Source(Protocol):
     """Where bytes come from: a request's body."""
 
     async def readany(self) -> bytes:
-        """The next bytes, as they come; none at the end."""
+        """The next bytes; empty at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class Part:
             raise bad_request(f"field {self.name[:100]!r} is not UTF-8") from None
 
     async def drain(self) -> None:
-        """Read what is left of it, and throw it away."""
+        """Read the rest of it, and drop it."""
         async for _ in self.content:
             pass
 
 
 def boundary_of(content_type: str) -> bytes:
-    """The boundary that a Content-Type names. Raises: Fault, 400, if it is no multipart."""
+    """The boundary that a Content-Type names. Raises: Fault, 400, if it is not multipart/form-data."""
     found = _BOUNDARY.search(content_type) if content_type.lower().startswith("multipart/form-data") else None
     if found is None:
         raise bad_request("the body must be multipart/form-data with a boundary")
@@ -66,17 +66,17 @@ class MultipartReader:
         self._patience_seconds = patience_seconds
         self._delimiter = b"\r\n--" + boundary
         self._max_parts = max_parts
-        # A delimiter begins with a line break, which the first one lacks if nothing stands before it.
+        # A delimiter begins with a line break, which the first one lacks at the start of the body.
         self._buffer = b"\r\n"
 
     async def parts(self) -> AsyncIterator[Part]:
-        """Raises: Fault, 400, for what is no multipart body, breaks off, or has too many parts; 408, if it stalls."""
+        """The parts. Raises: Fault, 400, for a malformed or incomplete body, or too many parts; 408, if it stalls."""
         await self._skip_preamble()
         count = 0
         while await self._begins_part():
             count += 1
             if count > self._max_parts:
-                raise bad_request(f"there are more than {self._max_parts} parts")
+                raise bad_request(f"the multipart body has more than {self._max_parts} parts")
             part = Part(await self._read_name(), self._read_content())
             yield part
             await part.drain()
@@ -86,9 +86,9 @@ class MultipartReader:
             async with asyncio.timeout(self._patience_seconds):
                 piece = await self._source.readany()
         except TimeoutError:
-            raise Fault(408, "the rest of the body did not come in time") from None
+            raise Fault(408, "timeout while reading the body") from None
         if not piece:
-            raise bad_request("the multipart body breaks off")
+            raise bad_request("the multipart body is incomplete")
         self._buffer += piece
 
     async def _skip_preamble(self) -> None:
@@ -106,17 +106,17 @@ class MultipartReader:
             return False
         while (at := self._buffer.find(b"\r\n")) < 0:
             if len(self._buffer) > _MAX_HEADER_BYTES:
-                raise bad_request("a boundary has no end")
+                raise bad_request("malformed multipart body: a boundary line is too long")
             await self._fill()
         if self._buffer[:at].strip(b" \t"):
-            raise bad_request("something stands behind a boundary")
+            raise bad_request("malformed multipart body: unexpected data after a boundary")
         self._buffer = self._buffer[at:]  # the line break stays: without headers, an empty line follows it
         return True
 
     async def _read_name(self) -> str:
         while (at := self._buffer.find(b"\r\n\r\n")) < 0:
             if len(self._buffer) > _MAX_HEADER_BYTES:
-                raise bad_request("the headers of a part are too long")
+                raise bad_request("the headers of a part are too large")
             await self._fill()
         headers, self._buffer = self._buffer[:at], self._buffer[at + 2 :]
         for line in headers.decode("utf-8", "replace").split("\r\n"):
@@ -125,7 +125,7 @@ class MultipartReader:
                 for found in _PARAMETER.finditer(value):
                     if found[1].lower() == "name":
                         return re.sub(r"\\(.)", r"\1", found[2]) if found[2] is not None else found[3]
-        raise bad_request("a part has no name")
+        raise bad_request("a part has no name in its Content-Disposition")
 
     async def _read_content(self) -> AsyncIterator[bytes]:
         keep = len(self._delimiter) - 1
@@ -146,7 +146,7 @@ class MultipartReader:
 
 
 class MultipartFraming:
-    """What stands around the parts of an answer."""
+    """The framing of a multipart answer."""
 
     def __init__(self) -> None:
         self.boundary = f"corral-{secrets.token_hex(16)}"

@@ -1,9 +1,10 @@
-"""The OpenAPI document, from the same table that answers requests: it can't say what is not so."""
+"""The OpenAPI document, made from the same table of routes that requests are dispatched by."""
 
 from __future__ import annotations
 
 import functools
 import re
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -16,7 +17,6 @@ REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _NUMBERS = frozenset({"interval", "ttlMinutes", "port"})
 _JSON = "application/json"
-_PHRASES = {101: "A websocket", 200: "Good", 201: "Made", 202: "Begun", 204: "Done", 501: "Not here"}
 
 
 @functools.cache
@@ -102,7 +102,7 @@ def _query_parameters(route: Route, by_kind: dict[str, Any], components: dict[st
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """In a query there is no null: a key is there, or it is not."""
+    """Without `null`, which a query can't express: a key is given, or it is not."""
     schema = {name: value for name, value in schema.items() if name != "default" or value is not None}
     if "anyOf" in schema:
         kept = [each for each in schema["anyOf"] if each != {"type": "null"}]
@@ -112,15 +112,15 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _responses(route: Route, by_kind: dict[str, Any]) -> dict[str, Any]:
-    error = {"description": "A refusal", "content": {_JSON: {"schema": by_kind[_key(ErrorResponse)]}}}
+    error = {"description": "Error", "content": {_JSON: {"schema": by_kind[_key(ErrorResponse)]}}}
     responses: dict[str, Any] = {"default": error}
     for status, kind in route.answers.items():
-        response: dict[str, Any] = {"description": _PHRASES.get(status, "Good")}
+        response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if kind is not None and kind is not bytes:
             response["content"] = {_JSON: {"schema": by_kind[_key(kind)]}}
         elif kind is bytes:
             response["content"] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         responses[str(status)] = response
     if route.websocket:
-        responses["101"] = {"description": _PHRASES[101]}
+        responses["101"] = {"description": HTTPStatus(101).phrase}
     return responses

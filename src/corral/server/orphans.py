@@ -1,7 +1,7 @@
-"""Runs of the interpreter that an earlier server had begun: whoever listened to them went with it.
+"""Runs of the interpreter that an earlier server process had begun; their clients have lost them with it.
 
-A program that was asked to run on does so without us. A run is different: its client reads it as it goes, its time
-limit is kept by us, and while it goes on nothing else can run in its context.
+A program that was started to run in the background goes on without a server. A run of the interpreter is different:
+its client reads it as it goes, the server keeps its time limit, and while it goes on its context is blocked.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from corral.server.faults import Fault
 from corral.sessions.interpreter.contexts import Interpreter
 
 if TYPE_CHECKING:
-    from corral.server.warden import SandboxWarden
+    from corral.server.living import Sandboxes
 
 _ADOPT_SECONDS = 1.0
-"""After a start, those who wait for the server come first."""
+"""After a start, requests that wait for the server come first."""
 
 
-async def adopt(warden: SandboxWarden) -> None:
-    """Take up what an earlier server has left, one by one. Whoever is asked for meanwhile is taken up at once."""
+async def adopt(sandboxes: Sandboxes) -> None:
+    """Connect to the sandboxes that an earlier server has left, one by one. A call connects to its own at once."""
     await asyncio.sleep(_ADOPT_SECONDS)
-    for row in warden.roster:
-        if row.id in warden.handles.orphaned and row.state == "started":
-            with contextlib.suppress(CorralError, Fault):  # it is gone, and says so to whoever asks
-                await warden.handles.find(row)
+    for sandbox in sandboxes:
+        if sandbox.may_have_orphans and sandbox.row.state == "started":
+            with contextlib.suppress(CorralError, Fault):  # it is gone, and calls to it say so
+                await sandboxes.connect(sandbox)
 
 
 async def end_runs(box: AsyncSandbox, *, sandbox_id: str) -> None:
-    """Interrupt whatever runs in any context. Raises: SandboxGoneError."""
+    """Interrupt the runs in all contexts. Raises: SandboxGoneError."""
     interpreter = getattr(box, "interpreter", None)
     if not isinstance(interpreter, Interpreter):
         return
@@ -44,13 +44,13 @@ async def end_runs(box: AsyncSandbox, *, sandbox_id: str) -> None:
     except SandboxGoneError:
         raise
     except CorralError as error:
-        log.event("runs of an earlier server not found", level=30, error=error, sandbox=sandbox_id)
+        log.event("runs of an earlier server could not be listed", level=30, error=error, sandbox=sandbox_id)
 
 
 async def _end_run(interpreter: Interpreter, context_id: str, *, sandbox_id: str) -> None:
     try:
         ended = await interpreter.interrupt(context_id)
     except NotRecordedError:
-        return  # closed meanwhile
+        return  # closed in the meantime
     if ended:
-        log.event("run of an earlier server ended", sandbox=sandbox_id, context=context_id)
+        log.event("run of an earlier server interrupted", sandbox=sandbox_id, context=context_id)

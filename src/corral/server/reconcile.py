@@ -1,4 +1,4 @@
-"""After a start: what the database says, what the backend has, and what follows from the two."""
+"""After a start: bring the database and the backend into agreement."""
 
 from __future__ import annotations
 
@@ -8,74 +8,77 @@ from collections.abc import Iterable
 from corral.errors import CorralError
 from corral.results import SandboxInfo
 from corral.server import log
+from corral.server.creating import Resize
+from corral.server.lifecycle import Lifecycle
+from corral.server.living import LivingSandbox
 from corral.server.resting import INTENT, wake
-from corral.server.store.rows import Sandbox, Snapshot
-from corral.server.warden import SandboxWarden
-from corral.server.wishes import ResizeWish
+from corral.server.store.rows import Snapshot
 
 _UNACKNOWLEDGED = ("create", "fork")
-_LOST = "it was not there any more, or did not answer, when the server started again"
+_LOST = "the sandbox was gone, or did not answer, when the server was restarted"
 
 
-async def reconcile(warden: SandboxWarden, infos: Iterable[SandboxInfo]) -> Counter[str]:
-    """Adopt what was acknowledged, undo what was not, end what was being ended. Gives what was done, for the log.
+async def reconcile(lifecycle: Lifecycle, infos: Iterable[SandboxInfo]) -> Counter[str]:
+    """Adopt sandboxes that were acknowledged, undo those that were not, finish deletions. Gives counts for the log.
 
-    `infos` is what the backend has, asked for since the folder is ours.
+    `infos` is what the backend has, asked after this server has locked its data folder.
     """
     found = {info.sandbox_id: info.state for info in infos}
     done: Counter[str] = Counter()
-    for row in warden.roster:
-        done[await reconcile_one(warden, row, found.get(row.engine_id or ""))] += 1
-        if row.state in ("started", "paused"):
-            warden.handles.orphaned.add(row.id)
-    for snapshot in warden.shelf.all():
+    for sandbox in lifecycle.sandboxes:
+        done[await reconcile_one(lifecycle, sandbox, found.get(sandbox.row.engine_id or ""))] += 1
+        sandbox.may_have_orphans = sandbox.row.state in ("started", "paused")
+    for snapshot in lifecycle.snapshots.all():
         if snapshot.intent is not None:
             done["snapshots undone"] += 1
-            await _end_snapshot(warden, snapshot)
+            await _end_snapshot(lifecycle, snapshot)
     return done
 
 
-async def reconcile_one(warden: SandboxWarden, row: Sandbox, state: str | None) -> str:
-    """The same for one sandbox, of which the backend says that it is in this state. Gives what was done."""
+async def reconcile_one(lifecycle: Lifecycle, sandbox: LivingSandbox, state: str | None) -> str:
+    """The same for one sandbox, whose state at the backend is given. Gives what was done."""
+    row = sandbox.row
     if row.intent in _UNACKNOWLEDGED or row.intent == "delete":
         undone = row.intent != "delete"
         try:
             if state is not None:
-                await warden.end_at_backend(row)
+                await lifecycle.end_at_backend(sandbox)
         except CorralError as error:
-            log.event("sandbox not ended", level=30, error=error, sandbox=row.id)  # the intent stays, and so it is due
+            log.event(
+                "sandbox not deleted", level=30, error=error, sandbox=row.id
+            )  # the intent stays, so it is tried again
             return "not ended"
-        warden.roster.bury(row)
+        lifecycle.sandboxes.remove(sandbox)
         return "undone" if undone else "deleted"
     if state is None:
         row.error_reason = row.error_reason or _LOST
-    elif (wish := ResizeWish.from_intent(row.intent)) is not None:
-        await _resize_again(warden, row, wish)
+    elif (resize := Resize.from_intent(row.intent)) is not None:
+        await _resize_again(lifecycle, sandbox, resize)
     if row.intent == INTENT and state == "stopped":
-        await wake(warden, row)
+        await wake(lifecycle, sandbox)
         return row.state
-    await warden.settle(row, state)
+    await lifecycle.settle(sandbox, state)
     return row.state
 
 
-async def _resize_again(warden: SandboxWarden, row: Sandbox, wish: ResizeWish) -> None:
+async def _resize_again(lifecycle: Lifecycle, sandbox: LivingSandbox, resize: Resize) -> None:
     try:
-        await warden.resize_at_backend(row, wish)
+        await lifecycle.resize_at_backend(sandbox, resize)
     except CorralError as error:
-        log.event("resize not done again", level=30, error=error, sandbox=row.id)
+        log.event("interrupted resize failed again", level=30, error=error, sandbox=sandbox.id)
 
 
-async def _end_snapshot(warden: SandboxWarden, snapshot: Snapshot) -> None:
-    """One whose making or deletion was not finished."""
+async def _end_snapshot(lifecycle: Lifecycle, snapshot: Snapshot) -> None:
+    """Delete a snapshot whose creation or deletion was not finished."""
     engine_id = snapshot.engine_id or backend_name(snapshot.id)
-    if not warden.shelf.is_used_at_backend(engine_id, but_for=snapshot):
+    if not lifecycle.snapshots.is_used_at_backend(engine_id, but_for=snapshot):
         try:
-            await warden.backend.delete_snapshot(engine_id)
+            await lifecycle.backend.delete_snapshot(engine_id)
         except CorralError as error:
-            log.event("snapshot was not there", error=error, snapshot=snapshot.id)
-    warden.shelf.remove(snapshot)
+            log.event("snapshot not deleted", error=error, snapshot=snapshot.id)
+    lifecycle.snapshots.remove(snapshot)
 
 
 def backend_name(snapshot_id: str) -> str:
-    """What a snapshot is called at the backend: known before it is made, so that a half-made one can be found."""
+    """A snapshot's name at the backend: known before it is created, so that an unfinished one can be found."""
     return f"server-{snapshot_id}"

@@ -1,7 +1,7 @@
-"""Routes as a table: one row per operation, from which come the dispatch, the checks and the OpenAPI document.
+"""Routes as a table: one row per operation, used for dispatching, checks and the OpenAPI document.
 
-A handler takes a `Call` and gives a wire model, None, or a ready response. What it needs is checked before it runs: key
-and scope, path, query and body against their types, and, in the toolbox, that the sandbox is the caller's.
+A handler takes a `Call` and returns a wire model, None, or a response. What it needs is checked before it runs: key
+and scope, path, query and body against their types, and, in the toolbox, that the sandbox belongs to the caller.
 """
 
 from __future__ import annotations
@@ -16,20 +16,27 @@ from aiohttp import web
 from corral.server.faults import too_many
 
 if TYPE_CHECKING:
-    from corral.server.admission import Visit
-    from corral.server.budget import Account
-    from corral.server.services import Held, Services
+    from corral.server.auth import Guard, Keyring, Visit
+    from corral.server.events import EventHub
+    from corral.server.fairness import Account
+    from corral.server.lifecycle import Lifecycle
+    from corral.server.living import Handle, Sandboxes
+    from corral.server.log import Metrics
+    from corral.server.sessionmemory import SessionMemory
+    from corral.server.settings import ServerSettings
+    from corral.server.snapshots import Snapshots
+    from corral.server.sockets import OpenSockets
 
 Area = Literal["open", "control", "toolbox"]
 """Open routes need no key; toolbox routes are about what happens inside one sandbox."""
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Scope = Literal["read", "write", "delete", "run"]
-"""What a key may: see, make and change, delete, and work inside sandboxes."""
+"""What a key may do: read, create and change, delete, and run programs in sandboxes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who calls."""
+    """The caller: a key and its organisation."""
 
     key_id: str
     organisation_id: str
@@ -39,13 +46,33 @@ class Identity:
 SANDBOX = web.RequestKey("sandbox", str)
 """On a request: the id of the sandbox it is about, for the log."""
 ADMITTED = web.RequestKey("admitted", str)
-"""On a request: the id of its caller's key. Connections of those who have none make room for others."""
-NOBODY = Identity(key_id="", organisation_id="", scopes=frozenset())
+"""On a request: the id of its key. When there are too many connections, those without one are closed first."""
+ANONYMOUS = Identity(key_id="", organisation_id="", scopes=frozenset())
+"""The caller of a route that needs no key."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """The parts of a running server, for handlers."""
+
+    settings: ServerSettings
+    sandboxes: Sandboxes
+    lifecycle: Lifecycle
+    snapshots: Snapshots
+    keyring: Keyring
+    guard: Guard
+    events: EventHub
+    sockets: OpenSockets
+    sessions: SessionMemory
+    metrics: Metrics
+    describe: Callable[[], bytes]
+    """Gives the OpenAPI document; it is made from all routes, which import this module."""
+    ready: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """One request, checked."""
+    """One request, after all checks."""
 
     request: web.Request
     services: Services
@@ -53,22 +80,17 @@ class Call:
     params: Mapping[str, str]
     query: Any = None
     body: Any = None
-    held: Held | None = None
+    sandbox: Handle = field(init=False)
+    """The sandbox of a toolbox route; other routes have none."""
     visit: Visit | None = None
-    """None for whoever needs no key."""
+    """None for routes that need no key."""
     account: Account | None = None
-    """What the call holds of its key's memory; None for whoever needs no key."""
-
-    @property
-    def sandbox(self) -> Held:
-        """The sandbox of a toolbox route."""
-        assert self.held is not None, "only toolbox routes have one"
-        return self.held
+    """What the call holds of its key's memory; None for routes that need no key."""
 
     def hold(self, count: int) -> None:
-        """Count so many bytes more for the key until the call ends. Raises: Fault, 429, the key has no more."""
+        """Take `count` bytes of the key's memory until the call ends. Raises: Fault, 429, if the key has no more."""
         if self.account is not None and not self.account.take(count):
-            raise too_many("this key's requests hold too much memory at the same time", 1.0)
+            raise too_many("the concurrent requests of this API key use too much memory", 1.0)
 
 
 Handler = Callable[[Call], Awaitable[Any]]
@@ -94,7 +116,7 @@ class Route:
     large_body: bool = False
     """The body holds texts that may be long: code, commands, lists of paths. All others are small."""
     streams: bool = False
-    """The answer is a stream, for as long as the client takes."""
+    """The answer is a stream of unknown length."""
     answers: Mapping[int, Any] = field(default_factory=dict)
     websocket: bool = False
     signed: bool = False
@@ -109,44 +131,27 @@ class Table:
         self.routes: list[Route] = []
 
     def add(
-        self,
-        method: Method,
-        path: str,
-        *,
-        scope: Scope,
-        answers: Mapping[int, Any],
-        query: type[msgspec.Struct] | None = None,
-        body: type[Any] | None = None,
-        body_optional: bool = False,
-        raw_body: bool = False,
-        large_body: bool = False,
-        streams: bool = False,
-        websocket: bool = False,
-        signed: bool = False,
+        self, method: Method, path: str, *, scope: Scope, answers: Mapping[int, Any], **options: Any
     ) -> Callable[[Handler], Handler]:
-        """A decorator; the handler's docstring is the summary in the OpenAPI document, its name the operation's."""
+        """A decorator; the handler's docstring is the summary in the OpenAPI document, its name the operation's.
+
+        Options are the other fields of `Route`.
+        """
 
         def register(handler: Handler) -> Handler:
-            self.routes.append(
-                Route(
-                    method=method,
-                    path=path,
-                    handler=handler,
-                    area=self.area,
-                    scope=scope,
-                    name=handler.__name__,
-                    summary=(handler.__doc__ or "").strip().split("\n", 1)[0],
-                    query=query,
-                    body=body,
-                    body_optional=body_optional,
-                    raw_body=raw_body,
-                    large_body=large_body,
-                    streams=streams,
-                    answers=dict(answers),
-                    websocket=websocket,
-                    signed=signed,
-                )
+            summary = (handler.__doc__ or "").strip().split("\n", 1)[0]
+            route = Route(
+                method=method,
+                path=path,
+                handler=handler,
+                area=self.area,
+                scope=scope,
+                name=handler.__name__,
+                summary=summary,
+                answers=dict(answers),
+                **options,
             )
+            self.routes.append(route)
             return handler
 
         return register

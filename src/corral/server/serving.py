@@ -1,4 +1,4 @@
-"""Listening: sockets, TLS, limits on connections, and a good end."""
+"""Listening: sockets, TLS, limits on connections, and an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from aiohttp.web_protocol import RequestHandler
 
 from corral.errors import SpecError
 from corral.server import log
-from corral.server.admission import cut_off
-from corral.server.app import SERVER, Server
-from corral.server.dispatch import error_response
+from corral.server.app import Server
+from corral.server.dispatch import SERVER, error_response
+from corral.server.fairness import Turns
 from corral.server.faults import Fault
 from corral.server.framewatch import FrameWatch
-from corral.server.routing import ADMITTED, NOBODY
+from corral.server.routing import ADMITTED, ANONYMOUS
 from corral.server.settings import API, Limits, ServerSettings
-from corral.server.turns import Turns
+from corral.server.sockets import cut_off
 
 _KEEPALIVE_SECONDS = 75.0
 _SLOWEST_BYTES_PER_SECOND = 64 * 1024
 _PIECE_BYTES, _FRAMES_PIECE_BYTES = 8 * 1024, 2 * 1024
-"""What is read at a time. A frame is more work than a chunk: a ping is answered."""
+"""How much is parsed at a time. A frame is more work than a chunk: a ping is answered."""
 _PIECES, _ROUND_SECONDS = 1000, 0.001
-"""So many are read, in so long, before the event loop does something else."""
+"""How many pieces are read, and for how long, before the event loop does something else."""
 _SPARE_FILES = 1024
-"""Descriptors that are not for connections, if we may have that many."""
+"""File descriptors that are kept free for other things, if the limit allows."""
 
 
 class Connections:
-    """Those that are open. A new one always finds room, if need be at the cost of those that do nothing with a key."""
+    """The open connections. If there are too many, those without a request that has a valid key are closed."""
 
     def __init__(self, limits: Limits, *, most: int) -> None:
         self.limits = limits
@@ -46,7 +46,7 @@ class Connections:
         self._open: dict[Connection, None] = {}
 
     def add(self, connection: Connection) -> None:
-        """One more; others may have to go for it, or, if all are in use, it has to go itself."""
+        """Add a connection; others may be closed for it, or, if all are in use, it is closed itself."""
         if len(self._open) >= self._most:
             self._make_room()
         if len(self._open) >= self._most:
@@ -55,11 +55,11 @@ class Connections:
             self._open[connection] = None
 
     def discard(self, connection: Connection) -> None:
-        """One less."""
+        """Remove a connection."""
         self._open.pop(connection, None)
 
     def _make_room(self) -> None:
-        # Several at a time: looking through all of them for each newcomer would be a flood's best friend.
+        # Several at a time: looking through all of them for each new one would help a flood.
         useless = [connection for connection in self._open if not connection.is_in_use]
         useless.sort(key=lambda connection: (connection.has_asked, connection.quiet_since))
         for connection in useless[: max(1, self._most // 8)]:
@@ -69,10 +69,10 @@ class Connections:
 
 
 class Connection(RequestHandler):
-    """One connection. aiohttp ends those that idle between requests; we also end those that never finish asking, and
-    those that never take their answer.
+    """One connection. aiohttp closes those that idle between requests; this also closes those that never finish a
+    request, and those that never read their response.
 
-    What has come is read in small pieces, and the keys take turns: a few bytes can be a whole chunk of a body, or a
+    Received data is parsed in small pieces, and the keys take turns: a few bytes can be a whole chunk of a body, or a
     frame of a websocket, and the kernel hands over tens of thousands of them at once.
     """
 
@@ -82,30 +82,30 @@ class Connection(RequestHandler):
         self._patience: asyncio.TimerHandle | None = None
         self._answered: web.BaseRequest | None = None
         self.frames: FrameWatch | None = None
-        """Reads along when the connection has become a websocket."""
+        """Watches the frames when the connection has become a websocket."""
         self.has_asked = False
-        """Whether a whole request has come on it."""
+        """Whether a whole request was received."""
         self.quiet_since = 0.0
         self._unread = memoryview(b"")
-        """What has come and was not read. While there is any, we take no more of the connection."""
-        self._key_id = NOBODY.key_id
-        """Whose the last request was."""
+        """Received data that was not parsed. While there is any, no more is read from the connection."""
+        self._key_id = ANONYMOUS.key_id
+        """The key of the last request."""
         self._is_waiting = False
-        """Whether there is a turn to come, to read some of it."""
+        """Whether it waits for its turn to parse."""
 
     @property
     def tail(self) -> bytes:
-        """See `Watched`."""
+        """What was received after the upgrade request, before the response."""
         return self._message_tail
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a request with a key is being answered."""
+        """Whether a request with a valid key is being answered."""
         request = self._current_request or self._answered
         return request is not None and ADMITTED in request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio."""
+        """Called by asyncio."""
         super().connection_made(transport)
         _notice_when_gone(transport)
         self.quiet_since = time.monotonic()
@@ -113,7 +113,7 @@ class Connection(RequestHandler):
         self._connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """See asyncio."""
+        """Called by asyncio."""
         self._connections.discard(self)
         self._forget_wait()
         if self.frames is not None:
@@ -121,7 +121,7 @@ class Connection(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio. aiohttp calls it with no data, to go on with what it was given before."""
+        """Called by asyncio; and by aiohttp without data, to go on with what it was given before."""
         if not data:
             super().data_received(data)
             return
@@ -142,7 +142,7 @@ class Connection(RequestHandler):
     def _read_piece(self) -> None:
         self._is_waiting = False
         if self.transport is None or self._reading_paused or self._buffer_paused:
-            return  # it is gone, or goes on when aiohttp reads again
+            return  # it is closed, or goes on when aiohttp reads again
         size = _PIECE_BYTES if self.frames is None else _FRAMES_PIECE_BYTES
         piece, self._unread = bytes(self._unread[:size]), self._unread[size:]
         self._read(piece)
@@ -152,7 +152,7 @@ class Connection(RequestHandler):
             super()._resume_transport_reading()
 
     def _resume_transport_reading(self) -> None:
-        """See aiohttp. First comes what has been taken of the connection already."""
+        """Called by aiohttp. What was received already comes first."""
         if self._unread:
             self._wait_for_turn()
         else:
@@ -165,18 +165,18 @@ class Connection(RequestHandler):
         self.quiet_since = time.monotonic()
         if self._messages or self._current_request is not None:
             self.has_asked = True
-            self._forget_wait()  # a whole head has come
+            self._forget_wait()  # the headers are complete
         elif self._patience is None:
             self._wait_for_request()
 
     def pause_reading(self) -> None:
-        """See aiohttp."""
+        """Called by aiohttp."""
         super().pause_reading()
         if self.frames is not None:
             self.frames.pause()
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - aiohttp's signature
-        """See aiohttp."""
+        """Called by aiohttp."""
         super().resume_reading(resume_parser)
         if self.frames is not None:
             self.frames.resume()
@@ -184,7 +184,7 @@ class Connection(RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """See aiohttp. What was made as a whole must be taken in a time that goes with its size."""
+        """Called by aiohttp. The client must read the response in a time that depends on its size."""
         size = len(resp.body) if isinstance(resp, web.Response) and isinstance(resp.body, bytes | bytearray) else 0
         patience = self._connections.limits.request_seconds + size / _SLOWEST_BYTES_PER_SECOND
         self._answered = request
@@ -204,10 +204,10 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """See aiohttp. It answers so what is no HTTP; its own words would show what was sent, and who we are."""
+        """Called by aiohttp for malformed requests; its own response would show what was sent, and its version."""
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun already")
-        fault = Fault(400, "this is no HTTP request that is understood here") if status == 400 else Fault(500, "failed")
+            raise ConnectionError("the response has already been started")
+        fault = Fault(400, "malformed HTTP request") if status == 400 else Fault(500, "internal server error")
         response = error_response(request, fault)
         response.headers["Server"] = SERVER
         response.force_close()
@@ -223,13 +223,13 @@ class Connection(RequestHandler):
             self._patience = None
 
     def abort(self) -> None:
-        """End it now."""
+        """Close it now."""
         if self.transport is not None:
             self.transport.abort()
 
 
 def _notice_when_gone(transport: asyncio.BaseTransport) -> None:
-    """A client whose machine is gone says nothing, and what it watches would run on for it: the kernel asks for it."""
+    """TCP keep-alive: a client whose machine is gone would otherwise keep its calls running."""
     plain = transport.get_extra_info("socket")
     if plain is None or not hasattr(socket, "TCP_KEEPIDLE"):
         return
@@ -240,7 +240,7 @@ def _notice_when_gone(transport: asyncio.BaseTransport) -> None:
 
 
 def _room_for_connections(limits: Limits) -> int:
-    """How many there may be: each is an open file, and sandboxes need some, too."""
+    """How many connections there may be: each is an open file, and sandboxes need some, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
@@ -253,7 +253,7 @@ def _room_for_connections(limits: Limits) -> int:
 
 @contextlib.asynccontextmanager
 async def listening(server: Server) -> AsyncIterator[str]:
-    """Accept connections; gives the address of the API. At the end websockets close, and requests may finish."""
+    """Accept connections; gives the URL of the API. At the end websockets are closed, and requests may finish."""
     settings = server.settings
     limits = settings.limits
     per_connection: dict[str, Any] = {
@@ -262,7 +262,7 @@ async def listening(server: Server) -> AsyncIterator[str]:
         "max_line_size": limits.header_bytes,
         "max_field_size": limits.header_bytes,
         "max_headers": limits.headers,
-        "auto_decompress": False,  # what unpacks to a thousand times its size is unpacked before anybody asks for a key
+        "auto_decompress": False,  # decompression would happen before the key is checked
     }
     runner = web.AppRunner(
         server.app, handler_cancellation=True, shutdown_timeout=settings.drain_seconds, **per_connection
@@ -281,16 +281,16 @@ async def listening(server: Server) -> AsyncIterator[str]:
             settings.port,
             ssl=_tls(settings),
             ssl_handshake_timeout=limits.request_seconds if settings.tls else None,
-            backlog=min(1024, max(16, most // 4)),  # so many are accepted at once, before any can be refused
+            backlog=min(1024, max(16, most // 4)),  # accepted at once, before any can be refused
         )
         port = listener.sockets[0].getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         yield f"{'https' if settings.tls else 'http'}://{host}:{port}{API}"
     finally:
-        server.services.control.ready = False
+        server.services.ready = False
         if listener is not None:
             listener.close()
-        await server.sockets.close()  # they would hold the end up until the time is over
+        await server.sockets.close()  # else the shutdown would wait for them until its timeout
         await runner.cleanup()
         loop.set_exception_handler(others_handler)
 
@@ -304,6 +304,7 @@ def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except (OSError, ssl.SSLError) as error:
         raise SpecError(
-            f"the TLS certificate or its key can't be used: {error}", hint="both must be PEM files that belong together"
+            f"the TLS certificate or its key can't be used: {error}",
+            hint="both must be PEM files, and the key must belong to the certificate",
         ) from error
     return context

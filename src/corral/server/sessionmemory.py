@@ -1,35 +1,35 @@
-"""What is remembered of shell sessions: so much for each organisation, and the handle that was not used longest goes.
+"""A cache of shell sessions: bounded for each organisation, least recently used ones are dropped.
 
-A handle has read its session's record, and remembers the commands. Without it the record is read again, so letting go
-of one loses nothing.
+A session's object has read its record, and knows the commands. Without it the record is read again, so nothing is lost
+when one is dropped.
 """
 
 from __future__ import annotations
 
 import weakref
 
-from corral.server.services import Held
+from corral.server.living import Handle
 from corral.sessions.session import ShellSession
 
 HANDLE_BYTES = 4 * 1024
-"""What a handle takes that remembers nothing."""
+"""The size of an empty session object."""
 
-_Order = weakref.WeakKeyDictionary[ShellSession, weakref.ref[Held]]
+_Order = weakref.WeakKeyDictionary[ShellSession, weakref.ref[Handle]]
 
 
 class SessionMemory:
-    """Handles of sessions, in the order in which they were used. They are kept by their sandboxes, not here."""
+    """Sessions in the order in which they were used. The sandboxes' handles keep them, not this."""
 
     def __init__(self, *, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._orders: dict[str, _Order] = {}
 
-    def keep(self, held: Held, session: ShellSession) -> None:
-        """Have the sandbox keep a handle that is being used; others of its organisation may have to go."""
-        held.sessions[session.name] = session
-        order = self._orders.setdefault(held.organisation_id, weakref.WeakKeyDictionary())
+    def keep(self, handle: Handle, session: ShellSession) -> None:
+        """Keep a session that is being used in its sandbox's handle; others of the organisation may be dropped."""
+        handle.sessions[session.name] = session
+        order = self._orders.setdefault(handle.organisation_id, weakref.WeakKeyDictionary())
         order.pop(session, None)
-        order[session] = weakref.ref(held)
+        order[session] = weakref.ref(handle)
         self._make_room(order, session)
 
     def _make_room(self, order: _Order, last: ShellSession) -> None:
@@ -38,7 +38,7 @@ class SessionMemory:
         for session, size in sizes.items():
             if total <= self._limit_bytes or session is last:
                 return
-            held = order.pop(session)()
-            if held is not None and held.sessions.get(session.name) is session:
-                del held.sessions[session.name]
+            handle = order.pop(session)()
+            if handle is not None and handle.sessions.get(session.name) is session:
+                del handle.sessions[session.name]
             total -= size

@@ -1,4 +1,4 @@
-"""What a server is told at its start. Frozen: whoever holds it may rely on it."""
+"""The settings of a server, given at its start."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from corral.errors import SpecError
 
 GIB = 1024**3
 MIB = 1024**2
+OUTPUT_LIMIT_BYTES = 20 * MIB
+"""How much of each output stream of one call is kept; the middle of a longer one is cut out, and a line says how much.
+Less is kept if other calls of the same key hold its memory and do not end."""
 API = "/api"
 TOOLBOX = "/toolbox"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much of anything one request, one client or one organisation may ask for."""
+    """Limits for one request, one client or one organisation."""
 
     json_bytes: int = 4 * MIB
     """The longest JSON body with code, a command or paths in it; uploads are streams and have no such limit."""
@@ -37,33 +40,33 @@ class Limits:
     code_frame_bytes: int = MIB
     """The same for one with code for an interpreter."""
     frame_seconds: float = 10.0
-    """Within so long a frame that has begun to come must have come."""
+    """The time for a frame to arrive, from its first byte to its last."""
     request_seconds: float = 30.0
-    """Within so long the headers of a request must have come, then its JSON body, or the next bytes of an upload."""
+    """The time for the headers of a request to arrive, then for its JSON body, or the next bytes of an upload."""
     rate_per_key: float = 2000.0
     """Requests in a second, on average; twice as many may come at once."""
     bad_keys_per_minute: float = 300.0
-    """So many requests with a wrong key are answered for one address; then it is told to wait."""
+    """Requests with an invalid key from one address; more are answered with 429."""
     connections: int = 4096
-    """When there are more, those go on which no request with a key is being answered."""
+    """When there are more, connections without a request that has a valid key are closed."""
     calls_per_key: int = 1024
     """Requests of one key that are being answered at the same time."""
     memory_per_key_bytes: int = 40 * MIB
-    """What the requests, answers and sockets of one key may hold at the same time, by our own count."""
+    """Memory for the requests, answers and sockets of one key at the same time, by the server's own count."""
     sessions_bytes: int = 16 * MIB
-    """What is remembered of the shell sessions of one organisation; of others the records are read again."""
+    """Memory for cached shell sessions of one organisation."""
 
     def __post_init__(self) -> None:
         if self.memory_per_key_bytes < MIB:
             raise SpecError(
-                f"{self.memory_per_key_bytes} bytes of memory are too little for the requests of a key",
+                f"{self.memory_per_key_bytes} bytes of memory are not enough for the requests of a key",
                 hint="give 1MiB or more",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What a sandbox gets for which nothing was asked."""
+    """What a sandbox gets if the request does not say otherwise."""
 
     cpu: int = 1
     memory_gib: int = 1
@@ -83,7 +86,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 3986
     public_url: str | None = None
-    """How clients reach us, without the path: `https://sandboxes.example.org`. Else a request's own Host is used."""
+    """The base URL for clients, without a path: `https://sandboxes.example.org`. By default the request's Host."""
     backend: str = "embedded"
     version: str = "0"
     tls_cert: Path | None = None
@@ -96,34 +99,35 @@ class ServerSettings:
     defaults: Defaults = field(default_factory=Defaults)
     sweep_seconds: float = 1.0
     drain_seconds: float = 10.0
-    """After SIGTERM, requests have so long to end."""
+    """After SIGTERM, the time for requests to end."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise SpecError(f"port {self.port} is not a port", hint="0 takes any that is free")
+            raise SpecError(f"{self.port} is not a valid port", hint="use 0 for any free port")
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise SpecError("TLS needs a certificate and its key", hint="give both --tls-cert and --tls-key")
+            raise SpecError("TLS needs both a certificate and a key", hint="give both --tls-cert and --tls-key")
         if not (self.is_loopback or self.tls or self.insecure):
             raise SpecError(
-                f"serving on {self.host} without TLS would show keys to the network",
-                hint="give --tls-cert and --tls-key, or --insecure where something in front of it has TLS",
+                f"serving on {self.host} without TLS would send API keys unencrypted over the network",
+                hint="give --tls-cert and --tls-key, or --insecure if a proxy in front of the server has TLS",
             )
         if self.public_url is not None:
             parts = urlsplit(self.public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
                 raise SpecError(
-                    f"{self.public_url!r} is not the address of a server", hint="like https://sandboxes.example.org"
+                    f"{self.public_url!r} is not the base URL of a server",
+                    hint="use a URL like https://sandboxes.example.org",
                 )
             object.__setattr__(self, "public_url", self.public_url.rstrip("/"))
 
     @property
     def tls(self) -> bool:
-        """Whether we speak TLS ourselves."""
+        """Whether the server itself uses TLS."""
         return self.tls_cert is not None
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach us."""
+        """Whether only this machine can reach the server."""
         if self.host == "localhost":
             return True
         try:

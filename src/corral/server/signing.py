@@ -1,7 +1,7 @@
-"""Signed URLs: one file of one sandbox, for whoever has the URL, until it expires.
+"""Signed URLs: access to one file of one sandbox, without a key, until the URL expires.
 
-Clients make them by themselves, with a key that they are given once. So that nobody can go on making them after his API
-key has ended, each API key gets one of its own: a URL opens for no longer than the key does with which it was made.
+Clients make them by themselves, with a signing key. Each API key gets a signing key of its own, so that URLs become
+invalid with the API key that they were made with.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ import re
 import time
 from collections.abc import Iterable
 
+from aiohttp import web
+
+from corral.server.auth import Doorkeeper
 from corral.server.faults import Fault
+from corral.server.living import Sandboxes
+from corral.server.routing import Identity, Route
 
 
 def signing_key(secret: bytes, *, key_id: str) -> str:
-    """What the holder of an API key signs with: from the sandbox's secret and the id of that key."""
+    """The signing key of an API key, derived from the sandbox's secret and the API key's id."""
     return hmac.new(secret, key_id.encode(), hashlib.sha256).hexdigest()
 
 
@@ -28,18 +33,45 @@ def sign(key: str, *, method: str, path: str, expires: str) -> str:
     return "v1_" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def find_signer(secret: bytes, key_ids: Iterable[str], *, method: str, path: str, expires: str, signature: str) -> str:
-    """Which of some API keys a URL was signed with. Raises: Fault, 401, if with none, or if it is too old."""
+def identify_signer(
+    request: web.Request, route: Route, *, sandboxes: Sandboxes, sandbox_id: str, door: Doorkeeper
+) -> Identity:
+    """The identity of a signed URL, for this one call. Checked before anything else about the sandbox.
+
+    Raises:
+        Fault: 401 if the signature is not valid or has expired, or the sandbox does not exist, which must look the
+            same; 429 after too many of those.
+    """
+    query = request.query
+    try:
+        row = sandboxes.find(sandbox_id, organisation_id=None).row
+    except Fault:
+        raise door.refusal(_wrong_signature(), address=request.remote) from None
+    try:
+        key_id = _find_signer(
+            row.signing_key,
+            door.keyring.signers(row.organisation_id),
+            method=route.method,
+            path=query.get("path", ""),
+            expires=query.get("expires", ""),
+            signature=query["signature"],
+        )
+    except Fault as fault:
+        raise door.refusal(fault, address=request.remote) from None
+    return Identity(key_id=key_id, organisation_id=row.organisation_id, scopes=frozenset({route.scope}))
+
+
+def _find_signer(secret: bytes, key_ids: Iterable[str], *, method: str, path: str, expires: str, signature: str) -> str:
+    """The id of the API key that a URL was signed with. Raises: Fault, 401, if it matches no key, or has expired."""
     given = signature.encode("utf-8", "replace")
     for key_id in key_ids:
         wanted = sign(signing_key(secret, key_id=key_id), method=method, path=path, expires=expires)
         if hmac.compare_digest(wanted.encode(), given) and re.fullmatch(r"\d{1,12}", expires, re.ASCII):
             if int(expires) != 0 and int(expires) < time.time():
-                raise Fault(401, "this URL has expired", code="UNAUTHORIZED")
+                raise Fault(401, "the signed URL has expired", code="UNAUTHORIZED")
             return key_id
-    raise wrong_signature()
+    raise _wrong_signature()
 
 
-def wrong_signature() -> Fault:
-    """401: also for a sandbox that is not there, which must look the same."""
-    return Fault(401, "the signature of this URL is not right", code="UNAUTHORIZED")
+def _wrong_signature() -> Fault:
+    return Fault(401, "the signature of the URL is not valid", code="UNAUTHORIZED")

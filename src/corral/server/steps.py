@@ -1,4 +1,4 @@
-"""Named steps of whatever changes a sandbox. Tests end the server at each of them, as a power cut would."""
+"""Named steps of every change of a sandbox. Tests kill the server at each of them, as a power cut would."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _CRASH_AT = os.environ.get("CORRAL_TEST_CRASH_AT")
 
 
 def reached(step: str) -> None:
-    """Nothing, unless a test has asked for the end of the process here."""
+    """Does nothing, unless a test wants the process to be killed here."""
     if step == _CRASH_AT:
         os.kill(os.getpid(), signal.SIGKILL)

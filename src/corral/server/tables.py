@@ -1,4 +1,4 @@
-"""Every route there is, at every path where it is found."""
+"""All routes, with all their paths."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 
-from corral.server.router import Router
-from corral.server.routes import absent, config, ops, organisations, sandboxes, snapshots, telemetry
+from corral.server.dispatch import Router
+from corral.server.routes import config, ops, organisations, sandboxes, snapshots, telemetry, unsupported
 from corral.server.routes import toolbox as toolbox_routes
 from corral.server.routing import Route, Table
 from corral.server.settings import API, TOOLBOX
 
 SANDBOX = "/{sandboxId}"
 ALIAS = f"{API}/toolbox{SANDBOX}/toolbox"
-"""Where clients before 0.115 look for the toolbox."""
+"""The path of the toolbox for clients before 0.115."""
 
 _DOCS_ALIASES = (f"{API}/docs", *(f"{root}/{name}" for root in ("", API) for name in ("redoc", "swagger")))
-"""Where somebody with a browser looks for a description of the API."""
+"""Usual paths of API documentation."""
 
 CONTROL_TABLES: tuple[Table, ...] = (
     config.TABLE,
@@ -26,22 +26,22 @@ CONTROL_TABLES: tuple[Table, ...] = (
     snapshots.TABLE,
     organisations.TABLE,
     ops.EVENTS,
-    absent.CONTROL,
+    unsupported.CONTROL,
 )
 
 
 def toolbox_tables() -> list[Table]:
-    """One for each module of the toolbox's room that has one."""
+    """The tables of the toolbox's modules."""
     found = []
     for module in pkgutil.iter_modules(toolbox_routes.__path__):
         table = getattr(importlib.import_module(f"{toolbox_routes.__name__}.{module.name}"), "TABLE", None)
         if isinstance(table, Table):
             found.append(table)
-    return [*found, absent.TOOLBOX]
+    return [*found, unsupported.TOOLBOX]
 
 
 def all_routes() -> Iterator[tuple[str, Route]]:
-    """Each route with its path, the aliases left out."""
+    """Each route with its path, without aliases."""
     for route in ops.ROOT.routes:
         yield route.path, route
     for table in CONTROL_TABLES:
@@ -53,7 +53,7 @@ def all_routes() -> Iterator[tuple[str, Route]]:
 
 
 def all_places() -> Iterator[tuple[str, Route]]:
-    """Each route at each path where it is found, aliases among them."""
+    """Each route with each of its paths, including aliases."""
     for path, route in all_routes():
         yield path, route
         if route.area == "toolbox":

@@ -1,4 +1,4 @@
-"""From Corral's errors to the wire's refusals: one table, and nowhere else."""
+"""From Corral's errors to error responses: one table, and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.server import log
 from corral.server.faults import Fault
 
 TABLE: tuple[tuple[type[errors.CorralError], int, str | None], ...] = (
-    # Looked through from the top; a class stands before its parents.
+    # The first match counts, so a class comes before its parents.
     (errors.SandboxGoneError, 404, None),
     (errors.SandboxClosedError, 404, None),
     (errors.ExecTimeoutError, 408, "PROCESS_EXECUTION_TIMEOUT"),
@@ -61,11 +61,11 @@ WORDS: tuple[tuple[type[errors.CorralError], str], ...] = (
     (errors.SandboxNoSpaceError, "no space left"),
     (errors.SnapshotNotFoundError, "not found"),
 )
-"""Words that clients look for in a message, where they have no class for its code."""
+"""Words that clients search for in messages, where they have no class for the code. They must stay."""
 
 
 def translate(error: errors.CorralError) -> Fault | None:
-    """The refusal for an error of ours; None for one that is a bug, and becomes a 500."""
+    """The response for an error; None for one that is a bug, and becomes a 500."""
     for kind, status, code in TABLE:
         if isinstance(error, kind):
             return Fault(status, phrase(error), code=code)
@@ -73,7 +73,7 @@ def translate(error: errors.CorralError) -> Fault | None:
 
 
 def phrase(error: errors.CorralError) -> str:
-    """What an error says, with the words that clients look for."""
+    """The message of an error, with the words that clients search for."""
     text = log.text_of(error)
     if isinstance(error, errors.SandboxFileNotFoundError):
         # Not in the kernel's words: some clients take "No such file or directory" to be about a directory.

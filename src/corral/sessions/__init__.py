@@ -1,1 +1,1 @@
-"""Recorded programs, and what stands on them: shell sessions, terminals, interpreters."""
+"""Recorded programs, and shell sessions, terminals and interpreters, which are built on them."""

@@ -14,7 +14,7 @@ from corral.errors import SandboxGoneError
 
 @dataclass(frozen=True, slots=True)
 class DetachedProgram:
-    """What a list says of a detached program."""
+    """A detached program in a list."""
 
     number: int
     text: str
@@ -23,16 +23,16 @@ class DetachedProgram:
     exit_code: int | None
     """None while it runs, and if it ended together with its sandbox."""
     argv: tuple[str, ...] | None = None
-    """None if the backend keeps the text alone."""
+    """None if the backend keeps only the text."""
     record_bytes: int | None = None
-    """How much of the disk its record takes. None if a service has it."""
+    """The disk use of its record. None if a service has it."""
 
 
 P = TypeVar("P", bound=DetachedProgram)
 
 
 def choose(programs: Sequence[P], sandbox_id: str, number: int | None) -> P:
-    """The program of that number, or the one that was started last. Raises: SandboxGoneError."""
+    """The program of that number, or the latest one. Raises: SandboxGoneError."""
     if not programs:
         raise SandboxGoneError(
             f"no background program found in {sandbox_id!r}",

@@ -170,7 +170,7 @@ class ShellSession:
             InvalidCommandError: empty, or with a NUL.
             ExecError: too many commands wait for their turn already, or the session's record is full.
             TimeoutError: it still runs after `timeout`; `commands()` has it.
-            SandboxGoneError: the sandbox ended meanwhile.
+            SandboxGoneError: the sandbox was deleted meanwhile.
         """
         if not isinstance(command, str) or not command.strip():
             raise InvalidCommandError("the command is empty or not a string", op="run", hint="pass a shell command")
@@ -198,10 +198,10 @@ class ShellSession:
         """Wait for a command's end.
 
         Raises:
-            NotRecordedError: there is no such command.
-            SessionEndedError: the shell ended before it got to the command.
-            TimeoutError: it still runs after `timeout`.
-            SandboxGoneError: the sandbox ended meanwhile.
+            NotRecordedError: command not found.
+            SessionEndedError: the shell exited before it ran the command.
+            TimeoutError: it is still running after `timeout`.
+            SandboxGoneError: the sandbox was deleted meanwhile.
         """
         async with asyncio.timeout(timeout):
             await self._until(command_id, lambda told: told.ended)
@@ -211,19 +211,19 @@ class ShellSession:
         return _describe(told)
 
     async def ended(self) -> bool:
-        """Whether the shell has ended."""
+        """True if the shell has exited."""
         await self._catch_up()
         return self._transcript.end is not None
 
     # Output and input.
 
     async def logs(self, command_id: str, *, limit_bytes: int = DEFAULT_RECORD_BYTES) -> SessionLogs:
-        """What a command has printed until now, as often as you like.
+        """The output of a command so far. Can be read any number of times.
 
-        What a child that it left in the background prints later is added, until the next command begins.
+        Later output of a background child is added, until the next command starts.
 
         Raises:
-            NotRecordedError: there is no such command.
+            NotRecordedError: command not found.
         """
         capture, lost = await self._read_log(command_id, limit_bytes)
         return SessionLogs(
@@ -236,12 +236,12 @@ class ShellSession:
         )
 
     async def log_chunks(self, command_id: str, *, limit_bytes: int = DEFAULT_RECORD_BYTES) -> list[OutputChunk]:
-        """The same piece by piece, in order, and not a second time as a whole. Raises: as `logs`."""
+        """The same in pieces, in order, without a copy of the whole. Raises: as `logs`."""
         capture, _ = await self._read_log(command_id, limit_bytes)
         return capture.chunks()
 
     async def _read_log(self, command_id: str, limit_bytes: int) -> tuple[Capture, int]:
-        """What is kept, and about how much the record had lost already."""
+        """The recorded output, and about how much was dropped."""
         await self._catch_up()
         capture = Capture(limit_bytes)
         lost = 0
@@ -252,11 +252,11 @@ class ShellSession:
         return capture, lost
 
     async def follow(self, command_id: str) -> AsyncIterator[OutputChunk]:
-        """What a command prints, from its first byte until it, or the shell, ends.
+        """The output of a command, from its first byte until it or the shell ends.
 
         Raises:
-            NotRecordedError: there is no such command.
-            SandboxGoneError: the sandbox ended meanwhile.
+            NotRecordedError: command not found.
+            SandboxGoneError: the sandbox was deleted meanwhile.
         """
         await self._catch_up()
         await self._until(command_id, lambda told: told.begun or told.ended)
@@ -264,14 +264,14 @@ class ShellSession:
             yield OutputChunk(piece.stream, _shown(piece))
 
     async def feed(self, command_id: str, data: bytes | str) -> None:
-        """Give input to a command that was started without `wait`. Waits as long as the program does not read.
+        """Send input to a command that was started with `wait=False`. Waits while the program does not read.
 
-        Its input stays open until the command ends, as a keyboard's does: whoever reads to the end of it is to be ended
-        by `interrupt`, or run with the input in the command's text.
+        Its stdin stays open until the command ends: a program that reads until the end of its input needs `interrupt`,
+        or the input in the command's text.
 
         Raises:
-            NotRecordedError: there is no such command.
-            ExecError: it takes no input, or has ended.
+            NotRecordedError: command not found.
+            ExecError: its stdin is not open, or it has ended.
         """
         content = as_bytes(data)
         await self._catch_up()
@@ -290,7 +290,7 @@ class ShellSession:
             await asyncio.wait((feeding, ending), return_when=asyncio.FIRST_COMPLETED)
             if not feeding.done():
                 ending.result()
-                await asyncio.wait((feeding,), timeout=_FED_SECONDS)  # it may have read all, and ended of it
+                await asyncio.wait((feeding,), timeout=_FED_SECONDS)  # it may have read everything and ended
             if not feeding.done():
                 raise ExecError("the command ended before it read all of its stdin", op="feed")
             feeding.result()
@@ -302,24 +302,24 @@ class ShellSession:
     # Ending.
 
     async def interrupt(self, command_id: str) -> SessionCommand:
-        """End a running command, first with SIGINT and then with SIGKILL; the shell stays.
+        """Stop a running command, first with SIGINT and then with SIGKILL; the shell keeps running.
 
-        One that waits behind another command never runs: its exit code is 130 as soon as the shell gets to it. A
-        command that has ended is left alone.
+        A queued command never runs: its exit code is 130 when its turn comes. A command that has ended is not
+        changed.
 
         Raises:
-            NotRecordedError: there is no such command.
-            ExecError: the shell itself does not react; `delete` ends it.
+            NotRecordedError: command not found.
+            ExecError: the shell itself does not respond; `delete` kills it.
         """
         await self._catch_up()
         told = self._told(command_id)
         if not told.begun and not self._is_over(command_id):
-            # Without its file, the driver passes over it. It may also have got to it at this very moment.
+            # Without its file, the driver skips it. It may also have started it at this very moment.
             await self._helper('rm -f -- "$1"', f"{self._folder}/{command_id}")
             await self._catch_up()
-            if list(self._transcript.waiting)[:1] != [command_id]:  # it waits behind another, or has ended meanwhile
+            if list(self._transcript.waiting)[:1] != [command_id]:  # it is queued, or has ended meanwhile
                 return _describe(self._told(command_id))
-            with contextlib.suppress(TimeoutError):  # a shell that does not react is found out below
+            with contextlib.suppress(TimeoutError):  # a shell that does not respond is detected below
                 async with asyncio.timeout(_INTERRUPT_SECONDS * _INTERRUPT_TRIES):
                     await self._until(command_id, lambda told: told.begun or told.ended)
         for attempt in range(_INTERRUPT_TRIES):
@@ -333,7 +333,7 @@ class ShellSession:
         raise ExecError("the shell does not respond", op="interrupt", hint="delete the session, and open another")
 
     async def delete(self) -> None:
-        """End the shell and all that it started, SIGTERM first, and forget the session. Idempotent."""
+        """Kill the shell and its processes, SIGTERM first, and delete the session. Idempotent."""
         try:
             await self._catch_up()
             folder = self._folder
@@ -341,9 +341,11 @@ class ShellSession:
             await self._signal_programs("TERM", whom, grace=_TERMINATE_TENTHS)
             if whom == "left":
                 await self._signal_programs("KILL", whom)
-                await self._recorded.end_rest()  # and what has left the shell's session, where the backend knows it
+                await (
+                    self._recorded.end_rest()
+                )  # and processes that left the shell's session, if the backend tracks them
         except CorralError:
-            folder = ""  # forgotten already, or nothing inside answers: then it is ended without being asked
+            folder = ""  # deleted already, or nothing inside responds: then it is killed
         await self._recorded.forget()
         if folder:
             with contextlib.suppress(CorralError):
@@ -398,7 +400,7 @@ class ShellSession:
             raise ExecError(f"can't use the session's folder: {result.stderr.strip()[-200:]}", op="session")
 
     async def _signal_programs(self, name: str, whom: str, *, grace: int = 0) -> None:
-        with contextlib.suppress(ExecError):  # a process table so full that nothing starts: the caller goes on
+        with contextlib.suppress(ExecError):  # the process limit is reached: the caller continues
             await self._helper(SIGNAL, str(self._recorded.pid), name, whom, str(grace), f"{self._folder}/jobs")
 
     async def _note(self, note: dict[str, object]) -> None:
@@ -426,7 +428,7 @@ class ShellSession:
             self._hear(entry)
 
     async def _until(self, command_id: str, condition: Callable[[Told], bool]) -> None:
-        """Follow the record until something is known of a command, or the shell has ended."""
+        """Follow the record until the state of a command is known, or the shell has exited."""
         await self._catch_up()
         if condition(self._told(command_id)) or self._transcript.end is not None:
             return

@@ -1,4 +1,4 @@
-"""Terminals that anybody may watch: a program on a pseudo terminal, whose screen is recorded from its first byte."""
+"""Named terminals: a program on a pseudo terminal, whose output is recorded from its first byte."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from corral.client.sandbox import AsyncSandbox
 
 prefix = "pty:"
-"""Terminals are recorded programs with such names."""
+"""The prefix of terminals' names as recorded programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalInfo:
-    """What is known of a terminal."""
+    """A terminal in a list."""
 
     name: str
     rows: int
     columns: int
     cwd: str | None
-    """The folder that was asked for; None is the sandbox's own."""
+    """The requested working folder; None is the sandbox's own."""
     env: dict[str, str]
     started: float
     running: bool
@@ -38,7 +38,7 @@ class TerminalInfo:
 
 
 class Terminal:
-    """A recorded program on a terminal. It outlives this handle, and where the backend can, this process."""
+    """A recorded program on a terminal. It outlives this handle, and this process if the backend supports it."""
 
     def __init__(self, recorded: Recorded, box: AsyncSandbox) -> None:
         self._recorded = recorded
@@ -57,7 +57,7 @@ class Terminal:
         """Start a login shell, or a command, on a new terminal.
 
         Raises:
-            NameTakenError: there is a terminal of that name.
+            NameTakenError: a terminal of that name already exists.
             InvalidCommandError, WorkdirError: as `exec`.
         """
         cwd, env = options.get("cwd"), dict(options.get("env") or {})
@@ -79,7 +79,7 @@ class Terminal:
 
     @classmethod
     async def attach(cls, box: AsyncSandbox, name: str) -> Self:
-        """A handle to one that was opened before, here or elsewhere. Raises: NotRecordedError."""
+        """A handle to an open terminal, also of another process. Raises: NotRecordedError."""
         try:
             return cls(await box.find_recorded(prefix + name), box)
         except NotRecordedError as error:
@@ -92,14 +92,14 @@ class Terminal:
 
     @property
     def pid(self) -> int:
-        """The program's number inside."""
+        """The program's process id inside."""
         return self._recorded.pid
 
     async def output(self, *, from_start: bool = True) -> AsyncIterator[bytes]:
-        """What the terminal shows, from its beginning or from now on, until the program ends. Any number may watch.
+        """The terminal's output, from its beginning or from now on, until the program ends. For any number of readers.
 
         Raises:
-            SandboxGoneError: the sandbox ended meanwhile.
+            SandboxGoneError: the sandbox was deleted meanwhile.
         """
         since = 0
         if not from_start:
@@ -109,18 +109,18 @@ class Terminal:
                 yield entry.data
 
     async def write(self, data: bytes | str) -> None:
-        """Type. Raises: ExecError when the program has ended."""
+        """Send input. Raises: ExecError if the program has ended."""
         await self._recorded.write(data)
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """Set the size; the program is told. Raises: ExecError when it has ended."""
+        """Set the size and notify the program. Raises: ExecError if it has ended."""
         await self._recorded.resize(rows=rows, columns=columns)
-        with contextlib.suppress(ExecError):  # the size is set; that it can't be noted down any more does no harm
+        with contextlib.suppress(ExecError):  # the size is set; recording it may fail
             await self._recorded.note(json.dumps({"terminal": {"rows": rows, "columns": columns}}).encode())
 
     async def info(self, found: RecordInfo | None = None) -> TerminalInfo:
-        """Its size, how it was opened, and whether and how it has ended. With what a list just said of it, no other is
-        asked for.
+        """Its size, how it was opened, and whether and how it has ended. With an entry of a list, without another
+        request.
 
         Raises:
             NotRecordedError: after `delete`.
@@ -156,10 +156,10 @@ class Terminal:
         return await self._recorded.wait(timeout=timeout)
 
     async def kill(self) -> None:
-        """End the program with all that it started; what it showed stays. Idempotent."""
+        """Kill the program with its process tree; its output is kept. Idempotent."""
         await self._recorded.kill()
-        await self._recorded.end_rest()  # also of one whose shell had ended, and has left something
+        await self._recorded.end_rest()  # also if its shell has ended and left processes behind
 
     async def delete(self) -> None:
-        """End it, and delete what it showed. Idempotent."""
+        """Kill it, and delete its output. Idempotent."""
         await self._recorded.forget()

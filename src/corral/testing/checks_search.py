@@ -72,6 +72,16 @@ async def glob_has_its_options(context: Context) -> None:
     true(any("shut" in line for line in (await files.glob("**")).unreadable), "an unreadable folder is said")
 
 
+@check(promise="files.glob", title="A pattern of many stars takes no time beyond its length")
+async def glob_of_many_stars_ends(context: Context) -> None:
+    files = (await context.open()).files
+    await files.write("/".join("a" * 60) + "/file", b"x")
+    pattern = "**/a/" * 16 + "b"  # trying again at each star would take years
+    equal((await files.glob(pattern)).paths, [])
+    equal((await files.grep("x", include=pattern)).matches, ())
+    equal((await files.replace("x", "y", include=pattern)).total, 0)
+
+
 @check(promise="files.grep", title="Lines are found with path and number, in text files, links not followed",
        raises=("files.grep:SandboxFileNotFoundError",))  # fmt: skip
 async def grep_finds_lines(context: Context) -> None:
@@ -132,4 +142,6 @@ async def replace_changes_a_tree(context: Context) -> None:
     again = await files.replace(r"bye\.\\(\d)", r"[\1]", fixed=False, include="*.md")
     equal((again.total, await files.read("sub/deep/e.md")), (1, b"# [1]\n"))
     await raises(SandboxFileError, files.replace("(", "x", fixed=False))
+    error = await raises(SandboxFileError, files.replace("bye", r"\9", fixed=False))
+    true("is not a replacement" in str(error), str(error))
     await raises(SandboxFileNotFoundError, files.replace("x", "y", path="missing"))

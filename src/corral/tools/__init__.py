@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from corral.tools.backgroundtools import BackgroundTools
 from corral.tools.code import CodeTool
 from corral.tools.files import FileTools
 from corral.tools.permission import OperationRules, Permissions, Rule
 from corral.tools.policy import ShellPolicy
 from corral.tools.render import ToolText
 from corral.tools.shell import ShellCapabilities, ShellTool
-from corral.tools.shells import BackgroundTools
 from corral.tools.tool import Tool
 
 __all__ = [

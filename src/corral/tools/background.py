@@ -1,8 +1,8 @@
 """Commands in the background: started by one call, and read, fed and ended by later ones.
 
-Each is a recorded program of the sandbox (`corral.sessions.record`), so it needs nobody to hold it: another handle
-finds it again, and where the sandbox outlives this process, so does it. It ends with the sandbox at the latest. Reading
-goes on where the last reading of this process ended.
+Each is a recorded program of the sandbox (`corral.sessions.record`), so it is independent of the handle that started
+it: another handle finds it, and if the sandbox outlives this process, so does the command. It ends with the sandbox at
+the latest. Reading continues where the last reading of this process ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import json
 import weakref
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from corral.base.command import bash_text
@@ -25,7 +25,7 @@ from corral.tools.unread import Mark, Reading
 PREFIX = "shell-"
 """Background commands are recorded programs with such names."""
 MAX_SHELLS = 32
-"""So many are kept in one sandbox. For one more, the oldest that has ended is forgotten."""
+"""The most that one sandbox keeps. For another one, the oldest that has ended is removed."""
 RECORD_BYTES = 1024 * 1024
 """How much output of each is kept."""
 READ_BYTES = 100_000
@@ -36,8 +36,8 @@ _SETTLED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ShellHandle:
-    """A command that was started."""
+class BackgroundHandle:
+    """A command that was started in the background."""
 
     shell_id: str
     pid: int
@@ -60,18 +60,18 @@ class ShellOutput:
     waiting: bool = False
     """Whether there is more to read already."""
     lost_bytes: int = 0
-    """About how much was dropped because nobody read it in time."""
+    """About how much was dropped because it was not read in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShellInfo:
-    """What a list says of a command."""
+class BackgroundProcessInfo:
+    """What a list says of a background command."""
 
     shell_id: str
     command: str
     running: bool
-    exit_code: int | None
-    started: float
+    exit_code: int | None = None
+    started_at: float = field(default=0.0, compare=False)
     """As Unix time."""
 
 
@@ -86,11 +86,11 @@ async def start_shell(
     cwd: PathLike | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
-) -> ShellHandle:
+) -> BackgroundHandle:
     """Start a command in bash (in sh, where there is no bash), and don't wait for it.
 
     Raises:
-        ExecError: as many as may be are running, or the command can't be.
+        ExecError: too many are running, or the command can't be started.
     """
     wanted = bash_text(command)
     known = await _make_room(box)
@@ -104,20 +104,20 @@ async def start_shell(
                 wanted, name=shell_id, cwd=cwd, env=env, timeout=timeout, limit_bytes=RECORD_BYTES, note=note
             )
         except NameTakenError:
-            continue  # somebody else was faster
+            continue  # taken by another handle meanwhile
         _marks_of(box).pop(shell_id, None)
-        return ShellHandle(shell_id, recorded.pid, command)
+        return BackgroundHandle(shell_id, recorded.pid, command)
 
 
 async def read_shell(
     box: AsyncSandbox, shell_id: str, *, wait_seconds: float = 0.0, newest: bool = False, max_bytes: int = READ_BYTES
 ) -> ShellOutput:
-    """What is new. With `wait_seconds`, wait so long for something new or the end.
+    """The new output. `wait_seconds` is how long to wait for new output or the end.
 
     What does not fit into `max_bytes` waits for the next reading; with `newest`, what is older is skipped instead.
 
     Raises:
-        NotRecordedError: there is no such command.
+        NotRecordedError: no command has this id.
     """
     recorded = await _find(box, shell_id)
     mark = _marks_of(box).get(shell_id, Mark())
@@ -148,7 +148,7 @@ async def write_shell(box: AsyncSandbox, shell_id: str, text: bytes | str, *, cl
     """Feed its standard input; with `close`, end that afterwards.
 
     Raises:
-        NotRecordedError: there is no such command.
+        NotRecordedError: no command has this id.
         ExecError: it has ended, or has closed its input.
     """
     recorded = await _find(box, shell_id)
@@ -162,7 +162,7 @@ async def kill_shell(box: AsyncSandbox, shell_id: str) -> bool:
     """End it with all that it started; what it printed can still be read. Gives whether it was running.
 
     Raises:
-        NotRecordedError: there is no such command.
+        NotRecordedError: no command has this id.
     """
     recorded = await _find(box, shell_id)
     if await _read_end(recorded) is not None:
@@ -171,7 +171,7 @@ async def kill_shell(box: AsyncSandbox, shell_id: str) -> bool:
     return True
 
 
-async def list_shells(box: AsyncSandbox) -> list[ShellInfo]:
+async def list_shells(box: AsyncSandbox) -> list[BackgroundProcessInfo]:
     """All of them, in the order of their numbers; those that have ended too."""
     found = []
     for info in await _list(box):
@@ -182,7 +182,9 @@ async def list_shells(box: AsyncSandbox) -> list[ShellInfo]:
             continue  # forgotten meanwhile
         ended = _parse_end(notes[-1].data) if notes and notes[-1].kind == "end" else None
         command = _parse_command(notes[0].data) if notes and notes[0].kind == "note" else ""
-        found.append(ShellInfo(info.name, command, ended is None, ended.exit_code if ended else None, info.started))
+        found.append(
+            BackgroundProcessInfo(info.name, command, ended is None, ended.exit_code if ended else None, info.started)
+        )
     return found
 
 
@@ -215,12 +217,12 @@ async def _list(box: AsyncSandbox) -> list[RecordInfo]:
 
 async def _find(box: AsyncSandbox, shell_id: str) -> Recorded:
     if not isinstance(shell_id, str) or not shell_id.startswith(PREFIX):
-        # Sessions and terminals are recorded programs as well, and none of ours.
-        raise NotRecordedError(f"there is no background command {shell_id!r:.80}", op="background")
+        # Sessions and terminals are recorded programs as well, but not background commands.
+        raise NotRecordedError(f"no background command named {shell_id!r:.80}", op="background")
     try:
         return await box.find_recorded(shell_id)
     except NotRecordedError:
-        raise NotRecordedError(f"there is no background command {shell_id!r:.80}", op="background") from None
+        raise NotRecordedError(f"no background command named {shell_id!r:.80}", op="background") from None
 
 
 async def _make_room(box: AsyncSandbox) -> list[RecordInfo]:
@@ -228,7 +230,7 @@ async def _make_room(box: AsyncSandbox) -> list[RecordInfo]:
     while len(known) >= MAX_SHELLS:
         ended = next((info for info in known if not info.running), None)
         if ended is None:
-            raise ExecError(f"{MAX_SHELLS} background commands are running", op="background", hint="end one first")
+            raise ExecError(f"{MAX_SHELLS} background commands are running", op="background", hint="kill one first")
         known.remove(ended)
         with contextlib.suppress(NotRecordedError):
             await (await box.find_recorded(ended.name)).forget()

@@ -20,7 +20,7 @@ MAX_TIMEOUT_SECONDS = 600.0
 class CodeTool(Tool):
     """Runs snippets, each in a fresh process; files stay between them.
 
-    A model may name a language by any of its aliases. One that this sandbox has no runtime for is told to the model.
+    A model may name a language by any of its aliases. If the sandbox has no runtime for it, the model is told so.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class CodeTool(Tool):
         cwd: str | None = None,
     ) -> None:
         if not languages:
-            raise ValueError("a code tool needs a language")
-        # By their own names: raises here, not at a model, for one that nobody knows.
+            raise ValueError("languages is empty: a code tool needs at least one")
+        # By their canonical names; an unknown one raises here, before a model sees the tool.
         self.languages = tuple(dict.fromkeys(find_language(language).name for language in languages))
         self._timeout = min(timeout, max_timeout)
         self._env = dict(env or {})
@@ -48,10 +48,10 @@ class CodeTool(Tool):
             environment,
             name=name,
             description=description
-            or f"Execute code in a sandboxed environment. Supported languages: {listed}. Each call is a fresh process; "
-            "files that it writes stay for the next. Print what you want to see.",
+            or f"Execute code in a sandboxed environment. Supported languages: {listed}. Each call is a new process; "
+            "files stay for later calls. Print what you want to see.",
             parameters=[
-                Parameter("code", "string", "the source, whole", required=True),
+                Parameter("code", "string", "the complete source code", required=True),
                 Parameter(
                     "language",
                     "string",
@@ -66,7 +66,6 @@ class CodeTool(Tool):
         )
 
     def judge(self, values: dict[str, Any]) -> dict[str, Any]:
-        """See `Tool`."""
         given = str(values["language"])
         try:
             found = find_language(given).name
@@ -77,7 +76,6 @@ class CodeTool(Tool):
         return {**values, "language": found}
 
     async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
-        """See `Tool`."""
         try:
             result = await box.run_code(
                 values["code"],

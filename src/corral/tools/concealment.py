@@ -1,4 +1,4 @@
-"""What is to be hidden from a call, made complete: by its path alone, a file may be seen all the same.
+"""Completes the list of paths to hide from a call: hiding a path alone does not hide the file.
 
 Another hard link shows the same content. A path that is longer than the kernel takes can't be named, but a program gets
 there step by step.
@@ -20,21 +20,21 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/
 """What every program needs."""
 _SHARED_MEMORY = "/dev/shm"
 _MOST_UNREADABLE = 50
-"""Backends name no more than so many folders that could not be looked into."""
+"""Backends report no more unreadable folders than this."""
 _MOST_LINKED = 100_000
 _ASKED_ONE_BY_ONE = 16
-"""Into so many hidden folders it is cheaper to look one by one than to look through the whole working folder."""
+"""Up to this many hidden folders are searched one by one; for more, the whole working folder is searched."""
 _LONGEST_PATH = 4000
 """The kernel takes 4,095 bytes, and what prepares a view puts something before them."""
 _DEEPEST = 200
 """Every folder above a hidden path is held by a mount of its own: two thousand of them take seconds."""
 _SHOWN_CHARS = 100
 
-Found = Mapping[str, FileInfo | None]
-"""Real path → what is there; None for a folder that could not be looked into."""
+HiddenPaths = Mapping[str, FileInfo | None]
+"""Real path → what is there; None for a folder that could not be read."""
 
 
-async def complete(files: AsyncFiles, found: Found, *, workdir: str) -> tuple[str, ...]:
+async def complete(files: AsyncFiles, found: HiddenPaths, *, workdir: str) -> tuple[str, ...]:
     """The paths to hide so that none of these files is seen, without those that lie in another one of them.
 
     Raises:
@@ -45,21 +45,21 @@ async def complete(files: AsyncFiles, found: Found, *, workdir: str) -> tuple[st
     hidden = {path: reachable[path] for path in leave_outermost(reachable)}
     kept = leave_outermost({*hidden, *map(_cut, await _find_other_names(files, hidden, workdir))})
     if len(kept) > MAX_HIDDEN:
-        raise PolicyError(f"the rules hide more than {MAX_HIDDEN} files, too many to keep them for commands")
+        raise PolicyError(f"the rules hide more than {MAX_HIDDEN} files, too many for a command")
     return kept
 
 
 def find_unreadable(result: GlobResult) -> set[str]:
-    """The folders that could not be looked into, where anything may lie unseen: `chmod 300` is enough for that.
+    """The folders that could not be read, which may contain anything: `chmod 300` is enough for that.
 
     Raises:
-        PolicyError: there are so many that not all of them were named.
+        PolicyError: there are too many for the backend to report all of them.
     """
     found = {text.rpartition(": ")[0] for text in result.unreadable} - {""}
     if len(result.unreadable) >= _MOST_UNREADABLE:
         raise PolicyError(
-            "Access denied: there are too many folders that can't be looked into, such as "
-            f"{shorten_path(min(found, default='/'))}: make them readable, or remove them"
+            "Access denied: too many unreadable folders, such as "
+            f"{shorten_path(min(found, default='/'))}; make them readable or remove them"
         )
     return found
 
@@ -98,8 +98,8 @@ def _cut(path: str) -> str:
 # Hard links.
 
 
-async def _find_other_names(files: AsyncFiles, hidden: Found, workdir: str) -> set[str]:
-    """Other hard links to the files that are hidden; in system folders none is looked for."""
+async def _find_other_names(files: AsyncFiles, hidden: HiddenPaths, workdir: str) -> set[str]:
+    """Other hard links to the files that are hidden; system folders are not searched."""
     names = _Names(files)
     names.take(info for info in hidden.values() if info is not None)
     folders = [path for path, info in hidden.items() if info is None or info.is_folder]
@@ -128,12 +128,12 @@ async def _find_tops(files: AsyncFiles, above: str) -> list[str]:
     return found
 
 
-def _is_hidden(path: str, hidden: Found) -> bool:
+def _is_hidden(path: str, hidden: HiddenPaths) -> bool:
     return path in hidden or any(above in hidden for above in _folders_above(path))
 
 
 class _Names:
-    """The names that files with several hard links are known by so far."""
+    """The paths found so far for files with several hard links."""
 
     def __init__(self, files: AsyncFiles) -> None:
         self._files = files

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from corral.tools.gate import Gate, OnAsk
-from corral.tools.hashline import DEFAULT_HASH_LENGTH, line_hash, split_lines
+from corral.tools.hashline import DEFAULT_HASH_LENGTH, LineChange, line_hash, split_lines
 from corral.tools.operations import FileOperations
 from corral.tools.permission import Permissions
 from corral.tools.reading import MAX_EDIT_BYTES, SNIFFED_BYTES
@@ -119,7 +119,8 @@ async def _edit(operations: FileOperations, values: Mapping[str, Any], max_chars
 
 
 async def _edit_lines(operations: FileOperations, values: Mapping[str, Any], max_chars: int) -> ToolText:
-    done = await operations.edit_lines(**values, hash_length=DEFAULT_HASH_LENGTH)
+    change = LineChange(**{name: value for name, value in values.items() if name != "path"})
+    done = await operations.edit_lines(values["path"], change, hash_length=DEFAULT_HASH_LENGTH)
     if done.error is not None:
         return render_error(done.error, code="edit")
     return ToolText(f"{done.summary} in {quote(values['path'])}")
@@ -148,10 +149,10 @@ async def _grep(operations: FileOperations, values: Mapping[str, Any], max_chars
 _FOLDER = Parameter("path", "string", f"the folder: {_PATH}", default=".")
 _FILE = Parameter("path", "string", f"the file: {_PATH}", required=True)
 _TABLE: dict[str, Row[FileOperations]] = {
-    "ls": Row("ls", "List a folder: names, sizes, and what is a folder.", _list, (_FOLDER,)),
+    "ls": Row("ls", "List a folder: names, sizes and kinds.", _list, (_FOLDER,)),
     "read_file": Row(
         "read",
-        "Read a text file, with line numbers. Long files come in pieces: the last line says how to read on.",
+        "Read a text file with line numbers. Long files are returned in parts; the last line says how to continue.",
         _read,
         (
             _FILE,
@@ -161,18 +162,18 @@ _TABLE: dict[str, Row[FileOperations]] = {
     ),
     "write_file": Row(
         "write",
-        "Write a text file, whole; folders on the way are made, and what was in the file before is replaced.",
+        "Write a whole text file. Missing parent folders are created, and existing content is replaced.",
         _write,
         (_FILE, Parameter("content", "string", "the whole content", required=True)),
     ),
     "edit_file": Row(
         "edit",
-        "Replace a text in a file. It must be there exactly once, unless replace_all is true.",
+        "Replace text in a file. It must occur exactly once, unless replace_all is true.",
         _edit,
         (
             _FILE,
-            Parameter("old_string", "string", "the text to replace, to the letter, no line numbers", required=True),
-            Parameter("new_string", "string", "what to put in its place", required=True),
+            Parameter("old_string", "string", "the exact text to replace, without line numbers", required=True),
+            Parameter("new_string", "string", "the replacement", required=True),
             Parameter("replace_all", "boolean", "replace every occurrence", default=False),
         ),
     ),
@@ -185,29 +186,29 @@ _TABLE: dict[str, Row[FileOperations]] = {
             Parameter("start_line", "integer", "the first line", required=True, least=1),
             Parameter("start_hash", "string", "its hash", required=True),
             Parameter("new_content", "string", "the new lines; empty to delete", required=True),
-            Parameter("end_line", "integer", "the last line to replace; left out: only the first", least=1),
+            Parameter("end_line", "integer", "the last line to replace; omit it to replace only the first", least=1),
             Parameter("end_hash", "string", "its hash"),
             Parameter("insert_after", "boolean", "insert after the first line, and replace nothing", default=False),
         ),
     ),
     "glob": Row(
         "glob",
-        "Find files by a pattern such as **/*.py, where ** crosses folders.",
+        "Find files by a glob pattern such as **/*.py, where ** matches any number of folders.",
         _glob,
         (Parameter("pattern", "string", "the pattern", required=True), _FOLDER),
     ),
     "grep": Row(
         "grep",
-        "Find lines that match a regular expression, in text files.",
+        "Search text files for lines that match a regular expression.",
         _grep,
         (
             Parameter("pattern", "string", "the regular expression", required=True),
             Parameter("path", "string", f"a folder or a file: {_PATH}", default="."),
-            Parameter("glob", "string", "only in files that match this pattern, such as *.py"),
+            Parameter("glob", "string", "only search files that match this pattern, such as *.py"),
             Parameter("output_mode", "string", "lines, files, or counts", default="content", choices=_MODES),
-            Parameter("ignore_case", "boolean", "whether case does not matter", default=False),
-            Parameter("fixed", "boolean", "take the pattern as plain text", default=False),
-            Parameter("ignore_hidden", "boolean", "leave out names that begin with a dot", default=True),
+            Parameter("ignore_case", "boolean", "ignore case", default=False),
+            Parameter("fixed", "boolean", "treat the pattern as plain text", default=False),
+            Parameter("ignore_hidden", "boolean", "skip names that start with a dot", default=True),
         ),
     ),
 }

@@ -1,6 +1,6 @@
 """The gate: asks the rules before a tool does anything, and again for everything that a search found.
 
-A rule is asked for the path as the model wrote it and for the path that it leads to, so that a link can't go round it.
+A rule is asked for the path as the model wrote it and for the path that it leads to, so that a link can't bypass it.
 The real path is the one that is used afterwards.
 """
 
@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from corral.base.files import AsyncFiles
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import PolicyError, SandboxFileError
 from corral.paths import inside
 from corral.results import FileInfo
 from corral.tools.permission import Decision, Operation, Permissions, Rule, normal_path, real_path
 from corral.tools.render import quote
+from corral.tools.view import View
 
 OnAsk = Callable[[str, str, str], bool | Awaitable[bool]]
 """Asked for an operation, a path and the rule's note: whether it may be done."""
@@ -46,7 +48,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """Where an allowed call leads, and what it may show of what it finds there."""
+    """The path of an allowed call, and which of its results may be shown."""
 
     path: str
     """The path to use: the real one, where there are rules."""
@@ -114,7 +116,7 @@ class Gate:
 
         Raises:
             PolicyError: it may not.
-            SandboxFileError: where it leads can't be found out.
+            SandboxFileError: the target of the path can't be determined.
         """
         named = normal_path(path, workdir=workdir)
         if not self.follows:
@@ -146,6 +148,10 @@ class Gate:
         strictest = max(decisions, key=lambda each: _STRICTNESS[each.action])
         if strictest.action != "allow":
             await self.settle(Question("execute", "execute", command, command, command, strictest))
+
+    async def make_view(self, box: AsyncSandbox, *, workdir: str) -> View:
+        """What a command may write and see."""
+        return View()
 
     async def settle(self, question: Question) -> None:
         """Ask, if the rule says so. Raises: PolicyError, unless the answer is yes."""

@@ -1,7 +1,7 @@
 """Editing by line number and hash: a model names the lines it has seen, and a line that has changed is refused.
 
-A line is shown as `{number}:{hash}|{content}`. The hash is the beginning of the line's MD5, which finds accidents and
-is no defence. Two digits are the known format; with them one change in 256 is not seen, so ours are longer.
+A line is shown as `{number}:{hash}|{content}`. The hash is the beginning of the line's MD5: it detects accidents, not
+attacks. The known format has two digits, with which one change in 256 is missed, so ours are longer.
 
 Texts may hold surrogates for bytes that are not UTF-8, and lines may end in CRLF: both survive an edit.
 """
@@ -14,6 +14,21 @@ from dataclasses import dataclass
 KNOWN_HASH_LENGTH = 2
 DEFAULT_HASH_LENGTH = 6
 """What our own tools show: one undetected change in sixteen million."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineChange:
+    """Which lines to replace, and by what: from `start_line` (1 is the first) to `end_line`, by their hashes.
+
+    Without an `end_line` it is one line. An empty `new_content` deletes; `insert_after` replaces nothing.
+    """
+
+    start_line: int
+    start_hash: str
+    new_content: str
+    end_line: int | None = None
+    end_hash: str | None = None
+    insert_after: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +46,7 @@ def line_hash(line: str, *, length: int = KNOWN_HASH_LENGTH) -> str:
     return digest.hexdigest()[:length]
 
 
-def format_hashline(
+def format_hashline_output(
     content: str, offset: int = 0, limit: int = 2000, *, hash_length: int = KNOWN_HASH_LENGTH
 ) -> str:  # fmt: skip
     """The lines from `offset` (0 is the first) on, at most `limit`, tagged with their numbers and hashes."""
@@ -47,6 +62,21 @@ def format_hashline(
     return f"{text}\n\n... ({left} more lines)" if left > 0 else text
 
 
+def apply_hashline_edit_with_summary(
+    content: str,
+    start_line: int,
+    start_hash: str,
+    new_content: str,
+    end_line: int | None = None,
+    end_hash: str | None = None,
+    insert_after: bool = False,  # noqa: FBT001, FBT002 - the known signature
+) -> tuple[str, str | None, str]:
+    """The new content and None, or the old content and what was wrong; and what was done."""
+    change = LineChange(start_line, start_hash, new_content, end_line, end_hash, insert_after)
+    done = edit_lines(content, change)
+    return done.content, done.error, done.summary
+
+
 def apply_hashline_edit(
     content: str,
     start_line: int,
@@ -57,49 +87,30 @@ def apply_hashline_edit(
     insert_after: bool = False,  # noqa: FBT001, FBT002 - the known signature
 ) -> tuple[str, str | None]:
     """The new content and None, or the old content and what was wrong."""
-    done = edit_lines(
-        content,
-        start_line,
-        start_hash,
-        new_content,
-        end_line=end_line,
-        end_hash=end_hash,
-        insert_after=insert_after,
-    )
-    return done.content, done.error
+    return apply_hashline_edit_with_summary(
+        content, start_line, start_hash, new_content, end_line, end_hash, insert_after
+    )[:2]
 
 
-def edit_lines(
-    content: str,
-    start_line: int,
-    start_hash: str,
-    new_content: str,
-    *,
-    end_line: int | None = None,
-    end_hash: str | None = None,
-    insert_after: bool = False,
-    hash_length: int = KNOWN_HASH_LENGTH,
-) -> LineEdit:
-    """Replace, delete (`new_content` is empty) or insert lines, if the lines named are still what they were.
+def edit_lines(content: str, change: LineChange, *, hash_length: int = KNOWN_HASH_LENGTH) -> LineEdit:
+    """Change lines, if the lines named are still what they were.
 
     A hash shorter than `hash_length` is no proof and is refused as a mismatch.
     """
     lines, trailing = split_lines(content)
-    error = _find_fault(
-        lines, start_line, start_hash, end_line, end_hash, insert_after=insert_after, hash_length=hash_length
-    )
+    error = _find_fault(lines, change, hash_length)
     if error is not None:
         return LineEdit(content, error)
-    first = start_line - 1
-    last = end_line - 1 if end_line is not None else first
+    first = change.start_line - 1
+    last = change.end_line - 1 if change.end_line is not None else first
     ending = "\r" if lines[first].endswith("\r") else ""
-    fresh = [f"{_bare(line)}{ending}" for line in split_lines(new_content)[0]] if new_content else []
-    if insert_after:
+    fresh = [f"{_bare(line)}{ending}" for line in split_lines(change.new_content)[0]] if change.new_content else []
+    if change.insert_after:
         changed = [*lines[: first + 1], *fresh, *lines[first + 1 :]]
-        summary = f"Inserted {len(fresh)} line(s) after line {start_line}"
+        summary = f"Inserted {len(fresh)} line(s) after line {change.start_line}"
     else:
         changed = [*lines[:first], *fresh, *lines[last + 1 :]]
-        summary = _summarise(last - first + 1, len(fresh), start_line)
+        summary = _summarise(last - first + 1, len(fresh), change.start_line)
     text = "\n".join(changed)
     return LineEdit(f"{text}\n" if trailing and changed else text, summary=summary)
 
@@ -110,29 +121,21 @@ def split_lines(content: str) -> tuple[list[str], bool]:
     return (content[:-1] if trailing else content).split("\n"), trailing
 
 
-def _find_fault(
-    lines: list[str],
-    start_line: int,
-    start_hash: str,
-    end_line: int | None,
-    end_hash: str | None,
-    *,
-    insert_after: bool,
-    hash_length: int,
-) -> str | None:
-    if insert_after and (end_line is not None or end_hash is not None):
+def _find_fault(lines: list[str], change: LineChange, hash_length: int) -> str | None:
+    start, end = change.start_line, change.end_line
+    if change.insert_after and (end is not None or change.end_hash is not None):
         return "end_line/end_hash cannot be combined with insert_after"
-    if not 1 <= start_line <= len(lines):
-        return f"Line {start_line} out of range (file has {len(lines)} lines)"
-    if (fault := _compare(lines, start_line, start_hash, hash_length)) is not None:
+    if not 1 <= start <= len(lines):
+        return f"Line {start} out of range (file has {len(lines)} lines)"
+    if (fault := _compare(lines, start, change.start_hash, hash_length)) is not None:
         return fault
-    if end_line is None:
+    if end is None:
         return None
-    if end_line < start_line:
-        return f"end_line ({end_line}) must be >= start_line ({start_line})"
-    if end_line > len(lines):
-        return f"End line {end_line} out of range (file has {len(lines)} lines)"
-    return _compare(lines, end_line, end_hash, hash_length) if end_hash is not None else None
+    if end < start:
+        return f"end_line ({end}) must be >= start_line ({start})"
+    if end > len(lines):
+        return f"End line {end} out of range (file has {len(lines)} lines)"
+    return _compare(lines, end, change.end_hash, hash_length) if change.end_hash is not None else None
 
 
 def _compare(lines: list[str], number: int, given: str, hash_length: int) -> str | None:

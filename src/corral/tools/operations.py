@@ -21,7 +21,7 @@ from corral.errors import (
 )
 from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult
 from corral.tools.gate import Entered, Gate
-from corral.tools.hashline import LineEdit, edit_lines
+from corral.tools.hashline import LineChange, LineEdit, edit_lines
 from corral.tools.permission import Operation, expand_braces
 from corral.tools.reading import JUDGED_FILES, MAX_EDIT_BYTES, Window, find_hidden_files, limit_search, read_window
 
@@ -83,18 +83,7 @@ class FileOperations:
         old, new = (text.replace("\r\n", "\n").replace("\n", "\r\n") for text in (old, new))
         return await self.files.edit(target, old, new, replace_all=replace_all)
 
-    async def edit_lines(
-        self,
-        path: str,
-        start_line: int,
-        start_hash: str,
-        new_content: str,
-        *,
-        end_line: int | None = None,
-        end_hash: str | None = None,
-        insert_after: bool = False,
-        hash_length: int,
-    ) -> LineEdit:
+    async def edit_lines(self, path: str, change: LineChange, *, hash_length: int) -> LineEdit:
         """Replace, insert or delete lines that are still what their hashes say.
 
         By compare-and-swap: if the file changes meanwhile, it is read again and the hashes decide.
@@ -105,16 +94,7 @@ class FileOperations:
         target = (await self.enter("edit", path, "read")).path
         for _ in range(_EDIT_ATTEMPTS):
             before = await self.files.read(target, max_bytes=MAX_EDIT_BYTES)
-            done = edit_lines(
-                before.decode("utf-8", "surrogateescape"),
-                start_line,
-                start_hash,
-                new_content,
-                end_line=end_line,
-                end_hash=end_hash,
-                insert_after=insert_after,
-                hash_length=hash_length,
-            )
+            done = edit_lines(before.decode("utf-8", "surrogateescape"), change, hash_length=hash_length)
             if done.error is not None:
                 return done
             with contextlib.suppress(EditConflictError):
@@ -166,7 +146,7 @@ class FileOperations:
             for one in expand_braces(pattern):
                 result = await self.files.glob(one, path=entered.path, limit=most)
                 if ruled and result.truncated:
-                    raise PolicyError(f"more than {most} files match, too many to keep rules in a search", op="glob")
+                    raise PolicyError(f"more than {most} files match, too many to apply rules to", op="glob")
                 truncated = truncated or result.truncated
                 found |= {info.path: info for info in result.files if not (only_files and info.is_folder)}
                 unreadable |= dict.fromkeys(result.unreadable)

@@ -4,7 +4,7 @@ Rules are patterns, the first that matches decides. For paths `*` stays within a
 `{a,b}` are known. A pattern that begins neither with a slash nor with `**` is a name anywhere, or, if it has a slash, a
 path from the working folder. With a slash at its end it is the folder and all that is in it. What denies a folder, or
 says to ask for it, holds for all that is in it; what allows one does not. Commands are texts, in which `*` matches
-anything. Rules for commands are a courtesy to whoever reads what a model wants; the wall is the sandbox.
+anything. Rules for commands guide a model; the boundary is the sandbox.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def expand_braces(pattern: str, *, limit: int = 64) -> tuple[str, ...]:
 def refuse_tilde(pattern: str, called: str) -> None:
     """Raises ValueError for a pattern of a path that begins with `~`, which would silently mean nothing."""
     if re.match(r"~$|~[^/*?\[]*/", pattern):
-        raise ValueError(f"{called}: ~ is not expanded; write the folder in full, or **/ for any folder")
+        raise ValueError(f"{called}: ~ is not expanded; write the full path of the folder, or **/ for any folder")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One pattern and what it decides; `note` says why, to whoever is refused."""
+    """One pattern and what it decides; `note` says why, in the refusal."""
 
     pattern: str
     action: Action
@@ -87,7 +87,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class OperationRules:
-    """The rules of one operation, and what holds if none matches."""
+    """The rules of one operation, and the action if no rule matches."""
 
     default: Action = "allow"
     rules: tuple[Rule, ...] = ()
@@ -203,46 +203,29 @@ _NO_SECRETS = _deny(SECRETS, "Protect sensitive files")
 _NO_SECRETS_NOR_SYSTEM = _deny((*SECRETS, *SYSTEM), "Protect sensitive and system files")
 _NO_DANGER = _deny(DANGEROUS, "Block dangerous commands")
 
-DEFAULT = Permissions(
-    default="ask",
-    read=OperationRules("allow", _NO_SECRETS),
-    write=OperationRules("ask", _NO_SECRETS),
-    edit=OperationRules("ask", _NO_SECRETS),
-    execute=OperationRules("ask", _NO_DANGER),
-    glob=OperationRules("allow"),
-    grep=OperationRules("allow"),
-    ls=OperationRules("allow"),
-)
-PERMISSIVE = Permissions(
-    default="allow",
-    read=OperationRules("allow", _NO_SECRETS),
-    write=OperationRules("allow", _NO_SECRETS_NOR_SYSTEM),
-    edit=OperationRules("allow", _NO_SECRETS_NOR_SYSTEM),
-    execute=OperationRules("allow", _NO_DANGER),
-    glob=OperationRules("allow"),
-    grep=OperationRules("allow"),
-    ls=OperationRules("allow"),
-)
-READONLY = Permissions(
-    default="deny",
-    read=OperationRules("allow", _NO_SECRETS),
-    write=OperationRules("deny"),
-    edit=OperationRules("deny"),
-    execute=OperationRules("deny"),
-    glob=OperationRules("allow"),
-    grep=OperationRules("allow"),
-    ls=OperationRules("allow"),
-)
-STRICT = Permissions(
-    default="ask",
-    read=OperationRules("ask", _NO_SECRETS),
-    write=OperationRules("ask", _NO_SECRETS),
-    edit=OperationRules("ask", _NO_SECRETS),
-    execute=OperationRules("ask", _NO_DANGER),
-    glob=OperationRules("ask"),
-    grep=OperationRules("ask"),
-    ls=OperationRules("ask"),
-)
+
+def _preset(
+    default: Action, *, read: Action, find: Action, change: Action, run: Action, kept: tuple[Rule, ...] = _NO_SECRETS
+) -> Permissions:
+    """Rules for reading, searching, changing and running; `kept` are those for changing."""
+    changing = OperationRules(change, kept if change != "deny" else ())
+    finding = OperationRules(find)
+    return Permissions(
+        default=default,
+        read=OperationRules(read, _NO_SECRETS),
+        write=changing,
+        edit=changing,
+        execute=OperationRules(run, _NO_DANGER if run != "deny" else ()),
+        glob=finding,
+        grep=finding,
+        ls=finding,
+    )
+
+
+DEFAULT = _preset("ask", read="allow", find="allow", change="ask", run="ask")
+PERMISSIVE = _preset("allow", read="allow", find="allow", change="allow", run="allow", kept=_NO_SECRETS_NOR_SYSTEM)
+READONLY = _preset("deny", read="allow", find="allow", change="deny", run="deny")
+STRICT = _preset("ask", read="ask", find="ask", change="ask", run="ask")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -332,7 +315,7 @@ class Stats(Protocol):
     """What `real_path` needs of a sandbox's files."""
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """Files of a sandbox, as far as rules allow."""
+        """Kind, size and target of what is at a path."""
 
 
 @dataclass(slots=True)
@@ -347,12 +330,12 @@ class _Walk:
 async def real_path(files: Stats, path: PathLike, *, workdir: str) -> FollowedPath:
     """Where a path leads, every link followed inside the sandbox; `..` climbs from a link's target.
 
-    Names that are not there are kept as written. Rules that are asked only for the name a model gave can be gone round
-    with a link; so they are asked for this as well.
+    Names that are not there are kept as written. Rules that only saw the name a model gave could be bypassed with
+    a link, so they see this path as well.
 
     Raises:
-        SandboxPermissionError: a folder on the way can't be looked into, so nobody knows where it leads.
-        SandboxFileNotFoundError: links that lead round in a circle.
+        SandboxPermissionError: a folder on the way can't be read, so the target is unknown.
+        SandboxFileNotFoundError: there are too many links.
     """
     walk = _Walk(left=_parts(inside(path, workdir=workdir)))
     while walk.left:
@@ -367,7 +350,7 @@ async def real_path(files: Stats, path: PathLike, *, workdir: str) -> FollowedPa
             continue
         walk.links += 1
         if walk.links > _MAX_LINKS:
-            raise SandboxFileNotFoundError(f"{path} leads round in a circle of links", path=str(path), op="real_path")
+            raise SandboxFileNotFoundError(f"{path} has too many symbolic links", path=str(path), op="real_path")
         if target.startswith("/"):
             walk.resolved = []
         walk.left = [*_parts(target), *walk.left]
@@ -382,7 +365,7 @@ async def _read_link(files: Stats, path: str) -> str | None:
     if info.kind != "link":
         return None
     if info.target is None:
-        raise SandboxFileError(f"nobody knows where the link {path} leads", path=path, op="real_path")
+        raise SandboxFileError(f"the target of the link {path} is unknown", path=path, op="real_path")
     return info.target
 
 

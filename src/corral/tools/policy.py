@@ -1,8 +1,8 @@
 """What a restricted shell tool lets through: by the words of a command, before anything is run.
 
 A restricted command is split into words and run without a shell, so that nothing in it means more than it says. That
-keeps an honest model on its way. A program that starts others (`env`, `find -exec`) can still go round words; what
-stops it is the view of the kernel, in `corral.tools.view`.
+is enough for an honest model. A program that starts others (`env`, `find -exec`) can still bypass the check; the view
+of the kernel, in `corral.tools.view`, stops it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ShellPolicy:
         """From whatever sequences a caller has. Raises: TypeError, ValueError."""
         for name, value in (("allowed", allowed), ("blocked", blocked), ("ignore", ignore)):
             if isinstance(value, str):
-                raise TypeError(f"{name} is a list of patterns, not a text")
+                raise TypeError(f"{name} must be a list of patterns, not a string")
         return cls(tuple(allowed) if allowed is not None else None, tuple(blocked or ()), tuple(ignore or ()), readonly)
 
     @property
@@ -175,7 +175,7 @@ class ShellPolicy:
 
 
 def _can_exist(path: str) -> bool:
-    """Whether the kernel takes it for a path. A longer text is no path, and would take long to be judged as one."""
+    """Whether the kernel takes it for a path. A longer text is not a path, and would take long to check."""
     return len(path) <= _LONGEST_PATH and all(len(name) <= _LONGEST_NAME for name in path.split("/"))
 
 
@@ -211,7 +211,7 @@ def read_ignore(pattern: str) -> tuple[Ignored, ...]:
         normal = posixpath.normpath(one)
         bare = normal.lstrip("/")
         if bare in ("", "."):
-            raise ValueError(f"ignore={pattern!r} means the whole folder, and leaves nothing to work with")
+            raise ValueError(f"ignore={pattern!r} matches the whole working folder")
         if one.startswith("/"):
             found += [Ignored(f"/{bare}", "absolute"), Ignored(bare, "relative")]
         else:
@@ -232,7 +232,7 @@ def _match_begin(words: Sequence[str], argv: Sequence[str]) -> bool:
 def split_command(command: str) -> list[str]:
     """The words of a command that uses nothing of a shell but quotes, as `shlex.split` gives them.
 
-    In time that grows with its length alone: a model may write megabytes, and whoever else is on this event loop waits.
+    Takes linear time: a model may write megabytes, and this blocks the event loop.
 
     Raises:
         PolicyError: it uses more.

@@ -20,7 +20,7 @@ _RUNNERS = frozenset(
 
 _LOADER = re.compile(r"ld(-[^/]*)?\.so(\.\d+)*")
 _ALIASES = {"node": ("nodejs",), "nodejs": ("node",), "awk": ("gawk", "mawk", "nawk", "original-awk")}
-"""A name → what else it means. Whoever blocks `awk` means each of them; whoever blocks `gawk`, only that one."""
+"""A name → what else it means. Blocking `awk` blocks each of them; blocking `gawk` blocks only that one."""
 _MACHINE = r"[a-z][a-z0-9_]*(?:-[a-z0-9_]+)?-(?:linux(?:-(?:gnu|musl|uclibc|android)[a-z0-9_]*)?|mingw32|eabi[a-z]*)"
 _ADDED = "|".join(
     (
@@ -35,7 +35,7 @@ _ADDED = "|".join(
     )
 )
 _LONGEST_NAME = 255
-"""A longer word is no file's name, and would take long to be compared."""
+"""A longer word can't be a file name, and would take long to compare."""
 
 
 def is_loader(name: str) -> bool:

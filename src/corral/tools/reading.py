@@ -14,12 +14,12 @@ from corral.tools.render import MAX_LINE_CHARS
 MAX_EDIT_BYTES = 16 * 1024 * 1024
 """Larger files are not edited by line: whole contents are held for it."""
 _COUNTED_BYTES = 64 * 1024 * 1024
-"""So far into a file lines are counted."""
+"""Lines are counted up to this position in a file."""
 SNIFFED_BYTES = 8192
-"""A NUL among the first so many bytes tells that a file is no text."""
+"""A file with a NUL among its first bytes is not text; this many are checked."""
 _KEPT_LINE_BYTES = MAX_LINE_CHARS * 8
 JUDGED_FILES = 100_000
-"""Of more than so many files rules are not kept one by one."""
+"""Rules are not applied to more files than this."""
 SEARCH_SECONDS = 120.0
 """A search that takes longer is given up: there are patterns for which a regular expression never ends."""
 
@@ -36,7 +36,7 @@ async def limit_search() -> AsyncIterator[None]:
         raise SandboxFileError(
             f"the search took longer than {SEARCH_SECONDS:g} seconds",
             op="search",
-            hint="give a simpler pattern, or a narrower path",
+            hint="use a simpler pattern or a narrower path",
         ) from error
 
 
@@ -50,14 +50,14 @@ async def find_hidden_files(
 
     Raises:
         PolicyError: there are too many files to be judged.
-        SandboxFileError: the path can't be looked into.
+        SandboxFileError: the path can't be read.
     """
     try:
         found = await files.glob("**", path=root, hidden=hidden, limit=JUDGED_FILES)
     except SandboxNotFolderError:
         return () if shows(root) else (root,)
     if found.truncated:
-        raise PolicyError(f"there are more than {JUDGED_FILES} files below {root}, too many to keep rules in a search")
+        raise PolicyError(f"there are more than {JUDGED_FILES} files below {root}, too many to apply rules to")
     return tuple(info.path for info in found.files if info.kind == "file" and not shows(info.path))
 
 
@@ -77,13 +77,13 @@ class Window:
     binary: bool = False
     beginning: bytes = b""
     size: int = 0
-    """In bytes, of a file that is no text."""
+    """In bytes; only for a file that is not text."""
 
 
 async def read_window(files: AsyncFiles, path: str, *, offset: int, limit: int, max_chars: int) -> Window:
     """The lines after `offset`, at most `limit`, and no more than fit into `max_chars`.
 
-    Lines have their end taken off, and are cut where they are longer than anybody is shown. Raises: as `read_stream`.
+    Line ends are removed, and very long lines are cut. Raises: as `read_stream`.
     """
     reader = _Reader(offset, offset + limit, max_chars)
     async for piece in files.read_stream(path):

@@ -1,7 +1,7 @@
 """The text that a model sees, made in this one place: bounded, harmless, and honest about what was left out.
 
 What comes out of a sandbox may be written to deceive: escape sequences that repaint a terminal, directions that turn
-text round, characters nobody sees. They are shown as what they are. The last line of a result is always ours, so that a
+text round, invisible characters. They are made visible. The last line of a result is always ours, so that a
 program can't print an end of its own.
 """
 
@@ -69,7 +69,7 @@ def _build_table() -> dict[int, str]:
         *range(0x80, 0xA0),  # C1 controls: 0x9b is an escape sequence's beginning, too
         *range(0x2028, 0x202F),  # line ends of another kind, embeddings and overrides of direction
         *range(0xFFF9, 0xFFFC),  # annotations of one text by another
-        # And all that Unicode lets a display leave out: whole messages fit where nobody sees any.
+        # And everything that a display may leave out: whole messages can be hidden in such characters.
         0x00AD,
         0x034F,
         0x061C,
@@ -113,7 +113,7 @@ def quote(text: str, *, max_chars: int = 200) -> str:
 
 
 def bound(text: str, *, max_chars: int, hint: str) -> tuple[str, bool]:
-    """At most so many characters: the beginning and the end, and between them how much is missing and how to get it."""
+    """At most `max_chars`: the beginning and the end, and between them how much is missing and how to get it."""
     max_chars = max(max_chars, LEAST_MAX_CHARS)
     if len(text) <= max_chars:
         return text, False
@@ -142,7 +142,7 @@ def _cut_front(text: str) -> str:
 # Results of programs.
 
 OUTPUT_HINT = "write the output to a file and read it piece by piece, or print less"
-"""For whoever may write files."""
+"""For tools that may write files."""
 
 
 def render_result(result: ExecResult, *, max_chars: int = DEFAULT_MAX_CHARS, hint: str = OUTPUT_HINT) -> ToolText:
@@ -158,15 +158,15 @@ def describe_end(result: ExecResult) -> str:
     seconds = result.usage.wall_seconds
     parts = [f"exit code: {result.exit_code}"]
     if result.reason == "timeout":
-        parts.append(f"timed out after {seconds:.1f} s and was ended with all it had started")
+        parts.append(f"timed out after {seconds:.1f} s and was killed with everything it had started")
     elif result.reason == "oom":
-        parts.append("ended by the sandbox's memory limit")
+        parts.append("killed by the sandbox's memory limit")
     elif result.reason == "cancelled":
         parts.append("cancelled")
     elif result.signal is not None:
-        parts.append(f"ended by signal {result.signal} ({_name_signal(result.signal)})")
+        parts.append(f"killed by signal {result.signal} ({_name_signal(result.signal)})")
     if result.limit is not None:
-        parts.append(f"ended by the sandbox's {result.limit} limit")
+        parts.append(f"killed by the sandbox's {result.limit} limit")
     if result.reason != "timeout":
         parts.append(f"{seconds:.2f} s")
     if result.truncated:
@@ -204,8 +204,8 @@ def render_lines(
 ) -> ToolText:
     """Numbered lines of a file, from line `first` (1 is the first) on; `tags` are shown instead of plain numbers.
 
-    As many as fit; the last line says where to go on. `total` is None where nobody has counted to the end. `beyond` is
-    how many bytes of a line, by its place in `lines`, were not even read.
+    As many as fit; the last line says where to continue. `total` is None if the lines were not counted to the end.
+    `beyond` is how many bytes of a line, by its place in `lines`, were not even read.
     """
     shown: list[str] = []
     cut = False
@@ -213,7 +213,7 @@ def render_lines(
     for index, line in enumerate(lines):
         number = first + index
         tag = tags[index] if tags is not None else f"{number:6d}\t"
-        # The first line is shown in part rather than not at all: else nobody could ever read on.
+        # The first line is shown in part rather than not at all: otherwise reading could never continue.
         most = min(MAX_LINE_CHARS, max(0, room - len(tag) - _LINE_NOTE_CHARS)) if not shown else MAX_LINE_CHARS
         text, is_cut = _render_line(line, number=number, max_chars=most, beyond_bytes=(beyond or {}).get(index, 0))
         room -= len(tag) + len(text) + 1
@@ -248,9 +248,9 @@ def count_lines(content: str) -> int:
 
 
 def render_binary(path: str, *, size: int, beginning: bytes) -> ToolText:
-    """A file that is no text."""
+    """A file that is not text."""
     start = " ".join(f"{byte:02x}" for byte in beginning[:16])
-    text = f"{quote(path)} is not a text: {size} bytes, beginning with {start}. Look at it with code."
+    text = f"{quote(path)} is not a text file: {size} bytes, starting with {start}. Use code to look at it."
     return ToolText(text, error="not_text")
 
 
@@ -278,7 +278,7 @@ def render_glob(pattern: str, result: GlobResult, *, max_chars: int = DEFAULT_MA
     if not result.files:
         return ToolText("\n".join([f"No files match {quote(pattern)!r}", *notes]), result=result)
     more = " at least" if result.truncated else ""
-    lines = [f"Found{more} {len(result.files)} that match {quote(pattern)!r}:"]
+    lines = [f"Found{more} {len(result.files)} paths that match {quote(pattern)!r}:"]
     lines += [f"  {quote(info.path, max_chars=1000)}{'/' if info.is_folder else ''}" for info in result.files]
     if result.truncated:
         notes.append("[there are more; give a narrower pattern]")
@@ -311,7 +311,7 @@ def _render_unreadable(paths: Sequence[str]) -> list[str]:
     if not paths:
         return []
     shown = ", ".join(quote(path, max_chars=100) for path in paths[:5])
-    return [f"[{len(paths)} could not be looked into: {shown}]"]
+    return [f"[{len(paths)} could not be read: {shown}]"]
 
 
 def _join(

@@ -94,14 +94,14 @@ def _as_mapping(arguments: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
-        raise ArgumentsError(f"the arguments are {_name_kind(arguments)}, and must be an object")
+        raise ArgumentsError(f"the arguments must be an object, not {_name_kind(arguments)}")
     return arguments
 
 
 def _refuse_unknown(name: object, known: Mapping[str, Parameter]) -> str:
     near = difflib.get_close_matches(str(name), known, n=1)
-    return f"there is no {str(name)[:80]!r}" + (
-        f", did you mean {near[0]!r}?" if near else f", only {', '.join(known)}"
+    return f"unknown parameter {str(name)[:80]!r}" + (
+        f", did you mean {near[0]!r}?" if near else f", the parameters are {', '.join(known)}"
     )
 
 
@@ -111,7 +111,7 @@ def _check(parameter: Parameter, value: Any) -> tuple[Any, str | None]:
     if not fits:
         return value, f"{parameter.name!r} must be {_article(parameter.kind)}, not {_name_kind(value)}"
     if isinstance(value, str) and not _is_unicode(value):
-        return value, f"{parameter.name!r} has half a character in it (a lone surrogate)"
+        return value, f"{parameter.name!r} contains half a character (a lone surrogate)"
     if parameter.kind in ("integer", "number"):
         if parameter.least is not None and not value >= parameter.least:
             return value, f"{parameter.name!r} must be at least {parameter.least:g}"

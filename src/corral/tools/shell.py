@@ -73,10 +73,10 @@ class ShellTool(Tool):
     ) -> None:
         self.policy = ShellPolicy.of(allowed=allowed, blocked=blocked, ignore=ignore, readonly=readonly)
         if enforcement not in get_args(Enforcement):
-            raise ValueError(f"enforcement={enforcement!r} is not known; give 'both' or 'kernel'")
+            raise ValueError(f"unknown enforcement={enforcement!r}; use 'both' or 'kernel'")
         if enforcement == "kernel" and any(len(p.split()) > 1 for p in (*(allowed or ()), *(blocked or ()))):
             raise ValueError(
-                "the kernel knows programs, not their words: give rules of one word, or enforcement='both'"
+                "enforcement='kernel' allows or blocks whole programs: use patterns of one word, or enforcement='both'"
             )
         self.enforcement: Enforcement = enforcement
         self._viewer = Viewer(self.policy, env=env, shell=enforcement == "kernel")
@@ -101,7 +101,7 @@ class ShellTool(Tool):
             return ""
         parts = []
         if self.enforcement == "both":
-            parts.append("there is no shell: no pipes, redirections, variables or patterns")
+            parts.append("commands run without a shell: no pipes, redirections, variables or globs")
         commands = self.policy.commands if self.enforcement == "both" else self.policy.allowed
         if commands is not None:
             parts.append(f"allowed commands: {', '.join(commands)}")
@@ -118,9 +118,9 @@ class ShellTool(Tool):
         kernel = await self._has_views(context)
         notes = []
         if not kernel:
-            notes.append("argv only: a program that starts others can go round the rules on this backend")
+            notes.append("argv only: on this backend, a program that starts others can bypass the rules")
         elif any(len(p.split()) > 1 for p in (*(self.policy.commands or ()), *self.policy.blocked)):
-            notes.append("rules of several words are kept by argv only; the kernel hides whole programs")
+            notes.append("patterns of several words are checked by argv only; the kernel hides whole programs")
         return ShellCapabilities(restricted=True, argv=self.enforcement == "both", kernel=kernel, notes=tuple(notes))
 
     async def _has_views(self, context: Any) -> bool:
@@ -139,14 +139,17 @@ class ShellTool(Tool):
             except CapabilityError:
                 if self.enforcement == "kernel":
                     raise
-                log.warning("the backend %s has no views: the rules of %s hold by argv only", box.backend, self.name)
+                log.warning(
+                    "backend %s does not support views: the rules of %s are checked on the command line only",
+                    box.backend,
+                    self.name,
+                )
                 self._views[box] = False
             else:
                 self._views[box] = True
         return self._views[box]
 
     async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
-        """See `Tool`."""
         result = await self.execute(box, values["command"], timeout=values["timeout_seconds"] or self._timeout)
         return render_result(result, max_chars=self.max_chars, hint=self.hint)
 
@@ -158,7 +161,7 @@ class ShellTool(Tool):
         piped = self.enforcement == "kernel"
         if piped and not self.policy.readonly and self.policy.allowed is None:
             return OUTPUT_HINT
-        part = "ask for a part of it"
+        part = "request a part of it"
         for program, use in _PARTS.items():
             if self.policy.lets(program):
                 return f"{part}, for example with {f'| {use[0]}' if piped else use[1]}"
@@ -188,7 +191,7 @@ class ShellTool(Tool):
 
     @staticmethod
     async def _find_real(box: AsyncSandbox, path: str) -> str:
-        """Where a path leads; one that nobody can follow is judged as it is named."""
+        """Where a path leads; the path itself if that can't be determined."""
         try:
             return await real_path(box.files, path, workdir="/")
         except SandboxFileError:

@@ -13,7 +13,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from corral.base.docstrings import Documented
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import get_portal
 from corral.errors import (
@@ -52,7 +51,7 @@ async def open_source(source: Source, context: Any) -> AsyncIterator[AsyncSandbo
         yield box
 
 
-class Tool(Documented, ABC):
+class Tool(ABC):
     """A tool: `await tool.call({"code": "print(1)"})` gives what the model is told.
 
     `schema` is the JSON schema of its arguments; `definition()` has all that most model APIs ask for.
@@ -72,7 +71,7 @@ class Tool(Documented, ABC):
                 f"environment must be an Environment or a sandbox of the async API, not {type(environment).__name__}"
             )
         if max_chars < LEAST_MAX_CHARS:
-            raise ValueError(f"max_chars={max_chars} leaves no room for a text; give at least {LEAST_MAX_CHARS}")
+            raise ValueError(f"max_chars={max_chars} is too small; use at least {LEAST_MAX_CHARS}")
         self.environment = environment
         self.name = name
         self.description = description
@@ -106,7 +105,9 @@ class Tool(Documented, ABC):
                 except MENDABLE as error:
                     return render_error(str(error), code=error.code)
         except ArgumentsError as error:
-            return render_error(f"{error}. Call {self.name} again with what its schema says.", code="arguments")
+            return render_error(
+                f"{error}. Call {self.name} again with arguments that match its schema.", code="arguments"
+            )
         except (PolicyError, UnknownLanguageError) as error:
             return render_error(str(error), code=error.code)
 
@@ -202,7 +203,7 @@ def timeout_parameter(default: float, most: float) -> Parameter:
     return Parameter(
         "timeout_seconds",
         "number",
-        f"end it after so many seconds (default {default:g}, at most {most:g})",
+        f"timeout in seconds (default {default:g}, at most {most:g})",
         least=0.001,
         most=most,
     )

@@ -9,7 +9,7 @@ from corral.sessions.record import Entry
 _MOST_SEEN_BYTES = 4 * 1024 * 1024
 """One reading looks at no more: a program may print faster than we read."""
 _MAX_TAIL_BYTES = 3
-"""Of a character of UTF-8, so many bytes may be there before its last."""
+"""An incomplete UTF-8 character has at most this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from corral.errors import (
     SandboxPermissionError,
     SpecError,
 )
+from corral.protocol import PathLike
 from corral.results import ExecResult, FileInfo
 from corral.tools.concealment import MAX_HIDDEN, SYSTEM, complete, find_unreadable, is_below
 from corral.tools.permission import Permissions, normal_path, real_path
@@ -34,14 +35,13 @@ from corral.tools.policy import Ignored, ShellPolicy, read_ignore
 from corral.tools.programs import is_loader, means_program
 from corral.tools.reading import JUDGED_FILES, limit_search
 
-_BOX_OF_TOOLS = 20
+_MULTICALL_NAMES = 20
 _PATH_SECONDS = 30.0
 _LISTED = ("/etc/alternatives",)
 """Folders outside PATH to which many programs are links: listed at once, instead of asking for each."""
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHEBANG_BYTES = 256
 _ATTEMPTS = 3
-_MAX_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ async def make_view_of_rules(box: AsyncSandbox, permissions: Permissions, *, wor
     async with limit_search():
         found = await box.files.glob("**", path=root, hidden=True, limit=JUDGED_FILES)
     if found.truncated:
-        raise PolicyError(f"{root} holds more than {JUDGED_FILES} files, too many to keep rules for commands")
+        raise PolicyError(f"{root} holds more than {JUDGED_FILES} files, too many to apply rules to commands")
     hidden: dict[str, FileInfo | None] = dict.fromkeys(find_unreadable(found))
     if root in hidden:
-        raise PolicyError(f"{root} can't be looked into, so no rule can be kept for commands there")
+        raise PolicyError(f"{root} can't be read, so the rules can't be applied to commands")
     for info in found.files:
         if not _is_denied(permissions, info):
             continue
@@ -133,7 +133,7 @@ class _Inventory:
     """Path on PATH → the real file."""
     ids: dict[str, str] = field(default_factory=dict)
     """Real file → what it is the same for all its hard links."""
-    kept: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
+    allowed: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
     """Patterns of allowed commands → the real files that they need."""
 
 
@@ -154,7 +154,7 @@ class Viewer:
 
         Raises:
             SpecError: `ignore` means more than can be hidden.
-            PolicyError: there is more that can't be looked into than can be hidden.
+            PolicyError: there are too many unreadable folders to hide.
             SandboxFileError: the sandbox could not be searched.
         """
         hidden = await self._hide_programs(box)
@@ -169,7 +169,7 @@ class Viewer:
         if commands is None and not blocked:
             return []
         inventory = await self._take_inventory(box)
-        kept = await self._find_kept(box, inventory, commands) if commands is not None else frozenset()
+        allowed = await self._find_allowed(box, inventory, commands) if commands is not None else frozenset()
         named: dict[str, list[str]] = {}
         reals: dict[str, dict[str, None]] = {}
         for path, real in inventory.reals.items():
@@ -179,8 +179,8 @@ class Viewer:
             reals.setdefault(program, {})[real] = None
         hidden: list[str] = []
         for program, names in named.items():
-            is_blocked = _is_blocked(names, blocked, is_wanted=any(real in kept for real in reals[program]))
-            hidden += [real for real in reals[program] if is_blocked or (commands is not None and real not in kept)]
+            is_blocked = _is_blocked(names, blocked, is_wanted=any(real in allowed for real in reals[program]))
+            hidden += [real for real in reals[program] if is_blocked or (commands is not None and real not in allowed)]
         return hidden
 
     @staticmethod
@@ -191,20 +191,20 @@ class Viewer:
         path = self._env.get("PATH", "")
         known = _inventories.setdefault(box, {}).get(path)
         folders = known.folders if known is not None else await self._find_folders(box)
-        walk = _Walk(box)
-        stamp = tuple([(folder, await walk.look_at(folder)) for folder in folders])
+        programs = _Programs(box)
+        stamp = tuple([(folder, await programs.look_at(folder)) for folder in folders])
         if known is not None and known.stamp == stamp:
             return known
         inventory = _Inventory(folders, stamp)
         for folder in (*folders, *_LISTED):
-            await walk.list_folder(folder)
+            await programs.list_folder(folder)
         for folder in folders:
-            for name in walk.listed[folder]:
-                real = await walk.follow(f"{folder}/{name}")
-                if real is not None and not is_loader(posixpath.basename(real)):
-                    inventory.reals[f"{folder}/{name}"] = real
-                    if (file_id := walk.ids.get(real)) is not None:
-                        inventory.ids[real] = file_id
+            for name in programs.listed[folder]:
+                real = await programs.follow(f"{folder}/{name}")
+                if real is not None and not is_loader(real.name):
+                    inventory.reals[f"{folder}/{name}"] = real.path
+                    if real.file_id is not None:
+                        inventory.ids[real.path] = real.file_id
         _inventories.setdefault(box, {})[path] = inventory
         return inventory
 
@@ -213,32 +213,34 @@ class Viewer:
         script = 'printf %s "$PATH"'
         found = await box.exec(["/bin/sh", "-c", script], env=self._env, timeout=_PATH_SECONDS)
         path = found.stdout if found.ok and found.stdout else _USUAL_PATH
-        walk = _Walk(box)
+        programs = _Programs(box)
         named = [folder for folder in path.split(":") if folder.startswith("/")]
-        return tuple(dict.fromkeys([await walk.find_folder(folder) for folder in named]))
+        return tuple(dict.fromkeys([await programs.find_folder(folder) for folder in named]))
 
-    async def _find_kept(self, box: AsyncSandbox, inventory: _Inventory, commands: tuple[str, ...]) -> frozenset[str]:
+    async def _find_allowed(
+        self, box: AsyncSandbox, inventory: _Inventory, commands: tuple[str, ...]
+    ) -> frozenset[str]:
         """The real files of allowed programs, and the interpreters of those that are scripts."""
-        if commands in inventory.kept:
-            return inventory.kept[commands]
-        programs = {pattern.split()[0] for pattern in commands if pattern.split()}
+        if commands in inventory.allowed:
+            return inventory.allowed[commands]
+        names = {pattern.split()[0] for pattern in commands if pattern.split()}
         waiting = [
             real
             for path, real in inventory.reals.items()
-            if any(fnmatchcase(posixpath.basename(path), program) for program in programs)
+            if any(fnmatchcase(posixpath.basename(path), name) for name in names)
         ]
-        walk = _Walk(box)
-        by_path = [program for program in programs if program.startswith("/")]
-        followed = [await walk.follow(path) for path in (*by_path, *(("/bin/sh",) if self._shell else ()))]
-        waiting += [real for real in followed if real is not None]
-        kept: set[str] = set()
+        programs = _Programs(box)
+        by_path = [name for name in names if name.startswith("/")]
+        followed = [await programs.follow(path) for path in (*by_path, *(("/bin/sh",) if self._shell else ()))]
+        waiting += [real.path for real in followed if real is not None]
+        allowed: set[str] = set()
         while waiting:
             real = waiting.pop()
-            if real not in kept:
-                kept.add(real)
+            if real not in allowed:
+                allowed.add(real)
                 waiting += await self._find_interpreters(box, inventory, real)
-        inventory.kept[commands] = frozenset(kept)
-        return inventory.kept[commands]
+        inventory.allowed[commands] = frozenset(allowed)
+        return inventory.allowed[commands]
 
     async def _find_interpreters(self, box: AsyncSandbox, inventory: _Inventory, path: str) -> list[str]:
         head = b""
@@ -251,12 +253,13 @@ class Viewer:
         if not head.startswith(b"#!"):
             return []
         words = head[2:].split(b"\n")[0].decode("utf-8", "surrogateescape").split()
-        walk = _Walk(box)
-        found = [await walk.follow(words[0])] if words else []
+        programs = _Programs(box)
+        interpreter = await programs.follow(words[0]) if words else None
+        found = [interpreter.path] if interpreter is not None else []
         if words and posixpath.basename(words[0]) == "env":
             names = [word for word in words[1:] if not word.startswith("-")][:1]
             found += [real for at, real in inventory.reals.items() if posixpath.basename(at) in names]
-        return [real for real in found if real is not None]
+        return found
 
     # Files.
 
@@ -268,7 +271,7 @@ class Viewer:
         return list(await complete(box.files, found, workdir=workdir))
 
     async def _find_ignored(self, box: AsyncSandbox, ignored: Ignored, workdir: str) -> dict[str, FileInfo | None]:
-        """What a pattern means now; and what can't be looked into, where it may lie unseen."""
+        """What a pattern means now; and folders that can't be read, which may contain matches."""
         root, glob = _split_pattern(ignored, workdir)
         try:
             root = await real_path(box.files, root, workdir=workdir)
@@ -278,7 +281,9 @@ class Viewer:
         except SandboxPermissionError:
             return {root: None}
         if result.truncated:
-            raise SpecError(f"ignore={ignored.pattern!r} means too many files", hint="name the folder they are in")
+            raise SpecError(
+                f"ignore={ignored.pattern!r} matches too many files", hint="ignore the folder they are in instead"
+            )
         found: dict[str, FileInfo | None] = dict.fromkeys(find_unreadable(result))
         for info in result.files:
             meant = info if info.kind != "link" else await self._find_target(box, info.path, workdir)
@@ -290,8 +295,8 @@ class Viewer:
     async def _find_target(box: AsyncSandbox, link: str, workdir: str) -> FileInfo | None:
         """Where a link leads, if that can be hidden.
 
-        Anybody inside can make a link to the root, or to a library that every program needs: such must not hide
-        everything.
+        Code inside can create a link to the root, or to a library that every program needs. Such a link must not hide
+        its target.
         """
         try:
             target = await real_path(box.files, link, workdir=workdir)
@@ -309,7 +314,7 @@ def _is_blocked(names: Sequence[str], blocked: Sequence[str], *, is_wanted: bool
     that it is a box of tools (busybox), all of them must be meant.
     """
     meant = [any(means_program(pattern, name) for pattern in blocked) for name in names]
-    return all(meant) or (any(meant) and not is_wanted and len(names) < _BOX_OF_TOOLS)
+    return all(meant) or (any(meant) and not is_wanted and len(names) < _MULTICALL_NAMES)
 
 
 def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:
@@ -327,61 +332,56 @@ def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:
     return root, "/".join(parts)
 
 
-class _Walk:
+class _Programs:
     """Follows links to programs, with as few questions to the sandbox as possible."""
 
     def __init__(self, box: AsyncSandbox) -> None:
-        self._box = box
-        self._folders: dict[str, str] = {}
-        self.listed: dict[str, dict[str, FileInfo]] = {}
-        self.ids: dict[str, str] = {}
-        """Of the files that were followed to, those that have one."""
+        self._files = box.files
+        self._known: dict[str, FileInfo | None] = {}
+        self.listed: dict[str, list[str]] = {}
+        """The names in the folders that were listed."""
+
+    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
+        """What is at a path, and not where a link leads. Raises: SandboxFileNotFoundError."""
+        path = str(path)
+        if path not in self._known and posixpath.dirname(path) not in self.listed:
+            try:
+                self._known[path] = await self._files.stat(path, follow=False)
+            except SandboxFileError:
+                self._known[path] = None
+        found = self._known.get(path)
+        if found is None:
+            raise SandboxFileNotFoundError(f"{path} is not there", path=path, op="stat")
+        return found
 
     async def find_folder(self, path: str) -> str:
         """Where a folder really is."""
-        if path not in self._folders:
-            try:
-                self._folders[path] = await real_path(self._box.files, path, workdir="/")
-            except SandboxFileError:
-                self._folders[path] = path
-        return self._folders[path]
+        try:
+            return await real_path(self, path, workdir="/")
+        except SandboxFileError:
+            return path
 
     async def look_at(self, folder: str) -> float:
         """When a folder was changed last."""
         try:
-            return (await self._box.files.stat(folder)).modified
+            return (await self._files.stat(folder)).modified
         except SandboxFileError:
             return -1.0
 
     async def list_folder(self, folder: str) -> None:
         """Its entries, for `follow`."""
         try:
-            entries = await self._box.files.list(folder)
+            entries = await self._files.list(folder)
         except SandboxFileError:
             entries = []
-        self.listed[folder] = {info.name: info for info in entries}
+        self.listed[folder] = [info.name for info in entries]
+        self._known |= {info.path: info for info in entries}
 
-    async def follow(self, path: str) -> str | None:
-        """The real file behind a path."""
-        for _ in range(_MAX_LINKS):
-            folder = await self.find_folder(posixpath.dirname(path) or "/")
-            name = posixpath.basename(path)
-            here = f"{folder.rstrip('/')}/{name}"
-            info = await self._describe(folder, name, here)
-            if info is None:
-                return None
-            if info.kind != "link":
-                if info.file_id is not None:
-                    self.ids[here] = info.file_id
-                # Whether it can be executed is not asked: the next moment it may be.
-                return here if info.kind == "file" else None
-            path = posixpath.join(folder, info.target or "")
-        return None
-
-    async def _describe(self, folder: str, name: str, path: str) -> FileInfo | None:
-        if folder in self.listed:
-            return self.listed[folder].get(name)
+    async def follow(self, path: str) -> FileInfo | None:
+        """The file that a path leads to."""
         try:
-            return await self._box.files.stat(path, follow=False)
+            info = await self.stat(await real_path(self, path, workdir="/"))
         except SandboxFileError:
             return None
+        # Whether it can be executed is not asked: the next moment it may be.
+        return info if info.kind == "file" else None

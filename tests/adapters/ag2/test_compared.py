@@ -79,7 +79,8 @@ SIGNATURES = {
 }
 
 
-ADDED = {"LocalEnvironment": [("git_settings", inspect.Parameter.KEYWORD_ONLY, False)]}
+GIT = [("git_settings", inspect.Parameter.KEYWORD_ONLY, False)]
+ADDED = {"LocalEnvironment": GIT, "LocalSandbox": GIT}
 """What ours takes beyond theirs, by name only and after all that is theirs."""
 
 

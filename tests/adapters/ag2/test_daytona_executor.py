@@ -108,13 +108,13 @@ def test_checks_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("wish", "text"),
     [
-        ({"snapshot": "nowhere"}, "there is no snapshot 'nowhere'"),
-        ({"image": "python:3.12-slim"}, "'python:3.12-slim' is no snapshot here, and images are not pulled"),
+        ({"snapshot": "nowhere"}, "snapshot 'nowhere' not found"),
+        ({"image": "python:3.12-slim"}, "no snapshot 'python:3.12-slim', and this server does not pull"),
         ({"image": Image.debian_slim("3.12").pip_install("requests")}, "building images"),
-        ({"image": "x", "resources": DaytonaSandboxResources(cpu=1)}, "'x' is no snapshot here"),
+        ({"image": "x", "resources": DaytonaSandboxResources(cpu=1)}, "no snapshot 'x'"),
         ({"api_key": "wrong"}, "invalid API key"),
-        ({"name": "no/name"}, "a name has no slash"),
-        ({"env_vars": {"A": 3}}, "the value of environment variable 'A' is not a text"),
+        ({"name": "no/name"}, "name: must not contain slashes"),
+        ({"env_vars": {"A": 3}}, "the value of environment variable 'A' is not a string"),
     ],
     ids=["snapshot", "image", "recipe", "resources", "key", "name", "env"],
 )

@@ -236,7 +236,7 @@ async def test_an_environments_own_wider_bound_holds() -> None:
 async def test_what_a_model_can_mend_is_told_to_it(environment: CorralEnvironment, rules: Rules) -> None:
     tool = SandboxShellTool(environment, **rules)
     (told,) = await ask([tool], shell("echo a\0b"))
-    assert "NUL character" in told
+    assert "NUL byte" in told
     assert told.endswith("[exit code: 1]")
 
 

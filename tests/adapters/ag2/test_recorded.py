@@ -334,7 +334,7 @@ async def test_a_service_that_has_no_such_image_says_so(service: ServedProcess) 
 
     for image, text in (
         (Image.debian_slim("3.12").pip_install("requests"), "building images"),
-        ("python:3.12", "images are not pulled"),
+        ("python:3.12", "does not pull or build images"),
     ):
         async with DaytonaEnvironment(image=image) as environment:
             with pytest.raises(NotImplementedError, match=text):

@@ -150,7 +150,7 @@ async def test_after_aclose(make: Make) -> None:
 
 
 ROWS = {
-    "nothing was run yet": test_nothing_was_run_yet,
+    "before the first call": test_nothing_was_run_yet,
     "files and installed packages": test_files_and_installed_packages,
     "variables of a snippet": test_variables_of_a_snippet,
     "`ask`, and `ask` of its reply": test_ask_and_ask_of_its_reply,

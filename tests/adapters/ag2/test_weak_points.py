@@ -101,7 +101,7 @@ def test_1e6_after_delete_the_error_says_what_to_do(service: ServedProcess, livi
     executor = DaytonaCodeExecutor(name="deleted")
     executor.delete()
     for blocks in ([], [CodeBlock(code="ls", language="sh")]):
-        with pytest.raises(Exception, match=r"restart\(\) makes a new one"):
+        with pytest.raises(Exception, match=r"restart\(\) creates a new one"):
             executor.execute_code_blocks(blocks)
     executor.restart()
     assert run(executor, ("sh", "echo back")).output == "back\n"

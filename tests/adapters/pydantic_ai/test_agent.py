@@ -129,7 +129,7 @@ async def test_an_image_is_shown_as_an_image(box: Sandbox) -> None:
         (("edit_file", {"path": "no.txt", "old_string": "x", "new_string": "y"}), "Error: File not found: no.txt"),
         (("write_file", {"path": "a.txt/b", "content": "x"}), "Error: Failed to write file: "),
         (("grep", {"pattern": "x", "path": "no"}), "Error: "),
-        (("execute", {"command": "true", "timeout": -1}), "Error: timeout=-1.0 is not a time"),
+        (("execute", {"command": "true", "timeout": -1}), "Error: timeout=-1.0 is not a duration"),
     ],
 )
 async def test_a_model_gets_another_try_for_what_it_can_mend(box: Sandbox, call: Call, text: str) -> None:

@@ -71,7 +71,7 @@ def test_all_are_ended_at_once(sandbox: CorralSandbox) -> None:
 def test_what_is_not_there_is_returned(sandbox: CorralSandbox) -> None:
     output = sandbox.read_background("shell-9")
     assert (output.running, output.exit_code, output.stdout) == (False, None, "")
-    assert output.stderr.startswith("Error: there is no background command")
+    assert output.stderr.startswith("Error: no background command named")
     assert isinstance(output.error, ExecError)
     assert not sandbox.write_background("shell-9", "x")
     assert not sandbox.kill_background("shell-9")
@@ -106,7 +106,7 @@ async def test_an_agent_starts_a_server_and_uses_it(box: Sandbox) -> None:
     assert "Serving HTTP" in shown[1]
     assert shown[2] == "200\n"
     assert shown[3] == "shell-1: running: python3 -u -m http.server 8000"
-    assert shown[4] == "shell-1 was ended"
+    assert shown[4] == "shell-1 was killed"
 
 
 async def test_an_agent_types_into_a_command(box: Sandbox) -> None:
@@ -118,7 +118,7 @@ async def test_an_agent_types_into_a_command(box: Sandbox) -> None:
         ("write_background", {"shell_id": "shell-9", "text": "one\n"}),
     )
     assert shown[2] == "<one>\n[shell-1: running]"
-    assert "there is no background command 'shell-9'" in str(shown[3])
+    assert "no background command named 'shell-9'" in str(shown[3])
 
 
 async def test_they_are_there_when_asked_for_and_fully_described(box: Sandbox) -> None:

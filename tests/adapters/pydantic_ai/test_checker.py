@@ -91,7 +91,7 @@ async def test_check_with_nobody_to_ask() -> None:
     assert str(PermissionAskError("write", "/a")) == "Permission required for write on '/a'"
     with pytest.raises(PermissionDeniedError):
         await PermissionChecker(RULES, ask_fallback="deny").check("write", "/a")
-    with pytest.raises(ValueError, match="neither"):
+    with pytest.raises(ValueError, match="unknown ask_fallback"):
         PermissionChecker(RULES, ask_fallback="allow")  # type: ignore[arg-type]
 
 

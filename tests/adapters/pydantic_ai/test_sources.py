@@ -129,5 +129,5 @@ async def test_the_capability_takes_an_environment_too() -> None:
 
 @pytest.mark.parametrize("source", ["embedded", 7, Environment, object()])
 def test_what_is_no_source_is_refused_at_once(source: Any) -> None:
-    with pytest.raises(UserError, match="neither a sandbox"):
+    with pytest.raises(UserError, match="neither a Corral sandbox"):
         CorralToolset(source)

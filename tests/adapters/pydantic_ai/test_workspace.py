@@ -49,7 +49,7 @@ def test_it_has_every_optional_part() -> None:
     ids=["another provider", "no backend", "another backend"],
 )
 def test_a_ref_of_somebody_else_is_refused(ref: WorkspaceRef) -> None:
-    with pytest.raises(ValueError, match="is not an environment of"):
+    with pytest.raises(ValueError, match=r"is not a (Corral )?workspace"):
         CorralWorkspace(ref)
 
 

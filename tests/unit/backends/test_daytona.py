@@ -1,12 +1,10 @@
-"""The daytona backend without a service: errors at the seam, what is tried again, labels, frames."""
+"""The daytona backend without a service: errors at the seam, what is tried again, labels."""
 
 import asyncio
 import json
-import os
 import socket
 import subprocess
 import sys
-import zlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 
 from corral.backends.daytona import DaytonaBackend, life, seam
 from corral.backends.daytona.address import VARIABLES
-from corral.backends.daytona.frames import PIECE_BYTES, Packer, Parser, agent_text, pack, unpack
 from corral.backends.daytona.seam import ServiceError, mapped, read, reading, repeat, translate
 from corral.client.wishes import make_spec
 from corral.errors import (
@@ -304,52 +301,6 @@ async def test_missing_sdk_is_said_with_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "daytona", None)
     with pytest.raises(BackendUnavailableError, match=r"pip install 'corral\[daytona\]'"):
         await DaytonaBackend(api_key="key", api_url="http://127.0.0.1:1/api").connect("x")
-
-
-# Frames.
-
-
-def test_frames_are_put_together_however_they_come() -> None:
-    wire = pack(b"o", 7, b"abc") + pack(b"x", 8) + pack(b"e", 9, bytes(1000))
-    for size in (1, 5, 64, len(wire)):
-        parser, seen = Parser(), []
-        for offset in range(0, len(wire), size):
-            seen += list(parser.feed(wire[offset : offset + size]))
-        assert seen == [(b"o", 7, b"abc"), (b"x", 8, b""), (b"e", 9, bytes(1000))]
-
-
-def test_endless_frame_is_refused() -> None:
-    with pytest.raises(ValueError, match="too long"):
-        list(Parser().feed(b"o" + (7).to_bytes(4, "big") + (1 << 31).to_bytes(4, "big")))
-
-
-def test_compressed_piece_comes_back_and_one_that_grows_without_end_is_refused() -> None:
-    text = b"all work and no play " * 1000
-    packer = Packer()
-    small = packer.pack(text)
-    assert small is not None
-    assert len(small) < len(text) // 10
-    assert unpack(small) == text
-    with pytest.raises(ValueError, match="more than a piece"):
-        unpack(zlib.compress(bytes(100 * PIECE_BYTES)))
-    with pytest.raises(ValueError, match="more than a piece"):
-        unpack(small[:-8])
-
-
-def test_what_does_not_become_smaller_is_left_as_it_is_and_not_tried_each_time() -> None:
-    packer, noise, zeros = Packer(), os.urandom(PIECE_BYTES), bytes(PIECE_BYTES)
-    assert packer.pack(bytes(100)) is None
-    assert packer.pack(noise) is None
-    tries = [packer.pack(zeros) is not None for _ in range(20)]
-    assert tries[:2] == [False, False]
-    assert tries[-1]
-
-
-def test_what_is_sent_inside_stands_alone() -> None:
-    text = agent_text()
-    compile(text, "inside", "exec")
-    assert b"from corral" not in text
-    assert b"import corral" not in text
 
 
 @pytest.mark.parametrize(("deadline", "handed_out"), [("", True), ("99999999999.0", True), ("1.0", False)])

@@ -17,7 +17,6 @@ import pytest
 from corral.base.process import AsyncProcess, Ending
 from corral.base.shellfiles.faults import make_error
 from corral.base.shellfiles.files import ShellFiles
-from corral.base.shellfiles.patterns import compile_glob
 from corral.base.shellfiles.primitives import ScriptEnd
 from corral.base.shellfiles.resident import ResidentShell
 from corral.base.shellfiles.running import Known
@@ -345,40 +344,6 @@ async def test_a_shell_that_stays_does_the_same() -> None:
     assert await run("echo back") == (b"back\n", 0, b"")
     opened[-1].end_tree("cancelled")
     await opened[-1].wait()
-
-
-@pytest.mark.parametrize(
-    ("pattern", "path", "matches"),
-    [
-        ("*a*b*", "xaxbx", True),
-        ("*a*b*", "xbxax", False),
-        ("*ab", "aab", True),
-        ("a*?b", "axyb", True),
-        ("**/a/**/a/b", "x/a/a/y/a/b", True),
-        ("**/a/**/a/b", "x/a/b", False),
-        ("**/a*/b/**/c", "ab/ac/b/c", True),
-        ("**/**/a", "a", True),
-        ("a/**", "a/b/c", True),
-        ("**", "a/b", True),
-        ("a/**/b", "a/b", True),
-        ("[!a]*", "ba", True),
-    ],
-)
-def test_glob_matches(pattern: str, path: str, matches: bool) -> None:
-    assert (compile_glob(pattern).fullmatch(path) is not None) == matches
-
-
-@pytest.mark.parametrize(
-    ("pattern", "path"),
-    [
-        ("*a" * 40 + "b", "a" * 250),
-        ("**/a/" * 40 + "b", "/".join("a" * 1000)),
-        ("**/" * 40 + "b", "/".join("a" * 1000)),
-        ("**/*a*a*a*/" * 10 + "b", "/".join(["aaaaaaaaaa"] * 200)),
-    ],
-)
-def test_glob_that_somebody_hostile_wrote_takes_no_time_beyond_its_length(pattern: str, path: str) -> None:
-    assert compile_glob(pattern).fullmatch(path) is None
 
 
 def test_complaints_of_find_name_the_path_as_it_is() -> None:

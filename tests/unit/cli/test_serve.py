@@ -29,8 +29,8 @@ def test_without_the_extra_there_is_a_hint(
     [
         (["--host", "0.0.0.0"], "--insecure"),
         (["--tls-cert", "a.pem"], "--tls-key"),
-        (["--public-url", "nowhere"], "is not the address of a server"),
-        (["--public-url", "http://a/b"], "is not the address of a server"),
+        (["--public-url", "nowhere"], "is not the base URL of a server"),
+        (["--public-url", "http://a/b"], "is not the base URL of a server"),
     ],
 )
 def test_what_can_not_be_is_refused(
@@ -55,7 +55,7 @@ def test_a_key_is_shown_once_and_ends(folder: str, capsys: pytest.CaptureFixture
     assert datetime.fromisoformat(key["expires"]) - datetime.fromisoformat(key["created"]) == timedelta(days=1)
     assert main(["key", "revoke", "ci"]) == 0
     assert main(["key", "revoke", "ci"]) == 2
-    assert "there is no key" in capsys.readouterr().err
+    assert "no API key matches" in capsys.readouterr().err
     assert main(["key", "list"]) == 0
     assert "revoked" in capsys.readouterr().out
 

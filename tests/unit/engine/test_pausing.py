@@ -3,7 +3,7 @@
 import pytest
 
 from corral.engine.pausing import _all_still
-from corral.engine.processes import Process
+from corral.inside.processes import Process
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import json
 import msgspec
 import pytest
 
-from corral.server.answers import SLICE_BYTES, LongText, is_large, joined, slices
+from corral.server.answers import LongText, joined, slices
+from corral.server.fairness import SLICE_BYTES, is_large
 from corral.server.wire.toolbox import Artifacts, CodeRunResponse, FileInfo, Session
 
 LONG = 'ä\x01"\\\n' * 40_000

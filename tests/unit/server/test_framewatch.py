@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from corral.server.budget import Budget
+from corral.server.fairness import Budget
 from corral.server.framewatch import FrameWatch
 
 

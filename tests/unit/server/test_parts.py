@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from corral.errors import BackendUnavailableError, SpecError
+from corral.server.dispatch import parse_body, split_path
+from corral.server.fairness import Rates
 from corral.server.faults import Fault
-from corral.server.parsing import parse_body, split_path
-from corral.server.rates import Rates
 from corral.server.settings import ServerSettings
 from corral.server.store.database import Database
 from corral.server.store.migrations import MIGRATIONS

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from corral.backends.memory.backend import MemoryBackend
 from corral.errors import BackendUnavailableError
-from corral.server.roster import Roster
+from corral.server.living import Sandboxes
 from corral.server.store.database import FILE, Database
 from corral.server.store.migrations import MIGRATIONS
 from corral.server.store.rows import Organisation, Sandbox, load_all
@@ -71,23 +72,24 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
 def test_a_turn_that_was_not_written_did_not_happen(tmp_path: Path) -> None:
     database = Database(tmp_path, serving=True)
     make_row(database).save(database)
-    roster = Roster(database)
+    sandboxes = Sandboxes(database, MemoryBackend())
     told: list[str] = []
-    roster.listeners.append(lambda row, before: told.append(row.state))
-    row = roster.find("s", organisation_id="o")
+    sandboxes.listeners.append(lambda row, before: told.append(row.state))
+    sandbox = sandboxes.find("s", organisation_id="o")
+    row = sandbox.row
     fill(database, full=True)
     row.set_env, before = dict(BIG), (row.state, row.desired_state, row.intent, row.state_at)
     with pytest.raises(BackendUnavailableError):
-        roster.turn(row, "stopping", desired="stopped", intent="stop")
+        sandbox.turn("stopping", desired="stopped", intent="stop")
     assert (row.state, row.desired_state, row.intent, row.state_at) == before
     assert not told
-    assert not roster.can_write()
-    roster.touch(row)
+    assert database.failing
+    sandbox.touch()
     with pytest.raises(BackendUnavailableError):
-        roster.flush()
+        sandboxes.flush()
     fill(database, full=False)
-    roster.flush()
-    assert roster.can_write()
+    sandboxes.flush()
+    assert not database.failing
     assert load_all(Sandbox, database)[0].active_at == row.active_at, "what could not be written waits"
     database.close()
 
@@ -126,13 +128,13 @@ def test_rows_of_the_first_schema_are_read(tmp_path: Path) -> None:
 def test_a_request_is_known_by_its_token_after_a_restart(tmp_path: Path) -> None:
     database = Database(tmp_path, serving=True)
     row = make_row(database, request_token="t")
-    Roster(database).add(row)
-    roster = Roster(database)
-    known = roster.made_by("t", organisation_id="o")
-    assert known == row
-    assert roster.made_by("t", organisation_id="another") is None
-    assert roster.made_by("", organisation_id="o") is None
+    Sandboxes(database, MemoryBackend()).add(row)
+    sandboxes = Sandboxes(database, MemoryBackend())
+    known = sandboxes.made_by("t", organisation_id="o")
     assert known is not None
-    roster.bury(known)
-    assert roster.made_by("t", organisation_id="o") is None
+    assert known.row == row
+    assert sandboxes.made_by("t", organisation_id="another") is None
+    assert sandboxes.made_by("", organisation_id="o") is None
+    sandboxes.remove(known)
+    assert sandboxes.made_by("t", organisation_id="o") is None
     database.close()

@@ -1,6 +1,7 @@
 """The rules of file tools: what is asked about, what that is good for, and what a search then shows."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -187,3 +188,33 @@ async def test_a_slash_at_the_end_of_a_rule_allows_that_folder_and_no_other(patt
         assert (await tools["write_file"]({"path": "open/in/a.txt", "content": "a"})).ok
         for path in ("opened/a.txt", "closed/open/a.txt", "/tmp/open/a.txt", "a.txt"):
             assert "is not allowed" in await tools["write_file"]({"path": path, "content": "a"}), path
+
+
+async def test_a_search_below_a_link_is_judged_by_both_names() -> None:
+    async with AsyncSandbox(backend="memory") as box:
+        await prepare(box)
+        await box.files.symlink("door", "open")
+        rules = Permissions(read=OperationRules("allow", (Rule("door/a.txt", "deny"),)))
+        tools = FileTools(box, permissions=rules)
+        assert "a.txt" not in await tools["grep"]({"pattern": "needle", "path": "door"})
+        assert "a.txt" in await tools["grep"]({"pattern": "needle", "path": "open"})
+
+
+async def test_lines_are_edited_again_when_the_file_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncSandbox(backend="memory") as box:
+        await box.files.write("a.txt", "one\ntwo\n")
+        tools = FileTools(box, hashline=True)
+        tag = (await tools["read_file"]({"path": "a.txt"})).splitlines()[0].partition("|")[0].split(":")[1]
+        edit, calls = box.files.edit, 0
+
+        async def change_first(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                await box.files.write("a.txt", "one\nother\n")
+            return await edit(*arguments, **options)
+
+        monkeypatch.setattr(box.files, "edit", change_first)
+        call = {"path": "a.txt", "start_line": 1, "start_hash": tag, "new_content": "1"}
+        assert await tools["hashline_edit"](call) == "Replaced 1 line(s) at line 1 in a.txt"
+        assert await box.files.read("a.txt") == b"1\nother\n"

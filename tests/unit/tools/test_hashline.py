@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.tools.hashline import apply_hashline_edit, edit_lines, format_hashline, line_hash
+from corral.tools.hashline import LineChange, apply_hashline_edit, edit_lines, format_hashline_output, line_hash
 
 A, B, C = (line_hash(letter) for letter in "abc")
 
@@ -23,7 +23,7 @@ def test_the_known_hash_has_two_digits_of_md5() -> None:
     ],
 )
 def test_format(content: str, offset: int, limit: int, shown: str) -> None:
-    assert format_hashline(content, offset, limit) == shown
+    assert format_hashline_output(content, offset, limit) == shown
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_errors_leave_the_content_alone(arguments: tuple[object, ...], error: st
     ],
 )
 def test_summaries(new: str, options: dict[str, object], summary: str) -> None:
-    assert edit_lines("a\nb\nc\n", 1, A, new, **options).summary == summary  # type: ignore[arg-type]
+    assert edit_lines("a\nb\nc\n", LineChange(1, A, new, **options)).summary == summary  # type: ignore[arg-type]
 
 
 def test_a_hash_shorter_than_asked_for_proves_nothing() -> None:
-    assert edit_lines("a\n", 1, "0c", "X", hash_length=6).error is not None
-    assert edit_lines("a\n", 1, "0CC175", "X", hash_length=6).error is None
+    assert edit_lines("a\n", LineChange(1, "0c", "X"), hash_length=6).error is not None
+    assert edit_lines("a\n", LineChange(1, "0CC175", "X"), hash_length=6).error is None

@@ -167,6 +167,6 @@ async def test_real_path_follows_links_inside() -> None:
         assert await lead("out/passwd") == "/etc/passwd"
         assert await lead("real/deep/a.txt/below") == f"{home}/real/deep/a.txt/below"
         assert await lead("/../../x") == "/x"
-        with pytest.raises(SandboxFileNotFoundError, match="circle"):
+        with pytest.raises(SandboxFileNotFoundError, match="too many symbolic links"):
             await lead("one/x")
     assert normal_path("door/../x", workdir=home) == f"{home}/x"

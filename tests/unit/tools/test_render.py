@@ -99,7 +99,10 @@ def test_result_ends_with_a_line_of_ours() -> None:
     ("values", "said"),
     [
         ({"exit_code": 0}, "(no output)\n[exit code: 0; 1.23 s]"),
-        ({"exit_code": 124, "reason": "timeout"}, "timed out after 1.2 s and was ended with all it had started"),
+        (
+            {"exit_code": 124, "reason": "timeout"},
+            "timed out after 1.2 s and was killed with everything it had started",
+        ),
         ({"exit_code": 137, "reason": "oom"}, "memory limit"),
         ({"exit_code": 139, "reason": "signalled", "signal": 11}, "signal 11 (SIGSEGV)"),
         ({"exit_code": 170, "reason": "signalled", "signal": 99}, "signal 99 (unknown)"),

@@ -161,7 +161,7 @@ async def test_backend_without_views_is_said_to_have_argv_only(
     assert "argv only" in found.notes[0]
     await tool.call({"command": "echo hi"})
     await tool.call({"command": "echo hi"})
-    assert caplog.text.count("by argv only") == 1
+    assert caplog.text.count("on the command line only") == 1
     assert not (await ShellTool(env).capabilities()).restricted
 
 
@@ -178,11 +178,11 @@ async def test_kernel_enforcement_is_never_less(env: Environment) -> None:
     ("rules", "hint"),
     [
         ({}, "write the output to a file and read it piece by piece, or print less"),
-        ({"readonly": True}, "ask for a part of it, for example with tail -n +LINE FILE"),
-        ({"allowed": ["cat", "grep"]}, "ask for a part of it, for example with grep PATTERN FILE"),
-        ({"allowed": ["cat"]}, "ask for a part of it"),
-        ({"blocked": ["tail"]}, "ask for a part of it, for example with head -n LINES FILE"),
-        ({"readonly": True, "enforcement": "kernel"}, "ask for a part of it, for example with | tail -n +LINE"),
+        ({"readonly": True}, "request a part of it, for example with tail -n +LINE FILE"),
+        ({"allowed": ["cat", "grep"]}, "request a part of it, for example with grep PATTERN FILE"),
+        ({"allowed": ["cat"]}, "request a part of it"),
+        ({"blocked": ["tail"]}, "request a part of it, for example with head -n LINES FILE"),
+        ({"readonly": True, "enforcement": "kernel"}, "request a part of it, for example with | tail -n +LINE"),
         ({"ignore": ["x"], "enforcement": "kernel"}, "write the output to a file and read it piece by piece"),
     ],
 )
@@ -278,7 +278,7 @@ async def test_bytes_that_are_no_text_are_described_and_never_spoilt(env: Enviro
         await box.files.write("image", b"\x89PNG\r\n\x1a\n\0\0")
         await box.files.write("latin", b"caf\xe9\r\nnext\r\n")
     tools = FileTools(env)
-    assert "is not a text: 10 bytes, beginning with 89 50 4e 47" in await tools["read_file"].call({"path": "image"})
+    assert "is not a text file: 10 bytes, starting with 89 50 4e 47" in await tools["read_file"].call({"path": "image"})
     edit = {"path": "latin", "old_string": "next", "new_string": "last"}
     assert (await tools["edit_file"].call(edit)).ok
     several = {"path": "latin", "old_string": "last\n", "new_string": "one\ntwo\n"}

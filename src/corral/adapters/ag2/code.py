@@ -7,15 +7,15 @@ sandboxes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, cast
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.environments import DaytonaEnvironment, DaytonaResources, DockerEnvironment, EnvironmentBase
-from corral.adapters.ag2.sandbox import AdaptedSandbox, ClosedError, is_not_installed, read_output, told_failure
-from corral.adapters.ag2.words import DockerCodeWords
+from corral.adapters.ag2.sandbox import Adapted, ClosedError, Closing
+from corral.adapters.ag2.words import DOCKER_CODE
 from corral.errors import CorralError
 from corral.languages import find_language
-from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
+from corral.results import CodeResult
 from corral.spec import HOME
 
 _DISABLED_EXIT_CODE = 2
@@ -24,9 +24,7 @@ _DISABLED_EXIT_CODE = 2
 class CodeRunner:
     """Runs code in the sandboxes of an environment, or in the one given. `result` is the last whole `CodeResult`."""
 
-    def __init__(
-        self, environment: EnvironmentBase | AdaptedSandbox, *, languages: Sequence[str] = ("python", "bash")
-    ) -> None:
+    def __init__(self, environment: Adapted, *, languages: Sequence[str] = ("python", "bash")) -> None:
         for language in languages:
             if not _is_known(language):
                 raise ValueError(f"No LanguageRunner registered for language {language!r}.")
@@ -49,20 +47,15 @@ class CodeRunner:
         if language not in self._languages:
             text = f"Language {language!r} is not enabled. Available: {list(self._languages)}"
             return make_run_result(text, _DISABLED_EXIT_CODE)
-        environment = self._environment
-        async with environment.open_box(context) as box:
-            try:
-                result = await box.run_code(code, language, timeout=environment.timeout)
-            except CorralError as error:
-                if is_not_installed(error):
-                    return make_run_result(str(error), NOT_FOUND_EXIT_CODE)
-                return make_run_result(told_failure(error, environment.words), 1)
-        self.result = result
-        output = read_output(result, environment.words, environment.timeout, environment.max_output)
-        return make_run_result(output, result.exit_code)
+        timeout = self._environment.timeout
+        ran = await self._environment.run_in_box(
+            lambda box: box.run_code(code, language, timeout=timeout), context=context
+        )
+        self.result = cast("CodeResult | None", ran.result) or self.result
+        return make_run_result(ran.output, ran.exit_code)
 
 
-class CodeEnvironmentBase(CodeRunner):
+class CodeEnvironmentBase(CodeRunner, Closing):
     """A first-generation environment: it is itself what runs the code, and is closed for good."""
 
     def __init__(self, environment: EnvironmentBase, *, languages: Sequence[str]) -> None:
@@ -80,15 +73,6 @@ class CodeEnvironmentBase(CodeRunner):
         """Delete every sandbox. Idempotent. Raises: LeftBehindError."""
         self._closed = True
         await self._owned.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self
 
 
 class DaytonaCodeEnvironment(CodeEnvironmentBase):
@@ -153,7 +137,7 @@ class DockerCodeEnvironment(CodeEnvironmentBase):
 class _FirstDocker(DockerEnvironment):
     """Which leaves what was printed as it is."""
 
-    words = DockerCodeWords()
+    words = DOCKER_CODE
 
 
 def make_run_result(output: str, exit_code: int) -> Any:

@@ -114,7 +114,7 @@ class MarkdownCodeExtractor:
     """Finds the code blocks of a message. See `corral.tools.fences` for what counts as one."""
 
     def extract_code_blocks(self, message: str | Sequence[Mapping[str, Any]] | None) -> list[Any]:
-        """`CodeBlock`s, in order. Raises: TypeError for what is no message."""
+        """`CodeBlock`s, in order. Raises: TypeError for anything else."""
         return [CodeBlock(code=block.code, language=block.language) for block in find_blocks(text_of(message))]
 
 
@@ -125,11 +125,11 @@ def text_of(message: str | Sequence[Mapping[str, Any]] | None) -> str:
     if isinstance(message, str):
         return message
     if isinstance(message, bytes) or not isinstance(message, Sequence):
-        raise TypeError(f"a message is a text, a list of parts, or None, not {type(message).__name__}")
+        raise TypeError(f"a message must be a string, a list of parts, or None, not {type(message).__name__}")
     texts = []
     for part in message:
         if not isinstance(part, Mapping) or "type" not in part:
-            raise TypeError(f"a part of a message is a dict with a 'type', not {type(part).__name__}")
+            raise TypeError(f"a part of a message must be a dict with a 'type', not {type(part).__name__}")
         if part["type"] in ("text", "input_text"):
             texts.append(str(part.get("text") or ""))
     return "\n".join(texts)

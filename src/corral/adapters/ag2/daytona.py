@@ -24,7 +24,7 @@ from corral.errors import CorralError, RateLimitedError, SpecError
 from corral.protocol import Backend
 
 _NAME_SECONDS = 30.0
-"""A service deletes in its own time, and so long the name of what is deleted may still be taken."""
+"""A service deletes asynchronously; for this long the name of a deleted sandbox may still be taken."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class DaytonaCodeExecutor(CodeExecutorBase):
             "api_url": api_url,
             "target": target,
             "limits": read_limits(resources),
-            # Not as a wish: names of the service may be longer and freer than ours.
+            # Not in the spec: the service allows longer and freer names than we do.
             "fields": {"name": name or f"ag2-{uuid.uuid4().hex[:8]}"},
         }
         self._backend: Backend | None = None

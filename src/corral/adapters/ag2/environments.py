@@ -1,6 +1,6 @@
 """AG2's environments (`SandboxFactory`: `async with environment.open(context) as sandbox`), on Corral's backends.
 
-Hand one to AG2's own `SandboxCodeTool` and `SandboxShellTool`, or to ours. Equal wishes share a sandbox, which lives
+Hand one to AG2's own `SandboxCodeTool` and `SandboxShellTool`, or to ours. Equal options share a sandbox, which lives
 until `aclose()`; parameters may be AG2's `Variable`s or Corral's, and are looked up on each `open`.
 """
 
@@ -15,31 +15,33 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Any
 
 from corral.adapters.ag2 import framework
-from corral.adapters.ag2.sandbox import SandboxView
+from corral.adapters.ag2.sandbox import Adapted, SandboxView
 from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
-from corral.adapters.ag2.words import DaytonaWords, DockerWords, LocalWords, PlainWords, ServiceWords, Words
+from corral.adapters.ag2.words import DAYTONA, DOCKER, LOCAL, PLAIN, Words
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import get_portal
 from corral.environment.environment import Environment
 from corral.environment.variable import Variable, has_variable, variables_of
 from corral.errors import VariableError
-from corral.spec import Lifetime, NetworkPolicy, Resources, parse_size
+from corral.spec import Lifetime, NetworkPolicy, Resources, Spec, parse_size
 
 log = logging.getLogger("corral.ag2")
 
 _CREDENTIALS = ("api_key", "api_url", "target")
 _WORKSPACE = "/workspace"
 _PERIOD = 100_000
-"""Docker's `cpu_quota` is microseconds in each of so many."""
+"""Docker's `cpu_quota` is microseconds per this many."""
 
 
-class EnvironmentBase:
+class EnvironmentBase(Adapted):
     """AG2's `SandboxFactory` and `WorkdirAware`, on a `corral.Environment`."""
 
-    words: Words = PlainWords()
+    words: Words = PLAIN
+    variables: Mapping[str, str] = {}
+    """The parameters that are variables, and the names of these."""
 
     def __init__(
         self,
@@ -53,7 +55,8 @@ class EnvironmentBase:
     ) -> None:
         if isinstance(timeout, bool) or not timeout > 0:
             raise ValueError("`timeout` must be > 0 seconds.")
-        self._timeout = timeout
+        self.timeout = timeout
+        """Seconds for each call without a timeout of its own."""
         self.max_output = max_output
         self._folder = Path(folder) if folder is not None else None
         self._cleanup = cleanup
@@ -67,11 +70,6 @@ class EnvironmentBase:
         self._views: weakref.WeakValueDictionary[str, SandboxView] = weakref.WeakValueDictionary()
 
     @property
-    def timeout(self) -> float:
-        """Seconds for each call that names none."""
-        return self._timeout
-
-    @property
     def workdir(self) -> PurePosixPath:
         """Where programs start."""
         return PurePosixPath(self.environment.workdir or _WORKSPACE)
@@ -82,15 +80,39 @@ class EnvironmentBase:
         async with self.open_box(context) as box:
             view = self._views.get(box.id)
             if view is None:
-                view = SandboxView(box, timeout=self._timeout, words=self.words, max_output=self.max_output)
+                view = SandboxView(box, timeout=self.timeout, words=self.words, max_output=self.max_output)
                 self._views[box.id] = view
             yield view
 
     @contextlib.asynccontextmanager
     async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
-        """The sandbox itself. Raises: VariableError, and as making one does."""
+        """The sandbox itself. Raises: for variables without a value, what AG2's class of this name raises."""
+        context = self._translate(context)
+        if self.variables:
+            try:
+                self._check(self.environment.resolve(context))
+            except VariableError as error:
+                raise self._unresolved(error, context) from error
         async with self.environment.open(context) as box:
             yield box
+
+    def _translate(self, context: Any) -> Any:
+        return context
+
+    def _check(self, spec: Spec) -> None:
+        """What can only be checked when the variables have values."""
+
+    def _unresolved(self, error: VariableError, context: Any) -> Exception:
+        """What AG2 raises for a variable that has no value."""
+        if context is not None:
+            return KeyError(f"Context variable {error.names[0]!r} not found and no default provided")
+        named = [parameter for parameter, name in self.variables.items() if name in error.names]
+        if any(parameter in _CREDENTIALS for parameter in named):
+            subject, them = "credentials", "them"
+        else:
+            subject, them = ", ".join(f"`{name}`" for name in named), "it" if len(named) == 1 else "them"
+        given = f"{self.words.service} {subject} given as Variable but no Context available to resolve {them}."
+        return RuntimeError(f"{given} {self.words.resolvable}")
 
     async def _copy_in(self, box: AsyncSandbox) -> None:
         assert self._folder is not None
@@ -120,15 +142,6 @@ class EnvironmentBase:
         finally:
             await self.environment.aclose()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self
-
 
 class CorralEnvironment(EnvironmentBase):
     """Any backend: `CorralEnvironment()` is the embedded engine. Keywords are those of `corral.Environment`."""
@@ -152,7 +165,7 @@ class DaytonaEnvironment(EnvironmentBase):
     `resources` may also be the SDK's `Resources`, Corral's, or a mapping.
     """
 
-    words: ServiceWords = DaytonaWords()
+    words = DAYTONA
 
     def __init__(
         self,
@@ -171,7 +184,7 @@ class DaytonaEnvironment(EnvironmentBase):
             raise ValueError("Specify either `snapshot` or `image`, not both.")
         if not timeout >= 1:
             raise ValueError("`timeout` must be >= 1 second.")
-        self._later = _later(
+        self.variables = _later(
             api_key=api_key, api_url=api_url, target=target, snapshot=snapshot, image=image, env_vars=env_vars
         )
         given = {"api_key": api_key, "api_url": api_url, "target": target}
@@ -189,23 +202,15 @@ class DaytonaEnvironment(EnvironmentBase):
             **{name: as_variable(value, _names.get(name, name)) for name, value in wishes.items() if value is not None},
         )
 
-    @contextlib.asynccontextmanager
-    async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
-        """The sandbox itself. Raises: RuntimeError and KeyError as AG2's for variables without a value."""
-        try:
-            spec = self.environment.resolve(context)
-        except VariableError as error:
-            raise unresolved(error, context, self._later, self.words) from error
+    def _check(self, spec: Spec) -> None:
         if spec.snapshot is not None and spec.image is not None:
             raise ValueError("Specify either `snapshot` or `image`, not both.")
-        async with super().open_box(context) as box:
-            yield box
 
 
 class DockerEnvironment(EnvironmentBase):
     """Docker containers: no network, 512 MiB, and a timeout that kills what runs inside and keeps the container."""
 
-    words: ServiceWords = DockerWords()
+    words = DOCKER
 
     def __init__(
         self,
@@ -224,7 +229,7 @@ class DockerEnvironment(EnvironmentBase):
     ) -> None:
         if not timeout >= 1:
             raise ValueError("`timeout` must be >= 1 second.")
-        self._later = _later(image=image, env_vars=env_vars, network_mode=network_mode)
+        self.variables = _later(image=image, env_vars=env_vars, network_mode=network_mode)
         self._network = as_variable(network_mode, "network_mode")
         limits: dict[str, Any] = {}
         if mem_limit is not None:
@@ -245,17 +250,10 @@ class DockerEnvironment(EnvironmentBase):
             lifetime=None if auto_remove else Lifetime(keep_on_failure=True),
         )
 
-    @contextlib.asynccontextmanager
-    async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
-        """The sandbox itself. Raises: RuntimeError and KeyError as AG2's for variables without a value."""
+    def _translate(self, context: Any) -> Any:
         if isinstance(self._network, Variable) and context is not None:
-            context = _Translated(context, str(self._network.name), _network)
-        try:
-            self.environment.resolve(context)
-        except VariableError as error:
-            raise unresolved(error, context, self._later, self.words) from error
-        async with super().open_box(context) as box:
-            yield box
+            return _Translated(context, str(self._network.name), _network)
+        return context
 
 
 class LocalEnvironment(EnvironmentBase):
@@ -267,7 +265,7 @@ class LocalEnvironment(EnvironmentBase):
     AG2's own runs on the host itself, without isolation.
     """
 
-    words = LocalWords()
+    words = LOCAL
 
     def __init__(
         self,
@@ -302,7 +300,7 @@ def _save_at_exit(environment: EnvironmentBase) -> None:
             return
         try:
             get_portal().run(left.save())
-        except Exception as error:  # noqa: BLE001 - the exit goes on, and whoever misses the files must know why
+        except Exception as error:  # noqa: BLE001 - the exit goes on, and the log says why files are missing
             log.warning("the files of %s could not be copied back: %s", type(left).__name__, error)
 
     # Like atexit, but before the threads are told to end that the copying needs.
@@ -330,19 +328,6 @@ def as_variable(value: Any, name: str | None = None) -> Any:
     elif value.default_factory is not Ellipsis:
         given["default_factory"] = value.default_factory
     return Variable(value.name or name, **given)
-
-
-def unresolved(error: VariableError, context: Any, later: Mapping[str, str], words: ServiceWords) -> Exception:
-    """What AG2 raises for a variable that has no value. `later` are its parameters, and their variables' names."""
-    if context is not None:
-        return KeyError(f"Context variable {error.names[0]!r} not found and no default provided")
-    named = [parameter for parameter, name in later.items() if name in error.names]
-    if any(parameter in _CREDENTIALS for parameter in named):
-        subject, them = "credentials", "them"
-    else:
-        subject, them = ", ".join(f"`{name}`" for name in named), "it" if len(named) == 1 else "them"
-    given = f"{words.service} {subject} given as Variable but no Context available to resolve {them}."
-    return RuntimeError(f"{given} {words.resolvable}")
 
 
 def _later(**parameters: Any) -> dict[str, str]:

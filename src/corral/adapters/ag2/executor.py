@@ -74,7 +74,7 @@ class CodeExecutorBase(ABC):
     def sandbox(self) -> Sandbox:
         """The living sandbox, for files and everything else. Raises: SandboxClosedError after `delete`."""
         if self._box is None:
-            raise SandboxClosedError("the executor's sandbox was deleted", hint="restart() makes a new one")
+            raise SandboxClosedError("the executor's sandbox was deleted", hint="restart() creates a new one")
         return self._box
 
     @property
@@ -135,16 +135,16 @@ class CodeExecutorBase(ABC):
         self.delete()
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        """Agents copy their settings; a sandbox is one thing, whoever points at it."""
+        """Agents copy their settings; all copies share one sandbox."""
         return self
 
 
 def delete_or_warn(box: Sandbox) -> None:
-    """End a sandbox; whoever pays for it must learn of one that lives on."""
+    """End a sandbox; log a warning if it may still be running, since it may cost money."""
     try:
         box.kill()
-    except Exception as error:  # noqa: BLE001 - at the end of a program nobody is there to catch it
-        log.warning("the sandbox %s could not be deleted and may live on: %s", box.id, error)
+    except Exception as error:  # noqa: BLE001 - at the end of a program there is no caller to catch it
+        log.warning("the sandbox %s could not be deleted and may still be running: %s", box.id, error)
 
 
 class SandboxCodeExecutor(CodeExecutorBase):
@@ -152,7 +152,7 @@ class SandboxCodeExecutor(CodeExecutorBase):
 
     Beside the result that AG2 reads it gives `blocks`, one `BlockResult` for each that was run. What earlier blocks
     printed is kept when a later one fails. A block that is out of time ends with 124 and what it had printed. A sandbox
-    that is gone raises `SandboxGoneError`: it is no answer to a model.
+    that is gone raises `SandboxGoneError`: it is not output for a model.
 
     `languages` limits or extends what is run, by the names of `corral.languages`; `check_first=True` looks at all of
     the blocks' languages before the first one runs. `backend` and all other keywords are those of `corral.Sandbox`.

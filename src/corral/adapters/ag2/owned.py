@@ -1,4 +1,4 @@
-"""AG2's sandboxes that stand alone: `async with DaytonaSandbox(client=…, params=…) as sandbox`.
+"""AG2's sandboxes that need no environment: `async with DaytonaSandbox(client=…, params=…) as sandbox`.
 
 Each is made when it is entered or first used, and ended by `aclose()`, when it is forgotten, and when the program ends,
 from whatever event loops it was used.
@@ -7,8 +7,6 @@ from whatever event loops it was used.
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,8 +14,9 @@ from corral.adapters.ag2 import framework
 from corral.adapters.ag2.environments import DockerEnvironment, EnvironmentBase, LocalEnvironment
 from corral.adapters.ag2.sandbox import AdaptedSandbox
 from corral.adapters.ag2.service import ServiceBackend, fields_of
-from corral.adapters.ag2.words import DaytonaWords
+from corral.adapters.ag2.words import DAYTONA
 from corral.client.sandbox import AsyncSandbox
+from corral.client.sync import derive_init
 
 
 class OwnedSandbox(AdaptedSandbox):
@@ -70,7 +69,9 @@ class DaytonaSandbox(OwnedSandbox):
     """
 
     def __init__(self, *, client: Any, params: Any = None, timeout: float = 60, workdir: str = "/workspace") -> None:
-        _refuse_variables("Daytona", client=client, params=params)
+        for name, value in (("client", client), ("params", params)):
+            if framework.is_variable(value):
+                raise _not_concrete("Daytona", name)
         if timeout < 1:
             raise ValueError("`timeout` must be >= 1 second.")
         self._client = client
@@ -88,7 +89,7 @@ class DaytonaSandbox(OwnedSandbox):
 class _OfParams(EnvironmentBase):
     """What a client and its parameters make."""
 
-    words = DaytonaWords()
+    words = DAYTONA
 
     def __init__(self, client: Any, params: Any, *, timeout: float, workdir: str) -> None:
         fields = fields_of(params) if params is not None else {}
@@ -114,63 +115,25 @@ class _OfParams(EnvironmentBase):
 class DockerSandbox(OwnedSandbox):
     """A Docker container. Keywords as `DockerEnvironment`."""
 
-    def __init__(
-        self,
-        *,
-        image: str = "python:3.12-slim",
-        env_vars: Mapping[str, str] | None = None,
-        timeout: float = 60,
-        network_mode: str = "none",
-        mem_limit: int | str | None = "512m",
-        cpu_quota: int | None = None,
-        user: str | None = None,
-        auto_remove: bool = True,
-        host_path: str | os.PathLike[str] | None = None,
-        workdir: str = "/workspace",
-    ) -> None:
-        if timeout < 1:
-            raise ValueError("`timeout` must be >= 1 second.")
-        _refuse_variables("Docker", image=image, env_vars=env_vars, network_mode=network_mode)
-        super().__init__(
-            DockerEnvironment(
-                image=image,
-                env_vars=env_vars,
-                timeout=timeout,
-                network_mode=network_mode,
-                mem_limit=mem_limit,
-                cpu_quota=cpu_quota,
-                user=user,
-                auto_remove=auto_remove,
-                host_path=host_path,
-                workdir=workdir,
-            )
-        )
+    @derive_init(DockerEnvironment)
+    def __init__(self, environment: DockerEnvironment) -> None:
+        if environment.variables:
+            raise _not_concrete("Docker", next(iter(environment.variables)))
+        super().__init__(environment)
 
 
 class LocalSandbox(OwnedSandbox):
     """AG2's local sandbox, isolated here. Arguments as `LocalEnvironment`."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        cleanup: bool | None = None,
-        timeout: float = 60,
-        max_output: int = 100_000,
-        env_vars: Mapping[str, str] | None = None,
-        languages: tuple[str, ...] = ("python", "bash"),
-    ) -> None:
-        super().__init__(
-            LocalEnvironment(path, cleanup=cleanup, timeout=timeout, max_output=max_output, env_vars=env_vars)
-        )
-        self.supported_languages = languages
+    @derive_init(LocalEnvironment)
+    def __init__(self, environment: LocalEnvironment) -> None:
+        super().__init__(environment)
+        self.supported_languages = environment.languages
         """As it was told: what is run is the tool's choice."""
 
 
-def _refuse_variables(backend: str, **parameters: Any) -> None:
-    for name, value in parameters.items():
-        if framework.is_variable(value):
-            raise TypeError(
-                f"{backend}Sandbox.{name} must be a concrete value; got Variable. "
-                f"Wrap with {backend}Environment to resolve Variables from a Context."
-            )
+def _not_concrete(backend: str, name: str) -> TypeError:
+    return TypeError(
+        f"{backend}Sandbox.{name} must be a concrete value; got Variable. "
+        f"Wrap with {backend}Environment to resolve Variables from a Context."
+    )

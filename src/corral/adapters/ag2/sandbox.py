@@ -1,21 +1,23 @@
 """A Corral sandbox as AG2's `Sandbox`: argv in, output and exit code out.
 
-`SandboxView` is what an environment gives out. `corral.adapters.ag2.owned` has those that stand alone.
+`SandboxView` is what an environment gives out. `corral.adapters.ag2.owned` has those that need no environment.
 """
 
 from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.words import Words
 from corral.client.sandbox import AsyncSandbox
-from corral.errors import BackendUnavailableError, CorralError, SandboxClosedError, SandboxError
-from corral.results import ExecResult
+from corral.errors import BackendUnavailableError, CorralError, PolicyError, SandboxClosedError, SandboxError
+from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
 from corral.tools.tool import MENDABLE
 
 _USAGE_EXIT_CODE = 2
@@ -25,7 +27,66 @@ class ClosedError(RuntimeError):
     """It was closed, in AG2's words: its programs catch a RuntimeError."""
 
 
-class AdaptedSandbox(ABC):
+class Closing(ABC):
+    """What is closed at the end of its `async with` block, and is one thing whatever copies a framework makes of it."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """End it. Idempotent."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What AG2 is told of a program, and the whole result if it ran."""
+
+    output: str
+    exit_code: int
+    result: ExecResult | None = None
+
+
+class Adapted(Closing):
+    """What runs programs for AG2, in the words of one of its classes."""
+
+    words: Words
+    timeout: float
+    max_output: int | None
+
+    @abstractmethod
+    def open_box(self, context: Any = None) -> AbstractAsyncContextManager[AsyncSandbox]:
+        """The sandbox itself, for as long as the block lasts."""
+
+    async def run_in_box(
+        self, run: Callable[[AsyncSandbox], Awaitable[ExecResult]], *, context: Any = None, seconds: float | None = None
+    ) -> Ran:
+        """Run something, and put its result or its failure into AG2's words.
+
+        Raises:
+            PolicyError: a rule forbids it.
+            SandboxError: the sandbox is gone; that is not output for a model.
+        """
+        async with self.open_box(context) as box:
+            try:
+                result = await run(box)
+            except PolicyError:
+                raise
+            except CorralError as error:
+                if is_not_installed(error):
+                    return Ran(str(error), NOT_FOUND_EXIT_CODE)
+                return Ran(told_failure(error, self.words), 1)
+        output = read_output(result, self.words, self.timeout if seconds is None else seconds, self.max_output)
+        return Ran(output, result.exit_code, result)
+
+
+class AdaptedSandbox(Adapted):
     """AG2's protocol, on a sandbox that is there or will be.
 
     `result` is the last call's whole `corral.ExecResult`, for what AG2's own leaves out.
@@ -64,21 +125,9 @@ class AdaptedSandbox(ABC):
         if not argv:
             return make_result("", _USAGE_EXIT_CODE)
         seconds = timeout if timeout is not None else self.timeout
-        box = await self._get()
-        try:
-            result = await box.exec(list(argv), env=env, timeout=seconds)
-        except CorralError as error:
-            return self.answer(error)
-        return self.narrow(result, seconds)
-
-    def narrow(self, result: ExecResult, seconds: float) -> Any:
-        """AG2's result of ours."""
-        self.result = result
-        return make_result(read_output(result, self.words, seconds, self.max_output), result.exit_code)
-
-    def answer(self, error: CorralError) -> Any:
-        """AG2's result of a failure. Raises: as `told_failure`."""
-        return make_result(told_failure(error, self.words), 1)
+        ran = await self.run_in_box(lambda box: box.exec(list(argv), env=env, timeout=seconds), seconds=seconds)
+        self.result = ran.result or self.result
+        return make_result(ran.output, ran.exit_code)
 
     def _closed_error(self) -> ClosedError:
         return closed_error(self.words)
@@ -111,18 +160,8 @@ class AdaptedSandbox(ABC):
             raise ValueError(f"Path escapes sandbox workdir: {wanted}")
         return self.workdir / wanted
 
-    @abstractmethod
-    async def aclose(self) -> None:
-        """See the class."""
-
     async def __aenter__(self) -> Self:
         await self._get()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self
 
 
@@ -180,7 +219,7 @@ def told_late(remark: str, output: str) -> str:
 
 
 def cut(text: str, most: int | None, total: int = 0) -> str:
-    """At most so many characters, and a word about the rest. `total` is how many there were, if some are gone."""
+    """At most `most` characters, and a note about the rest. `total` is how many there were, if some are gone."""
     if most is None or len(text) <= most:
         return text
     return f"{text[:most]}\n[truncated: showing first {most} of {max(total, len(text))} chars]"

@@ -1,6 +1,6 @@
 """The daytona backend as AG2's classes use it: what they do not ask for is the service's own choice.
 
-Corral's sandboxes have no network and limits of their own unless somebody asks for others. AG2's have what the service
+Corral's sandboxes have no network and limits of their own unless others are requested. AG2's have what the service
 gives, and their parameters are those of the SDK, some of which Corral has no word for.
 """
 
@@ -19,7 +19,7 @@ _GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServiceLimits:
     """CPU cores, and memory and disk in GiB; what is None is the service's own choice."""
 
     cpu: int | None = None
@@ -28,15 +28,15 @@ class Limits:
 
 
 _NOT_OURS = ("gpu",)
-"""Limits that we have no word for, and the service may have."""
+"""ServiceLimits that we have no word for, and the service may have."""
 
 
 def read_limits(wanted: object) -> Any | None:
-    """Limits for the service: AG2's class for them, the SDK's, ours, or a mapping. Raises: SpecError for others."""
+    """The limits of a sandbox, from AG2's class for them, the SDK's, ours, or a mapping. Raises: SpecError."""
     if wanted is None or getattr(wanted, "gpu", None) is not None:
         return wanted
     given = read_resources(wanted, without=_NOT_OURS)
-    return Limits(
+    return ServiceLimits(
         cpu=whole(given["cpus"]) if "cpus" in given else None,
         memory=whole(parse_size(given["memory_bytes"], what="memory"), _GIB) if "memory_bytes" in given else None,
         disk=whole(parse_size(given["disk_bytes"], what="disk"), _GIB) if "disk_bytes" in given else None,
@@ -44,13 +44,13 @@ def read_limits(wanted: object) -> Any | None:
 
 
 def resources_of(wanted: object) -> Resources | None:
-    """The same as our own; None if nothing was wished for. Raises: SpecError."""
+    """The same as our own; None if nothing was requested. Raises: SpecError."""
     given = read_resources(wanted, without=_NOT_OURS) if wanted is not None else {}
     return Resources(**given) if given else None
 
 
 class ServiceBackend(DaytonaBackend):
-    """See the module. `fields` are of the SDK's parameters of a creation, and come before our own."""
+    """The daytona backend with the defaults of the service. `fields` are parameters of the SDK that override ours."""
 
     def __init__(self, *, limits: object = None, fields: Mapping[str, Any] | None = None, **address: Any) -> None:
         super().__init__(**address)
@@ -84,7 +84,7 @@ class ServiceBackend(DaytonaBackend):
 
 
 def fields_of(params: Any) -> dict[str, Any]:
-    """The SDK's parameters that somebody gave, but for those by which a sandbox would live for ever."""
+    """The SDK's parameters that were given, without those that make a sandbox live for ever."""
     given = {name: value for name in params.model_fields_set if (value := getattr(params, name)) is not None}
     if not given.get("auto_stop_interval"):
         given.pop("auto_stop_interval", None)  # 0 is never: ours is minutes, and put off while its owner lives

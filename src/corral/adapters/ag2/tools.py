@@ -5,8 +5,7 @@ This module needs AG2. `corral.tools` has the same tools for everybody else.
 
 # No postponed annotations here: AG2 reads those of the functions that a model calls, and their names are local.
 
-import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,7 +14,7 @@ from corral.adapters.ag2.code import CodeRunner
 from corral.adapters.ag2.environments import CorralEnvironment, EnvironmentBase, LocalEnvironment
 from corral.adapters.ag2.sandbox import AdaptedSandbox
 from corral.environment.environment import Environment
-from corral.errors import CorralError, PolicyError
+from corral.errors import PolicyError
 from corral.tools.render import OUTPUT_HINT, bound, make_harmless
 from corral.tools.shell import ShellCapabilities, ShellTool
 
@@ -55,7 +54,7 @@ class _Wrapped(_Tool):  # type: ignore[misc]  # known at run time alone
 class SandboxCodeTool(_Wrapped):
     """`run_code(code, language)` for a model.
 
-    `environment` is one of ours, one of AG2's own, a `corral.Environment`, a sandbox that stands alone, or any
+    `environment` is one of ours, one of AG2's own, a `corral.Environment`, a sandbox, or any
     `CodeEnvironment`: a thing with `supported_languages` and `run(code, language, context=)`.
     """
 
@@ -161,7 +160,7 @@ class SandboxShellTool(_Wrapped):
         """How the rules are kept where commands run."""
         if isinstance(self._adapter, _OwnShell):
             return await self._adapter.shell.capabilities(context)
-        note = "argv only: a program that starts others can go round the rules on this backend"
+        note = "argv only: on this backend, a program that starts others can bypass the rules"
         held = self._restricted
         return ShellCapabilities(restricted=held, argv=held, kernel=False, notes=(note,) * held)
 
@@ -186,35 +185,21 @@ class _OwnShell:
         try:
             if self.shell.policy.restricted:
                 self.shell.policy.check(command, workdir=str(self.workdir))  # what is refused needs no sandbox
-            async with self._open(context) as view:
-                narrow = await self._run_in(view, command)
+            timeout = self._environment.timeout
+            # AG2's own shell runs an empty text, which does nothing.
+            text = command if command.strip() or self.shell.policy.restricted else ":"
+            ran = await self._environment.run_in_box(
+                lambda box: self.shell.execute(box, text, timeout=timeout), context=context
+            )
         except PolicyError as error:
             return error.message
-        return told(narrow.output, narrow.exit_code)
-
-    @contextlib.asynccontextmanager
-    async def _open(self, context: Any) -> AsyncIterator[AdaptedSandbox]:
         if isinstance(self._environment, AdaptedSandbox):
-            yield self._environment
-            return
-        async with self._environment.open(context) as view:
-            yield view
-
-    async def _run_in(self, view: AdaptedSandbox, command: str) -> Any:
-        if not command.strip() and not self.shell.policy.restricted:
-            command = ":"  # AG2's own runs an empty text, which does nothing
-        async with view.open_box() as box:
-            try:
-                result = await self.shell.execute(box, command, timeout=view.timeout)
-            except PolicyError:
-                raise
-            except CorralError as error:
-                return view.answer(error)
-        return view.narrow(result, view.timeout)
+            self._environment.result = ran.result or self._environment.result
+        return told(ran.output, ran.exit_code)
 
 
 class _Opening:
-    """A sandbox that stands alone, as our tools want a source of sandboxes."""
+    """A sandbox as a source for our tools."""
 
     def __init__(self, sandbox: AdaptedSandbox) -> None:
         self.open = sandbox.open_box

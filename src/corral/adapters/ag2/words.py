@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 from corral.errors import CorralError, RateLimitedError
 from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
@@ -11,101 +11,57 @@ _OWN_REMARK = "corral: "
 """How the embedded engine begins what it says in the place of a program that could not be started."""
 
 
-class Words(Protocol):
-    """What an environment says in AG2's results, in its own words."""
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The texts of one of AG2's classes. The defaults are for environments that AG2 has no class for."""
 
-    sandbox: str
-    """The name of AG2's class of its sandboxes."""
+    sandbox: str = "The sandbox"
+    """The name of AG2's class, in the error for a sandbox that was closed."""
+    late: str = "Command timed out after {seconds:g}s"
+    failure: str | None = None
+    """A failure as the output of exit code 1; without it, the failure is raised."""
+    rate_limited: str | None = None
+    strips: bool = False
+    """Whether blanks around the output are cut off."""
+    service: str = ""
+    resolvable: str = "Variables are only resolvable when SandboxCodeTool is invoked through an Agent."
 
     def printed(self, result: ExecResult) -> str:
         """What a program has printed, as AG2's class gives it."""
-
-    def timed_out(self, seconds: float) -> str:
-        """Instead of output, when the time was up."""
-
-    def failed(self, error: CorralError) -> str | None:
-        """What a failure reads like as a result with exit code 1; None lets it pass as an error."""
-
-
-class PlainWords:
-    """For environments that have no service of their own to speak about."""
-
-    sandbox = "The sandbox"
-
-    def printed(self, result: ExecResult) -> str:
-        """See `Words`."""
-        return result.output
-
-    def timed_out(self, seconds: float) -> str:
-        """See `Words`."""
-        return f"Command timed out after {seconds:g}s"
-
-    def failed(self, error: CorralError) -> str | None:
-        """See `Words`."""
-        return None
-
-
-class LocalWords(PlainWords):
-    """As AG2's `LocalSandbox` says it, which strips what was printed."""
-
-    sandbox = "LocalSandbox"
-
-    def printed(self, result: ExecResult) -> str:
-        """See `Words`."""
-        output = result.output.strip()
-        if result.exit_code == NOT_FOUND_EXIT_CODE and output.startswith(_OWN_REMARK):
+        output = result.output.strip() if self.strips else result.output
+        if self is LOCAL and result.exit_code == NOT_FOUND_EXIT_CODE and output.startswith(_OWN_REMARK):
             return f"Command not found: {output.removeprefix(_OWN_REMARK).removesuffix(': command not found')}"
         return output
 
-
-class ServiceWords(PlainWords):
-    """For those whose parameters may be variables."""
-
-    service = ""
-    resolvable = "Variables are only resolvable when SandboxCodeTool is invoked through an Agent."
-
-
-class DaytonaWords(ServiceWords):
-    """As AG2's `DaytonaSandbox` and `DaytonaCodeEnvironment` say it."""
-
-    sandbox = "DaytonaSandbox"
-    service = "Daytona"
-
     def timed_out(self, seconds: float) -> str:
-        """See `Words`."""
-        return f"Execution timed out: no end after {seconds:g} seconds"
+        """The remark about a timeout."""
+        return self.late.format(seconds=seconds)
 
     def failed(self, error: CorralError) -> str | None:
-        """See `Words`."""
-        if isinstance(error, RateLimitedError):
-            return f"Daytona rate limit exceeded: {error}"
-        return f"Daytona error: {error}"
+        """What a failure reads like as a result with exit code 1; None lets it pass as an error."""
+        template = (isinstance(error, RateLimitedError) and self.rate_limited) or self.failure
+        return template.format(error=error) if template else None
 
 
-class DockerCodeWords(ServiceWords):
-    """As AG2's `DockerCodeEnvironment` says it."""
-
-    sandbox = "DockerCodeEnvironment"
-    service = "Docker"
-
-    def timed_out(self, seconds: float) -> str:
-        """See `Words`."""
-        return f"Execution timed out after {seconds:g}s"
-
-    def failed(self, error: CorralError) -> str | None:
-        """See `Words`."""
-        return f"Docker API error: {error}"
-
-
-class DockerWords(DockerCodeWords):
-    """As AG2's `DockerSandbox` says it, which strips what was printed."""
-
-    sandbox = "DockerSandbox"
-    resolvable = (
-        "Variables are only resolvable when the sandbox is driven from an Agent "
-        "(SandboxCodeTool / SandboxShellTool wrappers forward the active Context)."
-    )
-
-    def printed(self, result: ExecResult) -> str:
-        """See `Words`."""
-        return result.output.strip()
+PLAIN = Words()
+LOCAL = Words("LocalSandbox", strips=True)
+DAYTONA = Words(
+    "DaytonaSandbox",
+    late="Execution timed out: no end after {seconds:g} seconds",
+    failure="Daytona error: {error}",
+    rate_limited="Daytona rate limit exceeded: {error}",
+    service="Daytona",
+)
+DOCKER_CODE = Words(
+    "DockerCodeEnvironment",
+    late="Execution timed out after {seconds:g}s",
+    failure="Docker API error: {error}",
+    service="Docker",
+)
+DOCKER = replace(
+    DOCKER_CODE,
+    sandbox="DockerSandbox",
+    strips=True,
+    resolvable="Variables are only resolvable when the sandbox is driven from an Agent "
+    "(SandboxCodeTool / SandboxShellTool wrappers forward the active Context).",
+)

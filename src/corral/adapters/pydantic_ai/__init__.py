@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from corral.adapters.pydantic_ai.capability import ConsoleCapability, CorralWorkspaces
-    from corral.adapters.pydantic_ai.checker import PermissionAskError, PermissionChecker, PermissionDeniedError
     from corral.adapters.pydantic_ai.daytona import AsyncDaytonaSandbox, DaytonaSandbox
-    from corral.adapters.pydantic_ai.hashline import (
-        apply_hashline_edit,
-        apply_hashline_edit_with_summary,
-        format_hashline_output,
-        line_hash,
-    )
     from corral.adapters.pydantic_ai.protocols import (
         AsyncBackendProtocol,
         AsyncBackgroundSandboxProtocol,
@@ -46,6 +39,9 @@ if TYPE_CHECKING:
         STRICT_RULESET,
         SYSTEM_PATTERNS,
         OperationPermissions,
+        PermissionAskError,
+        PermissionChecker,
+        PermissionDeniedError,
         PermissionRule,
         PermissionRuleset,
         create_ruleset,
@@ -57,55 +53,34 @@ if TYPE_CHECKING:
     from corral.adapters.pydantic_ai.sync import CorralSandbox
     from corral.adapters.pydantic_ai.toolset import CorralToolset, create_console_toolset
     from corral.adapters.pydantic_ai.workspace import CorralWorkspace
+    from corral.tools.hashline import (
+        apply_hashline_edit,
+        apply_hashline_edit_with_summary,
+        format_hashline_output,
+        line_hash,
+    )
 
-_HOME_OF = {
-    "AsyncBackendProtocol": "protocols",
-    "AsyncBackgroundSandboxProtocol": "protocols",
-    "AsyncCorralSandbox": "sandbox",
-    "AsyncDaytonaSandbox": "daytona",
-    "AsyncSandboxProtocol": "protocols",
-    "BUILTIN_RUNTIMES": "runtime",
-    "BackendProtocol": "protocols",
-    "BackgroundHandle": "results",
-    "BackgroundOutput": "results",
-    "BackgroundProcessInfo": "results",
-    "BackgroundSandboxProtocol": "protocols",
-    "ConsoleCapability": "capability",
-    "ConsoleDeps": "source",
-    "CorralSandbox": "sync",
-    "CorralToolset": "toolset",
-    "CorralWorkspace": "workspace",
-    "CorralWorkspaces": "capability",
-    "DANGEROUS_COMMANDS": "rules",
-    "DEFAULT_RULESET": "rules",
-    "DaytonaSandbox": "daytona",
-    "EditResult": "results",
-    "ExecuteResponse": "results",
-    "FileInfo": "results",
-    "GrepMatch": "results",
-    "OperationPermissions": "rules",
-    "PERMISSIVE_RULESET": "rules",
-    "PermissionAskError": "checker",
-    "PermissionChecker": "checker",
-    "PermissionDeniedError": "checker",
-    "PermissionRule": "rules",
-    "PermissionRuleset": "rules",
-    "READONLY_RULESET": "rules",
-    "RuntimeConfig": "runtime",
-    "SECRETS_PATTERNS": "rules",
-    "STRICT_RULESET": "rules",
-    "SYSTEM_PATTERNS": "rules",
-    "SandboxProtocol": "protocols",
-    "SessionManager": "sessions",
-    "WriteResult": "results",
-    "apply_hashline_edit": "hashline",
-    "apply_hashline_edit_with_summary": "hashline",
-    "create_console_toolset": "toolset",
-    "create_ruleset": "rules",
-    "format_hashline_output": "hashline",
-    "get_runtime": "runtime",
-    "line_hash": "hashline",
+_ROOM = "corral.adapters.pydantic_ai"
+_NAMES = {
+    f"{_ROOM}.capability": "ConsoleCapability CorralWorkspaces",
+    f"{_ROOM}.daytona": "AsyncDaytonaSandbox DaytonaSandbox",
+    f"{_ROOM}.protocols": "AsyncBackendProtocol AsyncBackgroundSandboxProtocol AsyncSandboxProtocol BackendProtocol "
+    "BackgroundSandboxProtocol SandboxProtocol",
+    f"{_ROOM}.results": "BackgroundHandle BackgroundOutput BackgroundProcessInfo EditResult ExecuteResponse FileInfo "
+    "GrepMatch WriteResult",
+    f"{_ROOM}.rules": "DANGEROUS_COMMANDS DEFAULT_RULESET PERMISSIVE_RULESET READONLY_RULESET SECRETS_PATTERNS "
+    "STRICT_RULESET SYSTEM_PATTERNS OperationPermissions PermissionAskError PermissionChecker PermissionDeniedError "
+    "PermissionRule PermissionRuleset create_ruleset",
+    f"{_ROOM}.runtime": "BUILTIN_RUNTIMES RuntimeConfig get_runtime",
+    f"{_ROOM}.sandbox": "AsyncCorralSandbox",
+    f"{_ROOM}.sessions": "SessionManager",
+    f"{_ROOM}.source": "ConsoleDeps",
+    f"{_ROOM}.sync": "CorralSandbox",
+    f"{_ROOM}.toolset": "CorralToolset create_console_toolset",
+    f"{_ROOM}.workspace": "CorralWorkspace",
+    "corral.tools.hashline": "apply_hashline_edit apply_hashline_edit_with_summary format_hashline_output line_hash",
 }
+_HOME_OF = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "BUILTIN_RUNTIMES",
@@ -161,7 +136,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        value = getattr(importlib.import_module(_HOME_OF[name]), name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "pydantic_ai":
             raise

@@ -2,7 +2,7 @@
 
 Its signature, results and messages are the known ones, and so is that failures are returned; `ExecuteResponse.gone` and
 `last_error` tell what a text can't. With a `sandbox_id` the same sandbox is found again, by any process, until `stop`;
-or until nobody has opened it for `lifetime_seconds`, which is a day if it is not given. None is for ever.
+or until it was not opened for `lifetime_seconds` (default: a day; None: no limit).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
-from corral.adapters.pydantic_ai.opening import Birth, OwnBackend
+from corral.adapters.pydantic_ai.opening import OwnBackend, SandboxRequest
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
-from corral.adapters.pydantic_ai.sync import CorralSandbox, started_as
+from corral.adapters.pydantic_ai.sync import CorralSandbox
+from corral.client.sync import derive_init
 from corral.client.wishes import make_spec
 from corral.image import Image
 from corral.spec import HOME, Lifetime, NetworkPolicy, Resources
@@ -67,15 +68,15 @@ class AsyncDaytonaSandbox(AsyncCorralSandbox):
                 idle_seconds=auto_stop_seconds,
             ),
         )
-        self._be_born(
-            Birth(
+        self._ask_for(
+            SandboxRequest(
                 OwnBackend(lambda: _open_backend(given)),
                 spec,
                 sandbox_id,
                 lifetime_seconds,
                 startup_timeout,
-                # Who says nothing of a network gets what the service gives: the hosted one all, `corral serve` none.
-                second_wish=replace(spec, network=NetworkPolicy()) if network is None else None,
+                # Without `network`, the service decides: the hosted one allows all, `corral serve` nothing.
+                fallback_spec=replace(spec, network=NetworkPolicy()) if network is None else None,
                 too_late=self._make_late_error,
             )
         )
@@ -93,9 +94,9 @@ class DaytonaSandbox(CorralSandbox):
 
     kind = AsyncDaytonaSandbox
 
-    @started_as(AsyncDaytonaSandbox)
-    def __init__(self) -> None:
-        """The parameters are those of the async class."""
+    @derive_init(AsyncDaytonaSandbox)
+    def __init__(self, target: AsyncDaytonaSandbox) -> None:
+        self._adopt(target)
 
 
 def _open_backend(options: Mapping[str, str]) -> Backend:

@@ -1,4 +1,4 @@
-"""Opening a sandbox once: on the portal's loop, however many ask at once, and whatever becomes of those who asked."""
+"""Opening a sandbox once, on the portal's loop: for several concurrent callers, even if some are cancelled."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import Wishes, make_spec
 from corral.concurrency.portal import get_portal
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, SandboxGoneError, SandboxStoppedError, SpecError
@@ -21,15 +22,15 @@ from corral.protocol import Backend
 from corral.spec import Spec
 
 LIFETIME_SECONDS = 24 * 60 * 60.0
-"""So long what outlives its program lives at the most, if nobody says otherwise and somebody pays."""
+"""The default lifetime of a sandbox that outlives its program, on a service that is paid for."""
 _PAID = "daytona"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _MADE = re.compile(r"s-[0-9a-f]{32}")
-"""What is made of an id that is no name. Who gives such a text as an id must not get at somebody else's sandbox."""
+"""The form of a name made from an id. An id of this form is hashed too, so that it can't reach another sandbox."""
 
 
-class Opening:
-    """What `make` gives, made at the first `get`. A failure is for those who waited; the next one tries again."""
+class LazySandbox:
+    """A sandbox that `make` creates at the first `get`. If that fails, callers get the error; a later `get` retries."""
 
     def __init__(
         self,
@@ -42,20 +43,20 @@ class Opening:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, box: AsyncSandbox) -> Opening:
+    def of(cls, box: AsyncSandbox) -> LazySandbox:
         """One that is open already."""
 
         async def give() -> AsyncSandbox:
             return box
 
-        opening = cls(give)
-        opening._making = concurrent.futures.Future()
-        opening._making.set_result(box)
-        return opening
+        lazy = cls(give)
+        lazy._making = concurrent.futures.Future()
+        lazy._making.set_result(box)
+        return lazy
 
     @property
     def begun(self) -> bool:
-        """Whether anybody has asked."""
+        """Whether the sandbox was requested."""
         return self._making is not None
 
     @property
@@ -67,23 +68,23 @@ class Opening:
         return making.result()
 
     async def get(self) -> AsyncSandbox:
-        """The sandbox. Whoever is cancelled while waiting leaves the making alone: others may wait for it."""
+        """The sandbox. If the caller is cancelled, creation goes on: other callers may wait for it."""
         with self._lock:
             if self._making is None or (self._making.done() and self.box is None):
-                # On the portal's loop, because the loop of whoever asks may end before this does.
+                # On the portal's loop, because the loop of the caller may end before this does.
                 self._making = get_portal().submit(self._make())
             making = self._making
         return await wait_for(making)
 
     async def settle(self) -> AsyncSandbox | None:
-        """Wait for a making that is under way; None if nobody asked, or if it failed."""
+        """Wait for a creation that is under way; None if it was not requested, or failed."""
         if self._making is not None:
             ended = asyncio.gather(asyncio.wrap_future(self._making), return_exceptions=True)
             await asyncio.shield(ended)
         return self.box
 
     async def close(self) -> None:
-        """End an owned sandbox, or let go of a detached one, and of what belongs to it. Idempotent."""
+        """End an owned sandbox, or release a detached one, and close its backend if it has its own. Idempotent."""
         box = await self.settle()
         try:
             if box is not None:
@@ -99,10 +100,10 @@ class Opening:
         return making
 
 
-def let_go(opening: Opening) -> None:
+def let_go(lazy: LazySandbox) -> None:
     """Close what was forgotten. Not waited for: the garbage collector may run on any thread."""
-    if opening.begun:
-        get_portal().run_soon(opening.close())
+    if lazy.begun:
+        get_portal().run_soon(lazy.close())
 
 
 class OwnBackend:
@@ -136,24 +137,40 @@ async def find_sandbox(maker: Backend, wanted: str) -> AsyncSandbox:
             raise error from None
 
 
+async def detach(box: AsyncSandbox, *, name: str | None = None, lifetime_seconds: float | None) -> None:
+    """Let a new sandbox outlive this process; if that fails, it is ended."""
+    try:
+        await box.detach(name=name, lifetime_seconds=lifetime_seconds)
+    except BaseException:
+        await box.aclose()
+        raise
+
+
+def choose_spec(spec: Spec | None, wishes: Wishes) -> Spec:
+    """The spec that was given, or one from keywords. Raises: TypeError for both; SpecError."""
+    if spec is not None and wishes:
+        raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
+    return spec if spec is not None else make_spec(**wishes)
+
+
 @dataclass(frozen=True, slots=True)
-class Birth:
-    """How a sandbox comes to be. With a `sandbox_id` it is looked for first, and made so that it can be found again."""
+class SandboxRequest:
+    """How to create a sandbox. With a `sandbox_id`, an existing one is used, and a new one can be found again."""
 
     backend: str | Backend | OwnBackend
     spec: Spec
     sandbox_id: str | None = None
     lifetime_seconds: float | EllipsisType | None = ...
-    """Of one with a `sandbox_id`, from when it was last opened; see `kept_seconds`."""
+    """Of one with a `sandbox_id`, from when it was last opened; see `choose_lifetime`."""
     startup_timeout: float | None = None
-    second_wish: Spec | None = None
-    """What to ask for where the backend can't give the first."""
+    fallback_spec: Spec | None = None
+    """What to request if the backend does not support `spec`."""
     too_late: Callable[[float], Exception] = lambda seconds: TimeoutError(
-        f"the sandbox failed to start within {seconds:g} seconds"
+        f"the sandbox did not start within {seconds:g} seconds"
     )
 
     async def make(self) -> AsyncSandbox:
-        """Find or make it, and see that it answers. What is late is undone, and so is what does not answer."""
+        """Find or create it. A creation that takes longer than `startup_timeout` is undone."""
         if self.startup_timeout is None:
             return await self._make()
         try:
@@ -174,7 +191,7 @@ class Birth:
         if self.sandbox_id is None:
             return await self._create(maker, self.spec.labels)
         name = make_name(self.sandbox_id)
-        seconds = kept_seconds(self.lifetime_seconds, maker)
+        seconds = choose_lifetime(self.lifetime_seconds, maker)
         try:
             found = await _find_named(maker, self.sandbox_id, name)
         except SandboxGoneError:
@@ -185,21 +202,18 @@ class Birth:
             return found
         box = await self._create(maker, {**self.spec.labels, "corral.session": self.sandbox_id})
         try:
-            await box.detach(name=name, lifetime_seconds=seconds)
-        except BaseException as error:
-            await box.aclose()
-            if isinstance(error, SpecError):  # somebody else was faster with the same name
-                return await find_sandbox(maker, name)
-            raise
+            await detach(box, name=name, lifetime_seconds=seconds)
+        except SpecError:  # another process was faster with the same name
+            return await find_sandbox(maker, name)
         return box
 
     async def _create(self, maker: Backend, labels: Mapping[str, str]) -> AsyncSandbox:
         try:
             return await maker.create(replace(self.spec, labels=labels))
         except CapabilityError:
-            if self.second_wish is None:
+            if self.fallback_spec is None:
                 raise
-        return await maker.create(replace(self.second_wish, labels=labels))
+        return await maker.create(replace(self.fallback_spec, labels=labels))
 
 
 async def _find_named(maker: Backend, wanted: str, name: str) -> AsyncSandbox:
@@ -211,10 +225,10 @@ async def _find_named(maker: Backend, wanted: str, name: str) -> AsyncSandbox:
         return await find_sandbox(maker, wanted)
 
 
-def kept_seconds(given: float | EllipsisType | None, maker: Backend) -> float | None:
-    """How long a sandbox lives that is found again by its id: as given, None for ever.
+def choose_lifetime(given: float | EllipsisType | None, maker: Backend) -> float | None:
+    """How long a sandbox lives that is found again by its id: as given, None for no limit.
 
-    If nothing is given, it is for ever on a machine of one's own, and a day on a service, which somebody pays for.
+    If nothing is given, there is no limit on your own machine, and the limit is a day on a paid service.
     """
     if not isinstance(given, EllipsisType):
         return given

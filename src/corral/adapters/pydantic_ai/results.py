@@ -10,6 +10,18 @@ from typing import NotRequired, TypedDict, TypeVar
 from corral.errors import EditError, SandboxClosedError, SandboxGoneError
 from corral.results import EndReason, ExecResult
 from corral.results import FileInfo as CoreFileInfo
+from corral.tools.background import BackgroundHandle, BackgroundProcessInfo
+
+__all__ = [
+    "BackgroundHandle",
+    "BackgroundOutput",
+    "BackgroundProcessInfo",
+    "EditResult",
+    "ExecuteResponse",
+    "FileInfo",
+    "GrepMatch",
+    "WriteResult",
+]
 
 MAX_OUTPUT_CHARS = 100_000
 T = TypeVar("T")
@@ -54,7 +66,7 @@ class ExecuteResponse:
     stdout: str = field(default="", compare=False)
     stderr: str = field(default="", compare=False)
     reason: EndReason | None = field(default=None, compare=False)
-    """Why the program ended; None if none was run."""
+    """Why the program ended; None if no program was run."""
     duration_seconds: float = field(default=0.0, compare=False)
     error: Exception | None = field(default=None, compare=False)
     """Why no program was run, or its end is not known: then `output` is not a program's."""
@@ -66,7 +78,7 @@ class ExecuteResponse:
 
     @property
     def gone(self) -> bool:
-        """Whether there is no sandbox any more, so that no further command can be run either."""
+        """Whether the sandbox has ended, so that no further command can run."""
         return is_gone(self.error)
 
 
@@ -92,15 +104,6 @@ class EditResult:
 
 
 @dataclass(frozen=True, slots=True)
-class BackgroundHandle:
-    """A command that was started in the background."""
-
-    shell_id: str
-    pid: int
-    command: str
-
-
-@dataclass(frozen=True, slots=True)
 class BackgroundOutput:
     """What a background command has printed since the last reading, and whether it still runs."""
 
@@ -114,21 +117,9 @@ class BackgroundOutput:
     waiting: bool = field(default=False, compare=False)
     """Whether there is more to read already."""
     lost_bytes: int = field(default=0, compare=False)
-    """About how much was dropped because nobody read it in time."""
+    """About how much was dropped because it was not read in time."""
     error: Exception | None = field(default=None, compare=False)
     """Why nothing could be read; then `stderr` says it."""
-
-
-@dataclass(frozen=True, slots=True)
-class BackgroundProcessInfo:
-    """What a list says of a background command."""
-
-    shell_id: str
-    command: str
-    running: bool
-    exit_code: int | None = None
-    started_at: float = field(default=0.0, compare=False)
-    """As Unix time."""
 
 
 def is_truncated(found: object) -> bool:

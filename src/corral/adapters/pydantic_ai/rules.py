@@ -1,7 +1,8 @@
-"""The known names of permission rules: data, with nothing of Pydantic AI."""
+"""The known names of permission rules, and `PermissionChecker`, which asks them. Nothing here needs Pydantic AI."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,7 +27,7 @@ AskCallback = Callable[[Operation, str, str], Awaitable[bool] | bool]
 """Is given the operation, the path or command, and why it is asked; gives whether it may be done."""
 
 AskFallback = Literal["error", "deny"]
-"""What becomes of `ask` when there is nobody to ask: an approval of Pydantic AI's is required, or it is denied."""
+"""What `ask` means without a callback: Pydantic AI asks for an approval, or the operation is denied."""
 
 SECRETS_PATTERNS = list(SECRETS)
 SYSTEM_PATTERNS = list(SYSTEM)
@@ -52,7 +53,7 @@ class OperationPermissions:
 
 @dataclass(frozen=True, slots=True)
 class PermissionRuleset:
-    """The rules of every operation; `default` is for operations that have none."""
+    """The rules of every operation; `default` is for operations without rules."""
 
     default: Action = "ask"
     read: OperationPermissions | None = None
@@ -131,3 +132,98 @@ def create_ruleset(
         grep=rules(allow_grep),
         ls=rules(allow_ls),
     )
+
+
+class PermissionAskError(Exception):
+    """The rules say to ask, and there is no callback to ask."""
+
+    def __init__(self, operation: Operation, target: str, reason: str = "") -> None:
+        self.operation = operation
+        self.target = target
+        self.reason = reason
+        super().__init__(_describe("Permission required", operation, target, reason))
+
+    def __reduce__(self) -> tuple[type[PermissionAskError], tuple[Operation, str, str]]:
+        return type(self), (self.operation, self.target, self.reason)
+
+
+class PermissionDeniedError(Exception):
+    """A rule or the callback denied the operation; `rule` is the rule that decided, if any."""
+
+    def __init__(self, operation: Operation, target: str, rule: PermissionRule | None = None) -> None:
+        self.operation = operation
+        self.target = target
+        self.rule = rule
+        super().__init__(_describe("Permission denied", operation, target, rule.description if rule else ""))
+
+    def __reduce__(self) -> tuple[type[PermissionDeniedError], tuple[Operation, str, PermissionRule | None]]:
+        return type(self), (self.operation, self.target, self.rule)
+
+
+class PermissionChecker:
+    """Asks a ruleset about an operation and a path or command; the first rule that matches decides.
+
+    A target is compared as it is given. The tools of `CorralToolset` ask besides for where a path really leads.
+    """
+
+    def __init__(
+        self,
+        ruleset: PermissionRuleset | Permissions,
+        ask_callback: AskCallback | None = None,
+        ask_fallback: AskFallback = "error",
+    ) -> None:
+        if ask_fallback not in ("error", "deny"):
+            raise ValueError(f"unknown ask_fallback={ask_fallback!r}; use 'error' or 'deny'")
+        self._ruleset = ruleset
+        self._permissions = as_permissions(ruleset)
+        self._ask_callback = ask_callback
+        self._ask_fallback = ask_fallback
+
+    @property
+    def ruleset(self) -> PermissionRuleset | Permissions:
+        """The rules."""
+        return self._ruleset
+
+    def check_sync(self, operation: Operation, target: str) -> Action:
+        """The action that the rules decide. The callback is not called."""
+        return self._permissions.decide(operation, target).action
+
+    async def check(self, operation: Operation, target: str, reason: str = "") -> bool:
+        """True if it may be done; asks where the rules say so.
+
+        Raises:
+            PermissionDeniedError: it may not.
+            PermissionAskError: there is no callback, and `ask_fallback` is "error".
+        """
+        decision = self._permissions.decide(operation, target)
+        if decision.action == "allow":
+            return True
+        if decision.action == "deny":
+            raise PermissionDeniedError(operation, target, _as_known(decision.rule))
+        if self._ask_callback is not None:
+            answer = self._ask_callback(operation, target, reason)
+            if await answer if inspect.isawaitable(answer) else answer:
+                return True
+        elif self._ask_fallback == "error":
+            raise PermissionAskError(operation, target, reason)
+        raise PermissionDeniedError(operation, target)
+
+    def is_allowed(self, operation: Operation, target: str) -> bool:
+        """Whether it may be done without asking."""
+        return self.check_sync(operation, target) == "allow"
+
+    def is_denied(self, operation: Operation, target: str) -> bool:
+        """Whether it may not be done at all."""
+        return self.check_sync(operation, target) == "deny"
+
+    def requires_approval(self, operation: Operation, target: str) -> bool:
+        """Whether the callback must be asked."""
+        return self.check_sync(operation, target) == "ask"
+
+
+def _describe(what: str, operation: Operation, target: str, reason: str) -> str:
+    return f"{what} for {operation} on '{target}'{f': {reason}' if reason else ''}"
+
+
+def _as_known(rule: Rule | None) -> PermissionRule | None:
+    return None if rule is None else PermissionRule(rule.pattern, rule.action, rule.note)

@@ -36,12 +36,12 @@ class RuntimeConfig:
     cache_image: bool = True
 
     def make_spec(self) -> Spec:
-        """The wish. Raises: SpecError for what can't be."""
+        """The spec of a sandbox. Raises: SpecError."""
         if self.image is not None or self.base_image is None:
             if self.packages and (self.image is not None or self.package_manager != "pip"):
                 raise SpecError(
-                    f"the runtime {self.name!r} has packages, and nothing to install them on",
-                    hint="give base_image=; without an image, only packages of pip",
+                    f"the runtime {self.name!r} lists packages but has no base image to install them on",
+                    hint="set base_image=; without an image only pip packages are supported",
                 )
             return Spec(image=self.image, packages=self._listed(), env=dict(self.env_vars), workdir=self.work_dir)
         return Spec(image=self._build(Image.base(self.base_image)), env=dict(self.env_vars), workdir=self.work_dir)
@@ -65,14 +65,14 @@ class RuntimeConfig:
 
     def _listed(self) -> tuple[str, ...]:
         if isinstance(self.packages, str) or not isinstance(self.packages, Sequence):
-            raise SpecError(f"packages={self.packages!r} is not a list", hint="give a list: packages=['numpy']")
+            raise SpecError(f"packages={self.packages!r} is not a list", hint="use a list: packages=['numpy']")
         return tuple(self.packages)
 
 
 def _quote(package: str) -> str:
     """For npm and cargo, in an image. `@scope/name` and addresses are theirs; an option is not a package."""
     if not isinstance(package, str) or not package or package.startswith("-") or not package.isprintable():
-        raise SpecError(f"{package!r} is not a package", hint="write it as on the command line: 'react@19'")
+        raise SpecError(f"{package!r} is not a package name", hint="write it as on the command line: 'react@19'")
     return shlex.quote(package)
 
 

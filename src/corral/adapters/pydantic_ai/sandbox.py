@@ -8,15 +8,16 @@ Each error that is returned is also kept in `last_error` and logged with the san
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import posixpath
 import time
 import weakref
-from collections.abc import Sequence
-from types import EllipsisType, TracebackType
-from typing import Self, Unpack
+from collections.abc import Callable, Coroutine, Sequence
+from types import EllipsisType
+from typing import Any, Self, TypeVar, Unpack, cast
 
-from corral.adapters.pydantic_ai.opening import Birth, Opening, let_go
+from corral.adapters.pydantic_ai.opening import LazySandbox, SandboxRequest, choose_spec, let_go
 from corral.adapters.pydantic_ai.results import (
     MAX_OUTPUT_CHARS,
     BackgroundHandle,
@@ -37,7 +38,7 @@ from corral.base.command import bash_text
 from corral.base.files import encode
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
-from corral.client.wishes import Wishes, make_spec
+from corral.client.wishes import Wishes
 from corral.errors import (
     BackendError,
     CorralError,
@@ -54,15 +55,34 @@ from corral.protocol import Backend
 from corral.spec import HOME, Spec
 from corral.tools.background import READ_BYTES, kill_shell, list_shells, read_shell, start_shell, write_shell
 from corral.tools.gate import Gate
+from corral.tools.hashline import LineChange
 from corral.tools.operations import FileOperations, follow_link
 from corral.tools.permission import normal_path, real_path
 from corral.tools.reading import Window
-from corral.tools.view import MakeView, View, run_in_view
+from corral.tools.view import View, run_in_view
 
 log = logging.getLogger("corral.adapters.pydantic_ai")
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0
 ALIVE_SECONDS = 10.0
+M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def _returns(tell: Callable[[CorralError], Any]) -> Callable[[M], M]:
+    """The seam between our errors and the protocol: what a method raises, it returns in the form that `tell` gives."""
+
+    def decorate(method: M) -> M:
+        @functools.wraps(method)
+        async def call(self: AsyncCorralSandbox, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await method(self, *args, **kwargs)
+            except CorralError as error:
+                self._note(error, method.__name__)
+                return tell(error)
+
+        return cast("M", call)
+
+    return decorate
 
 
 class AsyncCorralSandbox:
@@ -89,31 +109,31 @@ class AsyncCorralSandbox:
         lifetime_seconds: float | EllipsisType | None = ...,
         **wishes: Unpack[Wishes],
     ) -> None:
-        if spec is not None and wishes:
-            raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
         if "workdir" in wishes:
-            raise TypeError("the folder to work in is work_dir= here")
-        wishes["workdir"] = work_dir
-        wish = spec if spec is not None else make_spec(**wishes)
-        self._be_born(
-            Birth(backend, wish, sandbox_id, lifetime_seconds, startup_timeout, too_late=self._make_late_error)
+            raise TypeError("use work_dir= instead of workdir=")
+        chosen = choose_spec(spec, {**wishes, "workdir": work_dir} if spec is None else wishes)
+        self._ask_for(
+            SandboxRequest(
+                backend, chosen, sandbox_id, lifetime_seconds, startup_timeout, too_late=self._make_late_error
+            )
         )
 
-    def _be_born(self, birth: Birth) -> None:
-        self._begin(Opening(birth.make, birth.finish), work_dir=birth.spec.workdir, sandbox_id=birth.sandbox_id)
+    def _ask_for(self, request: SandboxRequest) -> None:
+        lazy = LazySandbox(request.make, request.finish)
+        self._begin(lazy, work_dir=request.spec.workdir, sandbox_id=request.sandbox_id)
 
     @classmethod
     def over(cls, box: AsyncSandbox | Sandbox, *, work_dir: str | None = None) -> Self:
-        """The protocol for a sandbox that belongs to somebody else: it is not ended with this object."""
+        """The protocol for an existing sandbox, which is not ended with this object."""
         self = cls.__new__(cls)
         living = box.async_sandbox if isinstance(box, Sandbox) else box
-        self._begin(Opening.of(living), work_dir=work_dir or living.spec.workdir, sandbox_id=living.id)
+        self._begin(LazySandbox.of(living), work_dir=work_dir or living.spec.workdir, sandbox_id=living.id)
         self._origin = box
         self._finalizer.detach()
         return self
 
-    def _begin(self, opening: Opening, *, work_dir: str, sandbox_id: str | None) -> None:
-        self._opening = opening
+    def _begin(self, lazy: LazySandbox, *, work_dir: str, sandbox_id: str | None) -> None:
+        self._lazy = lazy
         self._origin: object = None
         self._sandbox_id = sandbox_id
         self._stopped = False
@@ -121,28 +141,28 @@ class AsyncCorralSandbox:
         self.work_dir = work_dir
         self.last_error: Exception | None = None
         self._used = [time.time()]  # shared with views of `raising`
-        self._finalizer = weakref.finalize(self, let_go, opening)
+        self._finalizer = weakref.finalize(self, let_go, lazy)
         self._finalizer.atexit = False  # at exit the backend ends what this process owns, and needs no loop for it
 
     @staticmethod
     def _make_late_error(seconds: float) -> Exception:
-        return TimeoutError(f"the sandbox failed to start within {seconds:g} seconds")
+        return TimeoutError(f"the sandbox did not start within {seconds:g} seconds")
 
     @property
     def id(self) -> str:
         """The id it was asked for by, or the one it got; empty before there is one."""
-        box = self._opening.box
+        box = self._lazy.box
         return self._sandbox_id or (box.id if box is not None else "")
 
     @property
     def box(self) -> AsyncSandbox | None:
         """The sandbox itself, if it is there, for everything that the protocol has no word for."""
-        return self._opening.box
+        return self._lazy.box
 
     @property
     def ended(self) -> bool:
         """Whether `stop` has ended it, and not only tried."""
-        return self._ended or (self._stopped and not self._opening.begun)
+        return self._ended or (self._stopped and not self._lazy.begun)
 
     async def get_box(self) -> AsyncSandbox:
         """The same, made if it is not there yet. Raises: what making a sandbox raises; SandboxClosedError."""
@@ -157,7 +177,7 @@ class AsyncCorralSandbox:
     async def stop(self, purge: bool = False) -> None:  # noqa: FBT001, FBT002 - the known signature
         """End it for good; idempotent. A failure is raised, or, by the classes that return failures, logged."""
         self._stopped = True
-        box = await self._opening.settle()
+        box = await self._lazy.settle()
         if self._ended or box is None:
             return
         try:
@@ -169,11 +189,11 @@ class AsyncCorralSandbox:
             return
         self._ended = True
         self._finalizer.detach()
-        await self._opening.close()
+        await self._lazy.close()
 
     async def is_alive(self) -> bool:
         """Whether a command answers within ten seconds. Never raises, and makes nothing."""
-        if not self._opening.begun:
+        if not self._lazy.begun:
             return False
         try:
             box = await self._open()
@@ -201,21 +221,20 @@ class AsyncCorralSandbox:
         return self._used[0]
 
     async def aclose(self) -> None:
-        """End it if it is this process's own; let go of it if it was asked for by an id. Idempotent."""
+        """End it if it is this process's own; release it if it has a `sandbox_id`. Idempotent."""
         if self._finalizer.detach() is not None:
-            await self._opening.close()
+            await self._lazy.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     # Commands.
 
+    @_returns(lambda error: ExecuteResponse(f"Error: {error}", 1, error=error))
     async def execute(
         self,
         command: str,
@@ -228,23 +247,15 @@ class AsyncCorralSandbox:
 
         `read_only` and `hidden` restrict what this one command may write and see, where the backend has views.
         """
+        box = await self._open()
+        await self._gate.check_command(command)
+        seconds = timeout or box.spec.exec_timeout or DEFAULT_TIMEOUT_SECONDS
 
         async def make_view() -> View:
-            return View(tuple(read_only), tuple(hidden))
+            view = await self._gate.make_view(box, workdir=self.work_dir)
+            return View((*read_only, *view.read_only), (*hidden, *view.hidden))
 
-        return await self.execute_in_view(command, timeout, make_view)
-
-    async def execute_in_view(self, command: str, timeout: float | None, make_view: MakeView) -> ExecuteResponse:
-        """The same in a view that is made when the command is about to run."""
-        seconds = timeout or DEFAULT_TIMEOUT_SECONDS
-        try:
-            box = await self._open()
-            await self._gate.check_command(command)
-            seconds = timeout or box.spec.exec_timeout or DEFAULT_TIMEOUT_SECONDS
-            result = await run_in_view(box, bash_text(command), make_view, cwd=self.work_dir, timeout=seconds)
-        except CorralError as error:
-            self._note(error, "execute")
-            return ExecuteResponse(f"Error: {error}", 1, error=error)
+        result = await run_in_view(box, bash_text(command), make_view, cwd=self.work_dir, timeout=seconds)
         return narrow_result(result, timeout=seconds)
 
     # Commands in the background: each runs on until it ends or the sandbox does.
@@ -256,15 +267,14 @@ class AsyncCorralSandbox:
             ExecError: the command can't be started, or too many are running. There is no handle to say so.
             SandboxGoneError: the sandbox has ended.
         """
-        handle = await start_shell(await self._open(), command, cwd=self.work_dir)
-        return BackgroundHandle(handle.shell_id, handle.pid, handle.command)
+        return await start_shell(await self._open(), command, cwd=self.work_dir)
 
     async def read_background(
         self, shell_id: str, *, wait_seconds: float = 0.0, newest: bool = False, max_bytes: int = READ_BYTES
     ) -> BackgroundOutput:
         """What it has printed since the last reading.
 
-        With `wait_seconds`, wait so long for something new or the end. What does not fit into `max_bytes` waits for the
+        `wait_seconds` is how long to wait for new output or the end. What does not fit into `max_bytes` waits for the
         next reading; with `newest`, older output is skipped instead.
         """
         try:
@@ -285,69 +295,50 @@ class AsyncCorralSandbox:
             lost_bytes=found.lost_bytes,
         )
 
+    @_returns(lambda _: False)
     async def write_background(self, shell_id: str, text: str | bytes, *, close: bool = False) -> bool:
         """Write to its standard input; with `close`, close that afterwards. Gives whether it worked."""
-        try:
-            await write_shell(await self._open(), shell_id, text, close=close)
-        except CorralError as error:
-            self._note(error, "write_background")
-            return False
+        await write_shell(await self._open(), shell_id, text, close=close)
         return True
 
+    @_returns(lambda _: False)
     async def kill_background(self, shell_id: str) -> bool:
         """End it with all that it started. Gives whether it was running."""
-        try:
-            return await kill_shell(await self._open(), shell_id)
-        except CorralError as error:
-            self._note(error, "kill_background")
-            return False
+        return await kill_shell(await self._open(), shell_id)
 
+    @_returns(lambda _: [])
     async def list_background(self) -> list[BackgroundProcessInfo]:
         """Those that run, and those that have ended."""
-        try:
-            found = await list_shells(await self._open())
-        except CorralError as error:
-            self._note(error, "list_background")
-            return []
-        return [
-            BackgroundProcessInfo(shell.shell_id, shell.command, shell.running, shell.exit_code, shell.started)
-            for shell in found
-        ]
+        return await list_shells(await self._open())
 
+    @_returns(lambda _: None)
     async def kill_all_background(self) -> None:
         """End all that run."""
-        try:
-            box = await self._open()
-            for shell in await list_shells(box):
-                try:
-                    await kill_shell(box, shell.shell_id)
-                except NotRecordedError:
-                    continue  # forgotten meanwhile
-        except CorralError as error:
-            self._note(error, "kill_all_background")
+        box = await self._open()
+        for shell in await list_shells(box):
+            try:
+                await kill_shell(box, shell.shell_id)
+            except NotRecordedError:
+                continue  # forgotten meanwhile
 
     # Files.
 
+    @_returns(lambda _: False)
     async def exists(self, path: str) -> bool:
-        """Whether there is a file; a folder is none."""
+        """Whether there is a file at a path. False for a folder."""
         try:
             box = await self._open()
             return not (await box.files.stat(self.at(path))).is_folder
         except (SandboxFileNotFoundError, NotADirectoryError):
             return False
-        except CorralError as error:
-            self._note(error, "exists")
-            return False
 
+    @_returns(lambda _: b"")
     async def read_bytes(self, path: str) -> bytes:
         """The whole content, byte for byte; nothing if it can't be read (`last_error` says why)."""
-        try:
-            box = await self._open()
-            return await box.files.read(self.at(path))
-        except CorralError as error:
-            self._note(error, "read_bytes")
-            return b""
+        box = await self._open()
+        return await box.files.read(self.at(path))
 
+    @_returns(lambda error: f"Error: {error}")
     async def read(self, path: str, offset: int = 0, limit: int = 2000) -> str:
         """Some lines with their numbers, as a text; one that begins with "Error: " if there are none to show."""
         try:
@@ -355,9 +346,6 @@ class AsyncCorralSandbox:
         except SandboxFileNotFoundError as error:
             self.last_error = error
             return f"Error: File '{path}' not found"
-        except CorralError as error:
-            self._note(error, "read")
-            return f"Error: {error}"
         if window.binary:
             return f"Error: File '{path}' is not a text"
         if not window.lines and offset > 0:
@@ -375,15 +363,13 @@ class AsyncCorralSandbox:
         more = "" if total is None else f"{total - shown} "
         return f"[... {more}more lines. Use offset={shown} to read more.]"
 
+    @_returns(lambda error: WriteResult(error=f"Failed to write file: {error}", cause=error))
     async def write(self, path: str, content: str | bytes) -> WriteResult:
         """Write a whole file, byte for byte; folders on the way are made, and readers never see a part."""
-        try:
-            await (await self._operate()).write(path, encode(content))
-        except CorralError as error:
-            self._note(error, "write")
-            return WriteResult(error=f"Failed to write file: {error}", cause=error)
+        await (await self._operate()).write(path, encode(content))
         return WriteResult(path=path)
 
+    @_returns(lambda error: EditResult(error=f"Failed to edit file: {error}", cause=error))
     async def edit(
         self,
         path: str,
@@ -403,11 +389,9 @@ class AsyncCorralSandbox:
         except EditError as error:
             self.last_error = error
             return EditResult(error=describe_edit_error(error, old_string), cause=error)
-        except CorralError as error:
-            self._note(error, "edit")
-            return EditResult(error=f"Failed to edit file: {error}", cause=error)
         return EditResult(path=path, occurrences=done.replacements, sha256=done.sha256)
 
+    @_returns(lambda error: (EditResult(error=f"Failed to edit file: {error}", cause=error), ""))
     async def edit_lines(
         self,
         path: str,
@@ -424,50 +408,34 @@ class AsyncCorralSandbox:
 
         By compare-and-swap: if the file changes meanwhile, it is read again and the hashes decide.
         """
+        change = LineChange(start_line, start_hash, new_content, end_line, end_hash, insert_after)
         try:
-            done = await (await self._operate()).edit_lines(
-                path,
-                start_line,
-                start_hash,
-                new_content,
-                end_line=end_line,
-                end_hash=end_hash,
-                insert_after=insert_after,
-                hash_length=hash_length,
-            )
+            done = await (await self._operate()).edit_lines(path, change, hash_length=hash_length)
         except SandboxFileNotFoundError as error:
             self.last_error = error
             return EditResult(error=f"File not found: {path}", cause=error), ""
-        except CorralError as error:
-            self._note(error, "edit_lines")
-            return EditResult(error=f"Failed to edit file: {error}", cause=error), ""
         if done.error is not None:
             return EditResult(error=done.error), ""
         return EditResult(path=path, occurrences=1), done.summary
 
+    @_returns(lambda _: [])
     async def ls_info(self, path: str) -> list[FileInfo]:
         """A folder's entries, folders first, then by name; none if it can't be listed."""
-        try:
-            operations = await self._operate()
-            entries = [
-                describe_file(info, await follow_link(operations.files, info))
-                for info in await operations.list(path or ".")
-            ]
-        except CorralError as error:
-            self._note(error, "ls_info")
-            return []
+        operations = await self._operate()
+        entries = [
+            describe_file(info, await follow_link(operations.files, info))
+            for info in await operations.list(path or ".")
+        ]
         return sorted(entries, key=lambda entry: (not entry["is_dir"], entry["name"]))
 
+    @_returns(lambda _: [])
     async def glob_info(self, pattern: str, path: str = "/") -> list[FileInfo]:
         """Files that match, below `work_dir` or another folder. `**` crosses folders; a pattern without a slash
         matches at any depth; an absolute one says itself where to look."""
-        try:
-            found = await (await self._operate()).glob(pattern, self._root(path), any_depth=True, only_files=True)
-        except CorralError as error:
-            self._note(error, "glob_info")
-            return []
+        found = await (await self._operate()).glob(pattern, self._root(path), any_depth=True, only_files=True)
         return Found((describe_file(info, info) for info in found.files), truncated=found.truncated)
 
+    @_returns(lambda error: f"Error: {error}")
     async def grep_raw(
         self,
         pattern: str,
@@ -475,26 +443,22 @@ class AsyncCorralSandbox:
         glob: str | None = None,
         ignore_hidden: bool = True,  # noqa: FBT001, FBT002 - the known signature
     ) -> list[GrepMatch] | str:
-        """Lines that match a regular expression, or a text that says why there are none.
+        """Lines that match a regular expression, or an error text.
 
-        What is no regular expression, such as `print(`, is looked for as it stands.
+        An invalid regular expression, such as `print(`, is searched as plain text.
         """
-        try:
-            found = await (await self._operate()).grep(
-                pattern, self._root(path), include=glob, hidden=not ignore_hidden, or_fixed=True
-            )
-        except CorralError as error:
-            self._note(error, "grep_raw")
-            return f"Error: {error}"
+        found = await (await self._operate()).grep(
+            pattern, self._root(path), include=glob, hidden=not ignore_hidden, or_fixed=True
+        )
         matches = (GrepMatch(path=match.path, line_number=match.line, line=match.text) for match in found.matches)
         return Found(matches, truncated=found.truncated)
 
     async def read_image(self, path: str, *, max_bytes: int) -> bytes:
-        """The whole content. Raises: as `corral.protocol.AsyncFiles.read`."""
+        """The whole content. Raises: as `corral.base.files.AsyncFiles.read`."""
         return await (await self._operate()).read(path, max_bytes=max_bytes)
 
     async def read_window(self, path: str, *, offset: int, limit: int) -> Window:
-        """Some lines. Raises: as `corral.protocol.AsyncFiles.read_stream`."""
+        """Some lines. Raises: as `corral.base.files.AsyncFiles.read_stream`."""
         return await (await self._operate()).read_window(
             path, offset=max(0, offset), limit=max(0, limit), max_chars=MAX_OUTPUT_CHARS
         )
@@ -518,7 +482,7 @@ class AsyncCorralSandbox:
         if self._stopped:
             raise SandboxClosedError("the sandbox was stopped", sandbox_id=self.id or None, hint="make a new one")
         self.touch()
-        return await self._opening.get()
+        return await self._lazy.get()
 
     async def _operate(self) -> FileOperations:
         return FileOperations(await self._open(), self.work_dir, self._gate)

@@ -1,7 +1,7 @@
-"""SessionManager: a sandbox for each session, under the known name; made once, and ended when nobody uses it.
+"""SessionManager: a sandbox for each session, under the known name; created once, and stopped when it is idle.
 
-Everything is done on the portal's loop, so that several event loops may share a manager, and that whoever is cancelled
-while waiting leaves no sandbox that nobody knows of.
+Everything is done on the portal's loop, so that several event loops may share a manager, and a caller that is
+cancelled while waiting does not leak a sandbox.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import contextlib
 import inspect
 import logging
 import os
+import shutil
+import tempfile
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from corral.adapters.pydantic_ai.keeping import lay_down, take_back
+from corral.adapters.pydantic_ai.opening import make_name
 from corral.adapters.pydantic_ai.runtime import RuntimeConfig, get_runtime
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.sync import CorralSandbox
+from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import get_portal
 from corral.concurrency.waiting import wait_for
 from corral.errors import EnvironmentFullError, ExitError, SandboxClosedError, SandboxGoneError
@@ -36,6 +38,8 @@ SandboxFactory = Callable[[str], Any]
 """From a session's id to a sandbox of the protocol, sync or async; the function may be either, too."""
 OnRelease = Callable[[str, Any], Awaitable[object] | object]
 T = TypeVar("T")
+_MAX_BYTES = 4 * 1024**3
+"""More is not copied to the host: what is inside is hostile, and the host's disk is not."""
 
 
 @dataclass(slots=True)
@@ -69,7 +73,7 @@ class SessionManager:
         backend: str | Backend = "embedded",
     ) -> None:
         if max_sessions is not None and max_sessions < 1:
-            raise ValueError(f"max_sessions={max_sessions!r} leaves no session")
+            raise ValueError(f"max_sessions={max_sessions!r} must be at least 1")
         self._factory = sandbox_factory
         self._runtime = default_runtime
         self._idle_seconds = default_idle_timeout
@@ -117,7 +121,7 @@ class SessionManager:
         return await _on_portal(self._release(session_id))
 
     async def cleanup_idle(self, max_idle: float | None = None) -> int:
-        """End those that were not used for so many seconds; gives how many. One that can't be ended is logged."""
+        """Stop the sandboxes that were idle for `max_idle` seconds; returns their number. Failures are logged."""
         return await _on_portal(self._clean(self._idle_seconds if max_idle is None else max_idle))
 
     def start_cleanup_loop(self, interval: float = 300) -> None:
@@ -140,20 +144,18 @@ class SessionManager:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.shutdown()
 
     # On the portal's loop.
 
     async def _get_or_create(self, session_id: str, runtime: RuntimeConfig | Spec | str | None) -> Any:
         if not isinstance(session_id, str) or not session_id:
-            raise ValueError(f"{session_id!r} is not a session's id")
+            raise ValueError(f"session_id={session_id!r} is not a non-empty string")
         async with self._turn(session_id):
             sandbox = self._sessions.get(session_id)
             if sandbox is not None and not await self._is_alive(sandbox):
-                log.warning("the sandbox of session %r has ended; a new one is made", session_id)
+                log.warning("the sandbox of session %r has ended; creating a new one", session_id)
                 del self._sessions[session_id]
                 sandbox = None
             if sandbox is None:
@@ -193,7 +195,7 @@ class SessionManager:
         try:
             box = await sandbox.async_sandbox.get_box()
             if self._root is not None:
-                await lay_down(box, self._root, session_id)
+                await _copy_in(box, self._root, session_id)
             for command in runtime.late_commands if isinstance(runtime, RuntimeConfig) else ():
                 await box.exec(command, check=True)
         except BaseException as error:
@@ -208,9 +210,9 @@ class SessionManager:
             oldest = self._find_oldest()
             if oldest is None:
                 raise EnvironmentFullError(
-                    f"there are {self._max_sessions} sessions, and all are in use", hint="release one, or allow more"
+                    f"all {self._max_sessions} sessions are in use", hint="release one, or raise max_sessions"
                 )
-            # Somebody may be asking for it just now: then another is the oldest.
+            # Another caller may request it just now: then a different one is the oldest.
             await self._release(oldest, unless=lambda each: each != self._find_oldest())
 
     def _find_oldest(self) -> str | None:
@@ -231,9 +233,11 @@ class SessionManager:
                     log.exception("on_release failed for session %r", session_id)
             if self._root is not None and self._factory is None and (box := _inner(sandbox).box) is not None:
                 try:
-                    await take_back(box, self._root, session_id)
+                    await _copy_back(box, self._root, session_id)
                 except (SandboxGoneError, SandboxClosedError):
-                    log.warning("the sandbox of session %r has ended, and what was not kept is lost", session_id)
+                    log.warning(
+                        "the sandbox of session %r has ended; its files were not copied to the host", session_id
+                    )
             await self._stop(sandbox)
             self._sessions.pop(session_id, None)
             self._given_out.pop(session_id, None)
@@ -257,7 +261,7 @@ class SessionManager:
         )
         for session_id, result in zip(session_ids, ended, strict=True):
             if isinstance(result, BaseException):
-                log.warning("the sandbox of session %r could not be ended: %s", session_id, result)
+                log.warning("the sandbox of session %r could not be stopped: %s", session_id, result)
         return sum(result is True for result in ended)
 
     def _last_use(self, session_id: str) -> float:
@@ -274,7 +278,7 @@ class SessionManager:
                 yield
         finally:
             turn.waiting -= 1
-            if not turn.waiting:  # as long as somebody waits, whoever comes next waits for the same
+            if not turn.waiting:  # while a caller waits, later ones must wait for the same lock
                 del self._turns[session_id]
 
     async def _call(self, sandbox: Any, method: str) -> Any:
@@ -309,3 +313,54 @@ async def _clean_for_ever(manager: weakref.ref[SessionManager], interval: float)
         except Exception:
             log.exception("looking for idle sessions failed")
         del living
+
+
+# The files of a session on the host, between one sandbox and the next.
+
+
+async def _copy_in(box: AsyncSandbox, root: Path, session_id: str) -> None:
+    """Copy what is kept into the sandbox's working folder."""
+    folder = _folder(root, session_id)
+    for part in (folder, _settings_of(folder)):
+        if await asyncio.to_thread(part.is_dir):
+            await box.files.upload(str(part), box.spec.workdir)
+
+
+async def _copy_back(box: AsyncSandbox, root: Path, session_id: str) -> None:
+    """Copy the working folder to the host, replacing the earlier copy.
+
+    It is replaced as a whole: if this fails, the earlier copy stays. Git's settings lie beside it, where
+    git does not find them.
+    """
+    folder = _folder(root, session_id)
+    await asyncio.to_thread(folder.parent.mkdir, parents=True, exist_ok=True)
+    fresh = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=".new-", dir=folder.parent))
+    try:
+        settings = _settings_of(fresh)
+        await box.files.download(box.spec.workdir, str(fresh), max_bytes=_MAX_BYTES, git_settings_to=settings)
+        await asyncio.to_thread(shutil.rmtree, _settings_of(folder), ignore_errors=True)
+        if await asyncio.to_thread(settings.is_dir):
+            await asyncio.to_thread(settings.rename, _settings_of(folder))
+        await asyncio.to_thread(_exchange, fresh, folder)
+    finally:
+        for left in (fresh, _settings_of(fresh)):
+            await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
+
+
+def _folder(root: Path, session_id: str) -> Path:
+    # An id may be anything, `..` included; its name is not.
+    return root / make_name(session_id) / "workspace"
+
+
+def _settings_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.git-settings")
+
+
+def _exchange(fresh: Path, folder: Path) -> None:
+    """Swap two folders: `folder` becomes the new one, and `fresh` holds the old one."""
+    old = fresh.with_name(f"{fresh.name}.old")
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    if old.exists():
+        old.rename(fresh)

@@ -57,7 +57,7 @@ def check_source(source: object) -> AnySource:
     if not isinstance(source, type) and callable(getattr(source, "open", None)):
         opener: Opener = source  # type: ignore[assignment]  # whoever has `open` is asked
         return opener
-    raise UserError(f"{type(source).__name__} is neither a sandbox of Corral's nor an environment")
+    raise UserError(f"{type(source).__name__} is neither a Corral sandbox nor an environment")
 
 
 def make_context(ctx: RunContext[Any]) -> RunVariables:
@@ -81,7 +81,9 @@ async def _find_source(ctx: RunContext[Any]) -> AnySource:
     workspace = ctx.workspace.backend if ctx.workspace is not None else None
     if isinstance(workspace, CorralWorkspace):
         return AsyncCorralSandbox.over(await workspace.sandbox(), work_dir=await workspace.working_dir())
-    raise UserError("no sandbox: give CorralToolset one, or deps with a `backend`, or the run a CorralWorkspace")
+    raise UserError(
+        "no sandbox: pass one to CorralToolset, use deps with a `backend`, or give the run a CorralWorkspace"
+    )
 
 
 def _as_console(sandbox: AnySandbox) -> AsyncCorralSandbox:

@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import ClassVar, Self
 
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.client.sandbox import AsyncSandbox
-from corral.client.sync import Derived, Sandbox, derive
-from corral.concurrency.portal import get_portal
-
-P = ParamSpec("P")
-S = TypeVar("S", bound="CorralSandbox")
-
-
-def started_as(
-    kind: Callable[P, AsyncCorralSandbox],
-) -> Callable[[Callable[[S], None]], Callable[Concatenate[S, P], None]]:
-    """A constructor with the parameters of an async class, after which the sandbox exists."""
-
-    def decorate(constructor: Callable[[S], None]) -> Callable[Concatenate[S, P], None]:
-        @functools.wraps(cast("Any", kind).__init__)
-        def start(self: S, *args: P.args, **kwargs: P.kwargs) -> None:
-            constructor(self)
-            self._adopt(kind(*args, **kwargs))
-
-        return cast("Callable[Concatenate[S, P], None]", start)
-
-    return decorate
+from corral.client.sync import Derived, Sandbox, derive, derive_init
 
 
 class CorralSandbox(Derived):
@@ -37,20 +15,20 @@ class CorralSandbox(Derived):
     kind: ClassVar[type[AsyncCorralSandbox]] = AsyncCorralSandbox
     _target: AsyncCorralSandbox
 
-    @started_as(AsyncCorralSandbox)
-    def __init__(self) -> None:
-        """The parameters are those of the async class."""
-
-    @classmethod
-    def over(cls, box: AsyncSandbox | Sandbox, *, work_dir: str | None = None) -> Self:
-        """The protocol for a sandbox with another owner: it is not ended with this object."""
-        self = cls.__new__(cls)
-        self._adopt(cls.kind.over(box, work_dir=work_dir))
-        return self
+    @derive_init(AsyncCorralSandbox)
+    def __init__(self, target: AsyncCorralSandbox) -> None:
+        self._adopt(target)
 
     def _adopt(self, target: AsyncCorralSandbox) -> None:
         self._target = target
-        get_portal().run(target.start())
+        self.start()
+
+    @classmethod
+    def over(cls, box: AsyncSandbox | Sandbox, *, work_dir: str | None = None) -> Self:
+        """The protocol for an existing sandbox, which is not ended with this object."""
+        self = cls.__new__(cls)
+        self._adopt(cls.kind.over(box, work_dir=work_dir))
+        return self
 
     @property
     def async_sandbox(self) -> AsyncCorralSandbox:
@@ -104,5 +82,5 @@ class CorralSandbox(Derived):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

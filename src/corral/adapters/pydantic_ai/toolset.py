@@ -16,20 +16,19 @@ from pydantic_ai import BinaryContent, FunctionToolset, ModelRetry, RunContext, 
 from pydantic_ai.exceptions import ToolFailed
 
 from corral.adapters.pydantic_ai import texts
-from corral.adapters.pydantic_ai.descriptions import DESCRIPTIONS
-from corral.adapters.pydantic_ai.permissions import RunGate, RunRules
+from corral.adapters.pydantic_ai.gate import RunGate, RunRules
 from corral.adapters.pydantic_ai.results import MAX_OUTPUT_CHARS, EditResult, is_truncated
 from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback, PermissionRuleset, as_permissions
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.source import AnySource, check_source, open_for_run
 from corral.errors import PolicyError, SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
+from corral.tools.backgroundtools import BACKGROUND_TOOLS, BackgroundCommands
 from corral.tools.gate import Gate
 from corral.tools.hashline import DEFAULT_HASH_LENGTH, KNOWN_HASH_LENGTH
 from corral.tools.permission import Operation, Permissions
 from corral.tools.render import make_harmless, quote
 from corral.tools.schema import make_schema
-from corral.tools.shells import BACKGROUND_TOOLS, BackgroundTools
-from corral.tools.view import View, make_view_of_rules
+from corral.tools.tool import ToolSet
 
 EditFormat = Literal["str_replace", "hashline"]
 D = TypeVar("D")
@@ -50,7 +49,7 @@ class CorralToolset(FunctionToolset[D]):
 
     A `corral.Environment` may stand in the sandbox's place: it is opened for each call, with the run's deps and
     conversation as its context. Without either it is `deps.backend`, or the run's own workspace if that is a
-    `CorralWorkspace`. `include_background` adds tools for commands that go on.
+    `CorralWorkspace`. `include_background` adds tools for commands in the background.
 
     `permissions` are rules for every path and command, `ask_callback` is asked where they say so (without it, an
     approval of Pydantic AI's is required). With `hide_denied`, commands don't see what may not be read: the kernel
@@ -80,14 +79,13 @@ class CorralToolset(FunctionToolset[D]):
     ) -> None:
         super().__init__(max_retries=max_retries, id=id)
         if edit_format not in ("str_replace", "hashline"):
-            raise ValueError(f"edit_format={edit_format!r} is neither 'str_replace' nor 'hashline'")
+            raise ValueError(f"unknown edit_format={edit_format!r}; use 'str_replace' or 'hashline'")
         self._source = check_source(sandbox) if sandbox is not None else None
         rules = as_permissions(permissions) if permissions is not None else None
-        self._rules = RunRules(rules, ask_callback, ask_fallback)
+        self._rules = RunRules(rules, ask_callback, ask_fallback, hide_denied)
         could_allow = Gate(rules).could_allow
         if hide_denied and (rules is None or include_background):
-            raise ValueError("hide_denied= needs permissions=, and can't be kept for commands in the background")
-        self._hide_denied = hide_denied
+            raise ValueError("hide_denied= needs permissions=, and does not support commands in the background")
         self._ignore_hidden = default_ignore_hidden
         self._max_image_bytes = max_image_bytes if image_support else 0
         self._hash_length = hash_length
@@ -100,7 +98,7 @@ class CorralToolset(FunctionToolset[D]):
         def add(operation: Operation, tool: Callable[..., Any], *, approval: bool = False) -> None:
             name = tool.__name__
             if could_allow(operation):
-                text = own.get(name, DESCRIPTIONS["read_file:hashline" if self._tags(name) else name])
+                text = own.get(name, texts.DESCRIPTIONS["read_file:hashline" if self._tags(name) else name])
                 self.add_function(tool, takes_ctx=True, description=text, requires_approval=approval or None)
 
         add("ls", self.ls)
@@ -128,9 +126,9 @@ class CorralToolset(FunctionToolset[D]):
 
     @contextlib.asynccontextmanager
     async def open_sandbox(self, ctx: RunContext[D]) -> AsyncIterator[AsyncCorralSandbox]:
-        """The sandbox of a call, under the rules, for as long as the block lasts. Raises: UserError if there is none.
+        """The sandbox of a call, under the rules, for as long as the block lasts. Raises: UserError without one.
 
-        A rule that can't be kept is a failed call.
+        A rule that can't be applied is a failed call.
         """
         async with open_for_run(ctx, self._source) as sandbox:
             try:
@@ -196,7 +194,7 @@ class CorralToolset(FunctionToolset[D]):
         Args:
             path: The file to edit, absolute or below the working folder.
             old_string: The text to replace, exactly as it stands there.
-            new_string: The text to put in its place.
+            new_string: The replacement.
             replace_all: Replace it wherever it stands; otherwise it must stand there exactly once.
         """
         async with self.open_sandbox(ctx) as sandbox:
@@ -283,30 +281,21 @@ class CorralToolset(FunctionToolset[D]):
             timeout: How many seconds it may take.
         """
         async with self.open_sandbox(ctx) as sandbox:
-            if self._hide_denied:
-                response = await sandbox.execute_in_view(command, timeout, lambda: self._hide(sandbox))
-            else:
-                response = await sandbox.execute(command, timeout)
+            response = await sandbox.execute(command, timeout)
             if response.error is not None:
                 _let_mend(ctx, response.output)
             return texts.render_execution(response)
 
     # Underneath.
 
-    async def _hide(self, sandbox: AsyncCorralSandbox) -> View:
-        assert self._rules.permissions is not None
-        try:
-            return await make_view_of_rules(await sandbox.get_box(), self._rules.permissions, workdir=sandbox.work_dir)
-        except SandboxFileError as error:
-            raise PolicyError(str(error), op="execute") from error
-
     async def _call_background(self, name: str, ctx: RunContext[D], **arguments: Any) -> str:
         async with self.open_sandbox(ctx) as sandbox:
-            tools = BackgroundTools(
+            gate = RunGate(self._rules, ctx, workdir=sandbox.work_dir)
+            tools = ToolSet(
                 await sandbox.get_box(),
-                cwd=sandbox.work_dir,
+                BACKGROUND_TOOLS,
                 max_chars=MAX_OUTPUT_CHARS,
-                gate=RunGate(self._rules, ctx, workdir=sandbox.work_dir),
+                prepare=lambda box: BackgroundCommands(box, {}, sandbox.work_dir, gate),
             )
             told = await tools[name].call(arguments)
             if not told.ok:

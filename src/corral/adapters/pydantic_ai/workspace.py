@@ -1,8 +1,8 @@
 """CorralWorkspace: a sandbox as the workspace of a Pydantic AI run, commands and files alike.
 
 The contract is `pydantic_ai.workspaces`: nothing happens before the first operation; that makes one environment,
-however many ask at once, or finds the one that the ref names; a run's end does not end it; whoever holds the ref does,
-with `destroy`, or its lifetime does. A sandbox that is gone raises `WorkspaceUnavailableError` and is never replaced.
+even for concurrent callers, or finds the one that the ref names. The end of a run does not end it; `destroy` does, or
+its lifetime. A sandbox that is gone raises `WorkspaceUnavailableError` and is never replaced.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import contextlib
 import math
 import posixpath
 import weakref
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from pydantic_ai.workspaces import (
     CommandResult,
@@ -26,11 +25,11 @@ from pydantic_ai.workspaces import (
     WorkspaceUnavailableError,
 )
 
-from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, Opening, find_sandbox, let_go
+from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, LazySandbox, choose_spec, detach, find_sandbox, let_go
 from corral.base.command import bash_text
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
-from corral.client.wishes import Wishes, make_spec
+from corral.client.wishes import Wishes
 from corral.errors import (
     SandboxClosedError,
     SandboxFileError,
@@ -42,6 +41,7 @@ from corral.errors import (
 from corral.protocol import Backend
 from corral.results import FileInfo, OutputChunk
 from corral.spec import Spec
+from corral.tools.operations import follow_link
 from corral.tools.permission import real_path
 
 PROVIDER = "corral"
@@ -58,7 +58,7 @@ class CorralWorkspace:
     """A `WorkspaceBackend` with commands, files and realpath, on any of Corral's backends.
 
     Give a `ref` to go on in an environment that is there, or the keywords of `corral.Sandbox` for a new one.
-    `lifetime_seconds` is when an environment ends that nobody destroys (None: never by itself).
+    `lifetime_seconds` is the lifetime of an environment that is not destroyed (None: no limit).
     """
 
     def __init__(
@@ -70,19 +70,16 @@ class CorralWorkspace:
         lifetime_seconds: float | None = LIFETIME_SECONDS,
         **wishes: Unpack[Wishes],
     ) -> None:
-        if spec is not None and wishes:
-            raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
-        wish = spec if spec is not None else make_spec(**wishes)
-        self._place = _Place(backend, wish, lifetime_seconds, ref)
-        self._opening = Opening(self._place.open)
+        self._origin = _Origin(backend, choose_spec(spec, wishes), lifetime_seconds, ref)
+        self._lazy = LazySandbox(self._origin.open)
         self._working_dir: str | None = None
-        self._finalizer = weakref.finalize(self, let_go, self._opening)
+        self._finalizer = weakref.finalize(self, let_go, self._lazy)
         self._finalizer.atexit = False  # a handle ends with the process
 
     @property
     def ref(self) -> WorkspaceRef | None:
         """Which environment this is: None before there is one."""
-        return self._place.ref
+        return self._origin.ref
 
     async def sandbox(self) -> AsyncSandbox:
         """The sandbox itself, for everything that a workspace has no word for.
@@ -113,7 +110,7 @@ class CorralWorkspace:
         WorkspaceUnavailableError."""
         argv = _check_command(command, shell=shell)
         _check_timeout(timeout)
-        kept = _Kept()
+        beginning = _Beginning()
         with _unavailable():
             box = await self._open()
             workdir = await self._find_working_dir()
@@ -123,22 +120,22 @@ class CorralWorkspace:
                     cwd=workdir,
                     env=env,
                     timeout=timeout,
-                    on_output=kept.take,
+                    on_output=beginning.take,
                     output_limit_bytes=OUTPUT_LIMIT_BYTES,
                 )
             except WorkdirError as error:
                 raise WorkspaceUnavailableError(f"the working directory {workdir} is gone") from error
             except _TooMuchOutputError:
                 raise WorkspaceOutputLimitError(
-                    f"the command printed more than {OUTPUT_LIMIT_BYTES} bytes and was ended; "
+                    f"the command printed more than {OUTPUT_LIMIT_BYTES} bytes and was killed; "
                     "redirect its output to a file and read part of that",
                     limit=OUTPUT_LIMIT_BYTES,
-                    stdout=kept.text("stdout"),
-                    stderr=kept.text("stderr"),
+                    stdout=beginning.text("stdout"),
+                    stderr=beginning.text("stderr"),
                 ) from None
         if result.timed_out:
             raise WorkspaceTimeoutError(
-                f"the command was out of time after {result.usage.wall_seconds:.1f} s and was ended",
+                f"the command timed out after {result.usage.wall_seconds:.1f} s and was killed",
                 stdout=result.stdout,
                 stderr=result.stderr,
             )
@@ -169,11 +166,9 @@ class CorralWorkspace:
         """What is in a folder. Raises: FileNotFoundError, NotADirectoryError."""
         with _unavailable():
             files = (await self._open()).files
-            found = await files.list(_absolute(path))
             return [
-                _entry(info.path, info if info.kind != "link" else await _follow(files.stat(info.path), info))
-                for info in found
-            ]
+                _entry(info.path, await follow_link(files, info)) for info in await files.list(_absolute(path))
+            ]  # fmt: skip
 
     async def make_dir(self, path: str) -> None:
         """Make a folder, with those above it. Raises: FileExistsError for a file of that name, NotADirectoryError."""
@@ -217,30 +212,28 @@ class CorralWorkspace:
 
     async def destroy(self) -> None:
         """End the environment for good; idempotent. Whatever is asked of it then raises `WorkspaceUnavailableError`."""
-        if self.ref is None and await self._opening.settle() is None:
+        if self.ref is None and await self._lazy.settle() is None:
             return
         with contextlib.suppress(WorkspaceUnavailableError), _unavailable():
             await (await self._open()).kill()
 
     async def aclose(self) -> None:
-        """Let go of the handle. The environment lives on, and `ref` finds it again. Idempotent."""
-        box = await self._opening.settle()
-        self._opening.forget()
+        """Release the handle. The environment keeps running, and `ref` finds it again. Idempotent."""
+        box = await self._lazy.settle()
+        self._lazy.forget()
         if box is not None:
             await box.aclose()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     # Making and finding it.
 
     async def _open(self) -> AsyncSandbox:
-        return await self._opening.get()
+        return await self._lazy.get()
 
     async def _find_working_dir(self) -> str:
         box = await self._open()
@@ -250,8 +243,8 @@ class CorralWorkspace:
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where the environment is, or is going to be. Apart from the workspace, so that a forgotten one can be let go."""
+class _Origin:
+    """How to find or create the environment. Not part of the workspace, so as not to keep a forgotten one alive."""
 
     backend: str | Backend
     spec: Spec
@@ -260,7 +253,7 @@ class _Place:
 
     def __post_init__(self) -> None:
         if self.ref is not None and parse_ref(self.ref)[0] != self.backend_name:
-            raise ValueError(f"{self.ref!r} is not an environment of the backend {self.backend_name!r}")
+            raise ValueError(f"{self.ref!r} is not a workspace of the backend {self.backend_name!r}")
 
     @property
     def backend_name(self) -> str:
@@ -273,17 +266,13 @@ class _Place:
         if self.ref is not None:
             return await find_sandbox(maker, parse_ref(self.ref)[1])
         box = await maker.create(self.spec)
-        try:
-            # Until this is done it is owned by this process, and ends with it; there is nothing to refer to yet.
-            await box.detach(lifetime_seconds=self.lifetime_seconds)
-        except BaseException:
-            await box.aclose()
-            raise
+        # Until this is done it is owned by this process, and ends with it; there is nothing to refer to yet.
+        await detach(box, lifetime_seconds=self.lifetime_seconds)
         self.ref = WorkspaceRef(provider=PROVIDER, id=f"{self.backend_name}:{box.id}")
         return box
 
 
-class _Kept:
+class _Beginning:
     """The beginnings of a command's output, for when there is too much of it."""
 
     def __init__(self) -> None:
@@ -305,13 +294,13 @@ def parse_ref(ref: WorkspaceRef) -> tuple[str, str]:
     """The backend's name and the sandbox's id. Raises: ValueError for a ref that is not ours."""
     name, colon, sandbox_id = ref.id.partition(":")
     if ref.provider != PROVIDER or not colon or not name or not sandbox_id:
-        raise ValueError(f"{ref!r} is not an environment of Corral's")
+        raise ValueError(f"{ref!r} is not a Corral workspace")
     return name, sandbox_id
 
 
 @contextlib.contextmanager
 def _unavailable() -> Iterator[None]:
-    """Gone, stopped and closed are one word there."""
+    """Pydantic AI has one error for gone, stopped and closed."""
     try:
         yield
     except (SandboxGoneError, SandboxClosedError) as error:
@@ -321,13 +310,13 @@ def _unavailable() -> Iterator[None]:
 def _check_command(command: WorkspaceCommand, *, shell: bool) -> list[str]:
     if isinstance(command, str):
         if not shell:
-            raise TypeError("a text needs shell=True; give a list of words otherwise")
+            raise TypeError("a string needs shell=True; otherwise pass a list of strings")
         return bash_text(command)
     if shell:
-        raise TypeError("shell=True needs a text, not a list of words")
+        raise TypeError("shell=True needs a string, not a list")
     argv = list(command)
     if not all(isinstance(word, str) for word in argv):
-        raise TypeError("a command is a list of texts")
+        raise TypeError("a command must be a list of strings")
     if not argv:
         raise ValueError("the command is empty")
     return argv
@@ -337,7 +326,7 @@ def _check_timeout(timeout: float | None) -> None:
     if timeout is None:
         return
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
-        raise ValueError(f"timeout={timeout!r} is not a number of seconds above 0, nor None")
+        raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0, or None")
 
 
 def _absolute(path: str) -> str:
@@ -349,11 +338,3 @@ def _absolute(path: str) -> str:
 def _entry(path: str, info: FileInfo) -> FileEntry:
     name = posixpath.basename(posixpath.normpath(path)) or "/"
     return FileEntry(name=name, path=path, is_dir=info.is_folder, size=None if info.is_folder else info.size)
-
-
-async def _follow(stat: Coroutine[Any, Any, FileInfo], link: FileInfo) -> FileInfo:
-    """What a link leads to; the link itself if it leads nowhere."""
-    try:
-        return await stat
-    except SandboxFileError:
-        return link

@@ -1,21 +1,19 @@
-"""The files of a sandbox: by scripts over the channel, and what is large by the service's own transfers."""
+"""The files of a sandbox: by the agent's own operations, and what is large by the service's transfers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
-from corral.backends.daytona.shell import AgentShell
-from corral.base.shellfiles import scripts
-from corral.base.shellfiles.files import ShellFiles
-from corral.base.shellfiles.primitives import Guard, ScriptEnd
-from corral.base.shellfiles.running import Known, measured
+from corral.base.requestfiles import Message, name
+from corral.base.shellfiles.running import measured
+from corral.base.taskfiles import Spawn, TaskFiles, frame
 from corral.errors import CorralError, ExecError, SandboxFileError, SandboxFileNotFoundError
 from corral.paths import FollowedPath
 
@@ -26,11 +24,11 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./ @+,=~-]{1,1024}")
 """Paths that every client and server writes and reads alike. Those of other files go over the channel."""
 
 
-class DaytonaFiles(ShellFiles):
+class DaytonaFiles(TaskFiles):
     """Files of a sandbox of the service."""
 
-    def __init__(self, remote: Remote, shell: AgentShell, *, workdir: str, guard: Guard) -> None:
-        super().__init__(shell, workdir=workdir, sandbox_id=remote.id, guard=guard)
+    def __init__(self, remote: Remote, spawn: Spawn, *, workdir: str, guard: Callable[[], None]) -> None:
+        super().__init__(spawn, workdir=workdir, sandbox_id=remote.id, guard=guard)
         self._remote = remote
 
     # Reading.
@@ -53,37 +51,34 @@ class DaytonaFiles(ShellFiles):
 
     # Writing.
 
-    async def _put(
-        self, target: str, data: bytes, *, mode: int | None = None, parents: bool = False, how: str, sha256: str = ""
-    ) -> None:
-        if len(data) <= LARGE_BYTES or how == "swap":
-            await super()._put(target, data, mode=mode, parents=parents, how=how, sha256=sha256)
-        else:
-            await self._write_stream(target, Known(data), mode, "yes" if parents else "no", how)
+    async def _write_large(self, target: str, message: Message, content: AsyncIterable[bytes]) -> int:
+        counted, source = measured(content), asyncio.get_running_loop().create_future()
+        message = {key: value for key, value in message.items() if key not in ("append", "links")}
+        async with self._task({"op": "stage", **message}, frame(_when(source)), path=target) as run:
+            place = str((await run.line())["place"])
+            if _PLAIN_PATH.fullmatch(place):
+                try:
+                    await self._send(place, counted, path=target)
+                except CorralError:
+                    if counted.error is not None:
+                        raise counted.error from None
+                    raise
+                source.set_result(str(counted.total).encode())
+                await run.line()
+                await run.end()
+                return counted.total
+        return await self._write(target, {**message, **name(target)}, content)
 
-    async def _stage(self, args: Sequence[str], content: measured) -> ScriptEnd:
-        if not _may_transfer(args[0]):
-            return await super()._stage(args, content)
-        # An empty one first: that says where it lies, and whether it may lie there.
-        answer, end = await self._runner.finish(scripts.LINKS + scripts.WRITE, (*args, "stage"))
-        place = answer.decode("utf-8", "surrogateescape")
-        if end.exit_code != 0:
-            return end
-        if not _PLAIN_PATH.fullmatch(place):
-            return await super()._stage(args, content)
+    async def _send(self, place: str, content: AsyncIterable[bytes], *, path: str) -> None:
         source = _Lent(content)
 
         async def send(box: Any) -> None:
             await box.fs.upload_file_stream(aiter(source), place, 0)
 
         try:
-            await self._transfer(send, path=args[0], op="write")
-        except CorralError:
-            if content.error is None:
-                raise
+            await self._transfer(send, path=path, op="write")
         finally:
             await source.close()
-        return end
 
     async def _transfer(self, work: Callable[[Any], Awaitable[T]], *, path: str, op: str) -> T:
         """Of what the service refuses here, a missing file is not a missing sandbox."""
@@ -106,6 +101,10 @@ class DaytonaFiles(ShellFiles):
 def _may_transfer(path: str) -> bool:
     """Whether the service may be asked for it by its name: it follows links, also those that must not be followed."""
     return _PLAIN_PATH.fullmatch(path) is not None and not isinstance(path, FollowedPath)
+
+
+async def _when(known: Awaitable[bytes]) -> AsyncIterator[bytes]:
+    yield await known
 
 
 async def _next(stream: AsyncIterator[bytes]) -> bytes | None:

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from corral.backends.daytona import life
-from corral.backends.daytona.channel import Channel, lost_inside
 from corral.backends.daytona.client import Client
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
+from corral.backends.daytona.terminal import Terminal, lost_inside
+from corral.base.agent.channel import Channel
 from corral.concurrency.waiting import wait_for
 from corral.errors import BackendError, CorralError, SandboxGoneError
 
@@ -128,9 +129,11 @@ class Remote:
                 del self._channels[os.getpid()]
 
     async def _open(self) -> Channel:
-        channel = Channel(await self.box(), self.explain, self._is_resting)
+        channel = Channel(Terminal(await self.box()), self.explain, self._is_resting)
         try:
             await channel.open()
+        except TimeoutError as late:
+            raise ServiceError(503, "the sandbox's terminal does not respond") from late
         except ServiceError as refusal:
             # A refusal of the terminal may be a refusal of the sandbox, which its state tells better.
             error = await self.explain("exec")

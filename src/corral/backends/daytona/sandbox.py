@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import json
 import logging
 import os
 import time
@@ -17,17 +16,16 @@ from corral.backends.daytona import life
 from corral.backends.daytona.files import DaytonaFiles
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.powers import CHANGE_SECONDS, KeepingBackend, change_limits, take_snapshot
-from corral.backends.daytona.process import DaytonaProcess
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, mapped
-from corral.backends.daytona.shell import AgentShell
+from corral.base.agent.process import AgentProcess, Task
 from corral.base.process import AsyncProcess
+from corral.base.requestfiles import Message
+from corral.base.taskfiles import STDERR_LIMIT_BYTES, file_task_text
 from corral.client.sandbox import AsyncSandbox
-from corral.concurrency.waiting import wait_for
 from corral.errors import (
     CapabilityError,
     CorralError,
-    ExecError,
     SandboxGoneError,
     SandboxPausedError,
     SandboxStoppedError,
@@ -39,8 +37,6 @@ from corral.results import SandboxInfo, SandboxState, SandboxUsage
 from corral.spec import USER, Resources, Spec, check_name, check_timeout
 
 NAME = "daytona"
-_START_SECONDS = 60.0
-"""So long a program may take to begin, in a sandbox that is short of everything."""
 
 log = logging.getLogger("corral.daytona")
 
@@ -66,12 +62,12 @@ class DaytonaSandbox(SandboxPrimitives):
         self._owned = owned
         self._deadline = deadline
         self._made_by = os.getpid()
-        self._processes: weakref.WeakSet[DaytonaProcess] = weakref.WeakSet()
+        self._processes: weakref.WeakSet[AgentProcess] = weakref.WeakSet()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._last_use = time.monotonic()
         self._files = DaytonaFiles(
             remote,
-            AgentShell(self._spawn_inner),
+            self._spawn_files,
             workdir=spec.workdir,
             guard=self._check_files,
         )
@@ -201,7 +197,14 @@ class DaytonaSandbox(SandboxPrimitives):
                 hint="the embedded and docker backends support them",
             )
 
-    async def _spawn_inner(self, request: SpawnRequest) -> AsyncProcess:
+    async def _spawn_files(self, message: Message, stdin: bool) -> AsyncProcess:  # noqa: FBT001 - see `Spawn`
+        request = SpawnRequest(
+            argv=(), env={}, cwd="/", user=USER, timeout=None, stdin=stdin, output_limit_bytes=STDERR_LIMIT_BYTES,
+            listened=True,
+        )  # fmt: skip
+        return await self._spawn_inner(request, Task(file_task_text(), "serve_files", message))
+
+    async def _spawn_inner(self, request: SpawnRequest, task: Task | None = None) -> AsyncProcess:
         self._check("exec")
         resources, usual = self.spec.resources, Resources()
         limits = {}
@@ -209,45 +212,26 @@ class DaytonaSandbox(SandboxPrimitives):
             limits["RLIMIT_NPROC"] = resources.processes
         if resources.open_files != usual.open_files:
             limits["RLIMIT_NOFILE"] = resources.open_files
-        wish = json.dumps(
-            {
-                "argv": request.argv,
-                "env": dict(request.env),
-                "cwd": request.cwd,
-                "pty": request.pty,
-                "rows": request.rows,
-                "columns": request.columns,
-                "stdin": request.stdin,
-                "limit": request.output_limit_bytes,
-                "quiet": request.quiet,
-                "timeout": request.timeout,
-                "rlimits": limits,
-            }
-        ).encode("utf-8", "surrogatepass")
-        process = DaytonaProcess(request, sandbox_id=self.id, was_out_of_memory=self._remote.was_out_of_memory)
+        process = AgentProcess(
+            request,
+            sandbox_id=self.id,
+            portal=get_loop(),
+            rlimits=limits,
+            task=task,
+            was_out_of_memory=self._remote.was_out_of_memory,
+        )
         self._processes.add(process)
         try:
             with mapped(sandbox_id=self.id, op="exec"):
-                await get_loop().finish(self._begin(process, wish))
+                await get_loop().finish(self._begin(process))
         except asyncio.CancelledError:
             # Whether it was started or only will be: nobody waits for it any more.
             process.end_tree("cancelled")
             raise
         return process
 
-    async def _begin(self, process: DaytonaProcess, wish: bytes) -> None:
-        channel = await self._remote.channel_here()
-        if process.begin(channel, wish):
-            try:
-                async with asyncio.timeout(_START_SECONDS):
-                    await wait_for(process.started)
-            except TimeoutError:
-                # What is asked may have been taken by a program that reads the agent's terminal.
-                error = await self._remote.explain("exec")
-                if isinstance(error, ExecError):
-                    channel.give_up()
-                process.lose(error)
-                raise error from None
+    async def _begin(self, process: AgentProcess) -> None:
+        await process.start(await self._remote.channel_here(), self._remote.explain)
 
     # The life of it.
 

@@ -14,38 +14,37 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Iterator,
     Sequence,
 )
 from concurrent.futures import Future
-from typing import Any, get_args
+from typing import Any
 
 from corral.backends.embedded import seam
-from corral.backends.embedded.seam import file_error, mapped
+from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.writerthread import WriterThread
+from corral.base.filereports import file_error
 from corral.base.files import (
     CHUNK_BYTES,
-    DEFAULT_MATCH_LIMIT,
     DEFAULT_READ_LIMIT_BYTES,
-    AsyncFiles,
     check_content,
-    encode,
     spool,
     stream_descriptor,
 )
+from corral.base.requestfiles import RequestFiles, name
 from corral.concurrency.waiting import wait_for
-from corral.engine import syscalls, wire
+from corral.engine import wire
 from corral.engine.errors import GoneError
-from corral.errors import SandboxFileError, SandboxFileInterruptedError, SandboxFileKindError, SandboxFileNotFoundError
-from corral.paths import FollowedPath, SandboxPath
+from corral.errors import SandboxFileInterruptedError, SandboxFileKindError
+from corral.inside.nolinks import is_of_proc
+from corral.paths import SandboxPath
 from corral.protocol import PathLike
-from corral.results import EditResult, FileInfo, FileKind, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
+from corral.results import WatchEvent
 
 _SEARCH_SECONDS = 300
 _ANSWER_SECONDS = 300
 """No single file takes that long; an agent that is silent for so long has been tampered with."""
-_REPEATABLE = frozenset(("stat", "resolve", "open"))
+_REPEATABLE = frozenset(("stat", "open"))
 _ATTEMPTS = 3
 _PUBLIC_NAMES: dict[str, str] = {"open": "read", "write_stream": "write"}
 
@@ -170,17 +169,6 @@ class AgentClient:
             raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op=operation)
         return answer
 
-    async def collect(
-        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
-    ) -> tuple[list[Any], wire.Message]:
-        """An answer that comes in batches, as a whole."""
-        items: list[Any] = []
-        async for batch, last in self.batches(message, descriptors, path=path):
-            items.extend(batch)
-            if last is not None:
-                return items, last
-        raise GoneError("an unterminated reply")
-
     async def batches(
         self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
     ) -> AsyncGenerator[tuple[list[Any], wire.Message | None], None]:
@@ -199,7 +187,7 @@ class AgentClient:
 _SPOOL_BYTES = 64 * 1024
 
 
-class EmbeddedFiles(AsyncFiles):
+class EmbeddedFiles(RequestFiles):
     """Files of an embedded sandbox."""
 
     def __init__(
@@ -240,15 +228,12 @@ class EmbeddedFiles(AsyncFiles):
 
     async def _open(self, path: SandboxPath) -> int:
         """An open descriptor, checked again on this side: a regular file, and nothing of /proc."""
-        answer, descriptors = await self._agent.ask_for_descriptors({"op": "open", **_name(path)}, path=path)
+        answer, descriptors = await self._agent.ask_for_descriptors({"op": "open", **name(path)}, path=path)
         if len(descriptors) != 1:
             wire.close_all(descriptors)
             raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op="read")
         descriptor = descriptors[0]
-        if (
-            not stat.S_ISREG(os.fstat(descriptor).st_mode)
-            or syscalls.file_system_magic(descriptor) == syscalls.PROC_SUPER_MAGIC
-        ):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or is_of_proc(descriptor):
             os.close(descriptor)
             raise SandboxFileKindError(f"{path}: not a regular file", path=path, sandbox_id=self._sandbox_id, op="read")
         return descriptor
@@ -264,7 +249,7 @@ class EmbeddedFiles(AsyncFiles):
         append: bool = False,
     ) -> int:
         target = self.at(path)
-        message: wire.Message = {**_name(target), "parents": parents, "exclusive": exclusive, "append": append}
+        message: wire.Message = {**name(target), "parents": parents, "exclusive": exclusive, "append": append}
         if mode is not None:
             message["mode"] = mode
         data = content if isinstance(content, bytes) else check_content(content)
@@ -316,153 +301,17 @@ class EmbeddedFiles(AsyncFiles):
             refusal = {"error": "os", "errno": error.errno, "text": error.strerror}
             raise file_error(refusal, path=path, sandbox_id=self._sandbox_id, op="write") from error
 
-    async def _edit(
-        self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
-    ) -> EditResult:
-        carriers = (wire.memory_file(old), wire.memory_file(new))
-        message = {"op": "edit", **_name(path), "replace_all": replace_all, "expected_sha256": expected_sha256}
-        try:
-            answer = await self._agent.ask(message, carriers, path=path)
-        finally:
-            wire.close_all(carriers)
-        return EditResult(path, int(answer["replacements"]), str(answer["sha256"]), int(answer["size"]))
+    async def _ask(self, message: wire.Message, payloads: Sequence[bytes] = (), *, path: str) -> wire.Message:
+        with _carried(payloads) as carriers:
+            return await self._agent.ask(message, carriers, path=path)
 
-    # About files.
-
-    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        target = self.at(path)
-        return _info((await self._agent.ask({"op": "stat", **_name(target), "follow": follow}, path=target))["stat"])
-
-    async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
-        target = self.at(path)
-        items, _ = await self._agent.collect({"op": "list", **_name(target)}, path=target)
-        return [_info(item) for item in items]
-
-    async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
-        target = self.at(path)
-        batches = self._agent.batches({"op": "list", "path": target, "depth": depth}, path=target)
-        async with contextlib.aclosing(batches):
-            async for items, _ in batches:
-                yield [_info(item) for item in items]
-
-    async def glob(
-        self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
-    ) -> GlobResult:
-        root = self.at(path)
-        if pattern.startswith("/"):
-            root, pattern = _split_pattern(pattern)
-        message = {"op": "glob", **_name(root), "pattern": pattern, "hidden": hidden, "limit": limit}
-        items, last = await self._agent.collect(message, path=root)
-        return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
-
-    async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
-        # The others are not even sent.
-        root = self.at(path)
-        message = {"op": "glob", **_name(root), "pattern": "**", "linked": True, "limit": limit}
-        items, last = await self._agent.collect(message, path=root)
-        return GlobResult(tuple(_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
-
-    async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
-        root = self.at(path)
-        message = {"op": "glob", "path": root, "pattern": pattern, "hidden": True, "limit": limit}
-        async with contextlib.aclosing(self._agent.batches(message, path=root)) as batches:
-            async for items, _ in batches:
-                yield [_info(item) for item in items]
-
-    async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
-        root = self.at(path)
-        message = {"op": "grep", "path": root, "pattern": text, "fixed": True, "hidden": True, "limit": limit}
-        async with contextlib.aclosing(self._agent.batches(message, path=root)) as batches:
-            async for items, _ in batches:
-                yield [_match(item) for item in items]
-
-    async def grep(
-        self,
-        pattern: str,
-        *,
-        path: PathLike = ".",
-        include: str | None = None,
-        ignore_case: bool = False,
-        fixed: bool = False,
-        hidden: bool = False,
-        limit: int = DEFAULT_MATCH_LIMIT,
-        without: Collection[str] = (),
-    ) -> GrepResult:
-        root = self.at(path)
-        message = {
-            "op": "grep",
-            **_name(root),
-            "pattern": pattern,
-            "include": include,
-            "ignore_case": ignore_case,
-            "fixed": fixed,
-            "hidden": hidden,
-            "limit": limit,
-        }
-        # There may be more of them than a message takes.
-        names = "\0".join(without).encode("utf-8", "surrogateescape")
-        carriers = (wire.memory_file(names),) if names else ()
-        try:
-            items, last = await self._agent.collect(message, carriers, path=root)
-        finally:
-            wire.close_all(carriers)
-        return GrepResult(tuple(_match(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
-
-    async def replace(
-        self,
-        pattern: str,
-        new: str | bytes,
-        *,
-        path: PathLike = ".",
-        include: str | None = None,
-        ignore_case: bool = False,
-        fixed: bool = True,
-        hidden: bool = False,
-    ) -> ReplaceResult:
-        root = self.at(path)
-        carrier = wire.memory_file(encode(new))
-        message = {
-            "op": "replace",
-            "path": root,
-            "pattern": pattern,
-            "include": include,
-            "ignore_case": ignore_case,
-            "fixed": fixed,
-            "hidden": hidden,
-        }
-        try:
-            items, last = await self._agent.collect(message, (carrier,), path=root)
-        finally:
-            os.close(carrier)
-        return ReplaceResult({str(i["path"]): int(i["replacements"]) for i in items}, _texts(last["unreadable"]))
-
-    # Changing the tree.
-
-    async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        message = {"op": "move", "source": self.at(source), "target": self.at(target), "overwrite": overwrite}
-        await self._agent.ask(message, path=self.at(source))
-
-    async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        target = self.at(path)
-        if target == "/":
-            raise SandboxFileError("the root folder can't be removed", path=target, op="remove")
-        try:
-            await self._agent.ask({"op": "remove", "path": target, "recursive": recursive}, path=target)
-        except SandboxFileNotFoundError:
-            if not missing_ok:
-                raise
-
-    async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        message = {"op": "mkdir", "path": self.at(path), "parents": parents}
-        if mode is not None:
-            message["mode"] = mode
-        await self._agent.ask(message, path=self.at(path))
-
-    async def symlink(self, path: PathLike, target: str) -> None:
-        await self._agent.ask({"op": "link", "path": self.at(path), "target": target}, path=self.at(path))
-
-    async def chmod(self, path: PathLike, mode: int) -> None:
-        await self._agent.ask({"op": "chmod", "path": self.at(path), "mode": mode}, path=self.at(path))
+    async def _batches(
+        self, message: wire.Message, payloads: Sequence[bytes] = (), *, path: str
+    ) -> AsyncGenerator[tuple[list[wire.Message], wire.Message | None], None]:
+        with _carried(payloads) as carriers:
+            async with contextlib.aclosing(self._agent.batches(message, carriers, path=path)) as batches:
+                async for batch in batches:
+                    yield batch
 
     # Streams.
 
@@ -524,40 +373,11 @@ def closing_descriptors(*descriptors: int) -> Iterator[Callable[[int], None]]:
         wire.close_all(still_open)
 
 
-def _split_pattern(pattern: str) -> tuple[SandboxPath, str]:
-    """An absolute pattern as the folder that has no wildcard in it, and the rest: not all of / need be walked."""
-    fixed: list[str] = []
-    parts = [part for part in pattern.split("/") if part]
-    while len(parts) > 1 and not set(parts[0]) & set("*?["):
-        fixed.append(parts.pop(0))
-    return SandboxPath("/" + "/".join(fixed)), "/".join(parts)
-
-
-def _name(path: str) -> wire.Message:
-    """A path for the agent, and whether links in it are to be followed."""
-    return {"path": path, "links": not isinstance(path, FollowedPath)}
-
-
-def _info(item: dict[str, Any]) -> FileInfo:
-    kind: FileKind = item["kind"] if item["kind"] in get_args(FileKind) else "other"
-    target = item.get("target")
-    return FileInfo(
-        path=str(item["path"]),
-        kind=kind,
-        size=int(item["size"]),
-        mode=int(item["mode"]),
-        modified=float(item["modified"]),
-        uid=int(item["uid"]),
-        gid=int(item["gid"]),
-        target=str(target) if target is not None else None,
-        file_id=str(item["id"])[:100],
-        links=int(item["links"]),
-    )
-
-
-def _match(item: dict[str, Any]) -> GrepMatch:
-    return GrepMatch(str(item["path"]), int(item["line"]), str(item["text"]))
-
-
-def _texts(items: Sequence[object]) -> tuple[str, ...]:
-    return tuple(str(item) for item in items)
+@contextlib.contextmanager
+def _carried(payloads: Sequence[bytes]) -> Iterator[tuple[int, ...]]:
+    """Payloads as files in memory, whose descriptors go along with a message."""
+    carriers = tuple(map(wire.memory_file, payloads))
+    try:
+        yield carriers
+    finally:
+        wire.close_all(carriers)

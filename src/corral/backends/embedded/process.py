@@ -4,7 +4,7 @@ The pump is one thread per process. It is a thread of its own, because a program
 caller has, or has no more, and because the order of the two streams is only known to a reader that is never busy with
 anything else.
 
-Order: the pipes are those of `corral.engine.pipes`, and epoll reports them in the order in which they were written. A
+Order: the pipes are those of `corral.inside.pipes`, and epoll reports them in the order in which they were written. A
 program that has printed much is looked at once in a millisecond while it prints, and woken for only after a silence.
 """
 
@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import select
 import signal as signals
 import socket
-import struct
-import termios
 import threading
 import time
 from collections import deque
@@ -32,8 +29,9 @@ from corral.base.process import AsyncProcess, Ending, as_bytes
 from corral.concurrency.portal import PerProcess
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
-from corral.engine.pipes import NAP_SECONDS, READ_BYTES, OutputReading, Turn, waiting_bytes
 from corral.errors import EngineFaultError, ExecError, SandboxGoneError
+from corral.inside.pipes import NAP_SECONDS, READ_BYTES, OutputReading, Turn, waiting_bytes
+from corral.inside.starting import set_window
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
@@ -477,7 +475,7 @@ class EmbeddedProcess(AsyncProcess):
             if self._terminal_fd is None or self.ended:
                 text = "the program has no terminal, or it has been closed"
                 raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
-            fcntl.ioctl(self._terminal_fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            set_window(self._terminal_fd, rows, columns)
 
     def end_tree(self, reason: EndReason) -> None:
         if not self.ended:

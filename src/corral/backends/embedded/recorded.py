@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal as signals
-import struct
-import termios
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import cast
@@ -21,6 +18,7 @@ from corral.engine import wire
 from corral.engine.errors import GoneError
 from corral.engine.recordfile import RecordReader
 from corral.errors import CorralError, EngineFaultError, ExecError, NameTakenError, NotRecordedError, SandboxGoneError
+from corral.inside.starting import set_window
 from corral.results import EndReason, ExecResult, Usage
 from corral.sessions.record import Entry, EntryKind, Recorded, RecordInfo
 
@@ -82,7 +80,7 @@ class EmbeddedRecorded(Recorded):
             raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
         descriptor = await self._input("resize")
         try:
-            fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            set_window(descriptor, rows, columns)
         except OSError as error:
             raise ExecError(text, sandbox_id=self._sandbox_id, op="resize") from error
         finally:

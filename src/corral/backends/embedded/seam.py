@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno as errno_module
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -18,27 +17,19 @@ from corral.engine.client import not_sent
 from corral.engine.errors import GoneError, ProtocolError
 from corral.engine.wire import Message
 from corral.errors import (
-    FILE_ERRORS_BY_ERRNO,
     BackendUnavailableError,
     CapabilityError,
     CorralError,
-    EditConflictError,
-    EditError,
     EngineFaultError,
     ExecError,
     HostExhaustedError,
     InvalidCommandError,
     SandboxError,
-    SandboxFileError,
-    SandboxFileKindError,
-    SandboxFileTooLargeError,
     SandboxGoneError,
-    SandboxIsFolderError,
     SandboxPausedError,
     SnapshotNotFoundError,
     SpecError,
     WorkdirError,
-    became_a_link,
 )
 
 
@@ -256,29 +247,3 @@ def exec_error(answer: Message, *, cwd: str, sandbox_id: str) -> CorralError:
         hint = "end some processes or terminals, or raise resources.processes"
         return ExecError(text, sandbox_id=sandbox_id, op="exec", hint=hint)
     return EngineFaultError(f"a program could not be set up: {text}", sandbox_id=sandbox_id, op="exec")
-
-
-def file_error(answer: Message, *, path: str, sandbox_id: str, op: str) -> SandboxFileError | CapabilityError:
-    """Why a file operation was refused."""
-    code, text, number = str(answer.get("error")), str(answer.get("text", "")), _int(answer.get("errno"))
-    message = f"{path}: {text}"
-    if code == "not_regular":
-        kind = SandboxIsFolderError if number == errno_module.EISDIR else SandboxFileKindError
-        return kind(message, path=path, sandbox_id=sandbox_id, op=op)
-    if code == "link":
-        return became_a_link(path, sandbox_id=sandbox_id, op=op)
-    if code == "too_big":
-        return SandboxFileTooLargeError(message, path=path, sandbox_id=sandbox_id, op=op)
-    if code in ("no_match", "ambiguous"):
-        hint = "include more of the text, or pass replace_all=True" if code == "ambiguous" else "read the file again"
-        return EditError(message, path=path, sandbox_id=sandbox_id, op=op, hint=hint, count=_int(answer.get("count")))
-    if code == "conflict":
-        return EditConflictError(message, path=path, sandbox_id=sandbox_id, op=op, hint="read it again and retry")
-    if code == "os":
-        found = FILE_ERRORS_BY_ERRNO.get(number, SandboxFileError)
-        return found(message, path=path, sandbox_id=sandbox_id, op=op)
-    return SandboxFileError(message, path=path, sandbox_id=sandbox_id, op=op)
-
-
-def _int(value: object) -> int:
-    return value if isinstance(value, int) else 0

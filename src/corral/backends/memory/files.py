@@ -11,14 +11,13 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, 
 from corral.backends.memory import archive as archives
 from corral.backends.memory import search
 from corral.backends.memory.tree import WRITE, Node, Spot, Tree, refuse
+from corral.base.filereports import told
 from corral.base.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, AsyncFiles, check_content, encode, replace_text
-from corral.base.shellfiles.patterns import compile_pattern
 from corral.errors import (
-    FILE_ERRORS_BY_ERRNO,
-    SandboxFileError,
     SandboxFileNotFoundError,
     became_a_link,
 )
+from corral.inside.lines import compile_pattern
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
@@ -37,16 +36,10 @@ class MemoryFiles(AsyncFiles):
     def _acting(self, path: str, op: str) -> Iterator[Tree]:
         """Around every operation: the sandbox lives, nobody else changes the tree, and refusals get our classes."""
         self._guard()
-        try:
-            with self._tree.lock:
-                if isinstance(path, FollowedPath) and self._tree.has_link(path):
-                    raise became_a_link(path, sandbox_id=self._sandbox_id, op=op)
-                yield self._tree
-        except OSError as error:
-            if isinstance(error, SandboxFileError):
-                raise
-            found = FILE_ERRORS_BY_ERRNO.get(error.errno or 0, SandboxFileError)
-            raise found(f"{path}: {error.strerror}", path=path, sandbox_id=self._sandbox_id, op=op) from error
+        with told(path, sandbox_id=self._sandbox_id, op=op), self._tree.lock:
+            if isinstance(path, FollowedPath) and self._tree.has_link(path):
+                raise became_a_link(path, sandbox_id=self._sandbox_id, op=op)
+            yield self._tree
 
     # Reading and writing.
 
@@ -133,8 +126,9 @@ class MemoryFiles(AsyncFiles):
         limit: int = DEFAULT_MATCH_LIMIT,
         without: Collection[str] = (),
     ) -> GrepResult:
-        root, wanted = self.at(path), compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
+        root = self.at(path)
         with self._acting(root, "grep") as tree:
+            wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
             return search.grep(
                 tree, root, wanted, include=include, hidden=hidden, limit=limit, without=frozenset(without)
             )
@@ -150,8 +144,9 @@ class MemoryFiles(AsyncFiles):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        root, wanted = self.at(path), compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
+        root = self.at(path)
         with self._acting(root, "replace") as tree:
+            wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
             return search.replace(tree, root, wanted, encode(new), fixed=fixed, include=include, hidden=hidden)
 
     # Changing the tree.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import posixpath
 import re
 
 from corral.backends.memory.tree import READ, WRITE, Node, Tree
-from corral.base.shellfiles.patterns import compile_glob
-from corral.errors import SandboxFileError
+from corral.inside.glob import compile_glob, is_included
+from corral.inside.lines import find_lines, is_text, substitute
 from corral.results import FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult
-
-_SNIFF_BYTES = 8192
-MAX_LINE_BYTES = 4096
 
 
 def glob(tree: Tree, root: str, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
@@ -43,11 +41,10 @@ def grep(
     for at, node in _text_files(tree, root, include=include, hidden=hidden, unreadable=unreadable):
         if at in without:
             continue
-        for number, line in enumerate(_lines(node.data), start=1):
-            if wanted.search(line):
-                if len(found) >= limit:
-                    return GrepResult(tuple(found), truncated=True, unreadable=tuple(unreadable))
-                found.append(GrepMatch(at, number, line[:MAX_LINE_BYTES].decode("utf-8", "replace")))
+        for number, text in find_lines(io.BytesIO(node.data), wanted):
+            if len(found) >= limit:
+                return GrepResult(tuple(found), truncated=True, unreadable=tuple(unreadable))
+            found.append(GrepMatch(at, number, text))
     return GrepResult(tuple(found), unreadable=tuple(unreadable))
 
 
@@ -65,21 +62,14 @@ def replace(
     unreadable, counts = list[str](), dict[str, int]()
     for at, node in _text_files(tree, root, include=include, hidden=hidden, unreadable=unreadable):
         try:
-            changed, count = wanted.subn((lambda _: new) if fixed else new, node.data)
+            changed, count = substitute(node.data, wanted, new, fixed=fixed)
             if count:
                 tree.need(node, WRITE)
                 tree.put(tree.find(at), Node("file", node.mode, data=changed))
                 counts[at] = count
-        except (re.error, IndexError) as error:
-            raise SandboxFileError(f"{new!r} is not a replacement: {error}", op="replace") from error
         except OSError as error:
             unreadable.append(f"{at}: {error.strerror}")
     return ReplaceResult(counts, tuple(unreadable))
-
-
-def _lines(data: bytes) -> list[bytes]:
-    lines = data.split(b"\n")
-    return [line.rstrip(b"\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
 def _text_files(
@@ -93,10 +83,7 @@ def _text_files(
         found = [
             (at, node)
             for at, node in tree.walk(path, unreadable=unreadable, hidden=hidden)
-            if node.kind == "file"
-            and (
-                not wanted or wanted.fullmatch(posixpath.basename(at)) or wanted.fullmatch(posixpath.relpath(at, path))
-            )
+            if node.kind == "file" and is_included(posixpath.basename(at), posixpath.relpath(at, path), wanted)
         ]
     readable = []
     for at, node in found:
@@ -105,6 +92,6 @@ def _text_files(
         except OSError as error:
             unreadable.append(f"{at}: {error.strerror}")
             continue
-        if node.kind == "file" and b"\0" not in node.data[:_SNIFF_BYTES]:
+        if node.kind == "file" and is_text(node.data):
             readable.append((at, node))
     return readable

@@ -12,8 +12,8 @@ import weakref
 from pathlib import Path
 
 from corral.backends.unsafe_subprocess import UnsafeWarning
-from corral.backends.unsafe_subprocess.folders import find_base, make_place, remove, sweep
-from corral.backends.unsafe_subprocess.grip import Grip
+from corral.backends.unsafe_subprocess.agent import Agents
+from corral.backends.unsafe_subprocess.folders import Place, discard, find_base, make_place, sweep
 from corral.backends.unsafe_subprocess.sandbox import NAME, HostSandbox
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
@@ -48,7 +48,7 @@ class UnsafeSubprocessBackend(Backend):
     def __init__(self, folder: Path | str | None = None) -> None:
         self._folder = folder
         self._swept = False
-        self._grips: weakref.WeakSet[Grip] = weakref.WeakSet()
+        self._agents: weakref.WeakSet[Agents] = weakref.WeakSet()
         self._tokens: TokenBook[HostSandbox] = TokenBook()
 
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
@@ -66,20 +66,20 @@ class UnsafeSubprocessBackend(Backend):
             await asyncio.to_thread(sweep, base)
         place = make_place(base)
         try:
-            grip = Grip(place, seconds=spec.lifetime.seconds)
+            agents = Agents(place, seconds=spec.lifetime.seconds)
         except BaseException:
-            remove(place.root)
+            discard(place.root)
             raise
         finally:
-            os.close(place.lock)  # the keeper has it, or nobody: then it will be swept
+            os.close(place.lock)  # the agent has it; if it does not start, the folder will be swept
         try:
-            await grip.wait_ready()
+            await agents.start()
         except BaseException:
-            grip.end()
-            threading.Thread(target=grip.finish, name="corral-unsafe-end", daemon=True).start()
+            agents.owner.close()
+            threading.Thread(target=_discard, args=(agents, place), name="corral-unsafe-end", daemon=True).start()
             raise
-        self._grips.add(grip)
-        return HostSandbox(place=place, grip=grip, spec=spec)
+        self._agents.add(agents)
+        return HostSandbox(place=place, agents=agents, spec=spec)
 
     async def connect(self, sandbox_id: str) -> AsyncSandbox:
         raise _lacks_detach("connect")
@@ -100,14 +100,20 @@ class UnsafeSubprocessBackend(Backend):
         )
 
     async def aclose(self) -> None:
-        ours = [grip for grip in list(self._grips) if grip.is_ours]
-        for grip in ours:
-            grip.end()
-        await asyncio.gather(*(grip.wait_end() for grip in ours))
+        ours = [agents for agents in list(self._agents) if agents.owner.is_ours]
+        for agents in ours:
+            agents.owner.close()
+        await asyncio.gather(*(agents.wait_end() for agents in ours))
 
     def count_living(self) -> int:
         """How many sandboxes have a folder, whoever made them."""
         return sum(path.is_dir() for path in find_base(self._folder).iterdir())
+
+
+def _discard(agents: Agents, place: Place) -> None:
+    """Undo what was begun. The agent removes the folder itself once it knows of it."""
+    agents.owner.finish()
+    discard(place.root)
 
 
 def _lacks_detach(operation: str) -> CapabilityError:

@@ -8,12 +8,12 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
-from corral.backends.unsafe_subprocess import tree
 from corral.backends.unsafe_subprocess.folders import Names
+from corral.base.filereports import file_info, grep_match, told
 from corral.base.files import (
     CHUNK_BYTES,
     DEFAULT_MATCH_LIMIT,
@@ -21,22 +21,26 @@ from corral.base.files import (
     AsyncFiles,
     check_content,
     encode,
-    replace_text,
     stream_descriptor,
 )
-from corral.base.shellfiles import patterns, search
-from corral.errors import FILE_ERRORS_BY_ERRNO, CapabilityError, CorralError, SandboxFileError, became_a_link
-from corral.inside.nolinks import LinkFoundError
+from corral.errors import CapabilityError, SandboxFileError
+from corral.inside import files, search
+from corral.inside.glob import split_absolute
 from corral.inside.tars.reading import BrokenArchiveError
-from corral.inside.tars.unpacking import LeadsOutError, make_folders, unpack_tree
+from corral.inside.tars.unpacking import LeadsOutError, unpack_tree
 from corral.inside.tars.writing import pack_tree
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
-from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult, WatchEvent
+from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
 
 T = TypeVar("T")
 
-_MAX_UNREADABLE = 50
+Stop = Callable[[], bool]
+"""Whether the caller has stopped waiting."""
+
+
+class _StoppedError(Exception):
+    """The caller has stopped waiting."""
 
 
 class HostFiles(AsyncFiles):
@@ -68,27 +72,14 @@ class HostFiles(AsyncFiles):
         if not self._names.is_ours(real):
             with contextlib.suppress(FileNotFoundError):
                 if follow and not stat.S_ISREG(mode := os.stat(real).st_mode) and not stat.S_ISDIR(mode):
-                    raise tree.refuse(errno.EINVAL)
-            raise tree.refuse(errno.EACCES)
+                    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return real
 
-    @contextlib.contextmanager
-    def _told(self, path: str, op: str) -> Iterator[None]:
-        """The kernel's errors, and those of the functions below us, as ours."""
-        shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
-        try:
-            yield
-        except CorralError as error:
-            error.sandbox_id = error.sandbox_id or self._sandbox_id
-            raise
-        except LinkFoundError as error:
-            raise became_a_link(path, sandbox_id=self._sandbox_id, op=op) from error
-        except OSError as error:
-            kind = FILE_ERRORS_BY_ERRNO.get(error.errno or 0, SandboxFileError)
-            text = f"{shown}: {error.strerror or error}"
-            raise kind(text, path=path, sandbox_id=self._sandbox_id, op=op) from error
+    def _told(self, path: str, op: str) -> contextlib.AbstractContextManager[None]:
+        return told(path, sandbox_id=self._sandbox_id, op=op)
 
-    async def _work(self, work: Callable[[tree.Stop], T]) -> T:
+    async def _work(self, work: Callable[[Stop], T]) -> T:
         """Do it in a thread. Who is cancelled waits until it has stopped: nothing goes on behind their back."""
         stop = threading.Event()
         task = asyncio.ensure_future(asyncio.to_thread(work, stop.is_set))
@@ -104,22 +95,18 @@ class HostFiles(AsyncFiles):
     # Reading and writing.
 
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
+        # A file that is too large, sparse or not, is refused before any of it is read.
         target = self._begin(path)
-        with self._told(target, "read"):
-            size, links = os.stat(target).st_size, _has_links(target)
-            if size < CHUNK_BYTES:
-                content = tree.read_whole(target, max_bytes, links=links)
-            else:
-                content = await self._work(lambda _: tree.read_whole(target, max_bytes, links=links))
-            if content is None:
-                self._refuse_size(target, max_bytes)
-        return content
+        info = await self.stat(target)
+        if info.kind == "file" and info.size > max_bytes:
+            self._refuse_size(target, max_bytes)
+        return await super().read(target, max_bytes=max_bytes)
 
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
         target = self._begin(path)
         with self._told(target, "read"):
             async with contextlib.aclosing(
-                stream_descriptor(tree.open_regular(target, links=_has_links(target)), chunk_bytes=chunk_bytes)
+                stream_descriptor(files.open_regular(target, links=_has_links(target)), chunk_bytes=chunk_bytes)
             ) as stream:
                 async for chunk in stream:
                     yield chunk
@@ -136,64 +123,46 @@ class HostFiles(AsyncFiles):
     ) -> int:
         target = self._begin(path)
         given = check_content(content)
-        with self._told(target, "write"):
-            real = self._ours(target, follow=True)
-            replacing = tree.Replacing(
-                real, mode=mode, parents=parents, exclusive=exclusive, append=append, links=_has_links(target)
-            )
         total = 0
-        try:
+        with contextlib.ExitStack() as stack:
+            with self._told(target, "write"):
+                real = self._ours(target, follow=True)
+                descriptor = stack.enter_context(
+                    files.replacing(
+                        real, mode=mode, parents=parents, exclusive=exclusive, append=append, links=_has_links(target)
+                    )
+                )
             async for piece in _pieces(given):
                 with self._told(target, "write"):
-                    replacing.write(piece)
+                    files.write_all(descriptor, piece)
                 total += len(piece)
-        except BaseException:
-            replacing.abandon()
-            raise
-        with self._told(target, "write"):
-            replacing.commit()
+            with self._told(target, "write"):
+                stack.close()
         return total
 
     async def _edit(
         self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
     ) -> EditResult:
         self._guard()
-        result: EditResult | None = None
-
-        def edit(content: bytes) -> bytes:
-            nonlocal result
-            changed, result = replace_text(
-                path, content, old, new,
-                replace_all=replace_all, expected_sha256=expected_sha256, sandbox_id=self._sandbox_id,
-            )  # fmt: skip
-            return changed
-
         with self._told(path, "edit"):
             self._ours(path, follow=True)
-            tree.change(path, edit, links=_has_links(path))
-        assert result is not None, "every edit changes"
-        return result
+            about = files.edit(
+                path, old, new, replace_all=replace_all, expected_sha256=expected_sha256, links=_has_links(path)
+            )
+        return EditResult(path, **about)
 
     # About files.
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
         target = self._begin(path)
         with self._told(target, "stat"):
-            if not _has_links(target):
-                return tree.describe(target, tree.look(target))
-            return tree.describe(target, os.stat(target) if follow else os.lstat(target))
+            return file_info(files.look(target, follow=follow, links=_has_links(target)))
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
         target = self._begin(path)
 
-        def work(stop: tree.Stop) -> list[FileInfo]:
-            found = []
-            for entry, info in tree.list_folder(target, links=_has_links(target)):
-                if isinstance(info, os.stat_result):
-                    found.append(tree.describe(entry, info))
-                elif not isinstance(info, FileNotFoundError):
-                    raise info
-            return found
+        def work(stop: Stop) -> list[FileInfo]:
+            return [file_info(item) for item in search.list_folder(target, links=_has_links(target))]
 
         with self._told(target, "list"):
             return await self._work(work)
@@ -203,19 +172,13 @@ class HostFiles(AsyncFiles):
     ) -> GlobResult:
         root = self._begin(path)
         if pattern.startswith("/"):
-            root, pattern = _split_pattern(self._names.resolve(pattern))
+            folder, pattern = split_absolute(self._names.resolve(pattern))
+            root = SandboxPath(folder)
 
-        def work(stop: tree.Stop) -> GlobResult:
-            wanted = patterns.compile_glob(pattern)
-            found: list[FileInfo] = []
-            unreadable: list[str] = []
-            os.stat(root)
-            for entry, info in tree.walk(root, unreadable, stop, hidden=hidden, links=_has_links(root)):
-                if wanted.fullmatch(os.path.relpath(entry, root)):
-                    if len(found) >= limit:
-                        return GlobResult(tuple(found), truncated=True, unreadable=_some(unreadable))
-                    found.append(tree.describe(entry, info))
-            return GlobResult(tuple(found), unreadable=_some(unreadable))
+        def work(stop: Stop) -> GlobResult:
+            outcome = search.Outcome(_ending(stop))
+            found = search.glob(root, pattern, limit=limit, outcome=outcome, hidden=hidden, links=_has_links(root))
+            return GlobResult(tuple(map(file_info, found)), outcome.truncated, tuple(outcome.unreadable))
 
         with self._told(root, "glob"):
             return await self._work(work)
@@ -232,20 +195,15 @@ class HostFiles(AsyncFiles):
         limit: int = DEFAULT_MATCH_LIMIT,
         without: Collection[str] = (),
     ) -> GrepResult:
-        root, wanted = self._begin(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
-        skipped = frozenset(without)
+        root, skipped = self._begin(path), frozenset(without)
 
-        def work(stop: tree.Stop) -> GrepResult:
-            found: list[GrepMatch] = []
-            unreadable: list[str] = []
-            for entry, content in _texts(root, include, unreadable, stop, hidden=hidden):
-                if entry in skipped:
-                    continue
-                for number, text in patterns.find_lines(content, wanted):
-                    if len(found) >= limit:
-                        return GrepResult(tuple(found), truncated=True, unreadable=_some(unreadable))
-                    found.append(GrepMatch(entry, number, text))
-            return GrepResult(tuple(found), unreadable=_some(unreadable))
+        def work(stop: Stop) -> GrepResult:
+            outcome = search.Outcome(_ending(stop))
+            found = search.grep(
+                root, pattern, limit=limit, outcome=outcome, include=include, ignore_case=ignore_case, fixed=fixed,
+                hidden=hidden, without=skipped, links=_has_links(root),
+            )  # fmt: skip
+            return GrepResult(tuple(map(grep_match, found)), outcome.truncated, tuple(outcome.unreadable))
 
         with self._told(root, "grep"):
             return await self._work(work)
@@ -261,38 +219,26 @@ class HostFiles(AsyncFiles):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        root, wanted = self._begin(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
+        root, text = self._begin(path), encode(new)
 
-        def work(stop: tree.Stop) -> ReplaceResult:
-            counts: dict[str, int] = {}
-            unreadable: list[str] = []
-            for entry, _ in _texts(root, include, unreadable, stop, hidden=hidden):
-                try:
-                    self._ours(entry)
-                    tree.change(entry, partial(substitute, entry, counts))
-                except (OSError, CorralError) as error:
-                    unreadable.append(f"{entry}: {error}")
-            return ReplaceResult(counts, _some(unreadable))
-
-        def substitute(entry: str, counts: dict[str, int], content: bytes) -> bytes | None:
-            changed, count = search.substitute(content, wanted, encode(new), fixed=fixed)
-            if count:
-                counts[entry] = count
-            return changed if count else None
+        def work(stop: Stop) -> ReplaceResult:
+            outcome = search.Outcome(_ending(stop))
+            done = search.replace(
+                root, pattern, text, outcome=outcome, include=include, ignore_case=ignore_case, fixed=fixed,
+                hidden=hidden, links=_has_links(root), may_change=self._ours,
+            )  # fmt: skip
+            return ReplaceResult({item["path"]: item["replacements"] for item in done}, tuple(outcome.unreadable))
 
         with self._told(root, "replace"):
             self._ours(root)
-            try:
-                return await self._work(work)
-            except search.BadReplacementError as error:
-                raise SandboxFileError(f"{new!r} is not a replacement: {error}", op="replace") from error
+            return await self._work(work)
 
     # Changing the tree.
 
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
         origin, goal = self._begin(source), self.at(target)
         with self._told(origin, "move"):
-            tree.move(self._ours(origin), self._ours(goal), overwrite=overwrite)
+            files.move(self._ours(origin), self._ours(goal), overwrite=overwrite)
 
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
         target = self._begin(path)
@@ -300,7 +246,7 @@ class HostFiles(AsyncFiles):
             try:
                 real = self._ours(target)
                 os.lstat(real)
-                await self._work(lambda _: tree.remove(real, recursive=recursive))
+                await self._work(lambda _: files.remove(real, recursive=recursive))
             except (FileNotFoundError, NotADirectoryError):
                 if not missing_ok:
                     raise
@@ -309,13 +255,7 @@ class HostFiles(AsyncFiles):
         target = self._begin(path)
         with self._told(target, "mkdir"):
             real = self._ours(target, follow=parents)
-            if parents:
-                make_folders(real, mode=0o755)
-            else:
-                os.mkdir(real)
-                os.chmod(real, 0o755)
-            if mode is not None:
-                os.chmod(real, mode)
+            files.make_folder(real, parents=parents, mode=mode)
 
     async def symlink(self, path: PathLike, target: str) -> None:
         link = self._begin(path)
@@ -391,46 +331,12 @@ def _has_links(path: str) -> bool:
     return not isinstance(path, FollowedPath)
 
 
-def _split_pattern(pattern: str) -> tuple[SandboxPath, str]:
-    """The folder that an absolute pattern begins with, and the rest: the whole host is not walked for it."""
-    parts = pattern.strip("/").split("/")
-    fixed = 0
-    while fixed < len(parts) - 1 and not any(sign in parts[fixed] for sign in "*?["):
-        fixed += 1
-    return SandboxPath("/" + "/".join(parts[:fixed])), "/".join(parts[fixed:])
-
-
-def _texts(
-    root: str, include: str | None, unreadable: list[str], stop: tree.Stop, *, hidden: bool
-) -> Iterator[tuple[str, bytes]]:
-    """The text files below a path, or the one that it is."""
-    asked, links = patterns.compile_glob(include) if include else None, _has_links(root)
-    if stat.S_ISDIR(os.stat(root).st_mode):
-        every = tree.walk(root, unreadable, stop, hidden=hidden, links=links)
-    else:
-        every, asked = iter([(root, os.stat(root))]), None
-    for entry, info in every:
+def _ending(stop: Stop) -> Callable[[], None]:
+    def check() -> None:
         if stop():
-            raise tree.StoppedError
-        if not stat.S_ISREG(info.st_mode):
-            continue
-        if not patterns.is_included(os.path.basename(entry), os.path.relpath(entry, root), asked):
-            continue
-        try:
-            content = tree.read_whole(entry, search.MAX_FILE_BYTES, links=links)
-        except OSError as error:
-            if entry == root and isinstance(error, LinkFoundError):
-                raise
-            unreadable.append(f"{entry}: {error.strerror}")
-            continue
-        if content is None:
-            unreadable.append(f"{entry}: larger than {search.MAX_FILE_BYTES >> 20} MiB")
-        elif patterns.is_text(content):
-            yield entry, content
+            raise _StoppedError
 
-
-def _some(unreadable: list[str]) -> tuple[str, ...]:
-    return tuple(unreadable[:_MAX_UNREADABLE])
+    return check
 
 
 def _pack(path: str, writer: int) -> None:
@@ -446,7 +352,7 @@ def _unpack(path: str, reader: int) -> int:
         return count
 
 
-def _write_all(descriptor: int, data: bytes, stop: tree.Stop) -> None:
+def _write_all(descriptor: int, data: bytes, stop: Stop) -> None:
     view = memoryview(data)
     while view and not stop():
         view = view[os.write(descriptor, view) :]

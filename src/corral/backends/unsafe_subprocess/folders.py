@@ -85,17 +85,16 @@ def sweep(base: Path) -> None:
             lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if (root := path.with_suffix("")).exists():
-                    remove(root)
-                path.unlink()
+                discard(path.with_suffix(""))
             finally:
                 os.close(lock)
 
 
-def remove(root: Path) -> None:
-    """A tree of any depth and with any modes: two programs that know how."""
+def discard(root: Path) -> None:
+    """Remove a folder of any depth and with any modes, and its lock: two programs know how."""
     subprocess.run(["chmod", "-R", "u+rwx", str(root)], stderr=subprocess.DEVNULL, check=False)
     subprocess.run(["rm", "-rf", str(root)], stderr=subprocess.DEVNULL, check=False)
+    root.with_name(f"{root.name}{_LOCK_SUFFIX}").unlink(missing_ok=True)
 
 
 class Names:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 
+from corral.backends.unsafe_subprocess.agent import Agents, get_portal
 from corral.backends.unsafe_subprocess.files import HostFiles
 from corral.backends.unsafe_subprocess.folders import Names, Place
-from corral.backends.unsafe_subprocess.grip import Grip
-from corral.backends.unsafe_subprocess.process import HostProcess
+from corral.base.agent.process import AgentProcess
 from corral.errors import CapabilityError, WorkdirError
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxUsage
@@ -24,11 +25,11 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class HostSandbox(SandboxPrimitives):
     """A folder of the host, as `corral.protocol.SandboxPrimitives`. `spec.workdir` is the real folder."""
 
-    def __init__(self, *, place: Place, grip: Grip, spec: Spec) -> None:
+    def __init__(self, *, place: Place, agents: Agents, spec: Spec) -> None:
         real = replace(spec, workdir=place.home)
         super().__init__(sandbox_id=place.sandbox_id, spec=real, backend=NAME)
         self._where = place
-        self._grip = grip
+        self._agents = agents
         self._names = Names(place, wished=spec.workdir)
         self._created = time.time()
         seconds = spec.lifetime.seconds
@@ -39,7 +40,7 @@ class HostSandbox(SandboxPrimitives):
     def _check(self) -> None:
         if self.closed:
             self.refuse_closed()
-        self._grip.check()
+        self._agents.check()
 
     @property
     def files(self) -> HostFiles:
@@ -48,17 +49,25 @@ class HostSandbox(SandboxPrimitives):
         return self._files
 
     async def is_alive(self) -> bool:
-        """Whether its keeper still listens."""
-        return self._grip.is_alive()
+        """True while its programs can run."""
+        return self._agents.is_alive()
 
     # Running.
 
-    async def spawn(self, request: SpawnRequest) -> HostProcess:
+    async def spawn(self, request: SpawnRequest) -> AgentProcess:
         self._check()
         self._refuse(request)
-        process = HostProcess(self._grip, replace(request, cwd=self._find_folder(request.cwd)))
-        await process.begin()
+        there, portal = replace(request, cwd=self._find_folder(request.cwd)), get_portal()
+        process = AgentProcess(there, sandbox_id=self.id, portal=portal, inherit=False)
+        try:
+            await portal.finish(self._begin(process))
+        except asyncio.CancelledError:
+            process.end_tree("cancelled")  # whether it was started already, or only will be
+            raise
         return process
+
+    async def _begin(self, process: AgentProcess) -> None:
+        await process.start(await self._agents.channel(), self._agents.explain)
 
     def _refuse(self, request: SpawnRequest) -> None:
         if request.user != USER:
@@ -101,13 +110,13 @@ class HostSandbox(SandboxPrimitives):
     # Life.
 
     def release(self) -> Awaitable[None]:
-        if self._grip.is_ours:  # in a forked child it is its parent's, which goes on with it
-            self._grip.end()
-        return self._grip.wait_end()
+        if self._agents.owner.is_ours:  # in a forked child it is its parent's, which goes on with it
+            self._agents.owner.close()
+        return self._agents.wait_end()
 
     async def kill(self) -> None:
-        self._grip.end()
-        await self._grip.wait_end()
+        self._agents.owner.close()
+        await self._agents.wait_end()
 
     async def usage(self) -> SandboxUsage:
         self._check()

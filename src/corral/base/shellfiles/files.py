@@ -7,6 +7,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 
+from corral.base.filereports import told
 from corral.base.files import (
     CHUNK_BYTES,
     DEFAULT_MATCH_LIMIT,
@@ -17,7 +18,7 @@ from corral.base.files import (
     replace_text,
     spool,
 )
-from corral.base.shellfiles import patterns, scripts, search
+from corral.base.shellfiles import scripts, search
 from corral.base.shellfiles.faults import has_word, make_error
 from corral.base.shellfiles.infos import parse_records, parse_stat
 from corral.base.shellfiles.primitives import Guard, ScriptEnd, Shell
@@ -31,6 +32,9 @@ from corral.errors import (
     SandboxFileNotFoundError,
     SandboxNotFolderError,
 )
+from corral.inside.glob import compile_glob, find_depth
+from corral.inside.lines import compile_pattern, substitute
+from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import BrokenArchiveError
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
@@ -63,32 +67,18 @@ class ShellFiles(AsyncFiles):
 
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
         target = self.at(path)
-        head = size = b""
+        head = b""
         async with self._runner.open(_for(target, scripts.READ), (target,)) as run:
             begun = False
             async for received in run.stdout():
                 piece = received
                 if not begun:  # the first line is the size
                     head += received
-                    size, newline, piece = head.partition(b"\n")
+                    _, newline, piece = head.partition(b"\n")
                     begun = bool(newline)
-                    if begun and self._has_better_way(target, int(size)):
-                        break
                 for offset in range(0, len(piece), chunk_bytes):
                     yield piece[offset : offset + chunk_bytes]
-            else:
-                self._check(await run.end(), path=target, op="read")
-                return
-        async for piece in self._read_large(target, int(size)):
-            for offset in range(0, len(piece), chunk_bytes):
-                yield piece[offset : offset + chunk_bytes]
-
-    def _has_better_way(self, target: str, size: int) -> bool:
-        """Whether a backend has another way for so much, which is `_read_large`."""
-        return False
-
-    def _read_large(self, target: str, size: int) -> AsyncIterator[bytes]:
-        raise NotImplementedError(f"no other way to read {size} bytes of {target}")
+            self._check(await run.end(), path=target, op="read")
 
     async def write(
         self,
@@ -137,7 +127,7 @@ class ShellFiles(AsyncFiles):
         counted = measured(content)
         try:
             args = (target, name, "any", mode_text, parents, how, "")
-            end = await self._stage(args, counted)
+            _, end = await self._runner.finish(_for(target, scripts.WRITE), (*args, "stage"), stdin=counted)
             if counted.error is not None:
                 raise counted.error
             self._check(end, path=target, op="write")
@@ -148,11 +138,6 @@ class ShellFiles(AsyncFiles):
             await self._drop(target, name)
             raise
         return counted.total
-
-    async def _stage(self, args: Sequence[str], content: measured) -> ScriptEnd:
-        """Put it aside. If its stream fails, `content.error` says so."""
-        _, end = await self._runner.finish(_for(args[0], scripts.WRITE), (*args, "stage"), stdin=content)
-        return end
 
     async def _drop(self, target: str, name: str) -> None:
         """A script that was ended in the middle can't clean up after itself."""
@@ -203,8 +188,8 @@ class ShellFiles(AsyncFiles):
         root = self.at(path)
         if pattern.startswith("/"):
             root, pattern = SandboxPath("/"), pattern.lstrip("/")
-        wanted, found, prefix = patterns.compile_glob(pattern), list[FileInfo](), len(root.rstrip("/")) + 1
-        args = (root, str(patterns.find_depth(pattern)), "all" if hidden else "visible")
+        wanted, found, prefix = compile_glob(pattern), list[FileInfo](), len(root.rstrip("/")) + 1
+        args = (root, str(find_depth(pattern) or 0), "all" if hidden else "visible")
         async with self._runner.open(_for(root, scripts.WALK), args) as run:
             async for info in parse_records(run.stdout(), root=root):
                 if wanted.fullmatch(info.path[prefix:]):
@@ -227,7 +212,9 @@ class ShellFiles(AsyncFiles):
         limit: int = DEFAULT_MATCH_LIMIT,
         without: Collection[str] = (),
     ) -> GrepResult:
-        root, wanted = self.at(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
+        root = self.at(path)
+        with told(root, sandbox_id=self._sandbox_id, op="grep"):
+            wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
             matches, truncated = await search.grep(
                 run.stdout(), root, wanted, include=include, limit=limit, without=frozenset(without)
@@ -249,7 +236,9 @@ class ShellFiles(AsyncFiles):
         fixed: bool = True,
         hidden: bool = False,
     ) -> ReplaceResult:
-        root, wanted = self.at(path), patterns.compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
+        root = self.at(path)
+        with told(root, sandbox_id=self._sandbox_id, op="replace"):
+            wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
             places = await search.find_files(run.stdout(), root, wanted, include=include)
             end = await run.end()
@@ -258,14 +247,12 @@ class ShellFiles(AsyncFiles):
         for place in places:
             try:
                 content = await self.read(place)
-                changed, count = search.substitute(content, wanted, encode(new), fixed=fixed)
+                changed, count = substitute(content, wanted, encode(new), fixed=fixed)
                 if count:
                     await self._put(place, changed, how="swap", sha256=hashlib.sha256(content).hexdigest())
                     counts[place] = count
-            except search.BadReplacementError as error:
-                raise SandboxFileError(
-                    f"{new!r} is not a replacement: {error}", sandbox_id=self._sandbox_id, op="replace"
-                ) from error
+            except RefusedError as error:
+                raise SandboxFileError(str(error), path=place, sandbox_id=self._sandbox_id, op="replace") from error
             except SandboxFileError as error:
                 unreadable.append(error.message)
         return ReplaceResult(counts, tuple(unreadable))

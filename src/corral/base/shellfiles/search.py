@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import posixpath
 import re
 from collections.abc import AsyncIterator
 
-from corral.base.shellfiles import patterns
 from corral.base.shellfiles.tarstream import read_members
 from corral.errors import SandboxFileError
+from corral.inside.glob import compile_glob, is_included
+from corral.inside.lines import find_lines, is_text
 from corral.inside.tars.reading import BrokenArchiveError
 from corral.results import GrepMatch
 
@@ -17,10 +19,6 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 _MAX_UNREADABLE = 1000
 _COMPLAINT = re.compile(r"find: (?:[‘'](.*)[’']|(.*)): ([^:]*)")
 """What find says of a path: GNU's in quotes, busybox's without."""
-
-
-class BadReplacementError(ValueError):
-    """A replacement that the pattern has no groups for."""
 
 
 def arguments(root: str, *, hidden: bool) -> tuple[str, str, str]:
@@ -42,7 +40,7 @@ async def grep(
     async for path, content in _read_texts(stream, root, include):
         if path in without:
             continue
-        for number, text in patterns.find_lines(content, wanted):
+        for number, text in find_lines(io.BytesIO(content), wanted):
             if len(found) >= limit:
                 return _sorted(found), True
             found.append(GrepMatch(path, number, text))
@@ -56,16 +54,8 @@ async def find_files(
     return sorted([path async for path, content in _read_texts(stream, root, include) if wanted.search(content)])
 
 
-def substitute(content: bytes, wanted: re.Pattern[bytes], new: bytes, *, fixed: bool) -> tuple[bytes, int]:
-    """Raises: BadReplacementError."""
-    try:
-        return wanted.subn((lambda _: new) if fixed else new, content)
-    except (re.error, IndexError) as error:
-        raise BadReplacementError(str(error)) from error
-
-
 async def _read_texts(stream: AsyncIterator[bytes], root: str, include: str | None) -> AsyncIterator[tuple[str, bytes]]:
-    asked = patterns.compile_glob(include) if include else None
+    asked = compile_glob(include) if include else None
     try:
         async for member in read_members(stream, several=True):
             about = member.about
@@ -73,10 +63,10 @@ async def _read_texts(stream: AsyncIterator[bytes], root: str, include: str | No
             below = posixpath.relpath(path, root) if path != root else posixpath.basename(path)
             if about.kind != "file" or about.size > MAX_FILE_BYTES:
                 continue
-            if path != root and not patterns.is_included(posixpath.basename(path), below, asked):
+            if path != root and not is_included(posixpath.basename(path), below, asked):
                 continue
             content = await member.read()
-            if patterns.is_text(content):
+            if is_text(content):
                 yield path, content
     except BrokenArchiveError as error:
         raise SandboxFileError(f"{root}: could not be searched: {error}", path=root, op="grep") from error

@@ -5,19 +5,19 @@ from __future__ import annotations
 import click
 
 from corral.cli.forge.init import init
-from corral.cli.forge.look import compare, list_runs, replay, report, watch
 from corral.cli.forge.run import run
+from corral.cli.forge.runs import compare, list_runs, replay, report, watch
 
 
 @click.group()
 def forge() -> None:
-    """Hold contests: candidates on one objective, each in a sandbox of its own, judged, everything written down.
+    """Run contests: candidates on one objective, each in its own sandbox, judged and recorded.
 
     \b
     corral forge run                                   the contest that ships: five candidates
     corral forge run a.py b.py -o 'Sort the numbers'   yours
-    corral forge init my-contest                       one to start from
-    corral forge watch                                 the newest run as a page
+    corral forge init my-contest                       write one to start from
+    corral forge watch                                 the newest run as a live page
     """
 
 

@@ -1,6 +1,6 @@
-"""`corral forge run --daytona` without candidates of its own is the command that users of Dream Foundry know.
+"""`corral forge run --daytona` without candidates is the command that users of Dream Foundry know.
 
-So it prints that command's lines, lays artifacts where it did, and comes back to this machine where it did.
+So it prints the lines of that command, saves artifacts where it did, and falls back to this machine as it did.
 """
 
 from __future__ import annotations
@@ -59,46 +59,48 @@ class DreamFoundryLines:
         yield
 
     def _write(self, lines: list[str]) -> None:
-        with contextlib.suppress(OSError, ValueError):  # whoever reads may leave; the contest goes on
+        with contextlib.suppress(OSError, ValueError):  # the reader may be gone; the contest goes on
             write_lines(self._stream, lines)
 
 
-def begin(wish: Gathered, stream: TextIO | None) -> None:
-    """The banner, or without it what is to be known of the service; and nothing of an earlier run is left to see."""
+def begin(request: Gathered, stream: TextIO | None) -> None:
+    """Print the banner, or only the remarks about the service, and remove artifacts of an earlier run."""
     if stream is None:
-        for text in wish.remarks:
+        for text in request.remarks:
             note(text)
     else:
-        lines = heading(wish.objective, len(wish.candidates), remote=wish.is_remote, remarks=wish.remarks)
+        lines = heading(request.objective, len(request.candidates), remote=request.is_remote, remarks=request.remarks)
         write_lines(stream, lines)
-    for candidate in wish.candidates:
-        if not _is_run(wish.artifacts / candidate.id):
-            with contextlib.suppress(OSError):  # one that stays is written over, or told of
-                forget_artifact(wish.artifacts, candidate.id)
+    for candidate in request.candidates:
+        if not _is_run(request.artifacts / candidate.id):
+            with contextlib.suppress(OSError):  # one that stays is overwritten, or reported
+                forget_artifact(request.artifacts, candidate.id)
 
 
-def conclude(wish: Gathered, result: ContestResult, stream: TextIO | None) -> list[str]:
-    """Artifacts to their places, and the table. Gives what could not be saved."""
-    contents = {candidate.id: _read(result, candidate.id) for candidate in wish.candidates}
+def conclude(request: Gathered, result: ContestResult, stream: TextIO | None) -> list[str]:
+    """Save the artifacts and print the table. Gives messages about artifacts that could not be saved."""
+    contents = {candidate.id: _read(result, candidate.id) for candidate in request.candidates}
     unsaved = []
     for candidate_id, content in contents.items():
         if content is None:
             continue
         try:
-            if _is_run(wish.artifacts / candidate_id):
+            if _is_run(request.artifacts / candidate_id):
                 raise FileExistsError(None, "a run is kept in its folder")
-            keep_artifact(wish.artifacts, candidate_id, content)
+            keep_artifact(request.artifacts, candidate_id, content)
         except OSError as error:
             unsaved.append(f"{candidate_id}: Could not save artifact: {error.strerror or error}")
     standings = {standing.candidate: standing for standing in result.standings}
-    table = [_line(candidate.id, standings.get(candidate.id), contents[candidate.id]) for candidate in wish.candidates]
+    table = [
+        _line(candidate.id, standings.get(candidate.id), contents[candidate.id]) for candidate in request.candidates
+    ]
     best = max((line.total for line in table), default=0.0)
-    write_lines(stream, scoring(table, result.winners, best, wish.artifacts))
+    write_lines(stream, scoring(table, result.winners, best, request.artifacts))
     return unsaved
 
 
 def had_no_sandbox(result: ContestResult) -> str | None:
-    """Why, if nobody could get a sandbox; None if somebody could."""
+    """The reason, if no candidate got a sandbox; None if one did."""
     if result.attempts and all(attempt.outcome == "infrastructure" for attempt in result.attempts):
         return result.attempts[0].reason
     return None
@@ -119,7 +121,7 @@ def _line(candidate_id: str, standing: Standing | None, content: bytes | None) -
 
 
 def _read(result: ContestResult, candidate_id: str) -> bytes | None:
-    """What it wrote, also if it failed, for people to look at."""
+    """The artifact, also of a candidate that failed."""
     from corral.forge.artifacts import read_artifact
 
     for (candidate, _), folder in sorted(result.artifact_folders.items()):

@@ -1,12 +1,13 @@
-"""What a contest shall be: from flags, from `contest.toml`, from the folder of a run that is resumed.
+"""The contest that a command line asks for: from flags, `contest.toml`, and the folder of a run that is resumed.
 
-Flags win. CORRAL_* variables and config.toml are for contests that nobody has written down: they change neither a
-contest.toml nor a run that is resumed. Both of these may be a stranger's: what they ask for beyond a sandbox here has
-to be asked for by a flag as well (`corral.forge.consent`).
+Flags win. CORRAL_* variables and config.toml are for contests without a file: they change neither a contest.toml nor a
+run that is resumed. Both of these may come from a stranger: what they ask for beyond a sandbox on this machine has to
+be granted by a flag (`corral.forge.consent`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +18,12 @@ import click
 from click.core import ParameterSource
 
 from corral.cli import options
-from corral.cli.loop import run_async
+from corral.cli.forge.runs import find_run
 from corral.errors import CorralError, RunFolderError, SandboxGoneError, SpecError
 
 if TYPE_CHECKING:
     from corral.forge.candidate import Candidate
-    from corral.forge.consent import Ask, Leave
+    from corral.forge.consent import Granted, Permission
     from corral.forge.contestfile import ContestFile
     from corral.forge.judge.judge import Judge
     from corral.forge.runfolder import Run
@@ -42,24 +43,24 @@ class Gathered:
     artifacts: Path
     resumed: Run | None
     notes: tuple[str, ...]
-    """To be said before it begins."""
+    """Printed before it starts."""
     remarks: tuple[str, ...] = ()
     """The same, about the service."""
     says_where: bool = False
-    """Whether it is told where candidates run: `--daytona` may be there, or here."""
+    """Whether to print where candidates run: with `--daytona` that may be the service or this machine."""
     is_dream_foundry: bool = False
     """Whether it is the command of Dream Foundry: `--daytona`, its candidates and its rubric."""
     again: tuple[str, ...]
-    """What a command line that resumes it needs beside the run: what is not written in its folder."""
+    """The flags that a command line that resumes it needs, because the folder does not have or grant them."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is held on a service."""
+        """Whether it runs on a service."""
         return (self.backend if isinstance(self.backend, str) else self.backend.name) == "daytona"
 
 
 class Flags:
-    """The command's values, and which of them somebody has typed."""
+    """The command's values, and which of them are on the command line."""
 
     def __init__(self, context: click.Context, values: Mapping[str, Any]) -> None:
         self._context = context
@@ -76,7 +77,7 @@ class Flags:
         return self._values.get(name)
 
     def typed(self, name: str) -> bool:
-        """Whether it stands on the command line."""
+        """Whether it was given on the command line."""
         return self._context.get_parameter_source(name) == ParameterSource.COMMANDLINE
 
     @property
@@ -86,11 +87,11 @@ class Flags:
 
 
 def gather(names: Sequence[str], flags: Flags) -> Gathered:
-    """See above.
+    """Gather everything that the contest needs.
 
     Raises:
-        SpecError, RunFolderError: what can't be, and what nobody has asked for by a flag.
-        click.UsageError: words that don't go together.
+        SpecError, RunFolderError: invalid values, and permissions that no flag grants.
+        click.UsageError: arguments that exclude each other.
     """
     from corral.forge.contestfile import read_contest_file
     from corral.forge.shipped import OBJECTIVE, find_scripts
@@ -105,25 +106,25 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     flags.weak = contest is None and resumed is None
     usual: str | None = None
     judge = flags["judge"] or (contest.judge if contest is not None else None)
-    leave = _read_leave(flags)
-    backend, asks = _name_backend(flags, contest, resumed)
+    granted = _read_granted(flags)
+    backend, permissions = _name_backend(flags, contest, resumed)
     if contest is not None:
-        from corral.forge.consent import asks_of_contest
+        from corral.forge.consent import permissions_of_contest
 
         candidates = _equip(contest.candidates, flags)
-        asks += asks_of_contest(contest, candidates, leave, judge=not flags["judge"])
+        permissions += permissions_of_contest(contest, candidates, granted, judge=not flags["judge"])
     elif names:
         candidates = _equip(_from_names(names), flags)
     elif resumed is not None:
-        from corral.forge.consent import asks_of_run
+        from corral.forge.consent import permissions_of_run
 
         candidates = ()
-        asks += asks_of_run(resumed.definition, leave)
+        permissions += permissions_of_run(resumed.definition, granted)
     else:
         candidates = _equip([script.to_candidate() for script in find_scripts()], flags)
         usual = OBJECTIVE
-        judge = judge or "rubric"  # whatever the objective: these are scripts for a list of events
-    notes = _ask(asks, flags, contest, resumed)
+        judge = judge or "rubric"  # whatever the objective: these scripts write a list of events
+    notes = _ask(permissions, flags, contest, resumed)
     if not candidates and resumed is not None:
         from corral.forge.definition import rebuild_candidates
 
@@ -131,7 +132,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     objective = told or (contest.objective if contest is not None else None)
     objective = objective or (resumed.objective if resumed is not None else usual)
     if not objective:
-        raise click.UsageError("what are they to do? give --objective", click.get_current_context())
+        raise click.UsageError("missing --objective: what are the candidates asked to do?", click.get_current_context())
     opened, more = _open_backend(backend, flags)
     return Gathered(
         candidates=candidates,
@@ -150,7 +151,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
 
 
 def _find_objective(names: Sequence[str], flags: Flags) -> tuple[Sequence[str], str | None]:
-    """Candidates, and what was given as the objective: with `--daytona`, it may stand alone, as it is known."""
+    """The candidates and the objective. With `--daytona` a single text may be the objective, as in Dream Foundry."""
     if flags["daytona"] and flags["objective"] is None and len(names) == 1:
         (name,) = names
         if " " in name.strip() and not name.startswith("git+") and not Path(name).exists():
@@ -158,8 +159,10 @@ def _find_objective(names: Sequence[str], flags: Flags) -> tuple[Sequence[str], 
     return names, flags["objective"]
 
 
-def _ask(asks: list[Ask], flags: Flags, contest: ContestFile | None, resumed: Run | None) -> tuple[str, ...]:
-    """What files of others ask for: said if it is given, else an error."""
+def _ask(
+    permissions: list[Permission], flags: Flags, contest: ContestFile | None, resumed: Run | None
+) -> tuple[str, ...]:
+    """Refuse permissions that files ask for, unless `--trust` grants them. Gives what to print about them."""
     from corral.forge.consent import refuse, show
 
     who = ".env in this folder"
@@ -168,16 +171,16 @@ def _ask(asks: list[Ask], flags: Flags, contest: ContestFile | None, resumed: Ru
     elif resumed is not None:
         who = f"run {resumed.run_id!r}"
     if not flags["trust"]:
-        refuse(asks, who=who, error=SpecError if contest is not None or resumed is None else RunFolderError)
-    return (f"as {who} asks: {show(asks)}",) if asks else ()
+        refuse(permissions, who=who, error=SpecError if contest is not None or resumed is None else RunFolderError)
+    return (f"as {who} asks: {show(permissions)}",) if permissions else ()
 
 
-def _read_leave(flags: Flags) -> Leave:
-    from corral.forge.consent import Leave
+def _read_granted(flags: Flags) -> Granted:
+    from corral.forge.consent import Granted
     from corral.spec import NetworkPolicy
 
     network = flags["network"]
-    return Leave(
+    return Granted(
         packages=frozenset(flags["packages"] or ()),
         image=flags["image"],
         network=NetworkPolicy.parse(network) if network is not None else None,
@@ -188,8 +191,15 @@ def _again(
     judge: str | None, contest: ContestFile | None, candidates: Sequence[Candidate], backend: str | Backend,
     flags: Flags,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Nothing that the folder asks for is given by itself, so it stands here as flags."""
-    from corral.forge.consent import SAFE_BACKEND, TRUST, Leave, ask_for_backend, asks_of_candidates, flags_for
+    """The folder grants nothing by itself, so what it needs is given as flags."""
+    from corral.forge.consent import (
+        SAFE_BACKEND,
+        TRUST,
+        Granted,
+        flags_for,
+        permission_for_backend,
+        permissions_of_candidates,
+    )
 
     words: list[str] = []
     if judge is not None and ":" in judge:
@@ -198,42 +208,14 @@ def _again(
     names = {*flags.env, *(name for candidate in candidates for name in candidate.env)}
     for name in sorted(names):
         words += ["--env", f"{name}=…"]
-    asks = asks_of_candidates(candidates, Leave())
+    permissions = permissions_of_candidates(candidates, Granted())
     url = click.get_current_context().meta.get("corral.url")
     name = backend if isinstance(backend, str) else backend.name
     if url and name == "daytona":
         words += ["--url", url]
     elif name != SAFE_BACKEND and not flags["trust"]:
-        words += ask_for_backend(name).words
-    return (*words, TRUST) if flags["trust"] else (*words, *flags_for(asks))
-
-
-def find_run(name: Path | str, artifacts: Path) -> Run:
-    """A run by its folder, or by its id below the artifacts' folder. Raises: RunFolderError."""
-    from corral.forge.runfolder import read_run
-
-    path = Path(name)
-    if not path.exists() and (artifacts / path).is_dir():
-        path = artifacts / path
-    return read_run(path)
-
-
-def list_run_folders(artifacts: Path) -> list[Path]:
-    """Folders of runs, the newest last: an id begins with its time."""
-    if not artifacts.is_dir():
-        return []
-    return sorted(path.parent for path in artifacts.glob("*/run.json"))
-
-
-def newest_run(artifacts: Path) -> Run:
-    """Raises: RunFolderError if there is none."""
-    from corral.forge.runfolder import read_run
-
-    found = list_run_folders(artifacts)
-    if not found:
-        raise RunFolderError(f"there is no run in {str(artifacts)!r}", hint="hold one: corral forge run")
-    newest = max(found, key=lambda path: ((path / "run.json").stat().st_mtime, path.name))
-    return read_run(newest)
+        words += permission_for_backend(name).words
+    return (*words, TRUST) if flags["trust"] else (*words, *flags_for(permissions))
 
 
 def _find_file(names: Sequence[str], *, resumed: bool) -> Path | None:
@@ -257,16 +239,16 @@ def _from_names(names: Sequence[str]) -> tuple[Candidate, ...]:
         if name.startswith("git+") or Path(name).exists():
             continue
         if " " in name.strip():
-            raise SpecError(f"{name!r} is no file", hint=f"if it is the objective: --objective {name!r}")
+            raise SpecError(f"no such file: {name!r}", hint=f"if it is the objective: --objective {name!r}")
         raise SpecError(
-            f"there is no candidate {name!r}",
+            f"no such candidate: {name!r}",
             hint=f"give scripts, folders, git+PATH@REF or a contest.toml; if it is the objective: --objective {name!r}",
         )
     return as_candidates(names)
 
 
 def _equip(candidates: Sequence[Candidate], flags: Flags) -> tuple[Candidate, ...]:
-    """What flags give to every candidate."""
+    """The candidates with what flags give to each."""
     env, packages = flags.env, tuple(flags["packages"] or ())
     more: dict[str, Any] = {name: flags[name] for name in ("image", "network") if flags[name] is not None}
     return tuple(
@@ -277,15 +259,19 @@ def _equip(candidates: Sequence[Candidate], flags: Flags) -> tuple[Candidate, ..
     )  # fmt: skip
 
 
-def _name_backend(flags: Flags, contest: ContestFile | None, resumed: Run | None) -> tuple[str | Backend, list[Ask]]:
-    """Which one, and what of that is only the word of a file."""
-    from corral.forge.consent import SAFE_BACKEND, Ask, ask_for_backend
+def _name_backend(
+    flags: Flags, contest: ContestFile | None, resumed: Run | None
+) -> tuple[str | Backend, list[Permission]]:
+    """The backend, and the permissions that a file needs for it."""
+    from corral.forge.consent import SAFE_BACKEND, Permission, permission_for_backend
 
-    asks: list[Ask] = []
+    permissions: list[Permission] = []
     chosen: str | Backend | None = None
     if flags.typed("backend") or flags.typed("url"):
         if flags["daytona"]:
-            raise click.UsageError("--daytona is a backend already: give one of the two", click.get_current_context())
+            raise click.UsageError(
+                "--daytona chooses a backend already: give either --daytona or --backend", click.get_current_context()
+            )
         chosen = flags["backend"]
     elif flags["daytona"]:
         chosen = "daytona"
@@ -296,21 +282,21 @@ def _name_backend(flags: Flags, contest: ContestFile | None, resumed: Run | None
         if wanted is None and resumed is not None:
             wanted = resumed.definition.get("settings", {}).get("backend")
         if wanted is not None and not isinstance(wanted, str):
-            raise RunFolderError(f"the run's backend {wanted!r} is not a name", hint="give --backend")
+            raise RunFolderError(f"the run's backend {wanted!r} is not a backend name", hint="give --backend")
         own = flags.configured("backend")
         if wanted is not None and wanted == (own if isinstance(own, str) else own.name):
             chosen = own  # the user's own configuration says the same
         elif wanted is not None and wanted != SAFE_BACKEND:
             chosen = wanted
-            asks.append(ask_for_backend(wanted))
+            permissions.append(permission_for_backend(wanted))
     chosen = chosen or SAFE_BACKEND
     if chosen == "daytona":
         from corral.forge.service import DOTENV, find_lack, find_service
 
         service = None if flags["daytona"] and find_lack() else find_service()
         if service is not None and service.source == DOTENV and service.api_url is not None:
-            asks.append(Ask(f"address {service.url} (in .env)"))
-    return chosen, asks
+            permissions.append(Permission(f"address {service.url} (in .env)"))
+    return chosen, permissions
 
 
 def _open_backend(chosen: str | Backend, flags: Flags) -> tuple[str | Backend, tuple[str, ...]]:
@@ -323,15 +309,15 @@ def _open_backend(chosen: str | Backend, flags: Flags) -> tuple[str | Backend, t
         return "embedded", (f"{lack}, falling back to local",)
     backend = open_service()
     click.get_current_context().call_on_close(lambda: options.close_server(backend))
-    if flags["daytona"] and (reason := run_async(_find_fault(backend))) is not None:
+    if flags["daytona"] and (reason := asyncio.run(_find_fault(backend))) is not None:
         return "embedded", (f"{reason}: falling back to local",)
     return backend, tuple(filter(None, [describe_service()]))
 
 
 async def _find_fault(backend: Backend) -> str | None:
-    """Why a service can't be used: it is not there, or refuses the key. None if it answers."""
+    """Why a service can't be used: it can't be reached, or refuses the key. None if it answers."""
     try:
-        await backend.connect(f"corral-{secrets.token_hex(8)}")  # nobody has such a name
+        await backend.connect(f"corral-{secrets.token_hex(8)}")  # no sandbox has such a name
     except SandboxGoneError:
         return None
     except CorralError as error:
@@ -382,4 +368,4 @@ def _read_setup(text: str) -> str:
     try:
         return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"--setup {text}: it can't be read", hint="give a file with text for /bin/sh") from error
+        raise SpecError(f"--setup {text}: can't be read", hint="give a file with text for /bin/sh") from error

@@ -19,8 +19,8 @@ candidates = ["candidates/*"]     # scripts in any language, and folders
 
 repeat = 1                        # rounds; with more, times are medians
 seed = 0                          # shuffles the order of starts
-# jobs = 2                        # how many run at once; left out: as many as processors and memory bear
-# setup = "echo hello > ready"    # run once, in the base that all begin from
+# jobs = 2                        # how many run at once; left out: as many as processors and memory allow
+# setup = "echo hello > ready"    # run once, in the base that all candidates start from
 
 [timeouts]
 run = 30                          # seconds for each run
@@ -77,7 +77,7 @@ from corral.forge.judge.measures import Speed, Success
 
 
 def are_sorted(work):
-    """True, or the reason why not. What is in the artifact is a stranger's: expect anything."""
+    """True, or the reason why not. The artifact comes from the candidate: expect anything."""
     words = work.read_text().split()
     if not words or not all(word.isdecimal() for word in words):
         return "these are not numbers"
@@ -93,35 +93,33 @@ judge = Judge(
 _README = """\
 # A contest
 
-    corral forge run . --trust                          hold it
+    corral forge run . --trust                          run it
     corral forge run . --trust --repeat 5               several rounds: medians instead of single times
-    corral forge run . --trust --report report.html     with a page to pass on
+    corral forge run . --trust --report report.html     with an HTML report
     corral forge watch                                  the newest run as a live page
 
-`judge.py` is run on this machine, as you, and not in a sandbox: hence `--trust`. Without it a contest that somebody
-sent is refused, with what it asks for.
+`judge.py` runs on this machine, as you, and not in a sandbox: hence `--trust`. Without it a contest from someone else
+is refused, with a list of what it asks for.
 
 - `contest.toml`: objective, rules and judge.
 - `candidates/`: each is run as `candidate "<objective>" <output file>` in a sandbox of its own. Exit code 0 is success,
   what it prints is its log, the file is its artifact.
 - `judge.py`: gates decide who is in the ranking, weighted scores decide the order.
-- `artifacts/`: a folder for each run, with everything that is needed to hold it again.
+- `artifacts/`: a folder for each run, with everything that is needed to repeat it.
 """
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".", metavar="[DIR]")
 def init(folder: Path) -> int:
-    """Write a contest to start from: contest.toml, candidates/, judge.py, README.md. Nothing is written over."""
+    """Write a contest to start from: contest.toml, candidates/, judge.py, README.md. Overwrites nothing."""
     files = {
         "contest.toml": _CONTEST, "candidates/plain.py": _PYTHON, "candidates/shell.sh": _SHELL,
         "candidates/hasty.py": _HASTY, "judge.py": _JUDGE, "README.md": _README,
     }  # fmt: skip
     for name in files:
         if (folder / name).exists():
-            raise SpecError(
-                f"{str(folder / name)!r} is there already", hint="give another folder: corral forge init DIR"
-            )
+            raise SpecError(f"{str(folder / name)!r} already exists", hint="give another folder: corral forge init DIR")
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,5 +128,5 @@ def init(folder: Path) -> int:
         if path.suffix == ".sh":
             path.chmod(0o755)
         click.echo(f"  {path}")
-    click.echo(paint(f"\nnow: corral forge run {folder} --trust", "bold"))
+    click.echo(paint(f"\nnext: corral forge run {folder} --trust", "bold"))
     return 0

@@ -1,4 +1,4 @@
-"""What is shown when a contest is over: who stands where and why, who won, and what the winner wrote."""
+"""What is shown at the end of a contest: the ranking, the winner, and the winner's artifact."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_REASON_CHARACTERS = 300
 
 
 def show_standings(standings: Sequence[Standing], attempts: Iterable[Attempt]) -> None:
-    """The table, and below it who is not in the ranking, with the reason."""
+    """The table, and below it the candidates without a rank, with the reason."""
     ranked = [standing for standing in standings if standing.rank is not None]
     names = list(dict.fromkeys(name for standing in ranked for name in standing.scores))
     rows = [
@@ -50,12 +50,12 @@ def show_standings(standings: Sequence[Standing], attempts: Iterable[Attempt]) -
 
 
 def show_winner(standings: Sequence[Standing], artifact: Path | None) -> None:
-    """Who won; a tie is said to be one."""
+    """The winner, or a tie."""
     winners = [standing for standing in standings if standing.rank == 1]
     click.echo()
     if not winners:
         tried = any(standing.disqualified for standing in standings)
-        click.echo(paint("Nobody passed." if tried else "Nobody could be run.", "bold"))
+        click.echo(paint("No candidate passed." if tried else "No candidate could be run.", "bold"))
         return
     names = ", ".join(standing.candidate for standing in winners)
     if len(winners) > 1:
@@ -68,14 +68,14 @@ def show_winner(standings: Sequence[Standing], artifact: Path | None) -> None:
 
 
 def show_artifact(path: Path) -> None:
-    """The beginning of a file that somebody hostile wrote: bounded, and with nothing that a terminal would obey."""
+    """The beginning of an artifact, which is hostile: bounded, and without control characters."""
     from corral.forge.artifacts import read_artifact
 
     click.echo(paint(plain(str(path)), "cyan"))
     try:
         content, whole = read_artifact(path.parent, path.name, max_bytes=_MAX_BYTES)
     except OSError as error:
-        click.echo(f"  it can't be read: {error.strerror or error}")
+        click.echo(f"  can't be read: {error.strerror or error}")
         return
     bar = paint("│" if unicode_wanted() else "|", "dim")
     if b"\0" in content:

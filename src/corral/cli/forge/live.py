@@ -1,4 +1,4 @@
-"""What is shown while a contest goes on: on a terminal a table that is kept up to date, elsewhere plain lines."""
+"""What is shown while a contest runs: a live table on a terminal, elsewhere plain lines."""
 
 from __future__ import annotations
 
@@ -8,112 +8,27 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
 from corral.cli.display import colour_wanted, cut, paint, plain, show_seconds, show_size, table
 from corral.forge.events import ForgeEvent
+from corral.forge.lanes import Lane, Lanes
 from corral.forge.outcome import UNFINISHED
+from corral.forge.output import LineSplitter
 
 _LOOK_SECONDS = 0.125
 _MAX_LAST_CHARACTERS = 400
+_LAST_PIECES = 20
 
 
 class View(Protocol):
-    """Listens to a contest."""
+    """A listener that shows a contest."""
 
     def __call__(self, event: ForgeEvent) -> None:
         """Something happened."""
 
     def shown(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """While this is open, it is shown."""
-
-
-@dataclass(slots=True)
-class Lane:
-    """What is known of one candidate."""
-
-    candidate: str
-    phase: str = "waiting"
-    since: float = 0.0
-    seconds: float | None = None
-    cpu_seconds: float | None = None
-    memory_bytes: int | None = None
-    last: str = ""
-    ended: list[str] = field(default_factory=list)
-    running: set[int] = field(default_factory=set)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is doing nothing now, and has done something."""
-        return not self.running and bool(self.ended)
-
-
-class Lanes:
-    """All candidates, as the events tell."""
-
-    def __init__(self, *, speed: float = 1.0) -> None:
-        self.by_id: dict[str, Lane] = {}
-        self.repeat = 1
-        self.remark = ""
-        self._speed = speed
-        self._at, self._seen = 0.0, time.monotonic()
-        self._tails: dict[tuple[str, str], str] = {}
-
-    @property
-    def now(self) -> float:
-        """On the clock of the run, which goes faster when it is replayed so."""
-        return self._at + (time.monotonic() - self._seen) * self._speed
-
-    def take(self, event: ForgeEvent) -> None:
-        """Something happened."""
-        self._at, self._seen = event.at, time.monotonic()
-        if event.kind == "run-started":
-            self.repeat = int(event.data.get("repeat", 1))
-            for item in event.data.get("candidates", ()):
-                self.by_id.setdefault(str(item["id"]), Lane(str(item["id"])))
-            for candidate, _ in event.data.get("done", ()):
-                self.lane(str(candidate)).ended.append("kept")
-        elif event.kind == "judging":
-            self.remark = "judging"
-        elif event.kind == "base-ready":
-            self.remark = str(event.data.get("how", ""))
-        if event.candidate is not None and event.kind != "judged":
-            self._take_own(self.lane(event.candidate), event)
-
-    def lane(self, candidate: str) -> Lane:
-        """That of a candidate."""
-        return self.by_id.setdefault(candidate, Lane(candidate))
-
-    def _take_own(self, lane: Lane, event: ForgeEvent) -> None:
-        data, number = event.data, event.round or 1
-        if event.kind == "phase":
-            lane.phase, lane.since = str(data.get("phase")), event.at
-            lane.running.add(number)
-            if lane.phase == "run":
-                lane.seconds = None
-        elif event.kind == "output":
-            self._take_output(lane, str(data.get("stream")), str(data.get("text", "")))
-        elif event.kind == "meter":
-            lane.cpu_seconds, lane.memory_bytes = data.get("cpu_seconds"), data.get("memory_bytes")
-        elif event.kind == "retry":
-            lane.last = f"trying again: {data.get('reason')}"
-        elif event.kind == "attempt-ended":
-            lane.running.discard(number)
-            lane.ended.append(str(data.get("outcome")))
-            lane.phase = str(data.get("outcome"))
-            lane.seconds, lane.cpu_seconds = data.get("seconds"), data.get("cpu_seconds")
-            lane.memory_bytes = data.get("peak_memory_bytes")
-            if data.get("reason"):
-                lane.last = str(data["reason"])
-
-    def _take_output(self, lane: Lane, stream: str, text: str) -> None:
-        whole = (self._tails.get((lane.candidate, stream), "") + text)[-_MAX_LAST_CHARACTERS:]
-        lines = whole.split("\n")
-        self._tails[lane.candidate, stream] = lines[-1]
-        said = next((line for line in reversed(lines) if line.strip()), "")
-        if said:
-            lane.last = said
+        """Show it during the block."""
 
 
 class LiveTable:
@@ -121,14 +36,22 @@ class LiveTable:
 
     def __init__(self, stream: TextIO, *, speed: float = 1.0) -> None:
         self._stream = stream
-        self._lanes = Lanes(speed=speed)
+        self._speed = speed
+        self._state = Lanes()
+        self._seen = time.monotonic()
         self._height = 0
         self._warnings: list[str] = []
 
     def __call__(self, event: ForgeEvent) -> None:
-        self._lanes.take(event)
+        self._seen = time.monotonic()
+        self._state.take(event)
         if event.kind == "warning":
             self._warnings.append(str(event.data.get("text", "")))
+
+    @property
+    def _now(self) -> float:
+        """Now by the clock of the run, which goes faster in a faster replay."""
+        return self._state.at + (time.monotonic() - self._seen) * self._speed
 
     @contextlib.asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
@@ -147,7 +70,7 @@ class LiveTable:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def draw(self) -> None:
-        """Write over what is there."""
+        """Draw the table over the last one."""
         lines = self.lines()
         up = f"\x1b[{self._height}F" if self._height else ""
         self._write(up + "".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J")
@@ -157,36 +80,38 @@ class LiveTable:
         """The table as it is now, no higher and no wider than the terminal."""
         size = shutil.get_terminal_size((80, 24))
         room = max(3, size.lines - 4)
-        lanes = list(self._lanes.by_id.values())
-        hidden = 0
-        if len(lanes) > room:
-            # Those that do something first; of the others, as many as there is room for.
-            lanes = sorted(lanes, key=lambda lane: (not lane.running, lane.is_over))[:room]
-            hidden = len(self._lanes.by_id) - len(lanes)
-        rows = [self._row(lane) for lane in lanes]
+        every = list(self._state.lanes.values())
+        over = [lane for lane in every if not lane.is_busy and (lane.attempts or lane.done_before)]
+        # Those that are busy first, if there is no room for all.
+        lanes = every if len(every) <= room else sorted(every, key=lambda lane: (not lane.is_busy, lane in over))[:room]
         headers = ["candidate", "phase", "time", "CPU", "memory", "last line"]
         found = table(
-            rows, headers=headers, align=["left", "left", "right", "right", "right", "left"], limit=size.columns - 1
-        )
-        ended = sum(1 for lane in self._lanes.by_id.values() if lane.is_over)
-        foot = f"{ended} of {len(self._lanes.by_id)} done, {show_seconds(self._lanes.now)}"
-        foot += f", {hidden} not shown" if hidden else ""
-        foot += f"; {plain(self._lanes.remark)}" if self._lanes.remark else ""
-        # Whatever is in it: a line that the terminal broke in two would spoil the counting.
+            [self._row(lane) for lane in lanes], headers=headers,
+            align=["left", "left", "right", "right", "right", "left"], limit=size.columns - 1,
+        )  # fmt: skip
+        foot = f"{len(over)} of {len(every)} done, {show_seconds(self._now)}"
+        foot += f", {len(every) - len(lanes)} not shown" if len(lanes) < len(every) else ""
+        remark = "judging" if self._state.state == "judging" else self._state.base
+        foot += f"; {plain(remark)}" if remark else ""
+        # A line that the terminal breaks in two would spoil the count of lines.
         return [cut(line, size.columns - 1) for line in [*found, paint(foot, "dim", stream=self._stream)]]
 
     def _row(self, lane: Lane) -> list[str]:
-        phase = lane.phase if self._lanes.repeat == 1 else f"{lane.phase} {len(lane.ended)}/{self._lanes.repeat}"
-        seconds = lane.seconds
-        if lane.running and lane.phase == "run":
-            seconds = self._lanes.now - lane.since
+        ended = lane.attempts.get(lane.round, {}) if lane.phase == "ended" else {}
+        phase = str(ended.get("outcome") or lane.phase)
+        if lane.done_before and not lane.is_busy and not lane.attempts:
+            phase = "kept"
+        seconds = self._now - lane.begun_at if lane.begun_at is not None else ended.get("seconds")
+        cpu = ended.get("cpu_seconds") if ended else lane.meter.get("cpu_seconds")
+        memory = ended.get("peak_memory_bytes") if ended else lane.meter.get("memory_bytes")
+        rounds = f" {lane.done_before + len(lane.attempts)}/{self._state.repeat}" if self._state.repeat > 1 else ""
         return [
-            lane.candidate,
-            _paint_phase(phase, lane, self._stream),
+            lane.id,
+            _paint_phase(phase + rounds, phase, self._stream) if not lane.is_busy else phase + rounds,
             show_seconds(seconds) if seconds is not None else "",
-            show_seconds(lane.cpu_seconds) if lane.cpu_seconds is not None else "",
-            show_size(lane.memory_bytes) if lane.memory_bytes is not None else "",
-            plain(lane.last[:_MAX_LAST_CHARACTERS]),
+            show_seconds(cpu) if cpu is not None else "",
+            show_size(memory) if memory is not None else "",
+            plain(ended.get("reason") or _find_last_line(lane)),
         ]
 
     def _clear(self) -> None:
@@ -195,17 +120,17 @@ class LiveTable:
             self._height = 0
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a terminal that has gone is no reason to end a contest
+        with contextlib.suppress(OSError, ValueError):  # the terminal may be gone; the contest goes on
             self._stream.write(text)
             self._stream.flush()
 
 
 class PlainLines:
-    """For pipes and files: a line for everything, with the candidate's id before it."""
+    """For pipes and files: lines, each with the candidate's id."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._tails: dict[tuple[str, int, str], str] = {}
+        self._splitters: dict[str, LineSplitter] = {}
         self._repeat = 1
 
     def __call__(self, event: ForgeEvent) -> None:
@@ -218,13 +143,15 @@ class PlainLines:
             return
         name = event.candidate if self._repeat == 1 else f"{event.candidate} {event.round}"
         if event.kind == "output":
-            self._take_output(name, event)
+            splitter = self._splitters.setdefault(name, LineSplitter())
+            self._say(name, splitter.feed(str(data.get("stream")), str(data.get("text", ""))))
         elif event.kind == "output-cut":
-            self._write(f"[{name}] … it prints more, which is not shown")
+            self._write(f"[{name}] … further output is not shown")
         elif event.kind == "retry":
-            self._write(f"[{name}] trying again: {plain(str(data.get('reason')))}")
+            self._write(f"[{name}] retrying: {plain(str(data.get('reason')))}")
         elif event.kind == "attempt-ended":
-            self._finish(name, event)
+            if name in self._splitters:
+                self._say(name, self._splitters.pop(name).finish())
             how = str(data.get("outcome"))
             if data.get("seconds") is not None:
                 how += f" in {show_seconds(data['seconds'])}"
@@ -234,23 +161,12 @@ class PlainLines:
     async def shown(self) -> AsyncIterator[None]:
         yield
 
-    def _take_output(self, name: str, event: ForgeEvent) -> None:
-        key = (str(event.candidate), event.round or 1, str(event.data.get("stream")))
-        *lines, rest = (self._tails.get(key, "") + str(event.data.get("text", ""))).split("\n")
-        if len(rest) > 8192:
-            lines.append(rest)
-            rest = ""
-        self._tails[key] = rest
+    def _say(self, name: str, lines: list[str]) -> None:
         for line in lines:
             self._write(f"[{name}] {plain(line.rstrip())}")
 
-    def _finish(self, name: str, event: ForgeEvent) -> None:
-        for key in [key for key in self._tails if key[:2] == (event.candidate, event.round or 1)]:
-            if rest := self._tails.pop(key).rstrip():
-                self._write(f"[{name}] {plain(rest)}")
-
     def _write(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # whoever reads may leave; the contest goes on
+        with contextlib.suppress(OSError, ValueError):  # the reader may be gone; the contest goes on
             self._stream.write(f"{line}\n")
             self._stream.flush()
 
@@ -266,18 +182,24 @@ class Silence:
         yield
 
 
-def _paint_phase(text: str, lane: Lane, stream: TextIO) -> str:
-    if not colour_wanted(stream) or lane.running:
+def _find_last_line(lane: Lane) -> str:
+    """The last line that a candidate printed, from its last few pieces of output."""
+    pieces = [text for _, text in list(lane.log)[-_LAST_PIECES:]]
+    lines = "".join(pieces)[-_MAX_LAST_CHARACTERS:].split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def _paint_phase(text: str, phase: str, stream: TextIO) -> str:
+    if not colour_wanted(stream):
         return text
-    if lane.phase == "ok":
+    if phase == "ok":
         return paint(text, "green", stream=stream)
-    if lane.phase in UNFINISHED or lane.phase == "waiting":
-        return paint(text, "dim", stream=stream)
-    return paint(text, "red", stream=stream)
+    dim = phase in UNFINISHED or phase in ("waiting", "kept")
+    return paint(text, "dim" if dim else "red", stream=stream)
 
 
 def choose_view(stream: TextIO, *, quiet: bool = False, speed: float = 1.0) -> View:
-    """What fits to where it is shown."""
+    """The view for a stream."""
     if quiet:
         return Silence()
     if stream.isatty() and os.environ.get("TERM") != "dumb":

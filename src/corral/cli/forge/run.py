@@ -1,7 +1,8 @@
-"""`corral forge run`: hold a contest, and show it."""
+"""`corral forge run`: run a contest, and show it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shlex
 import signal
@@ -15,7 +16,6 @@ import click
 
 from corral.cli import options
 from corral.cli.failure import INTERRUPTED, TERMINATED
-from corral.cli.loop import run_async
 from corral.cli.run import note, to_json
 from corral.errors import CorralError, RunFolderError
 
@@ -44,40 +44,42 @@ def _limit_options(function: Any) -> Any:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[CANDIDATE…|CONTEST]", shell_complete=options.complete_file)
-@click.option("--objective", "-o", metavar="TEXT", help="What all of them are to do.")
+@click.option("--objective", "-o", metavar="TEXT", help="What all candidates are asked to do.")
 @click.option("--judge", metavar="NAME", help="rubric, default, or FILE.py:NAME.")
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Rounds; times are then medians. Default: 1.")
 @click.option("--jobs", "-j", type=click.IntRange(min=1), metavar="N",
-              help="How many run at once. Default: as many as processors and memory bear.")  # fmt: skip
+              help="How many run at once. Default: as many as processors and memory allow.")  # fmt: skip
 @click.option("--seed", type=int, metavar="N", help="Shuffles the order of starts. Default: 0.")
 @click.option("--pin", is_flag=True, help="Give each run a processor of its own.")
-@click.option("--output", metavar="NAME", help="The file that each has to write. Default: artifact.md.")
-@click.option("--setup", metavar="TEXT|@FILE", help="For /bin/sh: run once in the base that all begin from.")
+@click.option("--output", metavar="NAME", help="The file that each candidate has to write. Default: artifact.md.")
+@click.option(
+    "--setup", metavar="TEXT|@FILE", help="A /bin/sh script, run once in the base that all candidates start from."
+)
 @options.backend_option
-@click.option("--daytona", "-d", is_flag=True, help="On Daytona, if there is a key for it; else here.")
+@click.option("--daytona", "-d", is_flag=True, help="Run on Daytona if an API key is configured, else on this machine.")
 @_limit_options
 @options.environment_options
-@click.option("--package", "-p", "packages", multiple=True, metavar="NAME", help="A Python package, for all of them.")
+@click.option("--package", "-p", "packages", multiple=True, metavar="NAME", help="A Python package for all candidates.")
 @click.option("--artifacts", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Where runs are kept. Default: artifacts.")  # fmt: skip
-@click.option("--resume", metavar="RUN", help="Go on with a run that broke off: its folder or its id.")
-@click.option("--trust", is_flag=True, help="Take what a contest.toml, a run's folder or .env asks for: a backend, an "
-              "address, packages, images, network, files from elsewhere, a judge that is run here.")  # fmt: skip
+@click.option("--resume", metavar="RUN", help="Resume an interrupted run: its folder or its id.")
+@click.option("--trust", is_flag=True, help="Grant what a contest.toml, a run's folder or .env asks for: a backend, an "
+              "address, packages, images, network, files elsewhere, a judge that runs on this machine.")  # fmt: skip
 @click.option("--report", "report_file", type=click.Path(path_type=Path), metavar="FILE",
-              help="Write a page to pass on, too.")  # fmt: skip
-@click.option("--watch", "watched", is_flag=True, help="Show it as a page on loopback meanwhile.")
-@click.option("--quiet", "-q", is_flag=True, help="Only the leaderboard.")
+              help="Also write an HTML report.")  # fmt: skip
+@click.option("--watch", "watched", is_flag=True, help="Serve a live page on loopback while it runs.")
+@click.option("--quiet", "-q", is_flag=True, help="Print the leaderboard only.")
 @options.json_option
 @click.pass_context
 def run(
     context: click.Context, /, names: tuple[str, ...], report_file: Path | None, watched: bool, quiet: bool,
     as_json: bool, **values: Any,
 ) -> int:  # fmt: skip
-    """Hold a contest: candidates on one objective, each in a sandbox of its own.
+    """Run a contest: candidates on one objective, each in its own sandbox.
 
     A candidate is a script, a folder, or git+PATH@REF. It is run as `script "<objective>" <output file>`: exit code 0
     is success, what it prints is its log, the file is its artifact. CONTEST is a contest.toml or its folder. Without
-    either: ./contest.toml, else ./candidates/*.py, else the five candidates that ship.
+    arguments: ./contest.toml, else ./candidates/*.py, else the five candidates that ship.
 
     Exit code 0: there is a winner, or a tie. 1: no candidate passed, or one could not be run
     because its sandbox could not be created. 130: Ctrl-C (143: SIGTERM); the results so far are kept and shown, and
@@ -93,38 +95,38 @@ def run(
     from corral.cli.forge.gather import Flags, gather
     from corral.forge.dreamfoundry import falls_back, write_lines
 
-    wish = gather(names, Flags(context, values))
-    for text in wish.notes:
+    request = gather(names, Flags(context, values))
+    for text in request.notes:
         note(text)
     stream = sys.stderr if as_json else sys.stdout
     shown = not quiet and not (as_json and not stream.isatty())
-    if wish.is_dream_foundry:
-        dreamfoundry.begin(wish, stream if shown else None)
+    if request.is_dream_foundry:
+        dreamfoundry.begin(request, stream if shown else None)
     else:
-        _say_where(wish, stream)
-    held = _hold(wish, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
+        _say_where(request, stream)
+    held = _hold(request, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
     if (
         isinstance(held, _Held)
-        and wish.is_dream_foundry
-        and wish.is_remote
+        and request.is_dream_foundry
+        and request.is_remote
         and (why := dreamfoundry.had_no_sandbox(held.result))
     ):
-        # Nobody had a sandbox there. One after another elsewhere would not be a fair contest; all of them are.
+        # No candidate got a sandbox there. Times are comparable only if all run in one place, so all run here.
         write_lines(stream if shown else sys.stderr, falls_back(why))
-        wish = replace(wish, backend="embedded")
-        held = _hold(wish, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
+        request = replace(request, backend="embedded")
+        held = _hold(request, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
     if isinstance(held, int):
         return held
     result = held.result
-    if wish.is_dream_foundry:
-        for text in dreamfoundry.conclude(wish, result, None if as_json else stream):
+    if request.is_dream_foundry:
+        for text in dreamfoundry.conclude(request, result, None if as_json else stream):
             note(text)
     if as_json:
         click.echo(to_json(result.to_json()))
     else:
-        _show(result, shown=wish.is_dream_foundry)
+        _show(result, shown=request.is_dream_foundry)
         if not result.complete:
-            note(f"not everybody could be run; to go on: {held.resume}")
+            note(f"some candidates could not be run; to resume: {held.resume}")
         if watched:
             note(f"to look at it again: {shlex.join(['corral', 'forge', 'watch', str(held.folder)])}")
     _write_report(held.folder, report_file, quiet=as_json)
@@ -133,7 +135,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A contest that was held to its end."""
+    """A contest that ran to its end."""
 
     result: ContestResult
     folder: Path
@@ -141,49 +143,49 @@ class _Held:
 
 
 def _hold(
-    wish: Gathered, stream: TextIO, *, shown: bool, watched: bool, report_file: Path | None, as_json: bool
+    request: Gathered, stream: TextIO, *, shown: bool, watched: bool, report_file: Path | None, as_json: bool
 ) -> _Held | int:
-    """Hold it, and show it. Gives an exit code if it was interrupted."""
+    """Run it, and show it. Gives an exit code if it was interrupted."""
     from corral.cli.forge.dreamfoundry import DreamFoundryLines
     from corral.cli.forge.live import choose_view
     from corral.forge.contest import Contest
     from corral.forge.ids import new_run_id
 
     view: View = choose_view(stream, quiet=not shown)
-    if wish.is_dream_foundry and shown:
-        view = DreamFoundryLines(stream, {candidate.id: candidate.name for candidate in wish.candidates})
+    if request.is_dream_foundry and shown:
+        view = DreamFoundryLines(stream, {candidate.id: candidate.name for candidate in request.candidates})
     contest = Contest(
-        wish.candidates, wish.objective, wish.judge, backend=wish.backend, artifacts_dir=wish.artifacts, on_event=view,
-        settings=wish.settings,
+        request.candidates, request.objective, request.judge, backend=request.backend,
+        artifacts_dir=request.artifacts, on_event=view, settings=request.settings,
     )  # fmt: skip
     run_id = new_run_id()
-    folder = wish.resumed.path if wish.resumed is not None else wish.artifacts / run_id
-    resume = shlex.join(["corral", "forge", "run", "--resume", str(folder), *wish.again])
+    folder = request.resumed.path if request.resumed is not None else request.artifacts / run_id
+    resume = shlex.join(["corral", "forge", "run", "--resume", str(folder), *request.again])
     try:
         with _ended_as_by_hand() as terminated:
-            result = run_async(_run(contest, wish, view, run_id, folder, watched=watched))
+            result = asyncio.run(_run(contest, request, view, run_id, folder, watched=watched))
     except KeyboardInterrupt:
         _show_rest(folder, report_file, resume, as_json=as_json)
         return TERMINATED if terminated else INTERRUPTED
     except Exception as error:
         if not isinstance(error, BrokenPipeError | RunFolderError) and _was_begun(folder):
-            note(f"the results so far are in {folder}; to go on: {resume}")
+            note(f"the results so far are in {folder}; to resume: {resume}")
         raise
     return _Held(result, folder, resume)
 
 
-def _say_where(wish: Gathered, stream: TextIO) -> None:
-    for text in wish.remarks:
+def _say_where(request: Gathered, stream: TextIO) -> None:
+    for text in request.remarks:
         note(text)
-    if wish.says_where:
+    if request.says_where:
         from corral.forge.dreamfoundry import execution
 
-        click.echo(execution(remote=wish.is_remote), file=stream)
+        click.echo(execution(remote=request.is_remote), file=stream)
 
 
 @contextlib.contextmanager
 def _ended_as_by_hand() -> Iterator[list[int]]:
-    """SIGTERM does what Ctrl-C does: a service manager's stop must not lose results. Gives those that came."""
+    """SIGTERM does what Ctrl-C does: a service manager's stop must not lose results. Gives the signals that came."""
     seen: list[int] = []
 
     def end(number: int, frame: object) -> None:
@@ -198,27 +200,27 @@ def _ended_as_by_hand() -> Iterator[list[int]]:
 
 
 async def _run(
-    contest: Contest, wish: Gathered, view: View, run_id: str, folder: Path, *, watched: bool
+    contest: Contest, request: Gathered, view: View, run_id: str, folder: Path, *, watched: bool
 ) -> ContestResult:
     if not watched:
         async with view.shown():
-            return await _begin(contest, wish, run_id)
+            return await _begin(contest, request, run_id)
     from corral.forge.watch import WatchServer
 
     async with WatchServer(folder) as server:
         note(f"to watch: {server.url}")
         async with view.shown():
-            return await _begin(contest, wish, run_id)
+            return await _begin(contest, request, run_id)
 
 
-async def _begin(contest: Contest, wish: Gathered, run_id: str) -> ContestResult:
-    if wish.resumed is not None:
-        return await contest.run(resume=wish.resumed.path)
+async def _begin(contest: Contest, request: Gathered, run_id: str) -> ContestResult:
+    if request.resumed is not None:
+        return await contest.run(resume=request.resumed.path)
     return await contest.run(run_id=run_id)
 
 
 def _was_begun(folder: Path) -> bool:
-    """Whether there is anything to go on with."""
+    """Whether there are results to continue from."""
     from corral.forge.runfolder import read_run
 
     try:
@@ -228,7 +230,7 @@ def _was_begun(folder: Path) -> bool:
 
 
 def _show(result: ContestResult, *, shown: bool) -> None:
-    """Who won. `shown`: the table is on the screen already."""
+    """The winner. `shown`: the table is on the screen already."""
     from corral.cli.display import paint, plain, show_seconds
     from corral.cli.forge.leaderboard import show_standings, show_winner
 
@@ -248,7 +250,7 @@ def _show_rest(folder: Path, report_file: Path | None, resume: str, *, as_json: 
     try:
         found = read_run(folder)
     except CorralError:
-        note("ended before anything was begun")
+        note("interrupted before the first run started")
         return
     _write_report(folder, report_file)
     if as_json:
@@ -262,7 +264,7 @@ def _show_rest(folder: Path, report_file: Path | None, resume: str, *, as_json: 
                     f"  {attempt.candidate} {attempt.round}: {attempt.outcome} in {show_seconds(attempt.seconds)}"
                 )
     done = sum(1 for attempt in found.attempts.values() if attempt.finished)
-    note(f"interrupted: {done} of {len(found.definition.get('order', ()))} runs are done and kept; to go on: {resume}")
+    note(f"interrupted: {done} of {len(found.definition.get('order', ()))} runs are done and kept; to resume: {resume}")
 
 
 def _write_report(folder: Path, report_file: Path | None, *, quiet: bool = True) -> None:

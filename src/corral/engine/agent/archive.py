@@ -6,7 +6,8 @@ import errno
 import os
 
 from corral.engine import wire
-from corral.engine.agent.reply import RefusedError, Reply
+from corral.engine.agent.reply import Reply
+from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import PIECE_BYTES, BrokenArchiveError
 from corral.inside.tars.unpacking import LeadsOutError, unpack_tree
 from corral.inside.tars.writing import RestlessTreeError, pack_tree

@@ -8,8 +8,9 @@ import select
 import struct
 
 from corral.engine import wire
-from corral.engine.agent.files import TEMPORARY_PREFIX
-from corral.engine.agent.reply import RefusedError, Reply
+from corral.engine.agent.reply import Reply
+from corral.inside.files import TEMPORARY_PREFIX
+from corral.inside.refusal import RefusedError
 
 _CREATE, _DELETE, _MODIFY, _MOVED_FROM, _MOVED_TO, _CLOSE_WRITE = 0x100, 0x200, 0x2, 0x40, 0x80, 0x8
 _ISDIR, _OVERFLOW, _ONLYDIR = 0x40000000, 0x4000, 0x01000000
@@ -67,7 +68,7 @@ def _pass_on(data: bytes, folders: dict[int, str], add: object, reply: Reply, *,
         path = os.path.join(folders.get(number, "?"), name)
         for bit, kind in _NAMES:
             if mask & bit:
-                reply.add({"path": path, "kind": kind, "folder": bool(mask & _ISDIR)}, size=100 + 6 * len(path))
+                reply.add({"path": path, "kind": kind, "folder": bool(mask & _ISDIR)})
                 break
         if recursive and mask & _ISDIR and mask & (_CREATE | _MOVED_TO) and callable(add):
             add(path)

@@ -9,35 +9,26 @@ import socket
 from typing import NoReturn
 
 from corral.engine import syscalls, wire
-from corral.engine.agent import archive, files, search, watch
-from corral.engine.agent.reply import RefusedError, Reply
+from corral.engine.agent import archive, files, watch
+from corral.engine.agent.reply import Reply
 from corral.engine.errors import ExhaustedError, ProtocolError
 from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.trees import answer_continuations
+from corral.inside import filerequests
+from corral.inside.files import MAX_EDIT_BYTES, read_all
+from corral.inside.refusal import RefusedError, describe_refusal
 
-_QUICK = {
+_OPERATIONS: dict[str, files.Operation] = {
     "open": files.open_for_reading,
     "write": files.write,
-    "edit": files.edit,
-    "stat": files.stat_one,
-    "mkdir": files.make_folder,
-    "move": files.move,
-    "chmod": files.change_mode,
-    "resolve": files.resolve,
-    "link": files.make_link,
-}
-_SLOW = {
     "write_stream": files.write_stream,
-    "list": search.list_folder,
-    "glob": search.glob,
-    "grep": search.grep,
-    "replace": search.replace,
-    "remove": files.remove,
     "pack": archive.pack,
     "unpack": archive.unpack,
     "watch": watch.watch,
 }
+_QUICK = frozenset(("open", "write", *filerequests.QUICK))
+_SLOW = frozenset((*_OPERATIONS, *filerequests.SLOW)) - _QUICK
 
 
 def serve_files(channel_fd: int, stage: Stage) -> NoReturn:
@@ -89,7 +80,7 @@ def _answer(channel: socket.socket, message: wire.Message, descriptors: list[int
     operation = message.get("op", "")
     try:
         if operation in _QUICK:
-            _run(_QUICK[operation], message, descriptors, reply)
+            _run(message, descriptors, reply)
         elif operation in _SLOW:
             pid = os.fork()
             if pid == 0:
@@ -97,27 +88,36 @@ def _answer(channel: socket.socket, message: wire.Message, descriptors: list[int
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 signal.alarm(int(message.get("timeout", 0)))
-                _run(_SLOW[operation], message, descriptors, reply)
+                _run(message, descriptors, reply)
                 os._exit(0)
         else:
-            reply.refuse(RefusedError("unknown", 0, f"unknown operation {operation!r}"))
+            _refuse(reply, RefusedError("unknown", 0, f"unknown operation {operation!r}"))
     except OSError as error:
-        reply.refuse(RefusedError.from_os(error))
+        _refuse(reply, error)
     finally:
         reply.close()
         wire.close_all(descriptors)
 
 
-def _run(function: files.Operation, message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+def _run(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     try:
+        function = _OPERATIONS.get(message["op"], _answer_request)
         function(message, descriptors, reply)
-    except RefusedError as refusal:
-        reply.refuse(refusal)
-    except OSError as error:
-        reply.refuse(RefusedError.from_os(error))
-    except MemoryError:
-        reply.refuse(RefusedError("too_big", 0, "the sandbox's memory does not suffice for this operation"))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        reply.refuse(RefusedError("invalid", 0, f"{type(error).__name__}: {error}"[:500]))
+    except Exception as error:  # noqa: BLE001 - which of them are refusals is decided in one place
+        _refuse(reply, error)
     with contextlib.suppress(OSError):
         reply.close()
+
+
+def _answer_request(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    payloads = [read_all(descriptor, limit=MAX_EDIT_BYTES) for descriptor in descriptors]
+    last = filerequests.answer(message, payloads, reply.add)
+    reply.flush()
+    reply.send(last)
+
+
+def _refuse(reply: Reply, error: Exception) -> None:
+    refusal = describe_refusal(error)
+    if refusal is None:
+        raise error
+    reply.refuse(refusal)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from corral.engine.agent.files import remove_tree
 from corral.engine.recipe import Identity, Recipe
+from corral.inside.files import remove_tree
 
 
 def make_uppers(recipe: Recipe, identity: Identity, *, directory_fd: int) -> None:

@@ -13,7 +13,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from corral.forge.judge.bench import SandboxBench
     from corral.forge.judge.commands import Command, CommandScore
     from corral.forge.judge.content import Regex, Schema
     from corral.forge.judge.gates import ArtifactPresent, ExitCode, PythonGate, Size
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from corral.forge.judge.pairwise import Pairwise
     from corral.forge.judge.rounds import PythonScore
     from corral.forge.judge.rubric import EventRules, QualityResult, ScoreResult, recorded_rubric, score_candidate
+    from corral.forge.judge.sandboxes import SandboxBench
     from corral.forge.judge.work import Work
 
 _HOME_OF = {
@@ -46,7 +46,7 @@ _HOME_OF = {
     "PythonScore": "rounds",
     "QualityResult": "rubric",
     "Regex": "content",
-    "SandboxBench": "bench",
+    "SandboxBench": "sandboxes",
     "Schema": "content",
     "Score": "model",
     "ScoreResult": "rubric",

@@ -1,4 +1,4 @@
-"""Having text looked at in a process apart, which is killed when its time is over. See `worker.py`."""
+"""Checking text in a process of its own (`worker.py`), which is killed after a timeout."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from corral.errors import JudgeError
 
 _WORKER = Path(__file__).with_name("worker.py")
 _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
-"""Without these, some interpreters do not start. Of the rest of our environment the worker has nothing."""
+"""Without these some interpreters do not start. The worker gets no other variables."""
 _MEMORY_BYTES = 2 * 1024**3
-"""Of address space, a guard: a text of some MiB becomes some hundred of Python."""
+"""Of address space: a text of some MiB may become some hundred MiB in Python."""
 _START_SECONDS = 60.0
 _START_CPU_SECONDS = 5.0
-"""Beside the time for the work: to start an interpreter, on a busy machine."""
+"""Extra time to start an interpreter on a busy machine."""
 
 
 class OutOfBoundsError(Exception):
-    """The text took more time or memory to look at than it may. Whose fault that is, the caller knows."""
+    """The check took more time or memory than it may. The caller decides whose fault that is."""
 
 
 async def look_apart(task: dict[str, Any], data: bytes, *, timeout: float) -> dict[str, Any]:
@@ -58,19 +58,19 @@ async def look_apart(task: dict[str, Any], data: bytes, *, timeout: float) -> di
     end = said.strip().rpartition("\n")[2]
     if code < 0 or "MemoryError" in end:
         raise OutOfBoundsError("it took too much memory" if "MemoryError" in end else "it took too much time")
-    raise JudgeError(f"the process that looks at artifacts failed: {end[:500]}")
+    raise JudgeError(f"the process that checks artifacts failed: {end[:500]}")
 
 
 async def _talk(stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader, said: bytes, timeout: float) -> bytes:
     try:
         async with asyncio.timeout(_START_SECONDS):
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it says why on its way out
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its stderr says why
                 stdin.write(said)
                 await stdin.drain()
                 stdin.close()
             await stdout.readline()
     except TimeoutError:
-        raise JudgeError(f"no process to look at artifacts started within {_START_SECONDS:g} s") from None
+        raise JudgeError(f"the process that checks artifacts did not start within {_START_SECONDS:g} s") from None
     try:
         async with asyncio.timeout(timeout):
             return await stdout.read()

@@ -1,9 +1,9 @@
 """Commands that judge, each in a fresh sandbox of its own with the artifacts in `artifact/`.
 
 The artifacts are hostile, and the command may run them. So the command starts in the workdir, outside of `artifact/`;
-files of the judge's own are laid into `judge/` after the artifacts, so that no artifact takes their place; only the
-exit code and the last line of standard output count. What a command that runs the candidate's own code must still see
-to is in docs/forge-judges.md; `sealed=True` helps with it.
+the judge's own files are written to `judge/` after the artifacts, so that no artifact takes their place; only the
+exit code and the last line of standard output count. docs/forge-judges.md says what a
+command that runs the candidate's code has to consider; `sealed=True` helps.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from corral.errors import CorralError, JudgeError, SandboxError, SandboxNoSpaceError, SpecError
 from corral.forge.calling import do_all
-from corral.forge.judge.bench import ARTIFACT
 from corral.forge.judge.gates import GateBase
 from corral.forge.judge.model import Bench, Points
 from corral.forge.judge.rounds import RoundScore
+from corral.forge.judge.sandboxes import ARTIFACT
 from corral.forge.judge.work import Work, hash_text, make_printable
 from corral.forge.numbers import is_number
 from corral.results import ExecResult
@@ -39,7 +39,7 @@ _PLAIN_WORD = re.compile(r"[A-Za-z0-9_+.-]+|/[A-Za-z0-9_+./-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CommandRun:
     """A command as it will be run over each artifact."""
 
     command: str | tuple[str, ...]
@@ -65,10 +65,10 @@ class Run:
         check_timeout(self.timeout, what="timeout", error=SpecError)
 
     async def over(self, work: Work, bench: Bench, *, stdin: bytes = b"") -> ExecResult | str:
-        """Run it over one round's artifacts. A text: why that came to no end, by the artifacts' own fault.
+        """Run it over one round's artifacts. A text is the reason why it could not end, which is the artifacts' fault.
 
         Raises:
-            JudgeError: no sandbox, or no such command in it.
+            JudgeError: no sandbox, or the command does not exist in it.
         """
         for _ in range(_TRIES):
             try:
@@ -81,18 +81,20 @@ class Run:
                             output_limit_bytes=_KEEP_BYTES,
                         )  # fmt: skip
                     except SandboxError:
-                        continue  # the only thing in it was this command and the candidate's files
+                        continue  # only this command and the candidate's files were in it
             except SandboxNoSpaceError:
                 return "the artifacts do not fit into a sandbox"
             except (CorralError, TimeoutError) as error:
-                raise JudgeError(f"no sandbox to judge in: {error}", candidate=work.candidate) from error
+                raise JudgeError(
+                    f"could not create a sandbox for the judge: {error}", candidate=work.candidate
+                ) from error
             if result.exit_code in _NOT_THERE and not await self._exists(bench):
                 raise JudgeError(
-                    f"there is no {self._program!r} where artifacts are judged", candidate=work.candidate,
-                    hint="prepare the contest's base with it, or call it by another name",
+                    f"the command {self._program!r} does not exist in the judge's sandbox", candidate=work.candidate,
+                    hint="install it in the contest's setup, or use another command",
                 )  # fmt: skip
             return result
-        return "the sandbox ended under the command, in each of two that were made for it"
+        return "the sandbox failed while the command ran, twice"
 
     def describe(self) -> dict[str, Any]:
         """Words, and hashes of the files. Of the environment only the names: values may be secret."""
@@ -105,7 +107,7 @@ class Run:
 
     @property
     def _program(self) -> str:
-        """The program, where it can be told from the words; else nothing."""
+        """The program, if the command shows it; else empty."""
         if not isinstance(self.command, str):
             return self.command[0]
         try:
@@ -115,7 +117,7 @@ class Run:
         return words[0] if words and _PLAIN_WORD.fullmatch(words[0]) else ""
 
     async def _exists(self, bench: Bench) -> bool:
-        """Whether the program is there without the candidate: otherwise it is not the candidate who fails."""
+        """Whether the program exists in a sandbox without the candidate's files: if not, the judge failed."""
         program = self._program
         if not program or program.startswith((f"{ARTIFACT}/", f"{FILES}/", "./", "../")):
             return True
@@ -128,13 +130,13 @@ class Run:
 
 
 def tell_end(result: ExecResult | str) -> str | None:
-    """Why a command did not succeed, with the last that it said; None if it did."""
+    """Why a command failed, with the last line that it printed; None if it succeeded."""
     if isinstance(result, str):
         return result
     if result.reason == "exited" and result.exit_code == 0:
         return None
     end = (result.stderr.strip() or result.stdout.strip()).rpartition("\n")[2]
-    how = {"timeout": "out of time", "oom": "out of memory"}.get(result.reason, f"exit code {result.exit_code}")
+    how = {"timeout": "timed out", "oom": "out of memory"}.get(result.reason, f"exit code {result.exit_code}")
     return f"{how}: {make_printable(end, limit=200)}" if end else how
 
 
@@ -162,8 +164,8 @@ class Command(GateBase):
         return {"kind": "command", **self._run.describe()}
 
     @property
-    def _run(self) -> Run:
-        return Run(_words(self.command), self.files, self.env, self.timeout)
+    def _run(self) -> CommandRun:
+        return CommandRun(_words(self.command), self.files, self.env, self.timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +190,7 @@ class CommandScore(RoundScore):
     def __post_init__(self) -> None:
         RoundScore.__post_init__(self)
         if self.on_failure not in ("zero", "error"):
-            raise SpecError(f"on_failure={self.on_failure!r} is not known", hint="there are: zero, error")
+            raise SpecError(f"on_failure={self.on_failure!r} is not supported", hint="give zero or error")
         _ = self._run
 
     async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
@@ -202,25 +204,24 @@ class CommandScore(RoundScore):
         points = None if isinstance(result, str) or failure else parse_points(result.stdout, seal=seal)
         if points is not None:
             return points
-        failure = failure or "the last line is not points"
+        failure = failure or "the last line of its output is not a number of points"
         if self.on_failure == "error":
             raise JudgeError(failure, candidate=work.candidate)
         return Points(0.0, {"note": failure})
 
     def describe(self) -> dict[str, Any]:
-        """For `run.json`: kind and parameters."""
         return {
             "kind": "command", **self._run.describe(), "sealed": self.sealed, "on_failure": self.on_failure,
             "over": self.over,
         }  # fmt: skip
 
     @property
-    def _run(self) -> Run:
-        return Run(_words(self.command), self.files, self.env, self.timeout)
+    def _run(self) -> CommandRun:
+        return CommandRun(_words(self.command), self.files, self.env, self.timeout)
 
 
 def parse_points(output: str, *, seal: str = "") -> Points | None:
-    """The points on the last line, None if there are none. Only that line is looked at: all before it is chatter."""
+    """The points on the last line; None if that line has no points. Lines before it are ignored."""
     line = output.rstrip().rpartition("\n")[2].strip()
     if seal:
         word, _, line = line.partition(" ")

@@ -1,4 +1,4 @@
-"""Gates about what stands in a file: regular expressions and JSON Schemas, tried in a process apart."""
+"""Gates about the content of a file: regular expressions and JSON Schemas, checked in a process of their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FileGate(GateBase):
 
     file: str | None = None
     max_bytes: int = MAX_BYTES
-    """A larger file is not looked at, and does not pass: what was hidden at its end would not be seen."""
+    """A larger file is not read and does not pass: something could be hidden at its end."""
     timeout: float = _LOOK_SECONDS
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class FileGate(GateBase):
         try:
             return await self.look(content)
         except OutOfBoundsError as error:
-            # It is the candidate's text that is so hard to look at. A failure of the judge would end it for all.
+            # The candidate's text is the cause. A failure of the judge would end the contest for all.
             return f"could not be decided: {error}"
 
     @abstractmethod
@@ -58,8 +58,8 @@ Patterns = str | re.Pattern[str] | Sequence[str | re.Pattern[str]]
 class Regex(FileGate):
     """Patterns that must be in the text, and such that must not. Python's syntax; options stand in front: `(?im)…`.
 
-    The search is made in a process apart, which is killed after `timeout` seconds: a text can be made so that an
-    innocent pattern takes years. Whoever hands in such a text does not pass.
+    The search runs in its own process, which is killed after `timeout` seconds: a text can be made so that an
+    innocent pattern takes years. A candidate with such a text does not pass.
     """
 
     must: Patterns = field(default=(), kw_only=False)
@@ -94,8 +94,8 @@ class Regex(FileGate):
 class Schema(FileGate):
     """The artifact is JSON, and as a JSON Schema says (draft 2020-12 unless `$schema` names another).
 
-    Needs the extra `forge`. Checked in a process apart, as `Regex` does. Nothing is fetched: a `$ref` leads into the
-    schema itself or nowhere.
+    Needs the extra `forge`. Checked in its own process, as `Regex` is. Nothing is fetched: a `$ref` must lead into the
+    schema itself.
 
     Raises:
         BackendUnavailableError: the extra is not installed.

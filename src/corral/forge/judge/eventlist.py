@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 MAX_CHARACTERS = 256 * 1024
-"""What stands beyond it is not read."""
+"""Text beyond it is not read."""
 MAX_EVENTS = 1000
 _MAX_LINES = 5000
 _MAX_LINE_CHARACTERS = 4000
@@ -64,7 +64,7 @@ _LABELS = _DATE_WORDS | _URL_WORDS | _TITLE_WORDS | _OTHER_WORDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundEvent:
-    """One event, as far as it could be read. What is empty was not there."""
+    """One event, as far as it could be read. Empty fields were missing."""
 
     title: str = ""
     date: datetime.date | None = None
@@ -94,7 +94,7 @@ class _Block:
 
 
 def find_events(text: str, *, year: int) -> list[FoundEvent]:
-    """The events of a Markdown text. `year` stands in where a date has none."""
+    """The events of a Markdown text. `year` is used for dates without a year."""
     lines = [line[:_MAX_LINE_CHARACTERS].rstrip() for line in text[:MAX_CHARACTERS].splitlines()[:_MAX_LINES]]
     events: list[FoundEvent] = []
     section: datetime.date | None = None
@@ -162,7 +162,7 @@ def _make_date(year_text: str | None, month_text: str, day_text: str, year: int)
 
 
 def _split(lines: list[str]) -> Iterator[_Block]:
-    """Blocks in their order. Inside fences of code there are none of their own: the lines count as text."""
+    """Blocks in their order. Code fences contain no blocks: their lines count as text."""
     block: _Block | None = None
     header: list[str] | None = None
     for number, line in enumerate(lines):
@@ -259,7 +259,7 @@ def _find_url(text: str, *, bare: bool = False) -> tuple[str, bool]:
 
 
 def _title(text: str) -> str:
-    """What is left of a line when address, date and decoration are taken away: its first part, without a number."""
+    """The first part of a line, without address, date, decoration and number."""
     return re.sub(r"^\d{1,3}[.)] {1,5}", "", _first_part(text))
 
 

@@ -1,4 +1,4 @@
-"""Hard conditions. Each looks at every round of a candidate that was finished, and says why it is not passed."""
+"""Gates: hard conditions. Each checks every finished round of a candidate, and says why it does not pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rounds = Literal["all", "most", "any"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateBase(Gate, ABC):
-    """What gates have in common: they look round by round."""
+    """Base class of gates that check round by round."""
 
     rounds: Rounds = "all"
     label: str = ""
@@ -27,7 +27,7 @@ class GateBase(Gate, ABC):
 
     def __post_init__(self) -> None:
         if self.rounds not in ("all", "most", "any"):
-            raise SpecError(f"rounds={self.rounds!r} is not known", hint="there are: all, most, any")
+            raise SpecError(f"rounds={self.rounds!r} is not supported", hint="give all, most or any")
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class GateBase(Gate, ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitCode(GateBase):
-    """The run ended by itself, with one of these codes. A timeout and the kernel's kill pass by no code."""
+    """The run ended by itself, with one of these codes. A timeout or out-of-memory kill never passes."""
 
     codes: tuple[int, ...] = (0,)
 
@@ -99,7 +99,7 @@ class Size(GateBase):
     min: int | str = 1
     max: int | str | None = None
     min_characters: int = 0
-    """Of the text without the white space around it."""
+    """Counted without leading and trailing white space."""
     file: str | None = None
 
     def __post_init__(self) -> None:
@@ -133,10 +133,10 @@ class Size(GateBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonGate(GateBase):
-    """A function of yours, async or not: it gets a `Work` and gives True, False, or the reason why not as a text.
+    """A function, async or not: it gets a `Work` and gives True, False, or the reason why not as a text.
 
-    An empty text is no reason: it passes. A round without an artifact does not pass, and the function is not asked.
-    What it raises is the judge's failure.
+    An empty text passes. A round without an artifact does not pass, and the function is not called.
+    An exception is the judge's failure.
     """
 
     function: Callable[[Work], Any] = field(kw_only=False)
@@ -154,7 +154,7 @@ class PythonGate(GateBase):
             return work.explain_lack()
         said = await call(self.function, work, timeout=bench.timeout, who=self.name)
         if said is None or not isinstance(said, bool | str):
-            raise JudgeError(f"it said {said!r:.100}", hint="a gate gives True, False, or a reason as a text")
+            raise JudgeError(f"it returned {said!r:.100}", hint="return True, False, or the reason as a text")
         if isinstance(said, str):
             return said or None
         return None if said else "not passed"

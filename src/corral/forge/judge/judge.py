@@ -1,7 +1,7 @@
 """The judge: gates decide who is in the ranking, weighted scores decide the order, and ties are ties.
 
 An exception in a gate or score is the judge's failure, never a candidate's: `decide` raises `JudgeError`, which names
-the gate or score and the candidate, and nobody is ranked.
+the gate or score and the candidate, and no candidate is ranked.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Judge:
     gates: tuple[Gate, ...] = ()
     scores: tuple[Score, ...] = ()
     tie_margin: float = 0.0
-    """Totals that are so near to the best of a place share it."""
+    """Totals within this margin of the best of a rank share that rank."""
     jobs: int = 4
-    """How many candidates are looked at side by side. Sandboxes are bounded by the bench."""
+    """How many candidates are checked at once. The bench limits sandboxes."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gates", tuple(self.gates))
@@ -54,9 +54,9 @@ class Judge:
     async def decide(
         self, entries: Sequence[Entry], unfinished: Mapping[str, str], bench: Bench
     ) -> tuple[Standing, ...]:
-        """Everybody's standing: ranked, best first; then disqualified; then those that say nothing about the candidate.
+        """The standings: ranked candidates, best first; then disqualified ones; then unfinished ones.
 
-        `unfinished`: id → reason, of candidates whom something else kept from finishing. That is never their loss.
+        `unfinished`: id → reason, of candidates that the infrastructure kept from finishing. They have not lost.
 
         Raises:
             JudgeError: a gate or score failed.
@@ -89,7 +89,7 @@ class Judge:
         return tuple(standings)
 
     def describe(self) -> dict[str, Any]:
-        """For `run.json`: what was asked, and never what was kept secret."""
+        """For `run.json`: kinds and parameters, without secrets."""
         return {
             "gates": [{"name": gate.name, **gate.describe()} for gate in self.gates],
             "scores": [{"name": score.name, "weight": score.weight, **score.describe()} for score in self.scores],
@@ -97,7 +97,7 @@ class Judge:
         }
 
     async def _look(self, entry: Entry, bench: Bench) -> tuple[GateVerdict, ...]:
-        """All gates, also after one that failed: a candidate shall learn everything at once."""
+        """All gates, also after one that failed, so that the result names every failed gate."""
         found: list[GateVerdict] = []
         for gate in self.gates:
             try:
@@ -119,8 +119,8 @@ class Judge:
         if not isinstance(found, Mapping):
             raise _refuse("score", score.name, None, f"{found!r:.100} is not points by candidate")
         if strangers := sorted(str(name) for name in found if name not in ids):
-            raise _refuse("score", score.name, strangers[0], "points for somebody who was not to be rated")
-        missing = Points(0.0, {"note": "the score did not say anything about it"})
+            raise _refuse("score", score.name, strangers[0], "points for a candidate that it was not asked to rate")
+        missing = Points(0.0, {"note": "the score gave no points for it"})
         return {name: _check_points(score.name, name, found.get(name, missing)) for name in ids}
 
 
@@ -156,7 +156,7 @@ def rank(totals: Mapping[str, float], *, tie_margin: float = 0.0) -> list[Ranked
 def default_judge() -> Judge:
     """When no judge is given: exit code 0 and an artifact; then success and speed, half each.
 
-    The margin is half a point, which is one part in a hundred of the time: less is not a win but the machine's mood.
+    The margin is half a point, which is one part in a hundred of the time: a smaller difference is noise.
     """
     return Judge(gates=(ExitCode(), ArtifactPresent()), scores=(Success(), Speed()), tie_margin=0.5)
 
@@ -173,8 +173,8 @@ def _stand(entry: Entry, **values: Any) -> Standing:
 
 
 def _join_reasons(verdicts: Sequence[GateVerdict]) -> str:
-    """Why somebody is disqualified; empty if nobody objects. The same reason is told once: to every gate about a file
-    that is not there, it is not there."""
+    """Why a candidate is disqualified; empty if it passed. The same reason is given once: every gate about a missing
+    file fails for the same reason."""
     found: dict[str, str] = {}
     for verdict in verdicts:
         if not verdict.passed:
@@ -185,21 +185,21 @@ def _join_reasons(verdicts: Sequence[GateVerdict]) -> str:
 def _check_entries(entries: Sequence[Entry], unfinished: Mapping[str, str]) -> None:
     names = [*(entry.candidate for entry in entries), *unfinished]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise SpecError(f"the candidate {twice[0]!r} is to be judged twice", hint="ids are there once")
+        raise SpecError(f"the candidate {twice[0]!r} was given twice", hint="give each candidate once")
     for entry in entries:
         if not entry.attempts:
-            raise SpecError(f"the candidate {entry.candidate!r} has no attempt", hint="tell it as unfinished")
+            raise SpecError(f"the candidate {entry.candidate!r} has no attempt", hint="give it as unfinished")
 
 
 def _check_points(score: str, candidate: str, points: object) -> Points:
-    """Points within 0 and 100. What is a number but outside is brought inside, and that is said."""
+    """Points within 0 and 100. A number outside is clamped, with a note."""
     if not isinstance(points, Points) or not is_number(points.points):
         value = points.points if isinstance(points, Points) else points
         raise _refuse("score", score, candidate, f"{value!r:.100} is not points")
     value = float(points.points)
     details = make_plain(points.details)
     if not 0 <= value <= 100:
-        details["note"] = f"{value:g} was brought within 0 and 100"
+        details["note"] = f"{value:g} was clamped to 0 to 100"
     return Points(min(max(value, 0.0), 100.0), details)
 
 

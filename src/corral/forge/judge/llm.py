@@ -1,4 +1,4 @@
-"""A model as judge, through any callable from prompt to text: yours, so that no vendor's package is needed here."""
+"""A model as judge, through a callable of the user from prompt to text; no vendor's package is needed."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _MAX_REASON_CHARACTERS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """How a model is asked: how long it may take, how often it is asked again."""
+    """How a model is asked: with which timeout and how many retries."""
 
     ask: Ask
     timeout: float = 120.0
     retries: int = 2
     pause: float = 1.0
-    """Seconds before it is asked again after an error, doubled each time. A bad answer needs none."""
+    """Seconds before it is asked again after an error, doubled each time. After a bad answer there is no pause."""
 
     def __post_init__(self) -> None:
         check_callable(self.ask, what="ask")
@@ -52,10 +52,10 @@ class Model:
     async def answer(
         self, make_prompt: Callable[[str], str], good: Callable[[dict[str, Any]], bool], *, candidate: str | None
     ) -> dict[str, Any]:
-        """A good answer. Each time the prompt is new: an id or a fence that leaked is of no use.
+        """A good answer. Each try has a new prompt, so an id or a fence that leaked is useless.
 
         Raises:
-            JudgeError: none, however often it was asked.
+            JudgeError: no good answer in all tries.
         """
         trouble: Exception | None = None
         why = ""
@@ -70,13 +70,13 @@ class Model:
                 continue
             if not isinstance(text, str):
                 raise JudgeError(
-                    f"the model's callable gave {text!r:.100}", candidate=candidate, hint="it gives a text"
+                    f"the model's callable returned {text!r:.100}", candidate=candidate, hint="return a text"
                 )
             if (found := find_answer(text, answer_id=answer_id, good=good)) is not None:
                 return found
             trouble, why = None, f"not the answer that was asked for: {make_printable(text, limit=200)!r}"
         raise JudgeError(
-            f"the model gave no answer in {self.retries + 1} tries; the last: {why}", candidate=candidate,
+            f"the model gave no usable answer in {self.retries + 1} tries; the last: {why}", candidate=candidate,
             hint="try the callable alone, or give it more retries",
         ) from trouble  # fmt: skip
 
@@ -90,14 +90,14 @@ class LLMScore(RoundScore):
 
     ask: Ask = field(kw_only=False)
     criteria: str = CRITERIA
-    """What counts, in words. The objective is always told."""
+    """What counts, in words. The prompt always has the objective."""
     times: int = 1
     retries: int = 2
     timeout: float = 120.0
     pause: float = 1.0
     jobs: int = 4
     max_characters: int = MAX_CHARACTERS
-    """More of an artifact is not shown: its middle is left out."""
+    """A longer artifact is shown without its middle."""
     name: str = "llm"
 
     def __post_init__(self) -> None:
@@ -119,7 +119,6 @@ class LLMScore(RoundScore):
         return await self._model.answer(make, has_points, candidate=work.candidate)
 
     def describe(self) -> dict[str, Any]:
-        """For `run.json`: kind and parameters."""
         return {
             "kind": "llm", **describe_function(self.ask), "criteria": self.criteria, "times": self.times,
             "max_characters": self.max_characters, "over": self.over,
@@ -159,7 +158,7 @@ class LLMComparison:
         return {"a": "first", "b": "second"}.get(str(found["winner"]).strip().lower(), "tie")
 
     def describe(self) -> dict[str, Any]:
-        """As a score's."""
+        """For `run.json`: kind and parameters."""
         return {
             "kind": "llm", **describe_function(self.ask), "criteria": self.criteria,
             "criteria_sha256": hash_text(self.criteria), "max_characters": self.max_characters,

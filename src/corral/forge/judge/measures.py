@@ -13,7 +13,7 @@ from corral.spec import parse_size
 
 
 def measure(entry: Entry, what: Literal["seconds", "cpu_seconds", "peak_memory_bytes"]) -> list[float]:
-    """What was measured in each round that succeeded; if none did, in all. A crash in no time is not speed."""
+    """What was measured in each round that succeeded; if no round did, in all. A fast crash is not speed."""
     attempts = [attempt for attempt in entry.attempts if attempt.ok] or list(entry.attempts)
     return [float(value) for attempt in attempts if (value := getattr(attempt, what)) is not None]
 
@@ -41,12 +41,12 @@ class Success(Score):
 class Speed(Score):
     """Without a limit 100 × fastest ÷ own, with one 100 × (1 − own ÷ limit), and never below 0.
 
-    `own` is the median over the rounds that succeeded, of the run alone: the making of the sandbox and the way of the
-    files are in it for nobody.
+    `own` is the median over the rounds that succeeded, of the run alone, without creating the sandbox and copying
+    files.
     """
 
     limit: float | None = None
-    """Seconds. With a limit, points do not depend on who else takes part."""
+    """Seconds. With a limit, points do not depend on the other candidates."""
     weight: float = 1.0
     name: str = "speed"
 
@@ -63,7 +63,7 @@ class Speed(Score):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(Score):
-    """As `Speed`, of the most memory that was in use at a time, as the kernel counted it."""
+    """As `Speed`, with the peak memory that the kernel measured."""
 
     limit: int | str | None = None
     """Bytes, or a text such as "512MiB"."""
@@ -86,7 +86,7 @@ class Memory(Score):
 def _rate_less(
     entries: Sequence[Entry], what: Literal["seconds", "peak_memory_bytes"], limit: float | None
 ) -> dict[str, Points]:
-    """Less is better. Who never succeeded, or of whom nothing could be counted, has no points."""
+    """Less is better. A candidate that never succeeded, or that could not be measured, has no points."""
     middle = {
         entry.candidate: find_median(values)
         for entry in entries
@@ -98,7 +98,7 @@ def _rate_less(
         own = middle.get(entry.candidate)
         if own is None:
             succeeded = any(attempt.ok for attempt in entry.attempts)
-            why = "this could not be counted here" if succeeded else "no round succeeded"
+            why = "this could not be measured here" if succeeded else "no round succeeded"
             found[entry.candidate] = Points(0.0, {"note": why})
         elif limit is not None:
             found[entry.candidate] = Points(100.0 * max(0.0, 1 - own / limit), {what: own})

@@ -1,4 +1,4 @@
-"""What judges see and what they say."""
+"""What judges get, and what they return."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from corral.forge.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a judge sees of one candidate: its attempts, and where their artifacts lie on the host."""
+    """What a judge gets of one candidate: its attempts, and the folders of their artifacts on the host."""
 
     candidate: str
     objective: str
     settings: Settings
     attempts: tuple[Attempt, ...]
-    """By round; only those that say something about the candidate, so there is at least one."""
+    """By round; only finished attempts, at least one."""
     folders: Mapping[int, Path]
-    """Round → folder with the artifacts that were taken out. Everything in it is the candidate's: trust nothing."""
+    """Round → folder with the artifacts that were taken out. Its content is hostile."""
 
     def main_file(self, attempt: Attempt) -> Path | None:
-        """The artifact itself, None if this attempt has none."""
+        """The path of the artifact; None if the attempt has no artifact."""
         if any(file.path == self.settings.output for file in attempt.artifacts):
             return self.folders[attempt.round] / self.settings.output
         return None
 
     def read_text(self, attempt: Attempt, *, max_bytes: int = MAX_BYTES) -> str:
-        """The artifact as text, at most so much of it; empty if there is none. No link is followed."""
+        """The artifact as text, at most `max_bytes`; empty without an artifact. No link is followed."""
         if self.main_file(attempt) is None:
             return ""
         content, _ = read_artifact(self.folders[attempt.round], self.settings.output, max_bytes=max_bytes)
@@ -42,7 +42,7 @@ class Entry:
 
 
 class Bench(Protocol):
-    """What a judge may use: fresh sandboxes, as those of the contest."""
+    """Fresh sandboxes for a judge, like those of the contest."""
 
     def open(self, files: Path | None = None) -> AbstractAsyncContextManager[AsyncSandbox]:
         """A sandbox of its own, with a folder's content under `artifact/` of its workdir."""
@@ -63,7 +63,7 @@ class GateVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """What one score gives one candidate: 0 to 100, and why."""
+    """The points of one candidate by one score: 0 to 100, with details."""
 
     points: float
     details: dict[str, Any] = field(default_factory=dict)
@@ -77,10 +77,10 @@ class Gate(Protocol):
 
     @property
     def name(self) -> str:
-        """As the leaderboard shows it."""
+        """Its name on the leaderboard."""
 
     async def check(self, entry: Entry, bench: Bench) -> GateVerdict:
-        """Look at one candidate. An exception is the judge's failure, never the candidate's."""
+        """Check one candidate. An exception is the judge's failure, never the candidate's."""
 
     def describe(self) -> dict[str, Any]:
         """For `run.json`: kind and parameters."""
@@ -91,7 +91,7 @@ class Score(Protocol):
 
     @property
     def name(self) -> str:
-        """As the leaderboard shows it."""
+        """Its name on the leaderboard."""
 
     @property
     def weight(self) -> float:
@@ -106,7 +106,7 @@ class Score(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A candidate's place."""
+    """A candidate's place in the ranking."""
 
     candidate: str
     rank: int | None

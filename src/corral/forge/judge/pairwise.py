@@ -1,4 +1,4 @@
-"""Comparing two at a time: easier to say than a number, for people and for models."""
+"""Scores by comparing two at a time, which people and models do better than giving numbers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _WORDS = {"first": 1.0, "second": -1.0, "tie": 0.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairwise(Score):
-    """Everyone is compared with everyone, in both orders: with many judges, whoever is shown first has an advantage.
+    """Every candidate is compared with every other, in both orders: many judges prefer the first that they see.
 
     `compare` gets two `Work` and says `"first"`, `"second"` or `"tie"`, or a number of −1 (the second is far better) to
-    1. It may be async. Compared is the first round that succeeded; who has none has no points.
+    1. It may be async. The first round that succeeded is compared; a candidate without one has no points.
 
     Points: `wins` is 100 × the part of the comparisons that were won, where a tie is half. `bradley-terry` is 100 × the
-    probability to win against an average opponent, which also counts against whom: better where not all are compared.
+    probability to win against an average opponent, which also considers the opponents: better if not all are compared.
     """
 
     compare: Callable[[Work, Work], Any] = field(kw_only=False)
     points: Literal["wins", "bradley-terry"] = "wins"
     both_orders: bool = True
     max_pairs: int = 500
-    """Of more pairs a sample is compared: all take part in equally many, and none stands apart from the rest. There are
-    at least as many pairs as candidates, whatever is given here."""
+    """Of more pairs a sample is compared: all candidates take part equally often, and the sample connects all of them.
+    There are at least as many pairs as candidates, whatever is given here."""
     seed: int = 0
     """Decides the sample, and who is first where not both orders are tried."""
     jobs: int = 4
@@ -49,7 +49,7 @@ class Pairwise(Score):
         check_count(self.max_pairs, what="max_pairs")
         check_count(self.jobs, what="jobs")
         if self.points not in ("wins", "bradley-terry"):
-            raise SpecError(f"points={self.points!r} is not known", hint="there are: wins, bradley-terry")
+            raise SpecError(f"points={self.points!r} is not supported", hint="give wins or bradley-terry")
 
     @classmethod
     def by_llm(cls, ask: Ask, *, criteria: str = CRITERIA, **options: Any) -> Pairwise:
@@ -70,7 +70,9 @@ class Pairwise(Score):
             value = said[index]
             if self.both_orders:
                 other = -said[index + len(pairs)]
-                if value * other < 0:  # each time the one in the same place: that says nothing about the two
+                if (
+                    value * other < 0
+                ):  # each time the one that was shown first, or second: that says nothing about the two
                     split[a] += 1
                     split[b] += 1
                 value = (value + other) / 2
@@ -99,8 +101,8 @@ class Pairwise(Score):
         value = _WORDS.get(said, said) if isinstance(said, str) else said
         if not is_number(value) or not -1 <= value <= 1:
             raise JudgeError(
-                f"with {second.candidate!r} it said {said!r:.100}", candidate=first.candidate,
-                hint="a comparison gives 'first', 'second', 'tie', or a number of -1 to 1",
+                f"with {second.candidate!r} it returned {said!r:.100}", candidate=first.candidate,
+                hint="return 'first', 'second', 'tie', or a number from -1 to 1",
             )  # fmt: skip
         return float(value)
 
@@ -112,7 +114,7 @@ class Pairwise(Score):
         for name in names:
             own = [value for (winner, _), value in wins.items() if winner == name]
             if not own:
-                found[name] = Points(100.0, {"note": "nobody to compare it with"})
+                found[name] = Points(100.0, {"note": "no other candidate to compare it with"})
                 continue
             share = math.fsum(own) / len(own)
             details = {"comparisons": len(own), "won": math.fsum(own), "undecided_by_order": split[name]}
@@ -122,8 +124,8 @@ class Pairwise(Score):
 
 
 def list_pairs(names: Sequence[str], *, max_pairs: int, seed: int) -> list[tuple[str, str]]:
-    """Who is compared with whom. All stand in a ring, shuffled by the seed, and each meets its next neighbours, first
-    the nearest, as long as whole rounds of the ring fit: so each has equally many, and the ring holds all together.
+    """The pairs to compare. All candidates form a ring, shuffled by the seed, and each meets its next neighbours, the
+    nearest first, as long as whole rounds of the ring fit: so each has equally many, and the ring connects all.
     """
     ring = sorted(names)
     chance = random.Random(seed)  # noqa: S311 - a sample that can be had again, not a secret

@@ -1,7 +1,7 @@
-"""What a model that judges is shown, and what is made of its answer.
+"""The prompt for a model that judges, and how its answer is read.
 
-The artifact is hostile: it may speak to the model. It stands between two lines with a random word that it can't know,
-as data, bounded; and only an answer that carries a second random word is taken for one.
+The artifact is hostile: it may contain instructions for the model. It is put as bounded data between two lines with a
+random word that it can't know; and only an answer that carries a second random word counts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MAX_CHARACTERS = 24_000
 _MAX_ANSWER_CHARACTERS = 100_000
 _MAX_LISTED_FILES = 50
 _MAX_TRIES = 200
-"""So many braces are looked at in an answer."""
+"""So many braces of an answer are tried."""
 
 
 def show(work: Work, *, max_characters: int = MAX_CHARACTERS, max_bytes: int = MAX_BYTES) -> str:
-    """An artifact as text, bounded, with the names of the files beside it. Nothing here says whose it is."""
+    """An artifact as text, bounded, with the names of the files beside it. It does not say which candidate made it."""
     try:
         content, whole = work.read_start(max_bytes=max_bytes)
     except OSError:
@@ -87,7 +87,7 @@ def ask_winner(*, objective: str, criteria: str, first: str, second: str, answer
 
 
 def find_answer(text: str, *, answer_id: str, good: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
-    """The last object in a model's answer that carries the id and is good; None if there is none.
+    """The last object in a model's answer that carries the id and is good; None without one.
 
     Models put words or a fence around it, and some quote the artifact first.
     """

@@ -18,7 +18,7 @@ from corral.forge.statistics import Over, check_over, join_rounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundScore(Score, ABC):
-    """What such scores have in common. A round without an artifact has no points, and nobody is asked."""
+    """Base class of such scores. A round without an artifact has no points and is not rated."""
 
     weight: float = 1.0
     over: Over = "median"
@@ -44,7 +44,7 @@ class RoundScore(Score, ABC):
     def _join(self, rounds: Sequence[Points]) -> Points:
         if len(rounds) == 1:
             return rounds[0]
-        # Points of a round are brought within 0 and 100 first: one wild round would else decide a mean.
+        # Points of a round are clamped to 0 to 100 first: one wild round would decide a mean.
         values = [min(max(points.points, 0.0), 100.0) for points in rounds]
         joined = join_rounds(values, self.over)
         nearest = min(range(len(values)), key=lambda index: abs(values[index] - joined))
@@ -59,7 +59,7 @@ _NOTHING = Points(0.0, {"note": "no artifact"})
 class PythonScore(RoundScore):
     """A function of yours, async or not: it gets a `Work` and gives a number of 0 to 100, or the number and details.
 
-    It runs in this program, so it must not execute what it is given. What it raises is the judge's failure.
+    It runs in this program, so it must not execute what it is given. An exception is the judge's failure.
     """
 
     function: Callable[[Work], Any] = field(kw_only=False)
@@ -89,7 +89,6 @@ class PythonScore(RoundScore):
         return read_answer(said, candidate=work.candidate)
 
     def describe(self) -> dict[str, Any]:
-        """For `run.json`: kind and parameters."""
         return {"kind": "python", **describe_function(self.function), "over": self.over}
 
 

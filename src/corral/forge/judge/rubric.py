@@ -1,4 +1,4 @@
-"""The recorded rubric: a list of events for a community, by gates and three weighted parts.
+"""Dream Foundry's rubric: a list of events for a community, by gates and three weighted scores.
 
 Gates: an artifact, of more than 10 characters, with the fields title, date and url, of at least 3 events, and exit code
 0. Points: 0.2 × success + 0.6 × quality + 0.2 × speed. Nothing here is about one city or one week: window, number of
@@ -32,15 +32,15 @@ _WITHOUT_HACKATHON = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRules:
-    """What the rubric asks for."""
+    """The parameters of the rubric."""
 
     window: tuple[datetime.date, datetime.date] | None = None
     """First and last day, both included; None: any day."""
     min_events: int = 3
     target_events: int = 5
-    """So many good events are all that can be wished for."""
+    """So many valid events give all points."""
     hackathon_required: bool = True
-    """Without one, a list has 20 points less. It is no gate."""
+    """Without a hackathon a list has 20 points less. It is not a gate."""
     speed_limit: float = 60.0
     """Seconds at which speed has no points left."""
 
@@ -53,7 +53,7 @@ class EventRules:
 
     @property
     def year(self) -> int:
-        """For dates that are written without one."""
+        """The year of dates without one."""
         return self.window[0].year if self.window else datetime.datetime.now(datetime.UTC).year
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class EventRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityResult:
-    """What was found in an artifact. The lists have titles (or what else tells which event it was), the first 20."""
+    """What was found in an artifact. The lists have the titles of the first 20 events."""
 
     passed: bool
     """Enough events with all fields, and a hackathon if one is required."""
@@ -71,7 +71,7 @@ class QualityResult:
     valid_events: int
     """With title, date and a good url, within the window, and not twice."""
     complete_events: int
-    """With title, date and url, whatever they are worth."""
+    """With title, date and url, valid or not."""
     hackathon_found: bool
     missing_fields: tuple[str, ...] = ()
     outside_window: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class ScoreResult:
 
 
 def assess_quality(text: str, rules: EventRules | None = None) -> QualityResult:
-    """Look at an artifact. Whatever it is, this ends soon and raises nothing."""
+    """Assess an artifact. Takes bounded time and raises nothing, whatever the text is."""
     rules = rules or EventRules()
     events = find_events(text, year=rules.year)
     seen: set[tuple[str, datetime.date | None]] = set()
@@ -129,7 +129,7 @@ def assess_quality(text: str, rules: EventRules | None = None) -> QualityResult:
 
 def score_candidate(
     candidate_id: str,
-    produced_output: bool,  # noqa: FBT001 - the recorded signature
+    produced_output: bool,  # noqa: FBT001 - Dream Foundry's signature
     error_occurred: bool,  # noqa: FBT001
     artifact_content: str | None,
     runtime_seconds: float,

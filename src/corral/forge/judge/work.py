@@ -1,4 +1,4 @@
-"""What is judged at a time: one round of one candidate, with reads that are safe whatever lies there."""
+"""What is judged at a time: one round of one candidate, with safe reads of its files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Work:
     output: str
     """The name of the artifact itself."""
     folder: Path | None
-    """Where the artifacts lie; None if this round has none. Read through the methods here, which follow no link."""
+    """The folder of the artifacts; None without artifacts. Read it by the methods here, which follow no link."""
 
     @property
     def round(self) -> int:
@@ -37,16 +37,16 @@ class Work:
 
     @property
     def files(self) -> tuple[ArtifactFile, ...]:
-        """Everything that was taken out."""
+        """All files that were taken out."""
         return self.attempt.artifacts
 
     @property
     def has_artifact(self) -> bool:
-        """Whether there is the file that was asked for."""
+        """Whether the requested file exists."""
         return self.folder is not None and any(file.path == self.output for file in self.attempt.artifacts)
 
     def explain_lack(self, path: str | None = None) -> str:
-        """Why a file is not there, without a name the artifact itself: it was not taken out, or was never written."""
+        """Why a file is not there, without a name the artifact itself: it was not taken out, or never written."""
         name = self.output if path is None else path
         for item in self.attempt.refused:
             if item.path == name:
@@ -85,7 +85,7 @@ def list_work(entry: Entry) -> list[Work]:
 
 
 def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
-    """A function's name and the hash of its source, where that can be found. Nothing that it holds is told."""
+    """A function's name and the hash of its source, where that can be found. Values that it holds are not included."""
     named = function if hasattr(function, "__qualname__") else type(function)
     name = f"{getattr(named, '__module__', '?')}.{named.__qualname__}"
     try:
@@ -101,13 +101,13 @@ def hash_text(text: str | bytes) -> str:
 
 
 def make_printable(text: str, *, limit: int = 500) -> str:
-    """A text that may quote an artifact, as one line that no terminal takes for more than text."""
+    """A text that may quote an artifact, as one line without control characters."""
     line = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text[:limit])
     return line if len(text) <= limit else f"{line}…"
 
 
 def make_plain(details: object) -> dict[str, Any]:
-    """Details as they can be written to the log: plain JSON, not endless."""
+    """Details as plain JSON of bounded size."""
     if not isinstance(details, dict):
         details = {"details": details}
     try:

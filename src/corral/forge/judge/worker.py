@@ -1,4 +1,4 @@
-"""RUN APART: looks at text that may have been made to be looked at for ever, in a process that can be killed.
+"""RUN IN ITS OWN PROCESS: checks text that may be made to take for ever, so that the process can be killed.
 
 Started as a script, so it imports nothing of Corral. Standard input is one line of JSON, which says what to do, and
 then the bytes to look at. An empty line says that all is there and the work begins; the answer is one line of JSON.
@@ -16,7 +16,7 @@ _MAX_PROBLEM_CHARACTERS = 300
 
 
 def main() -> None:
-    """One task, one answer."""
+    """Do one task and write one answer."""
     task = json.loads(sys.stdin.buffer.readline())
     _limit(memory_bytes=task["memory_bytes"], cpu_seconds=task["cpu_seconds"])
     data = sys.stdin.buffer.read()
@@ -35,7 +35,7 @@ def search(task: dict[str, Any], data: bytes) -> dict[str, Any]:
 
 
 def validate(task: dict[str, Any], data: bytes) -> dict[str, Any]:
-    """What is wrong with a document, in words; nothing if it is as the schema says."""
+    """The problems of a document; empty if it is valid."""
     import jsonschema_rs
 
     try:
@@ -69,9 +69,9 @@ def _refuse_reference(uri: str) -> Any:
 def _limit(*, memory_bytes: int, cpu_seconds: int) -> None:
     try:
         import resource
-    except ImportError:  # no such thing on Windows; whoever started us still has the clock
+    except ImportError:  # not on Windows; the parent's timeout still holds
         return
-    # Should whoever watches the clock be killed, the kernel still ends us by the processor's time.
+    # If the parent is killed, the kernel still ends us by CPU time.
     limits = ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CPU, cpu_seconds), (resource.RLIMIT_CORE, 0))
     for kind, wanted in limits:
         _, hard = resource.getrlimit(kind)

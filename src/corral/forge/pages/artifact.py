@@ -1,4 +1,4 @@
-"""Artifacts as a page may show them. They lie on the host by now, and are a candidate's bytes all the same."""
+"""Artifacts as a page may show them. Their content is hostile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SNIFFED_BYTES = 4096
 
 
 def find_image_type(data: bytes) -> str | None:
-    """By how it begins, never by its name. Pictures that can carry scripts are no pictures here."""
+    """The media type by the first bytes, never by the name. SVG, which can carry scripts, does not count as an image."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -31,7 +31,7 @@ def find_image_type(data: bytes) -> str | None:
 
 
 def find_kind(data: bytes) -> Kind:
-    """What the first bytes of a file say about it."""
+    """The kind of a file, by its first bytes."""
     data = data[:_SNIFFED_BYTES]
     if find_image_type(data) is not None:
         return "image"
@@ -51,16 +51,16 @@ class Shown:
 
     kind: Kind
     text: str = ""
-    """Of a text its content, of bytes a table of the first ones, of a picture nothing."""
+    """The text, or a hex dump of the first bytes; empty for an image."""
     image_type: str = ""
     data: bytes = b""
-    """The picture."""
+    """The bytes of an image."""
     note: str = ""
-    """What is not shown, in words."""
+    """What is not shown, and why."""
 
 
 def show_file(folder: Path, name: str, *, text_bytes: int, image_bytes: int) -> Shown:
-    """Read what may be shown of one artifact. Never raises for what became of it: the note says so."""
+    """Read what may be shown of one artifact. If it can't be read, the note says so."""
     try:
         with os.fdopen(open_artifact(folder, name), "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -68,7 +68,7 @@ def show_file(folder: Path, name: str, *, text_bytes: int, image_bytes: int) -> 
             kind = find_kind(head)
             if kind == "image":
                 if size > image_bytes:
-                    note = f"a picture of {show_size(size)} is too big to be shown here"
+                    note = f"an image of {show_size(size)} is too big to be shown here"
                     return Shown(kind="binary", text=show_bytes(head), note=note)
                 data = head + file.read(image_bytes - len(head))
                 return Shown(kind="image", image_type=find_image_type(head) or "", data=data)

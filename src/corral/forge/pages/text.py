@@ -1,7 +1,7 @@
-"""Text of candidates, made so that it shows what it is.
+"""Text of candidates, made harmless and visible.
 
-Escaping for HTML is the page's own duty and comes last. This is the step before: no sequence moves a cursor, no mark
-turns the line around, nothing invisible stays invisible, and every character can be encoded.
+This comes before the escaping for HTML: no sequence moves a cursor, no mark reverses a line, invisible characters
+become visible, and every character can be encoded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ESCAPE_SEQUENCE = re.compile(
 )
 _OPEN_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b?|[ -/]*)?\Z")
 _MAX_OPEN = 4096
-"""A sequence that is not closed within so many characters is none."""
+"""A sequence that is not closed within so many characters is treated as text."""
 _TO_CHECK = re.compile(
     r"[^\n\t -~\u00a1-\u00ac\u00ae-\u02ff\u0370-\u052f\u2010-\u2027\u2030-\u205e\u2190-\u2bff\u4e00-\u9fff]"
 )
@@ -26,12 +26,12 @@ _JOINER = "\u200d"  # holds emoji together, and turns nothing around
 
 
 def clean(text: str) -> str:
-    """The same text with everything in it to be seen. Terminal sequences go; a lone return begins a line."""
+    """The text with all characters visible. Terminal sequences are removed; a lone carriage return starts a line."""
     return show_marks(_ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 def clean_line(text: str, *, limit: int = 200) -> str:
-    """The same for names and reasons: one line, not too long."""
+    """`clean` for names and reasons: one line of bounded length."""
     found = " ".join(clean(text[: limit * 8]).split())
     return found if len(found) <= limit and len(text) <= limit * 8 else f"{found[: limit - 1]}…"
 
@@ -56,13 +56,13 @@ def escape(text: object) -> str:
 
 
 class Cleaner:
-    """The same for a stream that comes in pieces: a sequence or a line's end may be cut in two."""
+    """`clean` for a stream in pieces: a sequence or a line's end may be cut in two."""
 
     def __init__(self) -> None:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What can be shown by now."""
+        """The text that is complete so far."""
         text = self._held + piece
         self._held = ""
         if text.endswith("\r"):  # perhaps the first half of a line's end
@@ -72,7 +72,7 @@ class Cleaner:
         return clean(text)
 
     def close(self) -> str:
-        """What was held back."""
+        """The text that was held back."""
         held, self._held = self._held, ""
         return clean(held)
 
@@ -101,7 +101,7 @@ def show_size(size: float | None) -> str:
 
 
 def show_seconds(seconds: float | None) -> str:
-    """Seconds for people: three digits that say something."""
+    """Seconds for people, with about three significant digits."""
     if seconds is None:
         return "–"
     if seconds < 0.9995:

@@ -1,4 +1,4 @@
-"""The report: a run as one page that can be sent to somebody."""
+"""The report: a run as one self-contained HTML page."""
 
 from __future__ import annotations
 

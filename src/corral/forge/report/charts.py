@@ -1,6 +1,6 @@
 """Charts as SVG, drawn here: no library, no script, and colours that follow the reader's light or dark.
 
-How a mark looks follows from its `kind` alone, by shape as well as by colour, so nobody has to tell hues apart.
+How a mark looks follows from its `kind` alone, by shape as well as by colour, so no reader has to tell hues apart.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from corral.forge.overview import MarkKind
 from corral.forge.pages.text import clean_line, escape
-from corral.forge.told import MarkKind
 
 _WIDTH, _HEIGHT = 560.0, 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 20.0, 14.0, 46.0
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From values to places on the paper."""
+    """Maps values to coordinates."""
 
     low: float
     high: float
@@ -109,7 +109,7 @@ def draw_scatter(
     x_axis = make_axis([mark.x for mark in marks], start=_LEFT, end=_WIDTH - _RIGHT, binary=binary)
     y_axis = Axis(0.0, 100.0, _HEIGHT - _BOTTOM, _TOP, ticks=(0.0, 25.0, 50.0, 75.0, 100.0))
     parts = [_grid(x_axis, y_axis, show)]
-    # The winner is drawn last, so that nobody covers it.
+    # The winner is drawn last, on top of the others.
     for mark in sorted(marks, key=lambda mark: ("out", "ranked", "winner").index(mark.kind)):
         note = f"{clean_line(mark.name)}: {mark.y:.1f} points, {show(mark.x)}"
         parts.append(_mark(mark.kind, x_axis.at(mark.x), y_axis.at(mark.y), mark.id, note))

@@ -1,4 +1,4 @@
-"""Which artifacts and logs go into the page, and how much of them: a page that can't be opened tells nothing."""
+"""Which artifacts and logs go into the page, and how much of them, so that a browser can open it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from corral.forge.outcome import ArtifactFile, Attempt
+from corral.forge.overview import CandidateRow, Overview
 from corral.forge.pages.artifact import show_file
 from corral.forge.pages.text import clean, clean_line, cut_middle
-from corral.forge.told import CandidateRow, Told
 
 if TYPE_CHECKING:
     from corral.forge.runfolder import Run
@@ -34,11 +34,11 @@ class Embedded:
     left_out: int
 
 
-def embed_artifacts(run: Run, told: Told) -> Embedded:
-    """The artifact that was asked for of everybody first, best first; then the rest, while there is room."""
-    wanted = str(told.settings.get("output", ""))
+def embed_artifacts(run: Run, overview: Overview) -> Embedded:
+    """First the requested artifact of every candidate, the best first; then other files, while there is room."""
+    wanted = str(overview.settings.get("output", ""))
     order = sorted(
-        ((row, attempt, file) for row in told.rows for attempt in row.attempts for file in attempt.artifacts),
+        ((row, attempt, file) for row in overview.rows for attempt in row.attempts for file in attempt.artifacts),
         key=lambda found: (found[2].path != wanted, found[1].round),  # sorting keeps the order of the rows
     )
     room = _ARTIFACTS_BYTES
@@ -65,7 +65,7 @@ def _describe(row: CandidateRow, attempt: Attempt, file: ArtifactFile) -> dict[s
 
 
 def embed_logs(rows: Sequence[CandidateRow]) -> dict[tuple[str, int], str]:
-    """The log of each attempt, ready to be seen, and no longer than its share."""
+    """The log of each attempt, cleaned, and no longer than its share."""
     count = sum(bool(attempt.log) for row in rows for attempt in row.attempts)
     share = min(_LOG_CHARACTERS, max(_LEAST_LOG_CHARACTERS, _LOGS_CHARACTERS // max(1, count)))
     return {

@@ -1,28 +1,30 @@
-"""Who won, and the table of all."""
+"""The winner, and the table of all candidates."""
 
 from __future__ import annotations
 
+from corral.forge.overview import CandidateRow, Overview
 from corral.forge.pages.text import escape, show_seconds, show_size
 from corral.forge.report.parts import bar, line, name
-from corral.forge.told import CandidateRow, Told
 
 _GOOD = frozenset({"ok"})
 
 
-def write_banner(told: Told) -> str:
-    """The answer, before anything else."""
-    winners = told.winners
+def write_banner(overview: Overview) -> str:
+    """The result, before anything else."""
+    winners = overview.winners
     if len(winners) == 1:
-        return _banner("won", "Winner", name(winners[0].name), _why_won(told, winners[0]))
+        return _banner("won", "Winner", name(winners[0].name), _why_won(overview, winners[0]))
     if winners:
         names = " and ".join(name(row.name) for row in winners)
         total = winners[0].total
         return _banner("tie", "Tie", names, f"{len(winners)} candidates share the first place" + _with_points(total))
-    if told.state != "finished" and not any(row.standing for row in told.rows):
-        word = "was interrupted" if told.state == "interrupted" else "has not ended"
-        return _banner("open", "No result yet", f"The run {word}", "Nobody was judged. What there is stands below.")
-    reasons = "No candidate passed every gate." if told.rows else "There were no candidates."
-    return _banner("nobody", "No winner", "Nobody won", reasons)
+    if overview.state != "finished" and not any(row.standing for row in overview.rows):
+        word = "was interrupted" if overview.state == "interrupted" else "has not ended"
+        return _banner(
+            "open", "No result yet", f"The run {word}", "No candidate was judged. The results so far are below."
+        )
+    reasons = "No candidate passed every gate." if overview.rows else "There were no candidates."
+    return _banner("nobody", "No winner", "No candidate won", reasons)
 
 
 def _banner(kind: str, over: str, headline: str, below: str) -> str:
@@ -36,9 +38,9 @@ def _with_points(total: float | None) -> str:
     return "" if total is None else f" with {total:.1f} points"
 
 
-def _why_won(told: Told, row: CandidateRow) -> str:
+def _why_won(overview: Overview, row: CandidateRow) -> str:
     said = [] if row.total is None else [f"{row.total:.1f} of 100 points"]
-    others = [other for other in told.rows if other.kind == "ranked" and other.total is not None]
+    others = [other for other in overview.rows if other.kind == "ranked" and other.total is not None]
     if others and row.total is not None and others[0].total is not None:
         said.append(f"{row.total - others[0].total:.1f} ahead of {name(others[0].name, limit=60)}")
     if row.median_seconds is not None:
@@ -46,20 +48,20 @@ def _why_won(told: Told, row: CandidateRow) -> str:
     return " · ".join(said)
 
 
-def write_leaderboard(told: Told) -> str:
+def write_leaderboard(overview: Overview) -> str:
     """The table. On a narrow page it scrolls by itself."""
     heads = [
         '<th scope="col" class="rank">Rank</th><th scope="col" class="who">Candidate</th>',
         '<th scope="col" class="number">Total</th>',
-        *(_score_head(told, score) for score in told.score_names),
+        *(_score_head(overview, score) for score in overview.score_names),
         '<th scope="col">Gates</th>',
         '<th scope="col" class="number">Time</th><th scope="col" class="number">CPU</th>',
         '<th scope="col" class="number">Memory</th><th scope="col">Outcome</th>',
     ]
-    rows = "".join(_write_row(told, row) for row in told.rows)
+    rows = "".join(_write_row(overview, row) for row in overview.rows)
     interval = (
         "; below it the interval of the median over the rounds (95 %, where there are six or more)"
-        if told.repeated
+        if overview.repeated
         else ""
     )
     return (
@@ -70,13 +72,13 @@ def write_leaderboard(told: Told) -> str:
     )
 
 
-def _score_head(told: Told, score: str) -> str:
-    weight = told.weights.get(score)
+def _score_head(overview: Overview, score: str) -> str:
+    weight = overview.weights.get(score)
     part = f'<span class="weight">{weight * 100:.0f} %</span>' if weight is not None else ""
     return f'<th scope="col" class="number">{name(score, limit=30)}{part}</th>'
 
 
-def _write_row(told: Told, row: CandidateRow) -> str:
+def _write_row(overview: Overview, row: CandidateRow) -> str:
     cells = [
         f'<td class="rank"><span class="place">{escape(row.place)}</span></td>',
         f'<th scope="row" class="who"><a href="#candidate-{escape(row.id)}">{name(row.name)}</a>{_sub(row)}</th>',
@@ -85,7 +87,7 @@ def _write_row(told: Told, row: CandidateRow) -> str:
     scores = {} if row.standing is None else row.standing.scores
     cells += [
         f'<td class="number">{_points(scores[key].points if key in scores else None, "score")}</td>'
-        for key in told.score_names
+        for key in overview.score_names
     ]
     cells += [
         f'<td class="gates">{_gates(row)}</td>',
@@ -99,7 +101,7 @@ def _write_row(told: Told, row: CandidateRow) -> str:
 
 def _sub(row: CandidateRow) -> str:
     gates = () if row.standing is None else row.standing.gates
-    # Why a gate was failed stands in the gates' own column.
+    # Reasons of failed gates are in the column of the gates.
     text = row.description if any(not gate.passed and gate.reason for gate in gates) else row.reason or row.description
     return f'<span class="sub" dir="auto">{line(text, limit=160)}</span>' if text else ""
 
@@ -133,7 +135,7 @@ def _time(row: CandidateRow) -> str:
 
 
 def chip(outcome: str) -> str:
-    """How it ended, with a sign as well as a colour."""
+    """The outcome as a coloured label."""
     kind = "good" if outcome in _GOOD else "bad"
     if outcome in ("not run", "cancelled", "infrastructure"):
         kind = "none"

@@ -1,4 +1,4 @@
-"""How to hold a run again: the command, as far as one can say it, and what can't be said on a command line."""
+"""How to repeat a run: the command line, and remarks on what a command line can't express."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from corral.forge.overview import Overview
 from corral.forge.pages.text import clean_line
 from corral.forge.settings import Settings
-from corral.forge.told import Told
 
 _MAX_NAMED = 30
 _FLAGS = ("repeat", "seed", "output", "setup")
@@ -16,28 +16,28 @@ _FLAGS = ("repeat", "seed", "output", "setup")
 _RESOURCES = {"cpus": "--cpus", "memory_bytes": "--memory", "disk_bytes": "--disk", "processes": "--processes"}
 
 
-def make_command(told: Told) -> str:
-    """Lines for a shell; lines that begin with # are for whoever types them."""
+def make_command(overview: Overview) -> str:
+    """Lines for a shell; lines that begin with # are remarks for the reader."""
     words = ["corral", "forge", "run"]
     remarks: list[str] = []
-    named = [_name(row.definition.get("source")) for row in told.rows]
+    named = [_name(row.definition.get("source")) for row in overview.rows]
     if all(named) and len(named) <= _MAX_NAMED:
         words += [name for name in named if name]
-        remarks += _own_needs(told)
+        remarks += _own_needs(overview)
     else:
         words.append("CONTEST")
-        remarks.append("not every candidate can be named here: CONTEST is the contest.toml that had them")
-    if told.objective:
-        words += ["--objective", told.objective]
-    words += _settings(told.settings, told.definition.get("jobs"))
-    remarks.append("the judge is described below; one of your own is named with --judge FILE.py:NAME")
-    again = f"corral forge replay {shlex.quote(clean_line(told.run))}"
+        remarks.append("some candidates can't be named on a command line: CONTEST is the contest.toml that lists them")
+    if overview.objective:
+        words += ["--objective", overview.objective]
+    words += _settings(overview.settings, overview.definition.get("jobs"))
+    remarks.append("the judge is described below; name a custom one with --judge FILE.py:NAME")
+    again = f"corral forge replay {shlex.quote(clean_line(overview.run))}"
     said = [f"# {remark}" for remark in remarks]
-    return "\n".join([_shell(words), *said, "", "# the same run once more, as it was:", again])
+    return "\n".join([_shell(words), *said, "", "# replay this run:", again])
 
 
 def _shell(words: list[str]) -> str:
-    """One option to a line, where it is long."""
+    """The command as text; a long one has one option per line."""
     text = shlex.join(words)
     if len(text) <= 100:
         return text
@@ -61,13 +61,13 @@ def _name(source: object) -> str | None:
     return f"git+{path}@{source.get('commit')}" if kind == "git" and path else None
 
 
-def _own_needs(told: Told) -> list[str]:
+def _own_needs(overview: Overview) -> list[str]:
     own = [
         clean_line(row.id)
-        for row in told.rows
+        for row in overview.rows
         if any(row.definition.get(key) for key in ("packages", "resources", "env", "image"))
     ]
-    return [f"with needs of their own, which a contest.toml can say: {', '.join(own[:10])}"] if own else []
+    return [f"with options of their own, which need a contest.toml: {', '.join(own[:10])}"] if own else []
 
 
 def _settings(settings: Mapping[str, Any], jobs: object) -> list[str]:

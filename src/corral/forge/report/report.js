@@ -67,14 +67,14 @@
     const said = byId("diff-said");
     if (left.kind !== "text" || right.kind !== "text") {
       const same = left.sha256 === right.sha256;
-      said.textContent = same ? "byte for byte the same" : "different";
-      box.replaceChildren(make("p", "remark", same ? "Both are the same, byte for byte." : "Only texts are compared line by line. By their hashes, these two differ."));
+      said.textContent = same ? "identical" : "different";
+      box.replaceChildren(make("p", "remark", same ? "Both files are identical." : "Only text is compared line by line. By their hashes, these two files differ."));
       return;
     }
     const lines = diffLines(left.text, right.text);
     if (lines === null) {
       said.textContent = "too different";
-      box.replaceChildren(make("p", "remark", "The two have too little in common for a comparison by lines."));
+      box.replaceChildren(make("p", "remark", "The two files have too little in common for a line-by-line comparison."));
       return;
     }
     const added = lines.filter((line) => line.op === "+").length;

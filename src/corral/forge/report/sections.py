@@ -1,4 +1,4 @@
-"""The rest of the page: what was asked, each candidate, its logs, its artifacts, and how to hold the run again."""
+"""The rest of the page: the objective, each candidate, its logs and artifacts, and how to repeat the run."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from datetime import datetime
 from typing import Any
 
 from corral.forge.outcome import Attempt
+from corral.forge.overview import CandidateRow, Overview
 from corral.forge.pages.text import escape, show_seconds, show_size
 from corral.forge.report.charts import Mark, Row, draw_rounds, draw_scatter
 from corral.forge.report.embed import Embedded
 from corral.forge.report.leaderboard import chip
 from corral.forge.report.parts import bar, block, facts, flatten, line, name
-from corral.forge.told import CandidateRow, Told
 
 _MAX_MANIFEST_ROWS = 2000
 _MAX_DETAILS = 40
 
 
-def write_header(told: Told) -> str:
-    """What was asked, when, and by which rules."""
-    versions = told.definition.get("versions")
+def write_header(overview: Overview) -> str:
+    """The objective, the time and the settings."""
+    versions = overview.definition.get("versions")
     versions = versions if isinstance(versions, Mapping) else {}
-    settings = told.settings
+    settings = overview.settings
     pairs = [
-        ("Run", f"<code>{line(told.run)}</code>"),
-        ("Started", f'<time datetime="{line(told.started)}">{line(_moment(told.started))}</time>'),
-        ("Took", show_seconds(told.seconds)),
-        ("State", line(told.state)),
-        ("Candidates", str(len(told.rows))),
+        ("Run", f"<code>{line(overview.run)}</code>"),
+        ("Started", f'<time datetime="{line(overview.started)}">{line(_moment(overview.started))}</time>'),
+        ("Took", show_seconds(overview.seconds)),
+        ("State", line(overview.state)),
+        ("Candidates", str(len(overview.rows))),
         ("Rounds", line(settings.get("repeat", 1))),
-        ("At once", line(told.definition.get("jobs", "–"))),
+        ("Jobs", line(overview.definition.get("jobs", "–"))),
         ("Seed", f"<code>{line(settings.get('seed', 0))}</code>"),
         ("Backend", line(versions.get("backend") or settings.get("backend", "–"))),
         ("Corral", line(versions.get("corral", "–"))),
         ("Python", line(versions.get("python", "–"))),
         ("Kernel", line(versions.get("kernel", "–"))),
     ]
-    return f'<p class="objective" dir="auto">{block(told.objective)}</p>{facts(pairs)}'
+    return f'<p class="objective" dir="auto">{block(overview.objective)}</p>{facts(pairs)}'
 
 
 def _moment(text: str) -> str:
@@ -48,10 +48,10 @@ def _moment(text: str) -> str:
     return f"{found:%Y-%m-%d %H:%M:%S} {found.tzname() or ''}".strip()
 
 
-def write_charts(told: Told) -> str:
-    """Score against time and against memory, and each round's time; none without points."""
-    times = [_mark(row, row.median_seconds) for row in told.rows]
-    memories = [_mark(row, row.peak_memory_bytes) for row in told.rows]
+def write_charts(overview: Overview) -> str:
+    """Score against time and against memory, and each round's time; no chart without points."""
+    times = [_mark(row, row.median_seconds) for row in overview.rows]
+    memories = [_mark(row, row.peak_memory_bytes) for row in overview.rows]
     charts = []
     for chart_id, title, found, label, show, binary in (
         ("chart-time", "Score against time", times, "time of the run", show_seconds, False),
@@ -62,12 +62,12 @@ def write_charts(told: Told) -> str:
                 marks, chart_id=chart_id, title=title, x_label=label, y_label="total score", show=show, binary=binary
             )
             charts.append(f"<figure><figcaption>{title}</figcaption>{points}</figure>")
-    rows = [strip for row in told.rows if (strip := _round_row(row)) is not None] if told.repeated else []
+    rows = [strip for row in overview.rows if (strip := _round_row(row)) is not None] if overview.repeated else []
     if rows:
         strips = draw_rounds(rows, chart_id="chart-rounds", title="Times by round", show=show_seconds)
         charts.append(f'<figure class="rounds"><figcaption>Times by round</figcaption>{strips}</figure>')
     if not charts:
-        return '<p class="remark">Nothing was measured that could be drawn.</p>'
+        return '<p class="remark">There are no measurements to draw.</p>'
     legend = (
         '<p class="legend"><span class="winner">★ winner</span><span class="ranked">● ranked</span>'
         '<span class="out">✕ not ranked</span><span>The best place is at the upper left.</span></p>'
@@ -89,9 +89,9 @@ def _round_row(row: CandidateRow) -> Row | None:
     return Row(id=row.id, name=row.name, kind=row.kind, values=values, median=row.median_seconds, low=low, high=high)
 
 
-def write_candidates(told: Told) -> str:
-    """For each candidate: what it is made of, what the judges said, and how each attempt went."""
-    return "".join(_candidate(row) for row in told.rows)
+def write_candidates(overview: Overview) -> str:
+    """For each candidate: its source, the verdicts of the judge, and its attempts."""
+    return "".join(_candidate(row) for row in overview.rows)
 
 
 def _candidate(row: CandidateRow) -> str:
@@ -162,10 +162,10 @@ def _attempts(row: CandidateRow) -> str:
     )
 
 
-def write_logs(told: Told, logs: Mapping[tuple[str, int], str]) -> str:
-    """What each printed, folded."""
+def write_logs(overview: Overview, logs: Mapping[tuple[str, int], str]) -> str:
+    """The logs, folded."""
     found = []
-    for row in told.rows:
+    for row in overview.rows:
         for attempt in row.attempts:
             text = logs.get((row.id, attempt.round), "")
             found.append(
@@ -190,11 +190,11 @@ def _printed(attempt: Attempt) -> str:
     return f"{show_size(attempt.log_bytes or len(attempt.log))} printed"
 
 
-def write_manifest(told: Told, embedded: Embedded) -> str:
+def write_manifest(overview: Overview, embedded: Embedded) -> str:
     """Every file that was taken out with its hash, and what was not taken."""
     rows: list[str] = []
     count = 0
-    for row in told.rows:
+    for row in overview.rows:
         for attempt in row.attempts:
             who = f"<td>{name(row.name, limit=40)}{_round(row, attempt)}</td>"
             for file in attempt.artifacts:
@@ -213,10 +213,12 @@ def write_manifest(told: Told, embedded: Embedded) -> str:
                         f'<td colspan="2">not taken: {line(refused.reason)}</td></tr>'
                     )
     if not rows:
-        return '<p class="remark">No file was taken out.</p>'
+        return '<p class="remark">No artifacts were taken.</p>'
     more = f'<p class="remark">… and {count - _MAX_MANIFEST_ROWS} more.</p>' if count > _MAX_MANIFEST_ROWS else ""
     if embedded.left_out:
-        more += f'<p class="remark">{embedded.left_out} files are not in this page; they are in the run’s folder.</p>'
+        more += (
+            f'<p class="remark">{embedded.left_out} files are not in this page; they are in the folder of the run.</p>'
+        )
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Manifest"><table class="manifest"><thead><tr>'
         '<th scope="col">Candidate</th><th scope="col">File</th><th scope="col" class="number">Size</th>'
@@ -224,12 +226,12 @@ def write_manifest(told: Told, embedded: Embedded) -> str:
     )
 
 
-def write_repeat(told: Told, command: str) -> str:
-    """How to hold it again, and the rules as they were."""
-    judge = told.definition.get("judge")
+def write_repeat(overview: Overview, command: str) -> str:
+    """How to repeat the run, and its settings."""
+    judge = overview.definition.get("judge")
     return (
         f'<pre class="command" tabindex="0">{block(command)}</pre>'
-        f"<h4>Rules for all</h4>{facts((key, line(value)) for key, value in flatten(told.settings))}"
+        f"<h4>Settings</h4>{facts((key, line(value)) for key, value in flatten(overview.settings))}"
         + (_judge(judge) if isinstance(judge, Mapping) else "")
     )
 
@@ -253,7 +255,7 @@ def _judge_item(item: Mapping[str, Any]) -> str:
     return f'<li>{name(item.get("name", "–"))}<span class="sub">{_details(said)}</span></li>'
 
 
-def write_warnings(told: Told) -> str:
-    """What the contest itself had to say."""
-    said = "".join(f'<li dir="auto">{line(warning, limit=600)}</li>' for warning in told.warnings)
+def write_warnings(overview: Overview) -> str:
+    """The warnings of the contest."""
+    said = "".join(f'<li dir="auto">{line(warning, limit=600)}</li>' for warning in overview.warnings)
     return f'<section class="warnings" aria-label="Warnings"><h2>Warnings</h2><ul>{said}</ul></section>' if said else ""

@@ -14,6 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from corral.forge.overview import make_overview
 from corral.forge.pages import read_asset
 from corral.forge.pages.text import clean_line, escape
 from corral.forge.report.embed import embed_artifacts, embed_logs
@@ -29,7 +30,6 @@ from corral.forge.report.sections import (
     write_repeat,
     write_warnings,
 )
-from corral.forge.told import tell
 
 if TYPE_CHECKING:
     from corral.forge.runfolder import Run
@@ -68,8 +68,8 @@ def write_report(run: Run, target: Path, *, command: str | None = None) -> Path:
 
 def render_report(run: Run, *, command: str | None = None) -> str:
     """The page as text."""
-    told = tell(run)
-    embedded = embed_artifacts(run, told)
+    overview = make_overview(run)
+    embedded = embed_artifacts(run, overview)
     style = read_asset(_SHARED, "page.css") + read_asset(_HERE, "report.css")
     script = read_asset(_HERE, "diff.js") + read_asset(_HERE, "report.js")
     policy = (
@@ -78,18 +78,18 @@ def render_report(run: Run, *, command: str | None = None) -> str:
     )
     return Template(read_asset(_HERE, "report.html")).substitute(
         policy=escape(policy),
-        title=escape(f"{clean_line(told.objective, limit=60) or 'Contest'} · {clean_line(told.run)}"),
+        title=escape(f"{clean_line(overview.objective, limit=60) or 'Contest'} · {clean_line(overview.run)}"),
         style=style,
         script=script,
-        header=write_header(told),
-        banner=write_banner(told),
-        warnings=write_warnings(told),
-        leaderboard=write_leaderboard(told),
-        charts=write_charts(told),
-        candidates=write_candidates(told),
-        logs=write_logs(told, embed_logs(told.rows)),
-        manifest=write_manifest(told, embedded),
-        repeat=write_repeat(told, command or make_command(told)),
+        header=write_header(overview),
+        banner=write_banner(overview),
+        warnings=write_warnings(overview),
+        leaderboard=write_leaderboard(overview),
+        charts=write_charts(overview),
+        candidates=write_candidates(overview),
+        logs=write_logs(overview, embed_logs(overview.rows)),
+        manifest=write_manifest(overview, embedded),
+        repeat=write_repeat(overview, command or make_command(overview)),
         data=data_block("artifact-data", embedded.files),
     )
 

@@ -13,7 +13,7 @@ _REASONS = {
     200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
     431: "Request Header Fields Too Large", 503: "Service Unavailable",
 }  # fmt: skip
-# For every answer. The page's own policy is stricter in what it may load, and is set beside these.
+# For every response. The page has its own content policy.
 _ALWAYS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -28,11 +28,11 @@ PAGE_POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 NOTHING_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
-"""For what candidates made: whatever it is, it may do nothing."""
+"""For candidates' files: they may load and run nothing."""
 
 
 class BadRequestError(Exception):
-    """The client's fault. Carries the status."""
+    """The client made a mistake. Carries the HTTP status."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(said)
@@ -41,49 +41,49 @@ class BadRequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for."""
+    """A parsed request."""
 
     method: str
     path: str
-    """Decoded; without what stands after a question mark."""
+    """Decoded, without the query."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By names in small letters."""
+    """Keys are lower-case."""
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request:
-    """The head of one request. A body is neither wanted nor read.
+    """Read the head of one request. A body is not read.
 
     Raises:
-        BadRequestError: it is none.
-        TimeoutError: it does not come.
+        BadRequestError: the request is malformed.
+        TimeoutError: no request came in time.
     """
     try:
         async with asyncio.timeout(HEAD_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:
-        raise BadRequestError(431, "the request's head is too long") from error
+        raise BadRequestError(431, "the request headers are too large") from error
     except asyncio.IncompleteReadError as error:
-        raise BadRequestError(400, "the request ended early") from error
+        raise BadRequestError(400, "incomplete request") from error
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
-        raise BadRequestError(400, "not a request")
+        raise BadRequestError(400, "malformed request")
     headers: dict[str, str] = {}
     for line in lines[1:-2]:
         name, colon, value = line.partition(":")
-        if not colon or name.strip() != name or name.lower() in headers:  # two hosts are no host
-            raise BadRequestError(400, "a header is none, or comes twice")
+        if not colon or name.strip() != name or name.lower() in headers:  # a second Host would be ambiguous
+            raise BadRequestError(400, "malformed or duplicate header")
         headers[name.lower()] = value.strip()
     return Request(words[0], unquote(words[1].partition("?")[0], errors="replace"), headers)
 
 
 def make_head(status: int, kind: str, *, more: Mapping[str, str] | None = None) -> bytes:
-    """The head of an answer."""
+    """The head of a response."""
     headers = {"Content-Type": kind, "Content-Security-Policy": NOTHING_POLICY, **_ALWAYS, **(more or {})}
     lines = [f"HTTP/1.1 {status} {_REASONS[status]}", *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
 def make_answer(status: int, kind: str, body: bytes, *, more: Mapping[str, str] | None = None) -> bytes:
-    """A whole answer."""
+    """A whole response."""
     return make_head(status, kind, more={"Content-Length": str(len(body)), **(more or {})}) + body

@@ -1,7 +1,7 @@
 """The server of the live page.
 
-It listens on loopback alone and speaks only to whoever knows its address, in which there is a secret. The header `Host`
-must be ours, so no page in the same browser gets here under a name of its own. It takes GET and changes nothing.
+It listens on loopback only, and its address contains a secret that a client must know. The header `Host` must name this
+address, so that no other page in the browser gets here by DNS rebinding. It answers GET and changes nothing.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _HERE = "corral.forge.watch"
 _SHARED = "corral.forge.pages"
 _ADDRESS = "127.0.0.1"
 _MAX_CLIENTS = 64
-"""Of those who know the secret, at once."""
+"""Connections that have shown the secret, at once."""
 _MAX_STRANGERS = 128
-"""Of those who have not shown it yet. They never keep out who knows it: the one who came first goes first."""
+"""Connections that have not shown it yet. The oldest is closed for a new one, so they block no one who knows it."""
 _SLOW_SECONDS = 30.0
-"""A client that takes nothing for so long is let go."""
+"""A client that reads nothing for so long is disconnected."""
 _ALIVE_SECONDS = 15.0
 _BATCH_SECONDS = 0.05
 """Events that come close together go out together."""
 _LOOK_EVERY = 10
-"""Of the times when a followed log has nothing new."""
+"""At every tenth end of the log the run's process is checked."""
 _BUFFER_BYTES = 64 * 1024
 _TEXT_BYTES = 512 * 1024
 _IMAGE_BYTES = 8 * 1024 * 1024
@@ -59,7 +59,7 @@ _PAGES = {
 
 
 class WatchServer:
-    """Shows one run: a living one of this process, one of another, or one that has ended."""
+    """Shows one run: of this process, of another process, or one that has ended."""
 
     def __init__(self, folder: Path, *, port: int = 0, follow: bool = True) -> None:
         """Prepare it.
@@ -84,7 +84,7 @@ class WatchServer:
 
     @property
     def url(self) -> str:
-        """Where the page is. Whoever knows it may look."""
+        """The address of the page. It contains the secret."""
         return f"http://{_ADDRESS}:{self._port}/{self._token}/"
 
     async def start(self) -> str:
@@ -99,7 +99,7 @@ class WatchServer:
         except OSError as error:
             raise BackendUnavailableError(
                 f"can't listen on {_ADDRESS}:{self._port}: {os.strerror(error.errno or 0)}",
-                hint="take another port, or 0",
+                hint="choose another port, or 0 for any free one",
             ) from error
         self._port = self._server.sockets[0].getsockname()[1]
         if self._follow:
@@ -108,7 +108,7 @@ class WatchServer:
         return self.url
 
     def listener(self, event: ForgeEvent) -> None:
-        """For a contest of this process, on any thread. Does nothing where the log is followed: it has the same."""
+        """For a contest in this process, on any thread. Does nothing if the log is followed: it has the same."""
         if self._follow:
             return
         if self._loop is None or _running_loop() is self._loop:
@@ -118,7 +118,7 @@ class WatchServer:
                 self._loop.call_soon_threadsafe(self._hub.add, event)
 
     async def aclose(self) -> None:
-        """Stop listening and let everybody go. May be called twice."""
+        """Stop listening and close all connections. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -138,13 +138,13 @@ class WatchServer:
         await self.aclose()
 
     def _look_for_holder(self) -> None:
-        """Now and then: a run that was killed never says so."""
+        """Check now and then whether the run's process is alive: a killed one says nothing."""
         self._looks += 1
         if self._looks % _LOOK_EVERY == 0 and not Run(path=self._folder, definition={}).is_held():
             self._hub.lose()
 
     def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Tasks of our own: closing ends them, and none is ever lost.
+        # Our own tasks: `aclose` ends them all.
         if len(self._strangers) >= _MAX_STRANGERS:
             self._strangers.pop(next(iter(self._strangers))).transport.abort()  # the oldest; its task ends by that
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
@@ -164,7 +164,7 @@ class WatchServer:
             with contextlib.suppress(OSError, TimeoutError):
                 await _send(writer, make_answer(error.status, "text/plain", f"{error}\n".encode()))
                 await _read_rest(reader, writer)
-        except (OSError, TimeoutError):  # gone, or as good as gone
+        except (OSError, TimeoutError):  # the client is gone, or does not read
             writer.transport.abort()
         finally:
             writer.close()
@@ -175,14 +175,14 @@ class WatchServer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await read_request(reader)
         if request.headers.get("host") not in {f"{_ADDRESS}:{self._port}", f"localhost:{self._port}"}:
-            raise BadRequestError(403, "not under this name")
+            raise BadRequestError(403, "invalid Host header")
         if request.method != "GET":
-            raise BadRequestError(405, "only GET")
+            raise BadRequestError(405, "only GET is allowed")
         _, token, *rest = request.path.split("/", 2)
         if not rest or not hmac.compare_digest(token.encode(), self._token.encode()):
-            raise BadRequestError(404, "nothing here: the address needs its secret")
+            raise BadRequestError(404, "not found: the address needs its secret")
         if self._known >= _MAX_CLIENTS:
-            raise BadRequestError(503, "too many at once")
+            raise BadRequestError(503, "too many connections")
         if (task := asyncio.current_task()) is not None:
             self._strangers.pop(task, None)
         self._known += 1
@@ -206,7 +206,7 @@ class WatchServer:
                 folder = artifact_folder(self._folder, Turn(words[1], number), self._hub.repeat)
                 send = self._send_artifact if words[0] == "artifact" else self._send_download
                 return lambda _, writer: send(folder, path, writer)
-        raise BadRequestError(404, "nothing here")
+        raise BadRequestError(404, "not found")
 
     async def _send_page(self, name: str, writer: asyncio.StreamWriter) -> None:
         kind, assets = _PAGES[name]
@@ -214,7 +214,7 @@ class WatchServer:
         await _send(writer, make_answer(200, kind, text.encode(), more={"Content-Security-Policy": PAGE_POLICY}))
 
     async def _send_events(self, request: Request, writer: asyncio.StreamWriter) -> None:
-        """Server-sent events; a client that was here before says which it had last."""
+        """Server-sent events; a client that reconnects says which event it had last."""
         hub = self._hub
         mark, _, number = request.headers.get("last-event-id", "").partition("-")
         known = mark == hub.mark and number.isascii() and number.isdecimal() and len(number) < 16
@@ -235,7 +235,7 @@ class WatchServer:
                 async with asyncio.timeout(_ALIVE_SECONDS):
                     await hub.wait()
             except TimeoutError:
-                await _send(writer, b": still here\n\n")  # finds out whether the other side is, too
+                await _send(writer, b": still here\n\n")  # also finds out whether the client is still there
             else:
                 await asyncio.sleep(_BATCH_SECONDS)
 
@@ -248,11 +248,11 @@ class WatchServer:
         await _send(writer, make_answer(200, "text/plain; charset=utf-8", text.encode()))
 
     async def _send_download(self, folder: Path, path: str, writer: asyncio.StreamWriter) -> None:
-        """The bytes as they are, for the disk and for nothing else."""
+        """The bytes as they are, as a download."""
         try:
             file = os.fdopen(await asyncio.to_thread(open_artifact, folder, path), "rb")
         except OSError as error:
-            raise BadRequestError(404, "it is no longer there") from error
+            raise BadRequestError(404, "the file no longer exists") from error
         with file:
             left = os.fstat(file.fileno()).st_size
             name = "".join(
@@ -275,7 +275,7 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def _read_rest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """What is not read when a connection is closed takes the answer with it."""
+    """Read the rest of a request: closing with unread data would reset the connection and lose the response."""
     if writer.can_write_eof():
         writer.write_eof()
     async with asyncio.timeout(1):

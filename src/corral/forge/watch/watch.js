@@ -234,7 +234,7 @@
     byId("objective").textContent = run.objective || "";
     const ended = [...lanes.values()].reduce((sum, lane) => sum + lane.attempts.size, 0);
     const all = lanes.size * (run.repeat || 1);
-    byId("state").textContent = { waiting: "waiting for the run", running: `running · ${ended} of ${all}`, judging: "judging", finished: "finished", interrupted: "interrupted", "broken off": "broken off: no process is at it" }[state] || state;
+    byId("state").textContent = { waiting: "waiting for the run", running: `running · ${ended} of ${all}`, judging: "judging", finished: "finished", interrupted: "interrupted", "broken off": "broken off: its process is gone" }[state] || state;
     byId("state").dataset.state = state;
     byId("facts").textContent = run.run ? [run.run, `${lanes.size} candidates`, run.repeat > 1 ? `${run.repeat} rounds` : "", `${run.jobs} at once`, `seed ${run.seed}`, run.backend].filter(Boolean).join(" · ") : "";
     byId("progress-fill").setAttribute("width", all ? String((100 * ended) / all) : "0");
@@ -394,7 +394,7 @@
         if (mine === asked) body.replaceChildren(pre);
       }
     } catch (error) {
-      if (mine === asked) body.replaceChildren(make("p", "remark", "It could not be loaded."));
+      if (mine === asked) body.replaceChildren(make("p", "remark", "The file could not be loaded."));
     }
   }
   byId("viewer-close").addEventListener("click", () => viewer.close());

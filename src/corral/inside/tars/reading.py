@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, Tuple
 
 BLOCK = 512
 PIECE_BYTES = 256 * 1024
@@ -31,7 +30,7 @@ _KINDS: dict[bytes, MemberKind] = {
     b"1": "hard link", b"2": "link", b"3": "other", b"4": "other", b"5": "folder", b"6": "other",
 }  # fmt: skip
 
-Segments = tuple[tuple[int, int], ...]
+Segments = Tuple[Tuple[int, int], ...]
 """Where data lie in a file: offset and length, in order. Between them are holes."""
 
 
@@ -39,8 +38,7 @@ class BrokenArchiveError(Exception):
     """Not a tar, or one that was cut short, or one that says what can't be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One file of a tar, whose content comes next in the stream."""
 
     name: str
@@ -259,7 +257,7 @@ def _pairs(numbers: list[str]) -> Segments:
     if len(numbers) % 2:
         raise BrokenArchiveError("the archive has a broken map of holes")
     values = [_decimal(number) for number in numbers]
-    return tuple((offset, length) for offset, length in zip(values[::2], values[1::2], strict=True) if length)
+    return tuple((offset, length) for offset, length in zip(values[::2], values[1::2]) if length)
 
 
 def _check_map(segments: Segments, *, whole: int, stored: int) -> None:

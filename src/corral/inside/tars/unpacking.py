@@ -7,11 +7,11 @@ to be followed at all, `corral.base.transfer` lays archives down.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Iterable
 
+from corral.inside.files import make_folders
 from corral.inside.tars.inflating import Inflated
 from corral.inside.tars.reading import Member, MemberReader
 
@@ -48,36 +48,6 @@ def unpack_tree(root: str, pieces: Iterable[bytes]) -> int:
     for folder, mode in reversed(folders):  # last: a read-only folder must be filled first
         os.chmod(folder, mode)
     return count
-
-
-def make_folders(path: str, *, mode: int | None = None) -> None:
-    """A folder and those above it, new ones with this mode (else as the umask has it). Without recursion: a path has
-    room for 2,000 of them.
-
-    Raises:
-        OSError: it can't be made, or something else is there.
-    """
-    missing = []
-    while True:
-        try:
-            if not stat.S_ISDIR(os.stat(path).st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-            break
-        except FileNotFoundError:
-            above = os.path.dirname(path.rstrip("/"))
-            if not above:
-                raise
-            missing.append(path)
-            path = above
-    for folder in reversed(missing):
-        try:
-            os.mkdir(folder)
-        except FileExistsError:
-            if not os.path.isdir(folder):
-                raise
-        else:
-            if mode is not None:
-                os.chmod(folder, mode)
 
 
 def _place(inside: str, name: str) -> str:

@@ -7,7 +7,7 @@ import os
 import stat
 import tarfile
 import time
-from collections.abc import Callable
+from typing import Callable
 
 from corral.inside.tars.reading import BLOCK, PIECE_BYTES, Segments
 

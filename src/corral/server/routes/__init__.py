@@ -1,1 +1,1 @@
-"""The routes, a module per service of the wire. Each has a table; `corral.server.app` collects them."""
+"""The routes, a module for each service of Daytona's API. Each has a table; `corral.server.tables` collects them."""

@@ -1,10 +1,10 @@
-"""What clients ask about the server itself."""
+"""The server's configuration, for clients."""
 
 from __future__ import annotations
 
 from corral.server.routing import Call, Table
 from corral.server.settings import API, TOOLBOX
-from corral.server.shelf import BASE
+from corral.server.snapshots import BASE
 from corral.server.wire import control
 
 TABLE = Table("open")
@@ -12,8 +12,8 @@ TABLE = Table("open")
 
 @TABLE.add("GET", "/config", scope="read", answers={200: control.DaytonaConfiguration})
 async def get_config(call: Call) -> control.DaytonaConfiguration:
-    """What this server is; clients ask before they have a key."""
-    base = call.services.control.guard.base_url(call.request)
+    """The server's configuration; needs no key."""
+    base = call.services.guard.base_url(call.request)
     return control.DaytonaConfiguration(
         version=call.services.settings.version,
         oidc=control.OidcConfig(issuer="", client_id="", audience="", provider="none"),

@@ -1,4 +1,4 @@
-"""Who calls, and where sandboxes are: organisations, regions, and the key itself, as far as clients ask for them."""
+"""The caller's organisation, region and key, as far as clients ask for them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from corral.server.wire.base import timestamp
 
 TABLE = Table("control")
 _MANY = 1_000_000
-"""What a client is told that wants a number where there is no limit."""
+"""Sent where a client needs a number and there is no limit."""
 _PERMISSIONS = {
     "write": ("write:sandboxes", "write:snapshots"),
     "delete": ("delete:sandboxes", "delete:snapshots"),
 }
-"""The wire's words for scopes. Its keys may always read, and work inside what they see."""
+"""Daytona's permissions for our scopes. Its keys can always read, and run programs."""
 
 
 def _mine(call: Call) -> Organisation:
-    return call.services.control.keyring.organisations[call.identity.organisation_id]
+    return call.services.keyring.organisations[call.identity.organisation_id]
 
 
 def _checked(call: Call) -> Organisation:
@@ -76,13 +76,13 @@ def _show(call: Call, row: Organisation) -> wire.OrganizationDto:
 
 @TABLE.add("GET", "/organizations", scope="read", answers={200: list[wire.OrganizationDto]})
 async def list_organizations(call: Call) -> list[wire.OrganizationDto]:
-    """The one that the key belongs to."""
+    """List organisations: the one that the key belongs to."""
     return [_show(call, _mine(call))]
 
 
 @TABLE.add("GET", "/organizations/{organizationId}", scope="read", answers={200: wire.OrganizationDto})
 async def get_organization(call: Call) -> wire.OrganizationDto:
-    """The one that the key belongs to, by its id."""
+    """Get the organisation that the key belongs to."""
     return _show(call, _checked(call))
 
 
@@ -93,7 +93,7 @@ async def get_organization(call: Call) -> wire.OrganizationDto:
     answers={200: list[wire.SandboxClassDto]},
 )
 async def list_available_sandbox_classes(call: Call) -> list[wire.SandboxClassDto]:
-    """What kinds of sandboxes there are: one."""
+    """List the classes of sandboxes: only `container`."""
     _checked(call)
     target = call.services.settings.defaults.target
     return [wire.SandboxClassDto(region_id=target, sandbox_class="container", gpu_available=False)]
@@ -101,8 +101,8 @@ async def list_available_sandbox_classes(call: Call) -> list[wire.SandboxClassDt
 
 @TABLE.add("GET", "/api-keys/current", scope="read", answers={200: wire.ApiKeyDto})
 async def get_current_api_key(call: Call) -> wire.ApiKeyDto:
-    """The key that this request came with: its name, what it may, and how long."""
-    for key in call.services.control.keyring.keys:
+    """The key of this request: its name, permissions and expiry."""
+    for key in call.services.keyring.keys:
         if key.id == call.identity.key_id:
             return wire.ApiKeyDto(
                 name=key.name,
@@ -114,7 +114,7 @@ async def get_current_api_key(call: Call) -> wire.ApiKeyDto:
                 user_id="corral",
                 organization_id=key.organisation_id,
             )
-    raise not_found("this key was just revoked")
+    raise not_found("the API key has just been revoked")
 
 
 def _region(call: Call) -> wire.RegionDto:
@@ -132,19 +132,19 @@ def _region(call: Call) -> wire.RegionDto:
 
 @TABLE.add("GET", "/shared-regions", scope="read", answers={200: list[wire.RegionDto]})
 async def list_shared_regions(call: Call) -> list[wire.RegionDto]:
-    """Where sandboxes can be: here."""
+    """List shared regions: only this server."""
     return [_region(call)]
 
 
 @TABLE.add("GET", "/regions", scope="read", answers={200: list[wire.RegionDto]})
 async def list_regions(call: Call) -> list[wire.RegionDto]:
-    """The same, for clients that ask for all."""
+    """List all regions: only this server."""
     return [_region(call)]
 
 
 @TABLE.add("GET", "/regions/{id}", scope="read", answers={200: wire.RegionDto})
 async def get_region(call: Call) -> wire.RegionDto:
-    """One of them."""
+    """Get a region."""
     region = _region(call)
     if call.params["id"] != region.id:
         raise not_found("region not found")

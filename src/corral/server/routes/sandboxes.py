@@ -1,100 +1,103 @@
-"""Sandboxes: made, found, changed and ended."""
+"""Sandboxes: creating, finding, changing and deleting them."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 from corral.client.sandbox import AsyncSandbox
 from corral.protocol import Backend
 from corral.server import dto, steps
-from corral.server.faults import bad_request, not_here
-from corral.server.listing import filter_rows, numbered_page_of, page_of
-from corral.server.quota import check_quota
-from corral.server.reconcile import backend_name
-from corral.server.resting import rested
-from corral.server.routing import SANDBOX, Call, Table
-from corral.server.shelf import BASE
-from corral.server.signing import signing_key
-from corral.server.store.rows import Sandbox, Snapshot, new_id, new_signing_key
-from corral.server.wire import control
-from corral.server.wishes import (
-    ResizeWish,
+from corral.server.creating import (
+    Resize,
     archive_after,
     check_labels,
     check_snapshot_name,
     digest_token,
     image_of,
+    language_of,
     make_row,
     make_spec,
-    refuse_what_excludes_itself,
-    refuse_what_is_missing,
+    refuse_contradictions,
+    refuse_unsupported,
 )
+from corral.server.faults import bad_request, unsupported
+from corral.server.listing import filter_rows, numbered_page_of, page_of
+from corral.server.living import LivingSandbox
+from corral.server.quota import check_quota
+from corral.server.reconcile import backend_name
+from corral.server.resting import rested
+from corral.server.routing import SANDBOX, Call, Table
+from corral.server.signing import signing_key
+from corral.server.snapshots import BASE
+from corral.server.store.rows import Sandbox, Snapshot, new_id, new_signing_key
+from corral.server.wire import control
 
 TABLE = Table("control")
 _ONE = "/sandbox/{sandboxIdOrName}"
 _OK = {200: control.Sandbox}
 _TOOLBOX_PORT = 2280
 _SETTLED = frozenset({"started", "stopped", "paused", "archived", "error"})
-"""States in which a sandbox stays until somebody changes it."""
+"""States in which a sandbox stays until it is changed."""
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})\.")
 _PAGES = (0, 180)
-"""Since this version the list of sandboxes is read page by page."""
+"""Since this version SDKs read the list of sandboxes page by page."""
 
 
-def _row(call: Call, *, buried: bool = False) -> Sandbox:
+def _find(call: Call, *, deleted: bool = False) -> LivingSandbox:
     wanted = call.params["sandboxIdOrName"]
-    row = call.services.control.roster.find(wanted, organisation_id=call.identity.organisation_id, buried=buried)
-    call.request[SANDBOX] = row.id
-    return row
+    sandbox = call.services.sandboxes.find(wanted, organisation_id=call.identity.organisation_id, deleted=deleted)
+    call.request[SANDBOX] = sandbox.id
+    return sandbox
 
 
 def _show(call: Call, row: Sandbox) -> control.Sandbox:
-    return dto.sandbox(row, base_url=call.services.control.guard.base_url(call.request))
+    return dto.sandbox(row, base_url=call.services.guard.base_url(call.request))
 
 
 def _organisation(call: Call) -> str:
-    """The name of the caller's."""
-    return call.services.control.keyring.organisations[call.identity.organisation_id].name
+    """The name of the caller's organisation."""
+    return call.services.keyring.organisations[call.identity.organisation_id].name
 
 
 def _is_from_before_pages(call: Call) -> bool:
-    """By the version that the SDKs, and nobody else, tell with each request."""
+    """Whether the client is an SDK from before lists had pages; SDKs send their version with each request."""
     found = _VERSION.match(call.request.headers.get("X-Daytona-SDK-Version", ""))
     return found is not None and (int(found[1]), int(found[2])) < _PAGES
 
 
 def _demand_files(row: Sandbox) -> str:
-    """The id at the backend of one whose files can be copied. Raises: Fault 400."""
+    """The sandbox's id at the backend. Raises: Fault 400 if its files can't be copied in its state."""
     if row.state not in ("started", "stopped", "paused") or row.engine_id is None:
-        raise bad_request(f"the sandbox is {row.state}; it must be started, paused or stopped for this")
+        raise bad_request(f"the sandbox is {row.state}; it must be started, paused or stopped")
     return row.engine_id
 
 
 @TABLE.add("POST", "/sandbox", scope="write", body=control.CreateSandbox, body_optional=True, answers=_OK)
 async def create_sandbox(call: Call) -> control.Sandbox:
-    """Make a sandbox; it is started when this answers."""
-    wish: control.CreateSandbox = call.body or control.CreateSandbox()
-    parts = call.services.control
+    """Create a sandbox. It is started when this returns."""
+    wanted: control.CreateSandbox = call.body or control.CreateSandbox()
+    parts = call.services
     organisation_id = call.identity.organisation_id
     token = digest_token(call.request.headers.get("Idempotency-Key"))
-    if token and (known := await parts.warden.recall(token, organisation_id=organisation_id)) is not None:
-        return _show(call, known)
-    refuse_what_is_missing(wish)
-    refuse_what_excludes_itself(wish)
-    image = image_of(wish.build_info)
+    if token and (known := await parts.lifecycle.recall(token, organisation_id=organisation_id)) is not None:
+        return _show(call, known.row)
+    refuse_unsupported(wanted)
+    refuse_contradictions(wanted)
+    image = image_of(wanted.build_info)
     if image is not None:
-        snapshot = parts.shelf.find_image(image, organisation_id=organisation_id)
+        snapshot = parts.snapshots.find_image(image, organisation_id=organisation_id)
     else:
-        snapshot = parts.shelf.find(wish.snapshot or BASE, organisation_id=organisation_id)
+        snapshot = parts.snapshots.find(wanted.snapshot or BASE, organisation_id=organisation_id)
     if snapshot.state != "active":
         raise bad_request(f"the snapshot {snapshot.name!r} is {snapshot.state}, not active")
-    row = make_row(wish, organisation_id=organisation_id, snapshot=snapshot, defaults=call.services.settings.defaults)
+    row = make_row(wanted, organisation_id=organisation_id, snapshot=snapshot, defaults=call.services.settings.defaults)
     check_quota(parts, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
     spec = make_spec(row, snapshot=snapshot, organisation=_organisation(call))
     row.request_token = token
-    await parts.warden.make(row, lambda: parts.warden.backend.create(spec))
+    await parts.lifecycle.make(row, lambda: parts.lifecycle.backend.create(spec))
     parts.metrics.sandboxes_made += 1
     snapshot.used_at = time.time()
     return _show(call, row)
@@ -108,9 +111,9 @@ async def create_sandbox(call: Call) -> control.Sandbox:
     answers={200: control.ListSandboxesResponse | list[control.Sandbox]},
 )
 async def list_sandboxes(call: Call) -> control.ListSandboxesResponse | list[control.Sandbox]:
-    """The organisation's sandboxes, page by page; clients from before there were pages get all, as a bare list."""
-    base_url = call.services.control.guard.base_url(call.request)
-    mine = call.services.control.roster.of(call.identity.organisation_id)
+    """List the organisation's sandboxes, page by page; SDKs before 0.180 get all of them as a bare array."""
+    base_url = call.services.guard.base_url(call.request)
+    mine = call.services.sandboxes.rows_of(call.identity.organisation_id)
     if _is_from_before_pages(call):
         return [_show(call, row) for row in filter_rows(mine, call.query)]
     rows, cursor = page_of(mine, call.query)
@@ -123,9 +126,9 @@ async def list_sandboxes(call: Call) -> control.ListSandboxesResponse | list[con
     "GET", "/sandbox/paginated", scope="read", query=control.PageQuery, answers={200: control.PaginatedSandboxes}
 )
 async def list_sandboxes_paginated(call: Call) -> control.PaginatedSandboxes:
-    """The same by numbered pages, for older clients."""
+    """List the organisation's sandboxes by numbered pages, for older clients."""
     query: control.PageQuery = call.query
-    rows, total = numbered_page_of(call.services.control.roster.of(call.identity.organisation_id), query)
+    rows, total = numbered_page_of(call.services.sandboxes.rows_of(call.identity.organisation_id), query)
     return control.PaginatedSandboxes(
         items=[_show(call, row) for row in rows],
         total=total,
@@ -136,21 +139,21 @@ async def list_sandboxes_paginated(call: Call) -> control.PaginatedSandboxes:
 
 @TABLE.add("GET", _ONE, scope="read", query=control.GetQuery, answers=_OK)
 async def get_sandbox(call: Call) -> control.Sandbox:
-    """One sandbox, by id or name."""
-    return _show(call, _row(call, buried=True))
+    """Get a sandbox, by id or name."""
+    return _show(call, _find(call, deleted=True).row)
 
 
 @TABLE.add("DELETE", _ONE, scope="delete", query=control.DeleteQuery, answers=_OK)
 async def delete_sandbox(call: Call) -> control.Sandbox:
-    """End a sandbox, with its files."""
-    row = _row(call)
-    await call.services.control.warden.delete(row)
-    return _show(call, row)
+    """Delete a sandbox with its files."""
+    sandbox = _find(call)
+    await call.services.lifecycle.delete(sandbox)
+    return _show(call, sandbox.row)
 
 
 def _permit_start(call: Call, row: Sandbox) -> Callable[[], None]:
     def permit() -> None:
-        parts = call.services.control
+        parts = call.services
         check_quota(parts, row.organisation_id, cpu=row.cpu, memory=row.memory, leaving_out=row.id)
 
     return permit
@@ -158,110 +161,119 @@ def _permit_start(call: Call, row: Sandbox) -> Callable[[], None]:
 
 @TABLE.add("POST", _ONE + "/start", scope="write", answers=_OK)
 async def start_sandbox(call: Call) -> control.Sandbox:
-    """Let a stopped, archived or paused one run."""
-    row = _row(call)
-    await call.services.control.warden.start(row, permit=_permit_start(call, row))
-    return _show(call, row)
+    """Start a stopped, archived or paused sandbox."""
+    sandbox = _find(call)
+    await call.services.lifecycle.start(sandbox, permit=_permit_start(call, sandbox.row))
+    return _show(call, sandbox.row)
 
 
 @TABLE.add("POST", _ONE + "/stop", scope="write", query=control.StopQuery, answers=_OK)
 async def stop_sandbox(call: Call) -> control.Sandbox:
-    """End its processes, keep its files."""
-    row = _row(call)
-    await call.services.control.warden.stop(row)
-    return _show(call, row)
+    """Stop a sandbox: end its processes, keep its files."""
+    sandbox = _find(call)
+    await call.services.lifecycle.stop(sandbox)
+    return _show(call, sandbox.row)
 
 
 @TABLE.add("POST", _ONE + "/pause", scope="write", answers=_OK)
 async def pause_sandbox(call: Call) -> control.Sandbox:
-    """Freeze its processes."""
-    row = _row(call)
-    await call.services.control.warden.pause(row)
-    return _show(call, row)
+    """Pause a sandbox: freeze its processes."""
+    sandbox = _find(call)
+    await call.services.lifecycle.pause(sandbox)
+    return _show(call, sandbox.row)
 
 
 @TABLE.add("POST", _ONE + "/archive", scope="write", answers=_OK)
 async def archive_sandbox(call: Call) -> control.Sandbox:
-    """Put a stopped one away."""
-    row = _row(call)
-    await call.services.control.warden.archive(row)
-    return _show(call, row)
+    """Archive a stopped sandbox."""
+    sandbox = _find(call)
+    await call.services.lifecycle.archive(sandbox)
+    return _show(call, sandbox.row)
 
 
 @TABLE.add("POST", _ONE + "/recover", scope="write", query=control.RecoverQuery, answers=_OK)
 async def recover_sandbox(call: Call) -> control.Sandbox:
-    """Out of the state of error, and started."""
-    row = _row(call)
-    if row.state not in ("error", "stopped", "started"):  # whoever waited for it to be started would wait for long
-        raise bad_request(f"the sandbox is {row.state}; only one in the state of error is recovered")
-    await call.services.control.warden.recover(row, skip_start=call.query.skip_start, permit=_permit_start(call, row))
-    return _show(call, row)
+    """Recover a sandbox in state `error`, and start it."""
+    sandbox = _find(call)
+    if sandbox.row.state not in (
+        "error",
+        "stopped",
+        "started",
+    ):
+        raise bad_request(f"the sandbox is {sandbox.row.state}; only a sandbox in state error can be recovered")
+    await call.services.lifecycle.recover(
+        sandbox, skip_start=call.query.skip_start, permit=_permit_start(call, sandbox.row)
+    )
+    return _show(call, sandbox.row)
 
 
 @TABLE.add("POST", _ONE + "/resize", scope="write", body=control.ResizeSandbox, answers=_OK)
 async def resize_sandbox(call: Call) -> control.Sandbox:
-    """Other limits."""
-    row = _row(call)
-    wish = ResizeWish(cpu=call.body.cpu, memory=call.body.memory, disk=call.body.disk)
+    """Set new limits."""
+    sandbox = _find(call)
+    row = sandbox.row
+    wanted = Resize(cpu=call.body.cpu, memory=call.body.memory, disk=call.body.disk)
 
     def permit() -> None:
         check_quota(
-            call.services.control,
+            call.services,
             row.organisation_id,
             sandboxes=1,
-            cpu=wish.cpu or row.cpu,
-            memory=wish.memory or row.memory,
-            disk=wish.disk or row.disk,
+            cpu=wanted.cpu or row.cpu,
+            memory=wanted.memory or row.memory,
+            disk=wanted.disk or row.disk,
             leaving_out=row.id,
         )
 
-    await call.services.control.warden.resize(row, wish, permit=permit)
-    return _show(call, row)
+    await call.services.lifecycle.resize(sandbox, wanted, permit=permit)
+    return _show(call, sandbox.row)
 
 
 @TABLE.add("POST", _ONE + "/fork", scope="write", body=control.ForkSandbox, body_optional=True, answers=_OK)
 async def fork_sandbox(call: Call) -> control.Sandbox:
-    """A second sandbox from the files of this one."""
-    source = _row(call)
-    parts = call.services.control
+    """Create a second sandbox from the files of this one."""
+    origin = _find(call)
+    source = origin.row
+    parts = call.services
     if source.state in _SETTLED:
-        _demand_files(source)  # before a second one is begun
-    backend = parts.warden.backend
+        _demand_files(source)  # before the second sandbox is begun
+    backend = parts.lifecycle.backend
     await backend.need("fork")
     defaults = call.services.settings.defaults
-    wish = control.CreateSandbox(
+    wanted = control.CreateSandbox(
         name=call.body.name if call.body is not None else None,
         user=source.user, env=source.env, labels=source.labels, public=source.public, target=source.target,
         cpu=source.cpu, memory=source.memory, disk=source.disk, network_block_all=source.network_block_all,
         auto_stop_interval=source.auto_stop, auto_pause_interval=source.auto_pause,
         auto_archive_interval=source.auto_archive, auto_delete_interval=source.auto_delete,
     )  # fmt: skip
-    base = parts.shelf.find(BASE, organisation_id=call.identity.organisation_id)
-    row = make_row(wish, organisation_id=source.organisation_id, snapshot=base, defaults=defaults)
+    base = parts.snapshots.find(BASE, organisation_id=call.identity.organisation_id)
+    row = make_row(wanted, organisation_id=source.organisation_id, snapshot=base, defaults=defaults)
     row.snapshot, row.set_env = source.snapshot, dict(source.set_env)
     row.git_hosts = list(source.git_hosts)  # its files are the same, and so are their remotes
     check_quota(parts, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
     spec = make_spec(row, snapshot=None, organisation=_organisation(call))
 
     async def copy() -> AsyncSandbox:
-        async with parts.warden.lock(source):  # it may be about to stop, or to be resized
+        async with origin.locked():  # it may be about to stop, or to be resized
             engine_id = _demand_files(source)
-            async with rested(parts.warden, source):
+            async with rested(parts.lifecycle, origin):
                 return await backend.fork(engine_id, spec)
 
-    await parts.warden.make(row, copy)
+    await parts.lifecycle.make(row, copy)
     return _show(call, row)
 
 
 @TABLE.add("POST", _ONE + "/snapshot", scope="write", body=control.CreateSandboxSnapshot, answers=_OK)
 async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
-    """Keep its files as a snapshot."""
+    """Create a snapshot of a sandbox's files."""
     if call.body.include_memory:
-        raise not_here("snapshots with memory")
+        raise unsupported("snapshots with memory")
     check_snapshot_name(call.body.name)
-    row = _row(call)
-    parts = call.services.control
-    backend = parts.warden.backend
+    sandbox = _find(call)
+    row = sandbox.row
+    parts = call.services
+    backend = parts.lifecycle.backend
     await backend.need("snapshot")
     snapshot = Snapshot(
         id=new_id(),
@@ -275,102 +287,95 @@ async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
         disk=row.disk,
         source_sandbox_id=row.id,
     )
-    await parts.warden.finish(_take_snapshot(call, row, snapshot, backend))
+    await parts.lifecycle.finish(_take_snapshot(call, sandbox, snapshot, backend))
     return _show(call, row)
 
 
-async def _take_snapshot(call: Call, row: Sandbox, snapshot: Snapshot, backend: Backend) -> None:
-    parts = call.services.control
-    async with parts.warden.lock(row):
-        engine_id = _demand_files(row)
-        check_quota(parts, row.organisation_id, disk=snapshot.disk)
-        parts.shelf.put(snapshot)
+async def _take_snapshot(call: Call, sandbox: LivingSandbox, snapshot: Snapshot, backend: Backend) -> None:
+    parts = call.services
+    async with sandbox.locked():
+        engine_id = _demand_files(sandbox.row)
+        check_quota(parts, sandbox.row.organisation_id, disk=snapshot.disk)
+        parts.snapshots.put(snapshot)
         steps.reached("snapshot:intent-written")
         try:
-            async with rested(parts.warden, row):
+            async with rested(parts.lifecycle, sandbox):
                 snapshot.engine_id = await backend.snapshot(engine_id, name=backend_name(snapshot.id))
         except BaseException:
-            parts.shelf.remove(snapshot)
+            parts.snapshots.remove(snapshot)
             raise
         steps.reached("snapshot:done")
         snapshot.state, snapshot.intent = "active", None
-        parts.shelf.put(snapshot)
+        parts.snapshots.put(snapshot)
         steps.reached("snapshot:acknowledged")
 
 
 @TABLE.add("PUT", _ONE + "/labels", scope="write", body=control.SandboxLabels, answers={200: control.SandboxLabels})
 async def replace_labels(call: Call) -> control.SandboxLabels:
-    """Other labels, instead of all that it has."""
-    row = _row(call)
+    """Replace all labels."""
+    sandbox = _find(call)
     check_labels(call.body.labels)
-    row.labels = call.body.labels
-    call.services.control.roster.save(row)
-    call.services.control.warden.handles.refresh(row)
-    return control.SandboxLabels(labels=row.labels)
+    sandbox.row.labels = call.body.labels
+    sandbox.save()
+    if sandbox.handle is not None:
+        sandbox.handle.language = language_of(call.body.labels)
+    return control.SandboxLabels(labels=sandbox.row.labels)
 
 
 def _number(call: Call, name: str, *, below_zero: bool = False) -> int:
     text = call.params[name]
     if not (text.isascii() and text.removeprefix("-").isdigit()) or len(text) > 9 or (int(text) < 0 and not below_zero):
-        raise bad_request(f"{name}: {text[:50]!r} is not a number{'' if below_zero else ' of at least 0'}")
+        raise bad_request(f"{name}: {text[:50]!r} is not a valid number{'' if below_zero else ' (0 or more)'}")
     return int(text)
+
+
+def _save(call: Call, sandbox: LivingSandbox, **fields: Any) -> control.Sandbox:
+    for name, value in fields.items():
+        setattr(sandbox.row, name, value)
+    sandbox.save()
+    return _show(call, sandbox.row)
 
 
 @TABLE.add("POST", _ONE + "/autostop/{interval}", scope="write", answers=_OK)
 async def set_autostop_interval(call: Call) -> control.Sandbox:
-    """Stop it after so many minutes without use; 0 is never."""
-    row = _row(call)
-    row.auto_stop = _number(call, "interval")
-    call.services.control.roster.save(row)
-    return _show(call, row)
+    """Stop the sandbox after this many idle minutes; 0 for never."""
+    return _save(call, _find(call), auto_stop=_number(call, "interval"))
 
 
 @TABLE.add("POST", _ONE + "/autopause/{interval}", scope="write", answers=_OK)
 async def set_auto_pause_interval(call: Call) -> control.Sandbox:
-    """Pause it after so many minutes without use; 0 is never."""
-    row = _row(call)
-    row.auto_pause = _number(call, "interval")
-    call.services.control.roster.save(row)
-    return _show(call, row)
+    """Pause the sandbox after this many idle minutes; 0 for never."""
+    return _save(call, _find(call), auto_pause=_number(call, "interval"))
 
 
 @TABLE.add("POST", _ONE + "/autoarchive/{interval}", scope="write", answers=_OK)
 async def set_auto_archive_interval(call: Call) -> control.Sandbox:
-    """Archive it after it was stopped for so many minutes; 0 is the longest that there is."""
-    row = _row(call)
-    row.auto_archive = archive_after(_number(call, "interval"), defaults=call.services.settings.defaults)
-    call.services.control.roster.save(row)
-    return _show(call, row)
+    """Archive the sandbox when it has been stopped for this many minutes; 0 for the longest interval."""
+    sandbox, defaults = _find(call), call.services.settings.defaults
+    return _save(call, sandbox, auto_archive=archive_after(_number(call, "interval"), defaults=defaults))
 
 
 @TABLE.add("POST", _ONE + "/autodelete/{interval}", scope="write", answers=_OK)
 async def set_auto_delete_interval(call: Call) -> control.Sandbox:
-    """Delete it after it was stopped for so many minutes; 0 is with the stop, below 0 is never."""
-    row = _row(call)
-    row.auto_delete = max(-1, _number(call, "interval", below_zero=True))
-    call.services.control.roster.save(row)
-    return _show(call, row)
+    """Delete the sandbox when it has been stopped for this many minutes; 0 when it stops, below 0 for never."""
+    return _save(call, _find(call), auto_delete=max(-1, _number(call, "interval", below_zero=True)))
 
 
 @TABLE.add("POST", _ONE + "/ttl/{ttlMinutes}", scope="write", answers=_OK)
 async def set_ttl(call: Call) -> control.Sandbox:
-    """Delete it after so many minutes from now, whatever it does; 0 is never."""
-    row = _row(call)
+    """Delete the sandbox this many minutes from now, even if it is in use; 0 for never."""
+    sandbox = _find(call)
     minutes = _number(call, "ttlMinutes")
-    row.destroy_at = time.time() + 60 * minutes if minutes else None
-    call.services.control.roster.save(row)
-    return _show(call, row)
+    return _save(call, sandbox, destroy_at=time.time() + 60 * minutes if minutes else None)
 
 
 @TABLE.add("POST", _ONE + "/public/{isPublic}", scope="write", answers=_OK)
 async def update_public_status(call: Call) -> control.Sandbox:
-    """Whether its previews need no key."""
-    row = _row(call)
+    """Set whether previews of the sandbox need no key."""
+    sandbox = _find(call)
     if call.params["isPublic"] not in ("true", "false"):
-        raise bad_request("isPublic is neither true nor false")
-    row.public = call.params["isPublic"] == "true"
-    call.services.control.roster.save(row)
-    return _show(call, row)
+        raise bad_request("isPublic must be true or false")
+    return _save(call, sandbox, public=call.params["isPublic"] == "true")
 
 
 @TABLE.add(
@@ -382,38 +387,38 @@ async def update_public_status(call: Call) -> control.Sandbox:
     answers={201: None},
 )
 async def update_last_activity(call: Call) -> None:
-    """It is in use."""
-    call.services.control.roster.touch(_row(call))
+    """Record activity, which postpones auto-stop and auto-pause."""
+    _find(call).touch()
 
 
 @TABLE.add("GET", _ONE + "/toolbox-proxy-url", scope="read", answers={200: control.ToolboxProxyUrl})
 async def get_toolbox_proxy_url(call: Call) -> control.ToolboxProxyUrl:
-    """Where its toolbox is."""
-    return control.ToolboxProxyUrl(url=_show(call, _row(call)).toolbox_proxy_url)
+    """The URL of the sandbox's toolbox."""
+    return control.ToolboxProxyUrl(url=_show(call, _find(call).row).toolbox_proxy_url)
 
 
 @TABLE.add("GET", _ONE + "/ports/{port}/preview-url", scope="read", answers={200: control.PortPreviewUrl})
 async def get_port_preview_url(call: Call) -> control.PortPreviewUrl:
-    """Where the toolbox is, in the words of clients before 0.110: they reach its websockets by a preview of its port.
+    """The URL of the toolbox's port, through which SDKs before 0.110 reach its websockets.
 
-    They send their key along, so the token opens nothing. Other ports have no preview here.
+    They send their key along, so the token is empty. Previews of other ports are not supported.
     """
-    shown = _show(call, _row(call))
+    shown = _show(call, _find(call).row)
     if _number(call, "port") != _TOOLBOX_PORT:
-        raise not_here("previews")
+        raise unsupported("previews")
     return control.PortPreviewUrl(sandbox_id=shown.id, url=f"{shown.toolbox_proxy_url}/{shown.id}", token="")
 
 
 @TABLE.add("GET", _ONE + "/signing-key", scope="run", answers={200: str})
 async def get_sandbox_signing_key(call: Call) -> str:
-    """The key with which a client signs URLs of its files; it ends with the client's own."""
-    return signing_key(_row(call).signing_key, key_id=call.identity.key_id)
+    """The key for signing URLs of files; valid as long as the API key of this request."""
+    return signing_key(_find(call).row.signing_key, key_id=call.identity.key_id)
 
 
 @TABLE.add("POST", _ONE + "/signing-key/rotate", scope="run", answers={200: str})
 async def rotate_signing_key(call: Call) -> str:
-    """Another such key; URLs that the old one signed are dead."""
-    row = _row(call)
-    row.signing_key = new_signing_key()
-    call.services.control.roster.save(row)
-    return signing_key(row.signing_key, key_id=call.identity.key_id)
+    """Replace the key for signing URLs; URLs signed with the old one become invalid."""
+    sandbox = _find(call)
+    sandbox.row.signing_key = new_signing_key()
+    sandbox.save()
+    return signing_key(sandbox.row.signing_key, key_id=call.identity.key_id)

@@ -8,13 +8,12 @@ from typing import Any
 
 from corral.errors import CorralError
 from corral.server import dto, steps
-from corral.server.faults import Fault, bad_request, conflict, not_here
-from corral.server.routing import Call, Table
-from corral.server.services import Control
-from corral.server.shelf import BASE
+from corral.server.creating import check_snapshot_name, image_of
+from corral.server.faults import Fault, bad_request, conflict, unsupported
+from corral.server.routing import Call, Services, Table
+from corral.server.snapshots import BASE
 from corral.server.store.rows import Snapshot, new_id
 from corral.server.wire import control
-from corral.server.wishes import check_snapshot_name, image_of
 
 TABLE = Table("control")
 _OK = {200: control.SnapshotDto}
@@ -31,16 +30,16 @@ def _show(call: Call, row: Snapshot) -> control.SnapshotDto:
 
 
 def _row(call: Call) -> Snapshot:
-    return call.services.control.shelf.find(call.params["id"], organisation_id=call.identity.organisation_id)
+    return call.services.snapshots.find(call.params["id"], organisation_id=call.identity.organisation_id)
 
 
 @TABLE.add("GET", "/snapshots", scope="read", query=control.SnapshotsQuery, answers={200: control.PaginatedSnapshots})
 async def get_all_snapshots(call: Call) -> control.PaginatedSnapshots:
-    """Snapshots, page by page."""
+    """List snapshots, page by page."""
     query: control.SnapshotsQuery = call.query
     rows = [
         row
-        for row in call.services.control.shelf.seen_by(call.identity.organisation_id)
+        for row in call.services.snapshots.seen_by(call.identity.organisation_id)
         if (not query.name or query.name.lower() in row.name.lower())
         and (query.source_sandbox_id is None or row.source_sandbox_id == query.source_sandbox_id)
     ]
@@ -56,99 +55,99 @@ async def get_all_snapshots(call: Call) -> control.PaginatedSnapshots:
 
 @TABLE.add("POST", "/snapshots", scope="write", body=control.CreateSnapshot, answers=_OK)
 async def create_snapshot(call: Call) -> control.SnapshotDto:
-    """Another name, and other resources, for a snapshot that is there; images are not pulled or built."""
-    wish: control.CreateSnapshot = call.body
-    shelf = call.services.control.shelf
-    image = image_of(wish.build_info) or wish.image_name or BASE
-    if wish.gpu:
-        raise not_here("a GPU")
-    check_snapshot_name(wish.name)
-    source = shelf.look_up(image, organisation_id=call.identity.organisation_id)
+    """Create a snapshot from an existing one, with another name and resources; images are not pulled or built."""
+    wanted: control.CreateSnapshot = call.body
+    snapshots = call.services.snapshots
+    image = image_of(wanted.build_info) or wanted.image_name or BASE
+    if wanted.gpu:
+        raise unsupported("GPUs")
+    check_snapshot_name(wanted.name)
+    source = snapshots.look_up(image, organisation_id=call.identity.organisation_id)
     if source is None:
         raise Fault(
             422,
-            f"{image[:200]!r} is no snapshot here, and images are not pulled or built by this server: name a snapshot "
-            f"that is there as the image, {BASE!r} for one",
+            f"there is no snapshot {image[:200]!r}, and this server does not pull or build images: give the name of an "
+            f"existing snapshot as the image, such as {BASE!r}",
         )
     if source.state in ("snapshotting", "removing"):
         raise bad_request(f"the snapshot {source.name!r} is {source.state}, not active")
     row = Snapshot(
         id=new_id(),
         organisation_id=call.identity.organisation_id,
-        name=wish.name,
+        name=wanted.name,
         engine_id=source.engine_id,
         image_name=image,
         user=source.user,
-        cpu=wish.cpu or source.cpu,
-        memory=wish.memory or source.memory,
-        disk=wish.disk or source.disk,
-        entrypoint=wish.entrypoint,
+        cpu=wanted.cpu or source.cpu,
+        memory=wanted.memory or source.memory,
+        disk=wanted.disk or source.disk,
+        entrypoint=wanted.entrypoint,
     )
-    shelf.put(row)
+    snapshots.put(row)
     return _show(call, row)
 
 
 @TABLE.add("GET", "/snapshots/{id}", scope="read", answers=_OK)
 async def get_snapshot(call: Call) -> control.SnapshotDto:
-    """One snapshot, by id or name."""
+    """Get a snapshot, by id or name."""
     return _show(call, _row(call))
 
 
 @TABLE.add("DELETE", "/snapshots/{id}", scope="delete", answers={200: None})
 async def remove_snapshot(call: Call) -> None:
-    """Forget a snapshot; sandboxes that came from it stay."""
+    """Delete a snapshot; sandboxes created from it stay."""
     row = _row(call)
     if row.organisation_id is None:
-        raise Fault(403, "this snapshot is everybody's")
-    parts = call.services.control
+        raise Fault(403, "the default snapshot can't be changed or deleted")
+    parts = call.services
     if row.state == "snapshotting":
-        raise conflict("the snapshot is still being made")
-    await parts.warden.finish(_remove(parts, row))
+        raise conflict("the snapshot is still being created")
+    await parts.lifecycle.finish(_remove(parts, row))
 
 
-async def _remove(parts: Control, row: Snapshot) -> None:
+async def _remove(parts: Services, row: Snapshot) -> None:
     row.state, row.intent = "removing", "delete"
-    parts.shelf.put(row)
+    parts.snapshots.put(row)
     steps.reached("forget:intent-written")
-    if row.engine_id is not None and not parts.shelf.is_used_at_backend(row.engine_id, but_for=row):
+    if row.engine_id is not None and not parts.snapshots.is_used_at_backend(row.engine_id, but_for=row):
         with contextlib.suppress(CorralError):  # gone already
-            await parts.warden.backend.delete_snapshot(row.engine_id)
+            await parts.lifecycle.backend.delete_snapshot(row.engine_id)
     steps.reached("forget:done")
-    parts.shelf.remove(row)
+    parts.snapshots.remove(row)
     steps.reached("forget:acknowledged")
 
 
 @TABLE.add("POST", "/snapshots/{id}/deactivate", scope="write", answers={204: None})
 async def deactivate_snapshot(call: Call) -> None:
-    """Let nothing start from it until it is activated again."""
+    """Deactivate a snapshot: no sandbox can be created from it until it is activated."""
     row = _row(call)
     if row.organisation_id is None:
-        raise Fault(403, "this snapshot is everybody's")
+        raise Fault(403, "the default snapshot can't be changed or deleted")
     if row.state not in ("active", "inactive"):
         raise conflict(f"the snapshot is {row.state}")
     row.state = "inactive"
-    call.services.control.shelf.put(row)
+    call.services.snapshots.put(row)
 
 
 @TABLE.add("POST", "/snapshots/{id}/activate", scope="write", answers=_OK)
 async def activate_snapshot(call: Call) -> control.SnapshotDto:
-    """Make one that was deactivated usable again."""
+    """Activate a snapshot that was deactivated."""
     row = _row(call)
     if row.state == "inactive":
         row.state = "active"
-        call.services.control.shelf.put(row)
+        call.services.snapshots.put(row)
     return _show(call, row)
 
 
 @TABLE.add("GET", "/snapshots/{id}/build-logs-url", scope="read", answers={200: control.Url})
 async def get_snapshot_build_logs_url(call: Call) -> control.Url:
-    """Where the log of its making is."""
+    """The URL of a snapshot's build log."""
     row = _row(call)
-    base = call.services.control.guard.base_url(call.request)
+    base = call.services.guard.base_url(call.request)
     return control.Url(url=f"{base}/api/snapshots/{row.id}/build-logs")
 
 
 @TABLE.add("GET", "/snapshots/{id}/build-logs", scope="read", answers={200: None})
 async def get_snapshot_build_logs(call: Call) -> None:
-    """The log of its making: empty, because nothing is built."""
+    """A snapshot's build log: always empty, because nothing is built."""
     _row(call)

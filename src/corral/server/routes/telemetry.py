@@ -1,20 +1,21 @@
-"""What a sandbox uses, asked for over a span of time: measured when it is asked for, because nothing is kept."""
+"""Resource usage of a sandbox: measured on request, because no history is kept."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
 
+from corral.client.sandbox import AsyncSandbox
+from corral.results import SandboxUsage
 from corral.server.routing import SANDBOX, Call, Table
 from corral.server.settings import GIB
 from corral.server.wire import control
-from corral.server.wire.base import timestamp
+from corral.server.wire.base import seconds_of, timestamp
 
 TABLE = Table("control")
 _SAMPLE_SECONDS = 0.1
 _CLOCKS_SECONDS = 60.0
-"""So far the clock of a client may be from ours: it asks for a span up to its own now."""
+"""How far a client's clock may be from ours: it asks for a range up to its own present."""
 
 
 @TABLE.add(
@@ -25,21 +26,16 @@ _CLOCKS_SECONDS = 60.0
     answers={200: control.MetricsResponse},
 )
 async def get_sandbox_metrics(call: Call) -> control.MetricsResponse:
-    """What it uses, as measured now; nothing for a span of the past, and of one that does not run."""
-    parts = call.services.control
-    row = parts.roster.find(call.params["sandboxIdOrName"], organisation_id=call.identity.organisation_id)
+    """Current resource usage; empty for past time ranges, and if the sandbox is not started."""
+    parts = call.services
+    row = parts.sandboxes.find(call.params["sandboxIdOrName"], organisation_id=call.identity.organisation_id).row
     call.request[SANDBOX] = row.id
     if row.state != "started" or not _is_about_now(call.query):
         return control.MetricsResponse(series=[])
-    async with call.services.warden.use(row.id, organisation_id=row.organisation_id, activity=False) as held:
-        began, before = time.monotonic(), await held.box.usage()
-        await asyncio.sleep(_SAMPLE_SECONDS)
-        usage, wall = await held.box.usage(), time.monotonic() - began
-    busy = None
-    if before.cpu_seconds is not None and usage.cpu_seconds is not None:
-        busy = round(100 * max(0.0, usage.cpu_seconds - before.cpu_seconds) / wall / row.cpu, 2)
+    async with call.services.sandboxes.use(row.id, organisation_id=row.organisation_id, activity=False) as handle:
+        usage, cpu_percent = await measure(handle.box, cpus=row.cpu)
     measured: dict[str, float | None] = {
-        "daytona.sandbox.cpu.utilization": busy,
+        "daytona.sandbox.cpu.utilization": cpu_percent,
         "daytona.sandbox.cpu.limit": row.cpu,
         "daytona.sandbox.memory.limit": row.memory * GIB,
         "daytona.sandbox.memory.usage": usage.memory_bytes,
@@ -61,10 +57,16 @@ async def get_sandbox_metrics(call: Call) -> control.MetricsResponse:
 
 def _is_about_now(query: control.MetricsQuery) -> bool:
     now = time.time()
-    begins_later = query.since is not None and _seconds(query.since) > now + _CLOCKS_SECONDS
-    ended_before = query.until is not None and _seconds(query.until) < now - _CLOCKS_SECONDS
+    begins_later = query.since is not None and seconds_of(query.since) > now + _CLOCKS_SECONDS
+    ended_before = query.until is not None and seconds_of(query.until) < now - _CLOCKS_SECONDS
     return not (begins_later or ended_before)
 
 
-def _seconds(moment: datetime) -> float:
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+async def measure(box: AsyncSandbox, *, cpus: float) -> tuple[SandboxUsage, float | None]:
+    """What a sandbox uses, and in percent how much of its CPUs, over a short while."""
+    began, before = time.monotonic(), await box.usage()
+    await asyncio.sleep(_SAMPLE_SECONDS)
+    now, wall = await box.usage(), time.monotonic() - began
+    if before.cpu_seconds is None or now.cpu_seconds is None:
+        return now, None
+    return now, round(100 * max(0.0, now.cpu_seconds - before.cpu_seconds) / wall / cpus, 2)

@@ -20,12 +20,12 @@ Row = tuple[Any, ...]
 
 
 class Database:
-    """An open database. `serving=True` also claims the folder for one server; the kernel lets go with the process."""
+    """An open database. `serving=True` also locks the folder for one server, until the process ends."""
 
     def __init__(self, folder: Path, *, serving: bool) -> None:
-        """Raises: BackendUnavailableError, when another server has it, what is there can't be used, or another user
-        could reach into the data folder."""
-        make_part(folder.parent, folder.name, op="open")  # for nobody else to read, or to put something into
+        """Raises: BackendUnavailableError, when another server uses it, it is damaged or of a newer format, or another
+        user could write into the data folder."""
+        make_part(folder.parent, folder.name, op="open")  # readable and writable by this user only
         self._folder = folder
         self._lock = _claim(folder) if serving else None
         try:
@@ -40,7 +40,7 @@ class Database:
         """Whether the last write failed."""
 
     def close(self) -> None:
-        """Let go of file and folder. Idempotent."""
+        """Close the file and release the folder. Idempotent."""
         self._connection.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -85,7 +85,7 @@ class Database:
             self.run("UPDATE migrations SET at = at")
 
     def is_in_place(self) -> bool:
-        """Whether the folder that we claimed is still the one at its path."""
+        """Whether the folder that was locked is still the one at its path."""
         if self._lock is None:
             return True
         try:
@@ -107,7 +107,7 @@ class Database:
 
 @contextlib.contextmanager
 def _telling(what: str) -> Iterator[None]:
-    """A full disk, or a file that is none of ours, is a matter for whoever runs the server, and no bug."""
+    """A full disk or a damaged file is a problem for the operator, not a bug."""
     try:
         yield
     except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
@@ -115,7 +115,7 @@ def _telling(what: str) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         raise BackendUnavailableError(
             f"the server's database {what}: {error}",
-            hint="look at its disk. A damaged one must be restored, or moved away; then its sandboxes are forgotten",
+            hint="check the disk; restore a damaged database from a backup, or move it away and lose the sandboxes",
         ) from error
 
 
@@ -126,13 +126,13 @@ def _claim(folder: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise BackendUnavailableError(
-            "another server works on this data folder", hint="stop it, or give --data-dir another folder"
+            "another server is using this data folder", hint="stop it, or use another folder with --data-dir"
         ) from None
     return lock
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # nobody else may read it, not even its WAL
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # readable by this user only, like its WAL
     connection = sqlite3.connect(path, isolation_level=None, timeout=10.0)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
@@ -154,7 +154,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
         (done,) = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()
         if done > len(MIGRATIONS):
             raise BackendUnavailableError(
-                "the data folder was written by a newer Corral", hint="upgrade, or give --data-dir another folder"
+                f"the server's database is of a newer format ({done}) than this version of Corral ({len(MIGRATIONS)})",
+                hint="upgrade Corral, or use another folder with --data-dir",
             )
         for number, script in enumerate(MIGRATIONS[done:], start=done + 1):
             for statement in script.split(";"):

@@ -1,4 +1,4 @@
-"""The schema, as steps. A step that was ever released is never changed; a new one is put at the end."""
+"""The schema, as numbered steps. A step that was released is never changed; new ones are added at the end."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ MIGRATIONS: tuple[str, ...] = (
         UNIQUE (organisation_id, name)
     ) STRICT;
     """,
-    # 2: which request made a sandbox
+    # 2: the request that created a sandbox
     """
     ALTER TABLE sandboxes ADD COLUMN request_token TEXT;
     """,
-    # 3: where a git login may go
+    # 3: hosts that git credentials may be sent to
     """
     ALTER TABLE sandboxes ADD COLUMN git_hosts TEXT NOT NULL DEFAULT '[]';
     """,
-    # 4: as whom programs run in sandboxes that start from a snapshot
+    # 4: the user that programs run as in sandboxes created from a snapshot
     """
     ALTER TABLE snapshots ADD COLUMN user TEXT;
     """,

@@ -16,7 +16,7 @@ T = TypeVar("T", bound="Row")
 
 
 def new_id() -> str:
-    """An id for anything."""
+    """A new random id."""
     return str(uuid.uuid4())
 
 
@@ -32,7 +32,7 @@ class Row(msgspec.Struct, kw_only=True):
     id: str
 
     def save(self, database: Database) -> None:
-        """Write it, whether it is there already or not."""
+        """Insert or update it."""
         database.run(_upsert(type(self)), [_to_column(getattr(self, name)) for name in self.__struct_fields__])
 
     def erase(self, database: Database) -> None:
@@ -75,7 +75,7 @@ def _from_column(kind: Any, value: Any) -> Any:
 
 
 class Organisation(Row, kw_only=True):
-    """Whom keys, sandboxes and snapshots belong to, and how much it may have. None: no limit."""
+    """The owner of keys, sandboxes and snapshots, and its limits. None: no limit."""
 
     table = "organisations"
     name: str
@@ -87,7 +87,7 @@ class Organisation(Row, kw_only=True):
 
 
 class Key(Row, kw_only=True):
-    """A key: only its digest is kept."""
+    """An API key; only its digest is stored."""
 
     table = "keys"
     organisation_id: str
@@ -101,20 +101,20 @@ class Key(Row, kw_only=True):
 
 
 class Sandbox(Row, kw_only=True):
-    """A sandbox: what its DTO says, and what we mean to do with it."""
+    """A sandbox: what clients see, and the intent."""
 
     table = "sandboxes"
     organisation_id: str
     name: str
     engine_id: str | None = None
-    """Its name at the backend; None before it was made."""
+    """Its name at the backend; None before it was created."""
     snapshot: str | None = None
     user: str
     env: dict[str, str]
     set_env: dict[str, str | None] = {}
-    """What `POST /env` of the toolbox has set, and, without a value, unset."""
+    """Variables that `POST /env` of the toolbox has set; None for those it has unset."""
     git_hosts: list[str] = []
-    """Where a git login may go, by what callers have named."""
+    """Hosts that git credentials may be sent to: those that callers have named."""
     labels: dict[str, str]
     public: bool = False
     target: str
@@ -124,7 +124,7 @@ class Sandbox(Row, kw_only=True):
     state: str
     desired_state: str
     intent: str | None = None
-    """What was begun and not yet acknowledged; undone or done again at the next start."""
+    """A change that was begun and not acknowledged; undone or repeated at the next start."""
     error_reason: str | None = None
     network_block_all: bool = False
     auto_stop: int
@@ -138,23 +138,23 @@ class Sandbox(Row, kw_only=True):
     state_at: float = msgspec.field(default_factory=time.time)
     """Since when it is in its state."""
     signing_key: bytes = msgspec.field(default_factory=new_signing_key)
-    """From it come the keys with which clients sign URLs."""
+    """The secret that the keys for signing URLs are derived from."""
     request_token: str | None = None
-    """What its maker called the request (a digest of that): sent again, it gets this sandbox."""
+    """A digest of the client's token for the request that created it: a repeated request gets this sandbox."""
 
 
 class Snapshot(Row, kw_only=True):
-    """What a sandbox can start from."""
+    """A snapshot that sandboxes can be created from."""
 
     table = "snapshots"
     organisation_id: str | None
-    """None: everybody's."""
+    """None for the default snapshot, which all organisations can use."""
     name: str
     engine_id: str | None = None
     """Its name at the backend; None is the backend's own base."""
     image_name: str | None = None
     user: str | None = None
-    """As whom programs run in sandboxes that start from it, unless they ask for another; None: as the usual one."""
+    """The user that programs run as in sandboxes created from it; None for the default user."""
     state: str = "active"
     cpu: int
     memory: int

@@ -1,6 +1,8 @@
-"""What all models of the wire have in common."""
+"""The base classes of wire models."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -8,12 +10,17 @@ from corral.results import timestamp
 
 
 class Model(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """A JSON object. Fields are camelCase there; one that equals its default is left out, so what a client must find
-    has no default."""
+    """A JSON object with camelCase keys. Fields that equal their default are omitted, so a field that clients need has
+    no default."""
 
 
 class Query(msgspec.Struct, kw_only=True, rename="camel"):
-    """The query of a request. A field that is a list takes a key that comes more than once."""
+    """The query of a request. A list takes a key that is given more than once."""
 
 
-__all__ = ["Model", "Query", "timestamp"]
+def seconds_of(moment: datetime) -> float:
+    """A time of a query as a Unix time; without a zone it is in UTC."""
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+__all__ = ["Model", "Query", "seconds_of", "timestamp"]

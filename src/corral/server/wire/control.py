@@ -15,7 +15,7 @@ Cores = Annotated[int, Meta(ge=1, le=1024)]
 Gibibytes = Annotated[int, Meta(ge=1, le=65536)]
 Minutes = Annotated[int, Meta(ge=0, le=10_000_000)]
 MinutesOrNever = Annotated[int, Meta(ge=-10_000_000, le=10_000_000)]
-"""Anything below 0 is never."""
+"""Any number below 0 means never."""
 ShortText = Annotated[str, Meta(max_length=4096)]
 
 SandboxState = Literal[
@@ -25,15 +25,15 @@ SandboxState = Literal[
 ]  # fmt: skip
 
 
-class BuildInfoWish(Model, kw_only=True):
-    """`CreateBuildInfo`."""
+class CreateBuildInfo(Model, kw_only=True):
+    """A Dockerfile to build an image from; only a single `FROM` line is supported."""
 
     dockerfile_content: str
     context_hashes: list[str] | None = None
 
 
 class SandboxVolume(Model, kw_only=True):
-    """A volume in a wish."""
+    """A volume to mount; not supported."""
 
     volume_id: str
     mount_path: str
@@ -41,7 +41,7 @@ class SandboxVolume(Model, kw_only=True):
 
 
 class CreateSandbox(Model, kw_only=True):
-    """The wish."""
+    """A request to create a sandbox."""
 
     name: Name | None = None
     snapshot: Name | None = None
@@ -69,13 +69,13 @@ class CreateSandbox(Model, kw_only=True):
     ttl_minutes: Minutes | None = None
     queue_timeout: int | None = None
     volumes: list[SandboxVolume] | None = None
-    build_info: BuildInfoWish | None = None
+    build_info: CreateBuildInfo | None = None
     linked_sandbox: str | None = None
     secrets: list[dict[str, str]] | None = None
 
 
 class SandboxListItem(Model, kw_only=True):
-    """A sandbox, as a list shows it."""
+    """A sandbox in a list."""
 
     id: str
     organization_id: str
@@ -115,14 +115,14 @@ class Sandbox(SandboxListItem, kw_only=True):
 
 
 class ListSandboxesResponse(Model, kw_only=True):
-    """A page, and where the next begins."""
+    """A page of sandboxes, and the cursor of the next."""
 
     items: list[SandboxListItem]
     next_cursor: str | None
 
 
 class PaginatedSandboxes(Model, kw_only=True):
-    """A page as older clients count them."""
+    """A numbered page of sandboxes, for older clients."""
 
     items: list[Sandbox]
     total: int
@@ -131,13 +131,13 @@ class PaginatedSandboxes(Model, kw_only=True):
 
 
 class SandboxLabels(Model, kw_only=True):
-    """All labels."""
+    """The labels of a sandbox."""
 
     labels: dict[str, str]
 
 
 class ResizeSandbox(Model, kw_only=True):
-    """New limits."""
+    """New limits for a sandbox; omitted ones stay."""
 
     cpu: Cores | None = None
     memory: Gibibytes | None = None
@@ -145,32 +145,32 @@ class ResizeSandbox(Model, kw_only=True):
 
 
 class ForkSandbox(Model, kw_only=True):
-    """The copy's name."""
+    """A request to fork a sandbox."""
 
     name: Name | None = None
 
 
 class CreateSandboxSnapshot(Model, kw_only=True):
-    """A snapshot's name."""
+    """A request to create a snapshot of a sandbox."""
 
     name: Name
     include_memory: bool | None = None
 
 
 class UpdateLastActivity(Model, kw_only=True):
-    """What kind of use it was."""
+    """A request to record activity."""
 
     activity_type: ShortText | None = None
 
 
 class ToolboxProxyUrl(Model, kw_only=True):
-    """Where the toolbox is; the sandbox's id is put behind."""
+    """The base URL of the toolbox; clients append the sandbox's id."""
 
     url: str
 
 
 class PortPreviewUrl(Model, kw_only=True):
-    """Where a port of the sandbox is reached; nothing is put behind but the path."""
+    """The URL of a port of the sandbox; clients append a path."""
 
     sandbox_id: str
     url: str
@@ -178,13 +178,13 @@ class PortPreviewUrl(Model, kw_only=True):
 
 
 class Url(Model, kw_only=True):
-    """Where something is."""
+    """A URL."""
 
     url: str
 
 
 class SnapshotDto(Model, kw_only=True):
-    """A snapshot. What has no default here is there even if it is null: some clients look for the key."""
+    """A snapshot. Fields without a default are always sent, even if null: some clients need the key."""
 
     id: str
     organization_id: str | None = None
@@ -209,7 +209,7 @@ class SnapshotDto(Model, kw_only=True):
 
 
 class PaginatedSnapshots(Model, kw_only=True):
-    """A page."""
+    """A page of snapshots."""
 
     items: list[SnapshotDto]
     total: int
@@ -218,7 +218,7 @@ class PaginatedSnapshots(Model, kw_only=True):
 
 
 class CreateSnapshot(Model, kw_only=True):
-    """A snapshot, as wished for."""
+    """A request to create a snapshot."""
 
     name: Name
     image_name: Name | None = None
@@ -228,13 +228,13 @@ class CreateSnapshot(Model, kw_only=True):
     gpu_type: list[str] | None = None
     memory: Gibibytes | None = None
     disk: Gibibytes | None = None
-    build_info: BuildInfoWish | None = None
+    build_info: CreateBuildInfo | None = None
     region_id: str | None = None
     sandbox_class: str | None = None
 
 
 class OidcConfig(Model, kw_only=True):
-    """We have none; the fields must be there."""
+    """Empty: OpenID Connect is not supported, but clients need the fields."""
 
     issuer: str
     client_id: str
@@ -243,7 +243,7 @@ class OidcConfig(Model, kw_only=True):
 
 
 class DaytonaConfiguration(Model, kw_only=True):
-    """What clients ask about the server."""
+    """The configuration of the server."""
 
     version: str
     oidc: OidcConfig
@@ -260,27 +260,27 @@ class DaytonaConfiguration(Model, kw_only=True):
 
 
 class MetricDataPoint(Model, kw_only=True):
-    """One measurement."""
+    """A value at a time."""
 
     timestamp: str
     value: float
 
 
 class MetricSeries(Model, kw_only=True):
-    """One thing measured."""
+    """The values of one metric."""
 
     metric_name: str
     data_points: list[MetricDataPoint]
 
 
 class MetricsResponse(Model, kw_only=True):
-    """What was measured."""
+    """Metrics of a sandbox."""
 
     series: list[MetricSeries]
 
 
 class ErrorResponse(Model, kw_only=True):
-    """Every refusal."""
+    """The body of every error response."""
 
     path: str
     timestamp: str
@@ -296,7 +296,7 @@ class ErrorResponse(Model, kw_only=True):
 
 
 class Filters(Query, kw_only=True):
-    """What every list of sandboxes can be narrowed to."""
+    """Filters of a list of sandboxes."""
 
     id: str | None = None
     name: str | None = None
@@ -325,7 +325,7 @@ class Filters(Query, kw_only=True):
 
 
 class ListQuery(Filters, kw_only=True):
-    """A list by cursor."""
+    """A list of sandboxes by cursor."""
 
     cursor: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -335,7 +335,7 @@ class ListQuery(Filters, kw_only=True):
 
 
 class PageQuery(Filters, kw_only=True):
-    """A list by numbered pages, as older clients ask for it; they have another name for regions."""
+    """A list of sandboxes by numbered pages, for older clients."""
 
     page: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -345,7 +345,7 @@ class PageQuery(Filters, kw_only=True):
 
 
 class SnapshotsQuery(Query, kw_only=True):
-    """The filters of the list of snapshots."""
+    """Filters of the list of snapshots."""
 
     page: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -356,31 +356,31 @@ class SnapshotsQuery(Query, kw_only=True):
 
 
 class GetQuery(Query, kw_only=True):
-    """Of one sandbox."""
+    """Options for getting a sandbox."""
 
     verbose: bool = False
 
 
 class StopQuery(Query, kw_only=True):
-    """How to stop."""
+    """Options for stopping a sandbox."""
 
     force: bool = False
 
 
 class RecoverQuery(Query, kw_only=True):
-    """How to recover."""
+    """Options for recovering a sandbox."""
 
     skip_start: bool = False
 
 
 class DeleteQuery(Query, kw_only=True):
-    """Older clients send it."""
+    """Options for deleting a sandbox, from older clients; ignored."""
 
     force: bool = False
 
 
 class MetricsQuery(Query, kw_only=True):
-    """Which metrics, and when."""
+    """Names of metrics and a time range."""
 
     metric_names: list[str] = field(default_factory=list)
     since: datetime | None = field(default=None, name="from")

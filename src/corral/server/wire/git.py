@@ -1,4 +1,4 @@
-"""Models of git. Their fields are snake_case on the wire, but for those of a status."""
+"""Models of the git routes. Their keys are snake_case, except for those of a status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ StatusWord = Literal[
 
 
 class GitModel(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A JSON object of git's routes."""
+    """A JSON object with snake_case keys."""
 
 
 class GitPathQuery(Query):
@@ -35,7 +35,7 @@ class GitConfigQuery(Query):
 
 
 class GitCloneRequest(GitModel):
-    """What to clone, and where to."""
+    """A repository to clone, and the path for it."""
 
     url: Word
     path: PathText
@@ -55,7 +55,7 @@ class GitAddRequest(GitModel):
 
 
 class GitCommitRequest(GitModel):
-    """A commit to make of what is staged."""
+    """A commit of the staged changes."""
 
     path: PathText
     message: str
@@ -71,7 +71,7 @@ class GitCommitResponse(GitModel):
 
 
 class GitTransferRequest(GitModel):
-    """What to push or pull, and as whom."""
+    """A branch to push or pull, and credentials."""
 
     path: PathText
     remote: str | None = None
@@ -82,7 +82,7 @@ class GitTransferRequest(GitModel):
 
 
 class GitBranchRequest(GitModel):
-    """A branch to make or delete."""
+    """A branch to create or delete."""
 
     path: PathText
     name: Word
@@ -96,14 +96,14 @@ class GitCheckoutRequest(GitModel):
 
 
 class ListBranchResponse(GitModel):
-    """All local branches."""
+    """The local branches."""
 
     branches: list[str]
     current: str | None = None
 
 
 class GitInitRequest(GitModel):
-    """A repository to make."""
+    """A repository to create."""
 
     path: PathText
     bare: bool | None = None
@@ -111,7 +111,7 @@ class GitInitRequest(GitModel):
 
 
 class GitResetRequest(GitModel):
-    """Where to go back to."""
+    """A commit to reset to, or files to unstage."""
 
     path: PathText
     mode: str | None = None
@@ -120,7 +120,7 @@ class GitResetRequest(GitModel):
 
 
 class GitRestoreRequest(GitModel):
-    """Files to take back."""
+    """Files to restore."""
 
     path: PathText
     files: Paths
@@ -137,7 +137,7 @@ class GitRemote(GitModel):
 
 
 class ListRemotesResponse(GitModel):
-    """All remotes."""
+    """The remotes."""
 
     remotes: list[GitRemote]
 
@@ -153,7 +153,7 @@ class GitAddRemoteRequest(GitModel):
 
 
 class GitConfigResponse(GitModel):
-    """A setting's value; none if it is not set."""
+    """The value of a setting; null if it is not set."""
 
     value: str | None = None
 
@@ -168,7 +168,7 @@ class GitSetConfigRequest(GitModel):
 
 
 class GitConfigureUserRequest(GitModel):
-    """Who commits."""
+    """The name and email address for commits."""
 
     name: str
     email: str
@@ -177,7 +177,7 @@ class GitConfigureUserRequest(GitModel):
 
 
 class GitAuthenticateRequest(GitModel):
-    """Credentials that shall be kept, in plain text, by git's own store."""
+    """Credentials for git's plain-text store."""
 
     username: str
     password: str
@@ -196,17 +196,17 @@ class GitCommitInfo(GitModel):
 
 
 class FileStatus(Model):
-    """One file that is not as it was committed."""
+    """A changed file."""
 
     name: str
     staging: StatusWord
     worktree: StatusWord
     extra: str
-    """The name that it had before, if it was renamed or copied."""
+    """Its former name, if it was renamed or copied."""
 
 
 class GitStatus(Model):
-    """The state of a working tree."""
+    """The status of a working tree."""
 
     current_branch: str
     file_status: list[FileStatus]

@@ -1,5 +1,5 @@
-"""Models about who calls and where sandboxes are. Clients check for every field, so each is there; what we have no such
-thing for says so: nothing is suspended, nothing is counted, nothing is switched on."""
+"""Models of organisations, regions and keys. Clients check for every field, so each is sent; those for features
+that this server does not have say that the feature is off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from corral.server.wire.base import Model
 
 
 class OrganizationDto(Model, kw_only=True):
-    """An organisation. Clients want dates of a suspension also where there is none."""
+    """An organisation. Clients need the dates of a suspension even if it is not suspended."""
 
     id: str
     name: str
@@ -48,7 +48,7 @@ class OrganizationDto(Model, kw_only=True):
 
 
 class RegionDto(Model, kw_only=True):
-    """Where sandboxes are: here."""
+    """A region: this server."""
 
     id: str
     name: str
@@ -59,7 +59,7 @@ class RegionDto(Model, kw_only=True):
 
 
 class SandboxClassDto(Model, kw_only=True):
-    """A kind of sandbox that there is in a region."""
+    """A class of sandboxes in a region."""
 
     region_id: str
     sandbox_class: str
@@ -67,7 +67,7 @@ class SandboxClassDto(Model, kw_only=True):
 
 
 class ApiKeyDto(Model, kw_only=True):
-    """A key, without what opens."""
+    """An API key, without its secret."""
 
     name: str
     value: str
@@ -80,13 +80,13 @@ class ApiKeyDto(Model, kw_only=True):
 
 
 class Check(Model, kw_only=True):
-    """How one part is."""
+    """The health of one component."""
 
     status: str
 
 
 class HealthDto(Model, kw_only=True):
-    """How the server is, as clients of the API ask for it."""
+    """The health of the server."""
 
     status: str
     info: dict[str, Check]

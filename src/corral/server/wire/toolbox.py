@@ -18,7 +18,7 @@ Side = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
 
 class ExecuteRequest(Model):
-    """A shell text to run."""
+    """A shell command to run."""
 
     command: str
     cwd: str | None = None
@@ -27,14 +27,14 @@ class ExecuteRequest(Model):
 
 
 class ExecuteResponse(Model):
-    """How it ended, and both streams in the order they were written."""
+    """The exit code of a command, and its output: both streams in order."""
 
     exit_code: int
     result: str
 
 
 class CodeRunRequest(Model):
-    """A snippet to run in a fresh process."""
+    """A code snippet to run in a new process."""
 
     code: str
     language: str = ""
@@ -44,13 +44,13 @@ class CodeRunRequest(Model):
 
 
 class Artifacts(Model):
-    """What a snippet drew: charts, whose keys are snake_case."""
+    """Charts that a snippet has drawn; their keys are snake_case."""
 
     charts: list[dict[str, Any]]
 
 
 class CodeRunResponse(Model):
-    """How a snippet ended."""
+    """The exit code of a snippet, its output and its charts."""
 
     exit_code: int
     result: str
@@ -61,48 +61,48 @@ class CodeRunResponse(Model):
 
 
 class PathQuery(Query):
-    """About one path."""
+    """A path."""
 
     path: PathText
 
 
 class ListQuery(Query):
-    """A folder, and how deep to look."""
+    """A directory, and how deep to list it."""
 
     path: PathText = "."
     depth: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
 
 
 class FolderQuery(Query):
-    """A folder to make."""
+    """A directory to create."""
 
     path: PathText
     mode: str = "0755"
 
 
 class DeleteQuery(Query):
-    """Something to delete."""
+    """A path to delete."""
 
     path: PathText
     recursive: bool = False
 
 
 class MoveQuery(Query):
-    """Something to rename."""
+    """A path to move, and its destination."""
 
     source: PathText
     destination: PathText
 
 
 class FindQuery(Query):
-    """What to look for, and below what."""
+    """A pattern, and the directory to search."""
 
     path: PathText
     pattern: Annotated[str, msgspec.Meta(min_length=1, max_length=65536)]
 
 
 class PermissionsQuery(Query):
-    """What shall be set."""
+    """Mode, owner and group to set."""
 
     path: PathText
     mode: str | None = None
@@ -111,7 +111,7 @@ class PermissionsQuery(Query):
 
 
 class SignedQuery(Query):
-    """A path, perhaps with a signature that stands for a key."""
+    """A path; with a signature instead of an API key, if the URL is signed."""
 
     path: PathText
     expires: str | None = None
@@ -119,7 +119,7 @@ class SignedQuery(Query):
 
 
 class FileInfo(Model):
-    """About one file."""
+    """Information about a file or directory."""
 
     name: str
     is_dir: bool
@@ -134,7 +134,7 @@ class FileInfo(Model):
 
 
 class Match(Model):
-    """A line that was found."""
+    """A line that contains the pattern."""
 
     file: str
     line: int
@@ -142,13 +142,13 @@ class Match(Model):
 
 
 class SearchFilesResponse(Model):
-    """Paths whose names match."""
+    """Paths of files and directories that match."""
 
     files: list[str]
 
 
 class ReplaceRequest(Model):
-    """Plain text to replace in files."""
+    """A string to replace in files."""
 
     files: Annotated[list[str], msgspec.Meta(max_length=10_000)]
     pattern: Annotated[str, msgspec.Meta(min_length=1)]
@@ -156,7 +156,7 @@ class ReplaceRequest(Model):
 
 
 class ReplaceResult(Model):
-    """What became of one file."""
+    """Whether a file was changed."""
 
     file: str
     success: bool
@@ -164,26 +164,26 @@ class ReplaceResult(Model):
 
 
 class FilesDownloadRequest(Model):
-    """What to send back."""
+    """Paths of files to download."""
 
     paths: Annotated[list[str], msgspec.Meta(max_length=10_000)]
 
 
 class StoredFile(Model):
-    """One file that has arrived."""
+    """A file that was uploaded."""
 
     path: str
     bytes: int
 
 
 class UploadFilesResponse(Model):
-    """All that have arrived."""
+    """The files that were uploaded."""
 
     files: list[StoredFile]
 
 
 class UploadedFile(Model):
-    """One file that has arrived, by the newer call."""
+    """A file that was uploaded by itself."""
 
     name: str
     path: str
@@ -194,13 +194,13 @@ class UploadedFile(Model):
 
 
 class CreateSessionRequest(Model):
-    """A session to open."""
+    """A session to create."""
 
     session_id: Name
 
 
 class SessionExecuteRequest(Model):
-    """A command for a session's shell."""
+    """A command to run in a session."""
 
     command: str
     run_async: bool | None = None
@@ -209,7 +209,7 @@ class SessionExecuteRequest(Model):
 
 
 class SessionExecuteResponse(Model):
-    """A command that was started, and, if it was waited for, how it ended."""
+    """A command that was started; with its exit code and output if it has ended."""
 
     cmd_id: str
     exit_code: int | None = None
@@ -219,7 +219,7 @@ class SessionExecuteResponse(Model):
 
 
 class Command(Model):
-    """A session's command; no exit code as long as it runs."""
+    """A command of a session; without an exit code while it runs."""
 
     id: str
     command: str
@@ -227,14 +227,14 @@ class Command(Model):
 
 
 class Session(Model):
-    """A session, with all its commands."""
+    """A session and its commands."""
 
     session_id: str
     commands: list[Command]
 
 
 class SessionCommandLogsResponse(Model):
-    """A command's log: `output` as it came, with marks before each piece, and the two streams apart."""
+    """A command's log: `output` in order, with a marker before each piece, and the two streams separately."""
 
     output: str
     stdout: str
@@ -248,7 +248,7 @@ class SessionSendInputRequest(Model):
 
 
 class FollowQuery(Query):
-    """Whether to go on telling."""
+    """Whether to follow the log."""
 
     follow: bool = False
 
@@ -257,7 +257,7 @@ class FollowQuery(Query):
 
 
 class PtyCreateRequest(Model):
-    """A terminal to open."""
+    """A terminal to create."""
 
     id: Name | None = None
     cwd: str | None = None
@@ -268,7 +268,7 @@ class PtyCreateRequest(Model):
 
 
 class PtyCreateQuery(Query):
-    """The same, where it is opened and watched in one go."""
+    """A terminal to create and connect to."""
 
     id: Name | None = None
     cwd: str | None = None
@@ -277,20 +277,20 @@ class PtyCreateQuery(Query):
 
 
 class PtyCreateResponse(Model):
-    """The terminal's name."""
+    """The id of a terminal."""
 
     session_id: str
 
 
 class PtyResizeRequest(Model):
-    """A new size."""
+    """A new size of a terminal."""
 
     cols: Side
     rows: Side
 
 
 class PtySessionInfo(Model):
-    """A terminal as a list shows it."""
+    """A terminal."""
 
     id: str
     cwd: str
@@ -303,7 +303,7 @@ class PtySessionInfo(Model):
 
 
 class PtyListResponse(Model):
-    """All terminals."""
+    """The terminals of a sandbox."""
 
     sessions: list[PtySessionInfo]
 
@@ -312,14 +312,14 @@ class PtyListResponse(Model):
 
 
 class CreateContextRequest(Model):
-    """A context to open."""
+    """An interpreter context to create."""
 
     cwd: str | None = None
     language: str | None = None
 
 
 class InterpreterContext(Model):
-    """A context."""
+    """An interpreter context."""
 
     id: str
     cwd: str
@@ -329,13 +329,13 @@ class InterpreterContext(Model):
 
 
 class ListContextsResponse(Model):
-    """All contexts but the default one."""
+    """The interpreter contexts, without the default one."""
 
     contexts: list[InterpreterContext]
 
 
 class InterpreterRun(Model):
-    """The first frame of an execution."""
+    """The first frame of an execution: the code."""
 
     code: str
     context_id: str | None = None
@@ -347,13 +347,13 @@ class InterpreterRun(Model):
 
 
 class DirResponse(Model):
-    """A folder."""
+    """A directory."""
 
     dir: str
 
 
 class UpdateEnvRequest(Model):
-    """Variables for programs to come."""
+    """Environment variables for later programs."""
 
     set: dict[str, str] | None = None
     unset: list[str] | None = None
@@ -361,25 +361,25 @@ class UpdateEnvRequest(Model):
 
 
 class InitializeRequest(Model):
-    """What the platform tells a daemon at its start."""
+    """Sent by Daytona's platform to its daemon; ignored."""
 
     token: str | None = None
 
 
 class PortList(Model):
-    """Ports on which somebody listens."""
+    """Ports on which programs listen."""
 
     ports: list[int]
 
 
 class IsPortInUseResponse(Model):
-    """Whether somebody listens."""
+    """Whether a program listens on the port."""
 
     is_in_use: bool
 
 
 class SystemMetrics(Model):
-    """What a sandbox may use, and uses. What nobody could count is left out."""
+    """A sandbox's limits and resource usage. Values that could not be measured are omitted."""
 
     timestamp: str
     timestamp_unix: int
@@ -392,4 +392,4 @@ class SystemMetrics(Model):
     disk_used: int | None = None
     disk_free: int | None = None
     oom_kills: int | None = None
-    """How often something was ended for want of memory. The wire has no such field; clients pass over it."""
+    """How many processes were killed for lack of memory. Not in Daytona's API; clients ignore it."""

@@ -1,1 +1,1 @@
-"""The stateful interpreter: code runs in a process that lives on, with its variables, from one run to the next."""
+"""The stateful interpreter: code runs in one process, which keeps its variables between runs."""

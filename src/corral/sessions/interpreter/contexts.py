@@ -1,4 +1,4 @@
-"""Contexts: interpreters with a name, each a process inside that lives on between runs; all share `default`."""
+"""Contexts: named interpreters, each a process inside that keeps its state between runs; `default` is shared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("corral.interpreter")
 
 
 class Context:
-    """One interpreter, through all the processes it has had."""
+    """One interpreter, across restarts of its process."""
 
     def __init__(self, box: AsyncSandbox, *, context_id: str, cwd: str, created: float) -> None:
         self.id = context_id
@@ -47,7 +47,7 @@ class Context:
         self._turn = Turn()
 
     async def begin(self) -> None:
-        """Have a process, in one's turn."""
+        """Wait for the turn, and make sure that there is a process."""
         await self._turn.take()
         try:
             await self._ensure()
@@ -55,7 +55,7 @@ class Context:
             self._turn.release()
 
     async def run(self, code: str, envs: Mapping[str, str], timeout: float | None) -> AsyncGenerator[RunEvent, None]:
-        """See `Interpreter.run`."""
+        """Run code, and yield its events."""
         await self._turn.take()
         process: InterpreterProcess | None = None
         try:
@@ -75,7 +75,7 @@ class Context:
                     process.ended, process.active = True, None  # meanwhile, and before it saw this run
                     continue
                 except TimeoutError:
-                    await process.kill()  # it reads no requests: whatever runs in there is no run of ours
+                    await process.kill()  # it reads no requests: the code in it is not a run of ours
                     text = "the interpreter did not take the run in time"
                     yield RunEvent("end", run, text=text, status="timeout", fresh=True)
                     return
@@ -89,7 +89,7 @@ class Context:
                     return
             raise ExecError("the interpreter exited before it ran the code", sandbox_id=self._box.id, op="interpreter")
         finally:
-            # Left early, by whoever reads or by cancellation: nobody will read the rest, so it shall not go on.
+            # Left early, by the reader or by cancellation: the rest would not be read, so the run is stopped.
             if process is not None and process.active is not None:
                 await asyncio.shield(asyncio.ensure_future(self._leave(process)))
             else:
@@ -126,7 +126,7 @@ class Context:
         return self.process
 
     async def find_active(self) -> str | None:
-        """The run that is under way, whoever started it."""
+        """The run in progress, of any client."""
         process = self.process
         if process is None or process.ended:
             return None
@@ -136,7 +136,7 @@ class Context:
         return found.run if found.active else None
 
     async def interrupt(self) -> bool:
-        """See `Interpreter.interrupt`."""
+        """Stop the run in progress. True if there was one."""
         process, run = self.process, await self.find_active()
         if process is None or run is None:
             return False
@@ -144,7 +144,7 @@ class Context:
         return True
 
     async def follow(self, run: str | None) -> AsyncIterator[RunEvent]:
-        """See `Interpreter.follow`."""
+        """The events of a run, from its beginning."""
         if self.process is None:
             return
         process, found = await InterpreterProcess.attach(self._box, self.process.record.name)
@@ -157,12 +157,12 @@ class Context:
             yield event
 
     async def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         if self.process is not None:
             await self.process.kill()
 
     async def close(self) -> None:
-        """End the process and forget it."""
+        """Kill the process and delete its record."""
         self.closed = True
         if self.process is not None:
             await self.process.forget()
@@ -172,7 +172,7 @@ class Interpreter:
     """The interpreter of a sandbox.
 
     Code runs in contexts, each a Python that keeps its variables, imports, functions and working folder from one run to
-    the next. Contexts of a detached sandbox live on without us, and are found again.
+    the next. Contexts of a detached sandbox outlive this program, and are found again.
     """
 
     def __init__(self, box: AsyncSandbox) -> None:
@@ -181,12 +181,12 @@ class Interpreter:
         self._contexts: dict[str, Context] = {}
 
     async def open_context(self, *, cwd: PathLike | None = None, language: str = LANGUAGE) -> ContextInfo:
-        """Start a fresh one.
+        """Start a new context.
 
         Raises:
             UnknownLanguageError: another language than Python.
-            WorkdirError: `cwd` is not there.
-            BackendUnavailableError: there is no Python inside.
+            WorkdirError: `cwd` does not exist.
+            BackendUnavailableError: no Python inside.
         """
         if find_language(language).name != LANGUAGE:
             raise UnknownLanguageError(f"the interpreter does not support {language!r}", hint="use python")
@@ -198,7 +198,7 @@ class Interpreter:
         return await _describe(context)
 
     async def contexts(self) -> tuple[ContextInfo, ...]:
-        """All that were opened and not closed, oldest first; `default` too, once it was used."""
+        """All open contexts, oldest first, including `default` once it was used."""
         names = {_id_of(info) for info in await self._box.list_recorded() if info.name.startswith(PREFIX)}
         with self._lock:
             names |= {name for name, context in self._contexts.items() if context.process is not None}
@@ -216,15 +216,15 @@ class Interpreter:
         envs: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[RunEvent]:
-        """Run code, and tell what happens; the last event is the `end`. Runs of one context wait for each other.
+        """Run code, and yield events; the last one is `end`. Runs of one context wait for each other.
 
-        `envs` are set for this run. After `timeout` seconds the code is interrupted, and if it does not obey, its
-        process is ended: the `end` then has the status `timeout`. So it goes to a run whose iterator is left early.
+        `envs` are set for this run. After `timeout` seconds the code is interrupted, and if it does not stop, its
+        process is killed: the `end` then has the status `timeout`. A run whose iterator is left early is stopped, too.
 
         Raises:
-            NotRecordedError: no such context.
-            InvalidCommandError: code, envs or a timeout that can't be.
-            BackendUnavailableError: there is no Python inside.
+            NotRecordedError: context not found.
+            InvalidCommandError: invalid code, envs or timeout.
+            BackendUnavailableError: no Python inside.
         """
         if not isinstance(code, str):
             raise InvalidCommandError(f"code must be a string, not {type(code).__name__}")
@@ -251,9 +251,9 @@ class Interpreter:
         return kept.result()
 
     def follow(self, context: str = DEFAULT_CONTEXT, *, run: str | None = None) -> AsyncIterator[RunEvent]:
-        """The events of a run (else of the last one, which may be under way), from its beginning as far as it is kept.
+        """The events of a run (by default the last one, which may be in progress), as far as recorded.
 
-        Also of runs that another process began. Leaving it early changes nothing. Raises: NotRecordedError.
+        Also of runs of another process. Leaving it early does not stop the run. Raises: NotRecordedError.
         """
         return self._follow(context, run)
 
@@ -263,20 +263,20 @@ class Interpreter:
             yield event
 
     async def interrupt(self, context: str = DEFAULT_CONTEXT) -> bool:
-        """End the run that is under way, and wait for that. The state is kept if the code obeys; `end` says if not.
+        """Stop the run in progress, and wait for its end. The state is kept if the code stops; else `end` says so.
 
-        Gives whether there was one. Raises: NotRecordedError.
+        True if there was a run. Raises: NotRecordedError.
         """
         return await (await self._find(context)).interrupt()
 
     async def restart(self, context: str = DEFAULT_CONTEXT) -> None:
-        """Begin anew, in a fresh process. A run that is under way ends as interrupted. Raises: NotRecordedError."""
+        """Restart with a new process. A run in progress ends as interrupted. Raises: NotRecordedError."""
         found = await self._find(context)
         await found.end()
         await found.begin()
 
     async def close_context(self, context: str) -> None:
-        """End it and forget it. Raises: NotRecordedError."""
+        """Kill its process and delete it. Raises: NotRecordedError."""
         found = await self._find(context)
         with self._lock:
             self._contexts.pop(context, None)
@@ -315,7 +315,7 @@ class _Collected:
         self._lost = False
 
     def add(self, event: RunEvent) -> None:
-        """Take an event."""
+        """Add an event."""
         if event.kind in ("stdout", "stderr"):
             self._capture.add(event.kind, event.text.encode())
         elif event.kind == "result":
@@ -334,7 +334,7 @@ class _Collected:
             self._end = event
 
     def result(self) -> RunResult:
-        """All of it."""
+        """The whole result."""
         shown = [*self._displays, *([self._result] if self._result else [])]
         return RunResult(
             run=self._end.run,
@@ -366,7 +366,7 @@ def _by_age(info: RecordInfo) -> tuple[bool, float]:
 
 
 def unknown(context_id: str, sandbox_id: str) -> NotRecordedError:
-    """The error for a context that is not there."""
+    """The error for an unknown context."""
     return NotRecordedError(
         f"context {context_id!r} not found", sandbox_id=sandbox_id, op="interpreter", hint="open_context creates one"
     )

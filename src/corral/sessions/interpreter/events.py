@@ -1,4 +1,4 @@
-"""What the interpreter tells: events of a run, its result as a whole, and contexts."""
+"""Events and results of runs of the interpreter, and its contexts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ RunEventKind = Literal["stdout", "stderr", "result", "display", "error", "lost",
 RunStatus = Literal["completed", "failed", "interrupted", "timeout", "died"]
 
 CHART_TYPE = "application/vnd.corral.chart.v1+json"
-"""The MIME type under which a figure's data stands beside its picture."""
+"""The MIME type of a figure's data, next to its picture."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """Something that happened in a run. Which fields mean anything depends on `kind`; `end` is always the last."""
+    """An event of a run. `kind` decides which fields are used; `end` is always the last."""
 
     kind: RunEventKind
     run: str = ""
     """The run's id."""
     text: str = ""
-    """Of `stdout` and `stderr`: what was printed; bytes that are not UTF-8 show as U+FFFD. Of `end`: why, if not
-    `completed`. Of `restart`, which comes first: what became of the process that held the state."""
+    """Of `stdout` and `stderr`: the output; bytes that are not UTF-8 show as U+FFFD. Of `end`: why, if not
+    `completed`. Of `restart`, which comes first: why the process with the state ended."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """Of `result` (the last expression's value) and `display`: by MIME type. Binary types are base64."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -35,11 +35,11 @@ class RunEvent:
     """Of `error`: the exception as text."""
     traceback: str = ""
     lost_bytes: int = 0
-    """Of `lost`: so much was printed faster than we read it, and is no longer kept."""
+    """Of `lost`: so many bytes were printed faster than they were read, and were dropped."""
     status: RunStatus | None = None
-    """Of `end`: how. `failed` and `interrupted` are told by an `error` before."""
+    """Of `end`: the status. `failed` and `interrupted` follow an `error`."""
     fresh: bool = False
-    """Of `end`: the process had to go, and its state with it. The next run begins in a fresh one."""
+    """Of `end`: the process was killed, and its state is lost. The next run starts in a new one."""
 
     @property
     def chart(self) -> dict[str, Any] | None:
@@ -50,7 +50,7 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunResult(Pictures):
-    """A run as a whole. Output beyond the limit is cut in the middle, and `truncated` is true."""
+    """The result of a run. Output beyond the limit is cut in the middle, and `truncated` is true."""
 
     run: str
     status: RunStatus
@@ -67,11 +67,11 @@ class RunResult(Pictures):
     truncated: bool = False
     fresh: bool = False
     reason: str = ""
-    """Why, if it is not `completed` and no error says it."""
+    """The reason, if it is not `completed` and there is no error."""
 
     @property
     def ok(self) -> bool:
-        """Whether it ran to its end."""
+        """True if it completed."""
         return self.status == "completed"
 
     def _shown(self) -> Iterable[object]:
@@ -86,13 +86,13 @@ class RunResult(Pictures):
 
 @dataclass(frozen=True, slots=True)
 class ContextInfo:
-    """What a list says of a context."""
+    """A context in a list."""
 
     id: str
     cwd: str
-    """Where it began; the code may have gone elsewhere."""
+    """The folder it started in; the code may have changed it."""
     language: str
     created: float
     """As Unix time."""
     active: bool
-    """Whether a run is under way."""
+    """True if a run is in progress."""

@@ -1,1 +1,1 @@
-"""What is done inside one sandbox: programs, files, git and the rest."""
+"""The toolbox: routes for what is done inside one sandbox."""

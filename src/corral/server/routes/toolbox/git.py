@@ -1,4 +1,4 @@
-"""Git, run inside the sandbox, so that it can reach what the sandbox can reach and nothing else."""
+"""Git, run inside the sandbox, so that it can reach only what the sandbox can reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from corral.server.routes.toolbox.git_status import (
     parse_status,
     split_entries,
 )
-from corral.server.routes.toolbox.given import parse_path
 from corral.server.routing import Call, Table
 from corral.server.wire import git as wire
 
@@ -30,9 +29,9 @@ _MAX_COMMITS = 10_000
 
 @TABLE.add("POST", "/git/clone", scope="run", body=wire.GitCloneRequest, answers={200: None})
 async def clone_repository(call: Call) -> None:
-    """Clone a repository, and check a branch or a commit of it out."""
+    """Clone a repository, and check out a branch or commit."""
     body = call.body
-    target = parse_path(call.sandbox, body.path)
+    target = call.sandbox.resolve(body.path)
     files = call.sandbox.box.files
     existed = await files.exists(target)
     await files.mkdir(posixpath.dirname(target))
@@ -66,7 +65,7 @@ async def clone_repository(call: Call) -> None:
 
 @TABLE.add("GET", "/git/status", scope="run", query=wire.GitPathQuery, answers={200: wire.GitStatus})
 async def get_status(call: Call) -> wire.GitStatus:
-    """The branch, how far it is from its upstream, and every file that is not as it was committed."""
+    """Get the status: branch, distance from its upstream, and changed files."""
     result = await Git(call.sandbox, call.query.path).run(
         "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"
     )
@@ -74,34 +73,34 @@ async def get_status(call: Call) -> wire.GitStatus:
 
 
 def _counted(call: Call, text: str, separator: str = "\0") -> str:
-    """The same, and what becomes of it is counted for the key until the answer is sent. Raises: Fault, 400 and 429."""
+    """The same text; its parsed form is counted for the key until the answer is sent. Raises: Fault, 400 and 429."""
     call.hold(ENTRY_BYTES * len(split_entries(text, separator)))
     return text
 
 
 @TABLE.add("POST", "/git/add", scope="run", body=wire.GitAddRequest, answers={200: None})
 async def add_files(call: Call) -> None:
-    """Stage files, also such as were deleted."""
+    """Stage files, including deleted ones."""
     await _with_paths(Git(call.sandbox, call.body.path), call.body.files, "add", "--all")
 
 
 async def _with_paths(git: Git, files: list[str], *arguments: str) -> None:
     if not files:
-        raise bad_request("no files are named")
+        raise bad_request("files: the list is empty")
     if any(not file or "\0" in file for file in files):
-        raise bad_request("a file's name is empty, or has a NUL character", code="INVALID_FILE_PATH")
+        raise bad_request("files: a name is empty or contains a NUL character", code="INVALID_FILE_PATH")
     # By standard input: there may be more of them than an argument list takes.
     await git.run(*arguments, "--pathspec-from-file=-", "--pathspec-file-nul", stdin="\0".join(files))
 
 
 @TABLE.add("POST", "/git/commit", scope="run", body=wire.GitCommitRequest, answers={200: wire.GitCommitResponse})
 async def commit_changes(call: Call) -> wire.GitCommitResponse:
-    """Commit what is staged, in somebody's name."""
+    """Commit the staged changes."""
     body = call.body
     if not body.message.strip():
-        raise bad_request("a commit needs a message")
+        raise bad_request("the commit message is empty")
     if any("\0" in text or "\n" in text for text in (body.author, body.email)) or "\0" in body.message:
-        raise bad_request("author, email or message have a character that git can't store")
+        raise bad_request("author, email or message contain a character that git can't store")
     git = Git(call.sandbox, body.path)
     env = {
         "GIT_AUTHOR_NAME": body.author,
@@ -129,7 +128,7 @@ async def push_changes(call: Call) -> None:
 
 @TABLE.add("POST", "/git/pull", scope="run", body=wire.GitTransferRequest, answers={200: None})
 async def pull_changes(call: Call) -> None:
-    """Fetch and merge. The login is for fetching alone: merging writes files, and runs hooks and filters for that."""
+    """Fetch and merge. The credentials are used for fetching only, because merging may run hooks and filters."""
     body = call.body
     git = Git(call.sandbox, body.path)
     remote = check_revision(body.remote, "remote") if body.remote else None
@@ -150,7 +149,7 @@ async def pull_changes(call: Call) -> None:
 
 @TABLE.add("GET", "/git/branches", scope="run", query=wire.GitPathQuery, answers={200: wire.ListBranchResponse})
 async def list_branches(call: Call) -> wire.ListBranchResponse:
-    """All local branches, and which of them is checked out."""
+    """List local branches, and the current one."""
     git = Git(call.sandbox, call.query.path)
     found = await git.run("for-each-ref", "--format=%(refname:short)", "refs/heads")
     branches = [name for name in split_entries(_counted(call, found.stdout, "\n"), "\n") if name]
@@ -160,7 +159,7 @@ async def list_branches(call: Call) -> wire.ListBranchResponse:
 
 @TABLE.add("POST", "/git/branches", scope="run", body=wire.GitBranchRequest, answers={201: None})
 async def create_branch(call: Call) -> None:
-    """Make a branch where HEAD is."""
+    """Create a branch at HEAD."""
     await Git(call.sandbox, call.body.path).run("branch", check_revision(call.body.name, "branch"))
 
 
@@ -172,33 +171,33 @@ async def delete_branch(call: Call) -> None:
 
 @TABLE.add("POST", "/git/checkout", scope="run", body=wire.GitCheckoutRequest, answers={200: None})
 async def checkout_branch(call: Call) -> None:
-    """Check a branch or a commit out."""
+    """Check out a branch or commit."""
     branch = check_revision(call.body.branch, "branch")
     await Git(call.sandbox, call.body.path).run("checkout", "--quiet", branch, "--")
 
 
 @TABLE.add("POST", "/git/init", scope="run", body=wire.GitInitRequest, answers={201: None})
 async def init_repository(call: Call) -> None:
-    """Make a repository."""
+    """Create a repository."""
     options = ["--bare"] if call.body.bare else []
     if call.body.initial_branch:
         options.append(f"--initial-branch={check_revision(call.body.initial_branch, 'branch')}")
-    target = parse_path(call.sandbox, call.body.path)
+    target = call.sandbox.resolve(call.body.path)
     await call.sandbox.box.files.mkdir(target)
     await Git(call.sandbox, target).run("init", "--quiet", *options)
 
 
 @TABLE.add("POST", "/git/reset", scope="run", body=wire.GitResetRequest, answers={200: None})
 async def reset_changes(call: Call) -> None:
-    """Go back to a commit, or take files out of the index."""
+    """Reset to a commit, or unstage files."""
     body = call.body
     git = Git(call.sandbox, body.path)
     target = [check_revision(body.target, "revision")] if body.target else []
     if body.mode and body.mode not in _RESET_MODES:
-        raise bad_request(f"mode {body.mode[:40]!r} is none of {', '.join(_RESET_MODES)}")
+        raise bad_request(f"mode {body.mode[:40]!r} is not supported; use one of {', '.join(_RESET_MODES)}")
     if body.files:
         if body.mode not in (None, "", "mixed"):
-            raise bad_request(f"mode {body.mode!r} is for whole trees, not for single files")
+            raise bad_request(f"mode {body.mode!r} can't be used with files")
         await _with_paths(git, body.files, "reset", "--quiet", *target)
     else:
         await git.run("reset", "--quiet", f"--{body.mode or 'mixed'}", *target, "--")
@@ -206,13 +205,13 @@ async def reset_changes(call: Call) -> None:
 
 @TABLE.add("POST", "/git/restore", scope="run", body=wire.GitRestoreRequest, answers={200: None})
 async def restore_files(call: Call) -> None:
-    """Take files back as they were, in the working tree, in the index, or both."""
+    """Restore files in the working tree, the index, or both."""
     body = call.body
     options = ["--staged"] if body.staged else []
     if body.worktree or (body.worktree is None and not body.staged):
         options.append("--worktree")
     if not options:
-        raise bad_request("neither the index nor the working tree is to be restored")
+        raise bad_request("set staged, worktree or both to true")
     if body.source:
         options.append(f"--source={check_revision(body.source, 'revision')}")
     await _with_paths(Git(call.sandbox, body.path), body.files, "restore", "--quiet", *options)
@@ -220,7 +219,7 @@ async def restore_files(call: Call) -> None:
 
 @TABLE.add("GET", "/git/remotes", scope="run", query=wire.GitPathQuery, answers={200: wire.ListRemotesResponse})
 async def list_remotes(call: Call) -> wire.ListRemotesResponse:
-    """All remotes."""
+    """List remotes."""
     git = Git(call.sandbox, call.query.path)
     await git.run("rev-parse", "--git-dir")
     found = await git.run("config", "-z", "--get-regexp", r"^remote\..*\.url$", accept=(0, 1))
@@ -229,7 +228,7 @@ async def list_remotes(call: Call) -> wire.ListRemotesResponse:
 
 @TABLE.add("POST", "/git/remotes", scope="run", body=wire.GitAddRemoteRequest, answers={201: None})
 async def add_remote(call: Call) -> None:
-    """Add a remote, or point one that is there elsewhere."""
+    """Add a remote, or change the URL of an existing one."""
     body = call.body
     git = Git(call.sandbox, body.path)
     name = check_revision(body.name, "remote")
@@ -245,7 +244,7 @@ async def add_remote(call: Call) -> None:
 
 @TABLE.add("GET", "/git/config", scope="run", query=wire.GitConfigQuery, answers={200: wire.GitConfigResponse})
 async def get_git_config(call: Call) -> wire.GitConfigResponse:
-    """A setting's value."""
+    """Get a setting."""
     git, scope = _scoped(call, call.query.path, call.query.scope)
     key = _check_key(call.query.key)
     found = await git.run("config", scope, "-z", "--get", "--", key, accept=(0, 1))
@@ -254,14 +253,14 @@ async def get_git_config(call: Call) -> wire.GitConfigResponse:
 
 @TABLE.add("POST", "/git/config", scope="run", body=wire.GitSetConfigRequest, answers={200: None})
 async def set_git_config(call: Call) -> None:
-    """Set a setting."""
+    """Change a setting."""
     git, scope = _scoped(call, call.body.path, call.body.scope)
     await git.run("config", scope, "--replace-all", "--", _check_key(call.body.key), call.body.value)
 
 
 @TABLE.add("POST", "/git/config/user", scope="run", body=wire.GitConfigureUserRequest, answers={200: None})
 async def configure_user(call: Call) -> None:
-    """Say who commits."""
+    """Set the name and email address for commits."""
     git, scope = _scoped(call, call.body.path, call.body.scope)
     await git.run("config", scope, "--replace-all", "--", "user.name", call.body.name)
     await git.run("config", scope, "--replace-all", "--", "user.email", call.body.email)
@@ -270,29 +269,29 @@ async def configure_user(call: Call) -> None:
 def _scoped(call: Call, path: str | None, scope: str | None) -> tuple[Git, str]:
     chosen = scope or "global"
     if chosen not in _SCOPES:
-        raise bad_request(f"scope {chosen[:40]!r} is none of {', '.join(_SCOPES)}")
+        raise bad_request(f"scope {chosen[:40]!r} is not supported; use one of {', '.join(_SCOPES)}")
     if chosen == "local" and not path:
-        raise bad_request("a local setting needs the path of its repository")
+        raise bad_request("path: required for a local setting")
     return Git(call.sandbox, path or None), f"--{chosen}"
 
 
 def _check_key(key: str) -> str:
     section, dot, name = key.rpartition(".")
     if not dot or not section or not name or key.startswith("-") or "\n" in key or "\0" in key:
-        raise bad_request(f"{key[:100]!r} is not a key such as user.name")
+        raise bad_request(f"{key[:100]!r} is not a valid key; a valid one is user.name")
     return key
 
 
 @TABLE.add("POST", "/git/credentials", scope="run", body=wire.GitAuthenticateRequest, answers={200: None})
 async def authenticate(call: Call) -> None:
-    """Keep credentials inside, in git's plain-text store, for all that come later."""
+    """Store credentials in the sandbox, in git's plain-text store."""
     body = call.body
     login = credentials(body.username, body.password)
     host, protocol = body.host or "github.com", body.protocol or "https"
     if login is None or not login.username or not login.password:
-        raise bad_request("a user name and a password are needed")
+        raise bad_request("username and password are required")
     if any(set(text) & {"\n", "\r", "\0", "/", " "} for text in (host, protocol)):
-        raise bad_request("host or protocol are not names")
+        raise bad_request("host or protocol contain invalid characters")
     name_host(call.sandbox, f"{protocol}://{host}")
     git = Git(call.sandbox, None)
     await git.run("config", "--global", "--replace-all", "credential.helper", "store")
@@ -302,7 +301,7 @@ async def authenticate(call: Call) -> None:
 
 @TABLE.add("GET", "/git/history", scope="run", query=wire.GitPathQuery, answers={200: list[wire.GitCommitInfo]})
 async def get_commit_history(call: Call) -> list[wire.GitCommitInfo]:
-    """The commits that lead to HEAD, newest first."""
+    """List the commits up to HEAD, newest first."""
     git = Git(call.sandbox, call.query.path)
     found = await git.run("log", "-z", f"--max-count={_MAX_COMMITS}", f"--format={LOG_FORMAT}", "--no-color")
     return parse_log(_counted(call, found.stdout))

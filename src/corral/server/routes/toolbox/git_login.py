@@ -1,4 +1,4 @@
-"""A name and password for one call of git, where everything inside the sandbox may lie about where they go.
+"""Credentials for one call of git, where everything inside the sandbox may lie about where they are sent.
 
 Three things keep them where the caller wants them:
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from corral.server.faults import Fault, bad_request
-from corral.server.services import Held
+from corral.server.living import Handle
 
 _MOST_HOSTS = 64
 _PORTS = {"http": 80, "https": 443}
@@ -32,7 +32,7 @@ CA_BUNDLES = (
 
 SCRIPT = 'exec 9<&0 </dev/null; exec git "$@"'
 """The secret is on standard input, where git's own children could read it: put it where only the helper looks."""
-# Built into the shell alone: a program named `cat` may be anybody's. The pipe is empty for whoever asks again.
+# Shell built-ins only: a program named `cat` may be the sandbox's own. A second reader finds the pipe empty.
 _HELPER = '!f() { if [ "$1" = get ]; then while IFS= read -r line <&9; do printf "%s\\n" "$line"; done; fi; }; f'
 
 
@@ -44,7 +44,7 @@ class Credentials:
     password: str
 
     def spell(self) -> str:
-        """As git's helpers give them."""
+        """In the format of git's credential helpers."""
         return f"username={self.username}\npassword={self.password}\n"
 
 
@@ -59,17 +59,17 @@ class Login:
 
 
 def credentials(username: str | None, password: str | None) -> Credentials | None:
-    """What a request gave. Raises: Fault, 400, for characters that would break git's own protocol."""
+    """The credentials of a request; None without any. Raises: Fault, 400, for characters that git can't read."""
     if not username and not password:
         return None
     for value in (username or "", password or ""):
         if set(value) & {"\n", "\r", "\0"}:
-            raise bad_request("credentials can't have line breaks or NUL characters")
+            raise bad_request("username and password can't contain line breaks or NUL characters")
     return Credentials(username=username or "", password=password or "")
 
 
 def credentials_of(url: str) -> Credentials | None:
-    """Those that a URL itself carries, which need the same care."""
+    """The credentials in a URL; None without any."""
     parts = _split(url)
     if parts is None or not parts.password:
         return None
@@ -87,30 +87,30 @@ def _split(url: str) -> SplitResult | None:
 
 
 def find_origin(url: str) -> str:
-    """Scheme, host and port of a URL. Raises: Fault, 400, for one to which a name and password mean nothing."""
+    """Scheme, host and port of a URL. Raises: Fault, 400, for one that takes no credentials."""
     parts = _split(url)
     if parts is None:
-        raise bad_request("a user name and password are for http and https URLs")
+        raise bad_request("username and password can only be used with http and https URLs")
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port not in (None, _PORTS[parts.scheme]) else "")
 
 
-def name_host(held: Held, url: str) -> None:
-    """The caller has named this URL: a login may go to its host. A URL that takes no login is left alone."""
+def name_host(handle: Handle, url: str) -> None:
+    """Allow credentials to be sent to the host of a URL, which the caller has named. Other URLs are ignored."""
     try:
         origin = find_origin(url)
     except Fault:
         return
-    held.git_hosts = [*(known for known in held.git_hosts if known != origin), origin][-_MOST_HOSTS:]
+    handle.git_hosts = [*(known for known in handle.git_hosts if known != origin), origin][-_MOST_HOSTS:]
 
 
-def check_named(held: Held, url: str) -> None:
-    """Raises: Fault, 400, for a URL whose host no caller has named: somebody inside may have set it."""
+def check_named(handle: Handle, url: str) -> None:
+    """Raises: Fault, 400, for a URL whose host no caller has named: a program in the sandbox may have set it."""
     origin = find_origin(url)
-    if origin not in held.git_hosts:
+    if origin not in handle.git_hosts:
         raise bad_request(
-            f"the login was not used: this remote leads to {origin}, which no call has named for this sandbox; "
-            "clone through the API, add the remote through the API, or give its URL as the remote"
+            f"the credentials were not used: this remote points to {origin}, which no API call has named for this "
+            "sandbox; clone or add the remote through the API, or give its URL as the remote"
         )
 
 
@@ -119,7 +119,7 @@ def check_unchanged(urls: Sequence[str], rewrites: Sequence[str]) -> None:
     for url in urls:
         if any(prefix and url.startswith(prefix) for prefix in rewrites):
             raise bad_request(
-                "the login was not used: a setting url.*.insteadOf or url.*.pushInsteadOf of the repository "
+                "the credentials were not used: a setting url.*.insteadOf or url.*.pushInsteadOf of the repository "
                 "rewrites the URL of this remote; remove it, or give the URL itself as the remote"
             )
 
@@ -127,7 +127,7 @@ def check_unchanged(urls: Sequence[str], rewrites: Sequence[str]) -> None:
 def seal_reading(env: Mapping[str, str]) -> dict[str, str]:
     """Variables without the settings of the home and of the system.
 
-    The system's programs come first: the home is on PATH, and what is named `git` there may be anybody's.
+    The system's programs come first: the home is on PATH, and a `git` there may be the sandbox's own.
     """
     return {
         "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -137,7 +137,7 @@ def seal_reading(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def seal_settings(login: Login, *, proxy: str, insecure: bool = False) -> list[tuple[str, str]]:
-    """Settings that stand over those of the repository: the last one that is read holds, and ours are."""
+    """Settings that override those of the repository: git uses the last one, and ours come last."""
     found = [
         ("core.hooksPath", "/dev/null"),
         ("core.fsmonitor", "false"),
@@ -149,7 +149,7 @@ def seal_settings(login: Login, *, proxy: str, insecure: bool = False) -> list[t
         ("fetch.writeCommitGraph", "false"),
         ("gc.auto", "0"),
         ("maintenance.auto", "false"),
-        # An empty helper clears those that are set up inside: what is given for one call is kept by nobody.
+        # An empty helper clears those that are set up inside: credentials for one call are stored nowhere.
         ("credential.helper", ""),
         (f"credential.{find_origin(login.url)}.helper", _HELPER),
     ]
@@ -177,7 +177,7 @@ def seal_settings(login: Login, *, proxy: str, insecure: bool = False) -> list[t
 
 
 def seal_variables(login: Login, env: Mapping[str, str], *, bundle: str | None) -> dict[str, str]:
-    """Variables for the call. What the caller has set for the sandbox holds; nobody inside can set one."""
+    """Variables for the call. Those that the caller has set for the sandbox are used; programs inside can't set any."""
     scheme = urlsplit(login.url).scheme
     sealed = {
         **seal_reading(env),
@@ -193,6 +193,6 @@ def seal_variables(login: Login, env: Mapping[str, str], *, bundle: str | None) 
 
 
 def find_proxy(url: str, env: Mapping[str, str]) -> str:
-    """The proxy that the caller has set for the sandbox, or none."""
+    """The proxy that the caller has set for the sandbox; empty without one."""
     names = ("https_proxy", "HTTPS_PROXY") if urlsplit(url).scheme == "https" else ("http_proxy",)
     return next((env[name] for name in (*names, "all_proxy", "ALL_PROXY") if env.get(name)), "")

@@ -1,4 +1,4 @@
-"""Running git inside: by argument list, with credentials that no list of processes shows, and its refusals as ours."""
+"""Running git inside: by argument list, with credentials outside of it, and git's errors as error responses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from corral.errors import InvalidCommandError, WorkdirError
 from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
 from corral.server.faults import Fault, bad_request, not_found
+from corral.server.living import Handle
 from corral.server.routes.toolbox.git_login import (
     CA_BUNDLES,
     SCRIPT,
@@ -22,14 +23,12 @@ from corral.server.routes.toolbox.git_login import (
     seal_variables,
 )
 from corral.server.routes.toolbox.git_status import split_entries
-from corral.server.routes.toolbox.given import environment, parse_path, program_user
-from corral.server.services import Held
 
 _GIT_SECONDS = 3600
-"""Nobody waits longer; a client that goes away ends it sooner."""
+"""The time limit of git; a client that disconnects ends it sooner."""
 _MAX_TOLD = 2000
 _OUTPUT_BYTES = 1024 * 1024
-"""It is parsed and told as a whole, so it is bounded by what others may have to wait for."""
+"""Output is parsed and sent as a whole, so it is bounded by what other requests may have to wait for."""
 _SECRET_IN_URL = re.compile(r"://[^/@\s]+@")
 
 # Looked through from the top. The texts are git's own, in the C locale.
@@ -98,11 +97,11 @@ _REFUSALS: tuple[tuple[str, int, str], ...] = (
 
 
 class Git:
-    """git in one folder of one sandbox."""
+    """git in one directory of one sandbox."""
 
-    def __init__(self, held: Held, path: str | None) -> None:
-        self._held = held
-        self._folder = parse_path(held, path) if path else held.home or held.workdir
+    def __init__(self, handle: Handle, path: str | None) -> None:
+        self._handle = handle
+        self._folder = handle.resolve(path) if path else handle.home or handle.workdir
         self._named = path is not None
 
     async def run(
@@ -118,10 +117,10 @@ class Git:
         """Run it. A `login` is used for the host of its URL alone (see `git_login`), and takes standard input.
 
         Raises:
-            Fault: it refused, with the status and code for why.
+            Fault: git failed; with the status and code for the reason.
         """
         argv = ["git", *arguments]
-        variables = {**environment(self._held), **_BASE_ENV}
+        variables = {**self._handle.environment(), **_BASE_ENV}
         chosen = [("safe.directory", "*"), *settings]
         if login is not None:
             stdin, argv = login.credentials.spell(), ["/bin/sh", "-c", SCRIPT, *argv]
@@ -131,18 +130,18 @@ class Git:
         elif insecure:
             chosen.append(("http.sslVerify", "false"))
         try:
-            result = await self._held.box.exec(
+            result = await self._handle.box.exec(
                 argv,
                 cwd=self._folder,
                 env={**variables, **_as_variables(chosen), **(env or {})},
                 stdin=stdin if stdin is not None else "",
-                user=program_user(self._held),
+                user=self._handle.program_user,
                 timeout=_GIT_SECONDS,
                 output_limit_bytes=_OUTPUT_BYTES,
             )
         except WorkdirError as error:
             raise not_found(
-                f"repository not found: there is no folder {self._folder}", code="GIT_REPO_NOT_FOUND"
+                f"repository not found: {self._folder} does not exist", code="GIT_REPO_NOT_FOUND"
             ) from error
         except InvalidCommandError as error:
             raise bad_request(f"{error}") from error
@@ -152,8 +151,8 @@ class Git:
 
     @property
     def _given(self) -> dict[str, str]:
-        """What callers have set for the sandbox."""
-        return {**self._held.box.spec.env, **environment(self._held)}
+        """The variables that callers have set for the sandbox."""
+        return {**self._handle.box.spec.env, **self._handle.environment()}
 
     @property
     def _sealed(self) -> dict[str, str]:
@@ -163,7 +162,7 @@ class Git:
         if not login.url.startswith("https:"):
             return None
         for path in CA_BUNDLES:
-            if await self._held.box.files.exists(path):
+            if await self._handle.box.files.exists(path):
                 return path
         return None
 
@@ -182,11 +181,11 @@ class Git:
             if "://" not in remote:
                 raise not_found(f"remote {remote[:100]!r} not found", code="GIT_REPO_NOT_FOUND")
             urls = [remote]
-            name_host(self._held, remote)
+            name_host(self._handle, remote)
         pattern = r"^url\..*\.(insteadof|pushinsteadof)$"
         found = await self.run("config", "-z", "--includes", "--get-regexp", pattern, env=self._sealed, accept=(0, 1))
         for url in urls:
-            check_named(self._held, url)
+            check_named(self._handle, url)
         check_unchanged(urls, [entry.partition("\n")[2] for entry in split_entries(found.stdout)])
         return Login(credentials=given, url=urls[0], remote=remote)
 
@@ -218,7 +217,7 @@ def _as_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
 def check_revision(text: str, what: str) -> str:
     """A branch, commit or remote that git can't take for an option. Raises: Fault, 400."""
     if not text or text.startswith("-") or "\0" in text or "\n" in text:
-        raise bad_request(f"{text[:100]!r} is not a name for a {what}")
+        raise bad_request(f"{text[:100]!r} is not a valid {what} name")
     return text
 
 
@@ -226,11 +225,11 @@ def _refusal(result: ExecResult, login: Login | None) -> Fault:
     if result.exit_code == NOT_FOUND_EXIT_CODE:
         return bad_request("git is not installed in this sandbox")
     if result.timed_out:
-        return Fault(408, f"timeout: git was ended after {_GIT_SECONDS} s", code="PROCESS_EXECUTION_TIMEOUT")
+        return Fault(408, f"timeout: git was killed after {_GIT_SECONDS} s", code="PROCESS_EXECUTION_TIMEOUT")
     text = result.output.strip()
     if login is not None and login.credentials.password:
         text = text.replace(login.credentials.password, "***")
-    text = _SECRET_IN_URL.sub("://***@", text)[-_MAX_TOLD:] or f"git ended with {result.exit_code}"
+    text = _SECRET_IN_URL.sub("://***@", text)[-_MAX_TOLD:] or f"git exited with code {result.exit_code}"
     for pattern, status, code in _REFUSALS:
         if re.search(pattern, text):
             return Fault(status, text, code=code)

@@ -28,13 +28,13 @@ _WORDS: dict[str, StatusWord] = {
 
 
 def split_entries(text: str, separator: str = "\0") -> list[str]:
-    """What git prints, entry by entry; the program may as well be another one that the sandbox calls git.
+    """The entries that git prints; the program may be another one that the sandbox calls git.
 
     Raises:
-        Fault: 400, they are too many.
+        Fault: 400, there are too many.
     """
     if text.count(separator) > _MOST_ENTRIES:
-        raise bad_request(f"git told of more than {_MOST_ENTRIES} entries, which are too many for one answer")
+        raise bad_request(f"git printed more than {_MOST_ENTRIES} entries, which is too many for one response")
     return text.split(separator)
 
 

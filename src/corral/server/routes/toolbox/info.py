@@ -1,16 +1,15 @@
-"""About a sandbox: its folders, variables, ports and use."""
+"""Information about a sandbox: its directories, variables, ports and resource usage."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import time
 
 from corral.server.faults import bad_request
-from corral.server.routes.toolbox.given import check_variables
+from corral.server.living import Handle, check_variables
+from corral.server.routes.telemetry import measure
 from corral.server.routing import Call, Table
-from corral.server.services import Held
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 
@@ -21,55 +20,54 @@ _LISTENING = re.compile(r"^ *[0-9]+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{
 """A line of the kernel's table about a socket that listens, which is 0A there; with its port."""
 _LOOK_SECONDS = 10
 _TABLE_BYTES = 1024 * 1024
-"""Some thousands of sockets. It is looked through as a whole, so it is bounded by what others may have to wait for."""
-_SAMPLE_SECONDS = 0.1
+"""Some thousands of sockets. The table is parsed as a whole, so it is bounded by what others may have to wait for."""
 
 
 @TABLE.add("GET", "/user-home-dir", scope="run", answers={200: wire.DirResponse})
 async def get_user_home_dir(call: Call) -> wire.DirResponse:
-    """The home folder of the user whom programs run as."""
+    """The home directory of the user that programs run as."""
     return wire.DirResponse(dir=call.sandbox.home)
 
 
 @TABLE.add("GET", "/work-dir", scope="run", answers={200: wire.DirResponse})
 async def get_work_dir(call: Call) -> wire.DirResponse:
-    """The folder that relative paths start from."""
+    """The working directory, where relative paths start."""
     return wire.DirResponse(dir=call.sandbox.workdir)
 
 
 @TABLE.add("GET", "/project-dir", scope="run", answers={200: wire.DirResponse})
 async def get_project_dir(call: Call) -> wire.DirResponse:
-    """The same, as old clients call it."""
+    """The working directory, for older clients."""
     return wire.DirResponse(dir=call.sandbox.workdir)
 
 
 @TABLE.add("POST", "/env", scope="run", body=wire.UpdateEnvRequest, answers={200: dict[str, str]})
 async def update_env(call: Call) -> dict[str, str]:
-    """Set and unset variables for programs to come; gives all that are set this way."""
-    held, body = call.sandbox, call.body
+    """Set and unset environment variables for later programs; returns all that are set this way."""
+    handle, body = call.sandbox, call.body
     check_variables(body.set or {})
     gone = set(body.unset or ())
     if prefix := body.unset_value_prefix:
-        now = {**held.box.spec.env, **held.env}
+        now = {**handle.box.spec.env, **handle.env}
         gone |= {name for name, value in now.items() if value is not None and value.startswith(prefix)}
-    new = {**held.env, **dict.fromkeys(gone), **(body.set or {})}
+    new = {**handle.env, **dict.fromkeys(gone), **(body.set or {})}
     if sum(len(name.encode()) + len((value or "").encode()) + 2 for name, value in new.items()) > _MAX_ENV_BYTES:
-        raise bad_request(f"the variables together have more than {_MAX_ENV_BYTES} bytes")
-    held.env.clear()
-    held.env.update(new)
-    held.withhold()
+        raise bad_request(f"the variables take more than {_MAX_ENV_BYTES} bytes in total")
+    handle.env.clear()
+    handle.env.update(new)
+    handle.withhold()
     return {name: value for name, value in new.items() if value is not None}
 
 
 @TABLE.add("GET", "/version", scope="run", answers={200: dict[str, str]})
 async def get_version(call: Call) -> dict[str, str]:
-    """Who answers."""
+    """The server's version."""
     return {"version": call.services.settings.version}
 
 
 @TABLE.add("POST", "/init", scope="run", body=wire.InitializeRequest, body_optional=True, answers={200: dict[str, str]})
 async def initialize(call: Call) -> dict[str, str]:
-    """There is nothing to set up: a sandbox is ready when it is started."""
+    """Does nothing: a sandbox is ready when it is started."""
     return {"message": "the sandbox is ready"}
 
 
@@ -78,22 +76,22 @@ async def initialize(call: Call) -> dict[str, str]:
 
 @TABLE.add("GET", "/port", scope="run", answers={200: wire.PortList})
 async def get_ports(call: Call) -> wire.PortList:
-    """The ports on which somebody listens inside."""
+    """List the ports on which programs in the sandbox listen."""
     return wire.PortList(ports=sorted(await _listening(call.sandbox)))
 
 
 @TABLE.add("GET", "/port/{port}/in-use", scope="run", answers={200: wire.IsPortInUseResponse})
 async def is_port_in_use(call: Call) -> wire.IsPortInUseResponse:
-    """Whether somebody listens on a port inside."""
+    """Whether a program in the sandbox listens on a port."""
     text = call.params["port"]
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
-        raise bad_request(f"{text[:20]!r} is not a port")
+        raise bad_request(f"{text[:20]!r} is not a valid port")
     return wire.IsPortInUseResponse(is_in_use=int(text) in await _listening(call.sandbox))
 
 
-async def _listening(held: Held) -> set[int]:
+async def _listening(handle: Handle) -> set[int]:
     # A machine without IPv6 has no second table; then cat fails, having shown the first.
-    shown = await held.box.exec(
+    shown = await handle.box.exec(
         ["/bin/cat", "/proc/net/tcp", "/proc/net/tcp6"],
         cwd="/",
         timeout=_LOOK_SECONDS,
@@ -112,15 +110,10 @@ def parse_listening(table: str) -> set[int]:
 
 @TABLE.add("GET", "/system/metrics", scope="run", answers={200: wire.SystemMetrics})
 async def get_system_metrics(call: Call) -> wire.SystemMetrics:
-    """What the sandbox may use, and uses now."""
+    """The sandbox's limits and current resource usage."""
     box = call.sandbox.box
     resources = box.spec.resources
-    began, before = time.monotonic(), await box.usage()
-    await asyncio.sleep(_SAMPLE_SECONDS)
-    now, wall = await box.usage(), time.monotonic() - began
-    percent = None
-    if before.cpu_seconds is not None and now.cpu_seconds is not None:
-        percent = round(100 * max(0.0, now.cpu_seconds - before.cpu_seconds) / wall / resources.cpus, 2)
+    now, percent = await measure(box, cpus=resources.cpus)
     moment = time.time()
     return wire.SystemMetrics(
         timestamp=timestamp(moment),

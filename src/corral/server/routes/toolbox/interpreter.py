@@ -1,4 +1,4 @@
-"""The stateful interpreter: contexts, and code that runs in them over a websocket."""
+"""The stateful interpreter: contexts, and running code in them over a websocket."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from corral.errors import (
     WorkdirError,
 )
 from corral.server.faults import Fault, bad_request, not_found
-from corral.server.routes.toolbox.given import environment, parse_folder, seconds
+from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import NORMAL, OUT_OF_TIME, REFUSED, ClientLeftError, Socket
 from corral.server.routing import Call, Table
-from corral.server.services import Held
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 from corral.sessions.interpreter.contexts import DEFAULT_CONTEXT, Interpreter
@@ -30,12 +29,12 @@ TABLE = Table("toolbox")
 _DEFAULT_SECONDS = 600.0
 _FIRST_FRAME_SECONDS = 30.0
 _TEXT_CHARACTERS = 8 * 1024
-"""So much text goes into a frame; escaped as JSON it may become six times as long."""
+"""How much text goes into a frame; escaped as JSON it may become six times as long."""
 _MAX_CONTEXTS = 100
 
 
-def _interpreter(held: Held) -> Interpreter:
-    return held.box.interpreter
+def _interpreter(handle: Handle) -> Interpreter:
+    return handle.box.interpreter
 
 
 # ------------------------------------------------------------------------------------------------------------ contexts
@@ -50,13 +49,13 @@ def _interpreter(held: Held) -> Interpreter:
     answers={200: wire.InterpreterContext},
 )
 async def create_interpreter_context(call: Call) -> wire.InterpreterContext:
-    """Open a context."""
-    held, body = call.sandbox, call.body or wire.CreateContextRequest()
-    if len(await _interpreter(held).contexts()) >= _MAX_CONTEXTS:
-        raise bad_request(f"there are {_MAX_CONTEXTS} contexts; delete some")
+    """Create an interpreter context."""
+    handle, body = call.sandbox, call.body or wire.CreateContextRequest()
+    if len(await _interpreter(handle).contexts()) >= _MAX_CONTEXTS:
+        raise bad_request(f"too many contexts: there are {_MAX_CONTEXTS}; delete some")
     try:
-        context = await _interpreter(held).open_context(
-            cwd=parse_folder(held, body.cwd), language=body.language or "python"
+        context = await _interpreter(handle).open_context(
+            cwd=handle.resolve(body.cwd or "."), language=body.language or "python"
         )
     except (UnknownLanguageError, WorkdirError, BackendUnavailableError) as error:
         raise bad_request(f"{error}") from error
@@ -65,14 +64,14 @@ async def create_interpreter_context(call: Call) -> wire.InterpreterContext:
 
 @TABLE.add("GET", "/process/interpreter/context", scope="run", answers={200: wire.ListContextsResponse})
 async def list_interpreter_contexts(call: Call) -> wire.ListContextsResponse:
-    """All contexts but the default one."""
+    """List interpreter contexts, without the default one."""
     contexts = await _interpreter(call.sandbox).contexts()
     return wire.ListContextsResponse(contexts=[_tell(each) for each in contexts if each.id != DEFAULT_CONTEXT])
 
 
 @TABLE.add("DELETE", "/process/interpreter/context/{id}", scope="run", answers={200: dict[str, str]})
 async def delete_interpreter_context(call: Call) -> dict[str, str]:
-    """End a context."""
+    """Delete an interpreter context."""
     name = call.params["id"]
     if name == DEFAULT_CONTEXT:
         raise bad_request("the default context can't be deleted")
@@ -80,7 +79,7 @@ async def delete_interpreter_context(call: Call) -> dict[str, str]:
         await _interpreter(call.sandbox).close_context(name)
     except NotRecordedError as error:
         raise not_found(f"context {name[:100]!r} not found", code="NOT_FOUND") from error
-    return {"message": f"context {name} is deleted"}
+    return {"message": f"context {name} deleted"}
 
 
 def _tell(context: ContextInfo) -> wire.InterpreterContext:
@@ -99,7 +98,7 @@ def _tell(context: ContextInfo) -> wire.InterpreterContext:
 
 @TABLE.add("GET", "/process/interpreter/execute", scope="run", websocket=True, answers={})
 async def execute_interpreter_code(call: Call) -> web.StreamResponse:
-    """Run code in a context: one frame says what, the others tell what happens."""
+    """Run code in a context: the first frame has the code, those of the answer have the output."""
     socket = Socket(call, longest_bytes=call.services.settings.limits.code_frame_bytes)
     socket.check()
     await socket.open()
@@ -107,7 +106,7 @@ async def execute_interpreter_code(call: Call) -> web.StreamResponse:
         run = await _receive(socket)
         code, reason = await socket.converse(_run(call, socket, run))
     except ClientLeftError:
-        return socket.response  # the run was interrupted: nobody asked it to go on
+        return socket.response  # the run was interrupted: it is not meant to go on without its client
     except (Fault, InvalidCommandError) as error:
         code, reason = REFUSED, str(error)
     await socket.close(code, reason)
@@ -117,20 +116,20 @@ async def execute_interpreter_code(call: Call) -> web.StreamResponse:
 async def _receive(socket: Socket) -> wire.InterpreterRun:
     data = await socket.receive(timeout=_FIRST_FRAME_SECONDS)
     if data is None:
-        raise bad_request("no code came")
+        raise bad_request("no code was received in time")
     try:
         return msgspec.json.decode(data, type=wire.InterpreterRun)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise bad_request(f"the frame is not what it should be: {error}") from error
+        raise bad_request(f"malformed frame: {error}") from error
 
 
 async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[int, str]:
     """Gives the code and the reason to close with."""
-    timeout = _DEFAULT_SECONDS if run.timeout is None else seconds(run.timeout)
+    timeout = _DEFAULT_SECONDS if run.timeout is None else run.timeout or None
     events = _interpreter(call.sandbox).run(
         run.code,
         context=run.context_id or DEFAULT_CONTEXT,
-        envs=environment(call.sandbox, run.envs),
+        envs=call.sandbox.environment(run.envs),
         timeout=timeout,
     )
     # An error waits for the end that follows it: that of a run out of time is our own interruption, and some clients
@@ -140,7 +139,10 @@ async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[in
         try:
             async for event in events:
                 if event.kind == "end" and event.status == "timeout":
-                    return OUT_OF_TIME, f"timeout: the code was ended after {timeout:g} s" if timeout else "timeout"
+                    return (
+                        OUT_OF_TIME,
+                        f"timeout: the code was interrupted after {timeout:g} s" if timeout else "timeout",
+                    )
                 frames = [*held_back, *_frames(event)]
                 held_back = frames if event.kind == "error" else []
                 for frame in frames[len(held_back) :]:
@@ -153,7 +155,7 @@ async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[in
 
 
 def _frames(event: RunEvent) -> list[dict[str, Any]]:
-    """What a client of the wire is told of an event; values and figures have no frame there."""
+    """The frames for an event; Daytona's protocol has none for values and figures."""
     if event.kind in ("stdout", "stderr"):
         return [{"type": event.kind, "text": piece} for piece in _pieces(event.text)]
     if event.kind == "lost":

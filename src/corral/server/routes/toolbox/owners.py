@@ -1,4 +1,4 @@
-"""Files as the wire describes them: modes as text, and owners by name."""
+"""Files as wire models: modes as text, and owners by name."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _TYPES: dict[FileKind, int] = {
     "device": stat.S_IFCHR,
 }
 _USUAL = {0: "root", 1000: "daytona"}
-"""Known without a look into the tables inside."""
+"""Known without reading the tables in the sandbox."""
 _MAX_TABLE_BYTES = 64 * 1024
 
 
 class Owners:
-    """The names of users and groups inside. Their tables are looked at when an unusual id comes, and only once."""
+    """The names of users and groups in the sandbox. Their tables are read once, for the first unusual id."""
 
     def __init__(self, files: AsyncFiles) -> None:
         self._files = files
         self._tables: dict[str, dict[int, str]] = {}
 
     async def describe(self, infos: Sequence[FileInfo]) -> list[wire.FileInfo]:
-        """What the wire says of files; ids that no table inside knows are shown as numbers."""
+        """Files as wire models; unknown user and group ids are shown as numbers."""
         users = await self._names("/etc/passwd", (info.uid for info in infos))
         groups = await self._names("/etc/group", (info.gid for info in infos))
         return _describe(infos, users, groups)
@@ -46,7 +46,7 @@ class Owners:
 
 
 async def describe_all(files: AsyncFiles, infos: Sequence[FileInfo]) -> list[wire.FileInfo]:
-    """What the wire says of a few files."""
+    """A few files as wire models."""
     return await Owners(files).describe(infos)
 
 

@@ -1,4 +1,4 @@
-"""Programs: a shell text, or a snippet in a fresh process."""
+"""Running programs: a shell command, or a code snippet in a new process."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any
 from corral.base.command import with_bash
 from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirError
 from corral.results import ExecResult
-from corral.server.answers import SLICE_BYTES, Large, LongText
+from corral.server.answers import Large, LongText
+from corral.server.creating import LANGUAGES
+from corral.server.fairness import SLICE_BYTES
 from corral.server.faults import Fault, bad_request
 from corral.server.log import text_of
-from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user, seconds
 from corral.server.routing import Call, Table
+from corral.server.settings import OUTPUT_LIMIT_BYTES
 from corral.server.wire.toolbox import Artifacts, CodeRunRequest, CodeRunResponse, ExecuteRequest, ExecuteResponse
 from corral.sessions.interpreter.oneshot import run_with_charts
 
 TABLE = Table("toolbox")
 
-LANGUAGES = ("python", "javascript", "typescript")
 _TOLD_BYTES = 4000
-"""How much of what a program had printed goes into the message of its timeout; `result` beside it has more."""
+"""How much of the output goes into the message of a timeout; the field `result` has more."""
 _TOLD_RESULT_BYTES = 64 * 1024
 
 # A text is no argument: `pkill -f server.py; ...` would find the shell that runs it, and end that too. A short one
@@ -34,7 +35,7 @@ _SHORT_BYTES = 64 * 1024
 
 
 def _shell_call(text: str) -> tuple[list[str], dict[str, str], str | None]:
-    """The argv for a text, variables beside the caller's, and what the program gets as its input."""
+    """The argv for a shell command, variables besides the caller's, and the standard input."""
     if len(text.encode("utf-8", "surrogateescape")) <= _SHORT_BYTES:
         return with_bash("-c", _READ_SHORT), {_VARIABLE: text}, None
     return with_bash("-c", _READ_LONG), {}, text
@@ -44,22 +45,22 @@ def _shell_call(text: str) -> tuple[list[str], dict[str, str], str | None]:
     "POST", "/process/execute", scope="run", body=ExecuteRequest, large_body=True, answers={200: ExecuteResponse}
 )
 async def execute_command(call: Call) -> Any:
-    """Run a shell text to its end."""
-    held, body = call.sandbox, call.body
+    """Run a shell command and wait for it."""
+    handle, body = call.sandbox, call.body
     if not body.command.strip():
         raise bad_request("the command is empty")
     if "\0" in body.command:
-        raise bad_request("the command has a NUL character")
-    folder = parse_folder(held, body.cwd)
+        raise bad_request("the command contains a NUL character")
+    folder = handle.resolve(body.cwd or ".")
     argv, beside, stdin = _shell_call(body.command)
     try:
-        result = await held.box.exec(
+        result = await handle.box.exec(
             argv,
             cwd=folder,
-            env={**environment(held, body.envs), **beside},
+            env={**handle.environment(body.envs), **beside},
             stdin=stdin,
-            user=program_user(held),
-            timeout=seconds(body.timeout),
+            user=handle.program_user,
+            timeout=body.timeout or None,
             output_limit_bytes=OUTPUT_LIMIT_BYTES,
         )
     except WorkdirError as error:
@@ -74,37 +75,26 @@ async def execute_command(call: Call) -> Any:
     "POST", "/process/code-run", scope="run", body=CodeRunRequest, large_body=True, answers={200: CodeRunResponse}
 )
 async def code_run(call: Call) -> Any:
-    """Run a snippet in a fresh process."""
-    held, body = call.sandbox, call.body
-    language = (body.language or held.language).lower()
+    """Run a code snippet in a new process."""
+    handle, body = call.sandbox, call.body
+    language = (body.language or handle.language).lower()
     if language not in LANGUAGES:
-        raise bad_request(f"language {language[:40]!r} is not supported; there are {', '.join(LANGUAGES)}")
+        raise bad_request(f"language {language[:40]!r} is not supported; use one of {', '.join(LANGUAGES)}")
     charts: Sequence[Mapping[str, object]] = ()
-    env, timeout = environment(held, body.envs), seconds(body.timeout)
-    arguments, folder = tuple(body.argv or ()), parse_folder(held, None)
+    options: dict[str, Any] = {
+        "args": tuple(body.argv or ()),
+        "cwd": handle.resolve("."),
+        "env": handle.environment(body.envs),
+        "timeout": body.timeout or None,
+        "output_limit_bytes": OUTPUT_LIMIT_BYTES,
+    }
     result: ExecResult
     try:
         if language == "python":
-            result = plotted = await run_with_charts(
-                held.box,
-                body.code,
-                args=arguments,
-                cwd=folder,
-                env=env,
-                timeout=timeout,
-                output_limit_bytes=OUTPUT_LIMIT_BYTES,
-            )
+            result = plotted = await run_with_charts(handle.box, body.code, **options)
             charts = plotted.charts
         else:
-            result = await held.box.run_code(
-                body.code,
-                language,
-                args=arguments,
-                cwd=folder,
-                env=env,
-                timeout=timeout,
-                output_limit_bytes=OUTPUT_LIMIT_BYTES,
-            )
+            result = await handle.box.run_code(body.code, language, **options)
     except (InvalidCommandError, BackendUnavailableError) as error:
         # No interpreter inside is the sandbox's lack, and the hint says what to install; trying again would not help.
         raise bad_request(text_of(error)) from error
@@ -116,7 +106,7 @@ async def code_run(call: Call) -> Any:
 
 
 def _tell(answer: ExecuteResponse | CodeRunResponse, output: bytes) -> Any:
-    """The answer with what the program printed: a long text is decoded and encoded as it is sent."""
+    """The answer with the output: a long one is decoded and encoded as it is sent."""
     if len(output) > SLICE_BYTES:
         return Large(answer, texts={"result": LongText((output,))})
     answer.result = output.decode("utf-8", "replace")
@@ -124,14 +114,14 @@ def _tell(answer: ExecuteResponse | CodeRunResponse, output: bytes) -> Any:
 
 
 def refuse_timeout(result: ExecResult, timeout: float | None) -> None:
-    """Raises: Fault, 408 with what was printed, if the program was out of time."""
+    """Raises: Fault, 408 with the output, if the program timed out."""
     if not result.timed_out:
         return
     output = result.output_bytes
-    printed = f"; it had printed: {_tail(output, _TOLD_BYTES)}" if output else "; it had printed nothing"
+    printed = f"; output: {_tail(output, _TOLD_BYTES)}" if output else "; no output"
     raise Fault(
         408,
-        f"timeout: the command was ended after {timeout or result.usage.wall_seconds:g} s{printed}",
+        f"timeout: the command was killed after {timeout or result.usage.wall_seconds:g} s{printed}",
         code="PROCESS_EXECUTION_TIMEOUT",
         details={"exitCode": result.exit_code, "result": _tail(output, _TOLD_RESULT_BYTES)},
     )

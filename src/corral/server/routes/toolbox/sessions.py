@@ -12,10 +12,10 @@ from corral.errors import CorralError, ExecError, InvalidCommandError, NotRecord
 from corral.results import OutputChunk
 from corral.server.answers import Large, LongText, ManyItems, PlainText
 from corral.server.faults import Fault, bad_request, not_found
-from corral.server.routes.toolbox.given import OUTPUT_LIMIT_BYTES, environment, parse_folder, program_user
+from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import ClientLeftError, Socket
 from corral.server.routing import Call, Table
-from corral.server.services import Held
+from corral.server.settings import OUTPUT_LIMIT_BYTES
 from corral.server.wire import toolbox as wire
 from corral.sessions.session import SessionCommand, ShellSession
 from corral.sessions.session import prefix as session_prefix
@@ -23,13 +23,13 @@ from corral.sessions.session import prefix as session_prefix
 TABLE = Table("toolbox")
 
 ENTRYPOINT = "entrypoint"
-"""The name under which clients ask for a sandbox's main program, which ours have not got."""
+"""The session of a sandbox's main program; our sandboxes have none."""
 _MARKS = {"stdout": b"\x01\x01\x01", "stderr": b"\x02\x02\x02"}
 _MAX_SESSIONS = 500
 _INTERRUPT_SECONDS = 20.0
 _READING_BYTES = 512 * 1024
 _FREE_SESSION_BYTES = 64 * 1024
-"""What a call may hold of a session's commands without being charged."""
+"""How much of a session's commands a call may hold without counting it for the key."""
 
 
 async def _find(call: Call) -> ShellSession:
@@ -49,7 +49,7 @@ async def _attach(call: Call, name: str) -> ShellSession:
 
 
 async def _read_again(call: Call, name: str) -> ShellSession:
-    """A handle that reads the session's record, which may be long: so many calls of a key may do that at a time."""
+    """Read the session's record again, which may be long: the memory of the key bounds how many calls do so."""
     if call.account is None:
         return await ShellSession.attach(call.sandbox.box, name)
     await call.account.reserve(_READING_BYTES)
@@ -59,8 +59,8 @@ async def _read_again(call: Call, name: str) -> ShellSession:
         call.account.give_back(_READING_BYTES)
 
 
-def _forget(held: Held, name: str) -> None:
-    held.sessions.pop(name, None)
+def _forget(handle: Handle, name: str) -> None:
+    handle.sessions.pop(name, None)
 
 
 async def _command(session: ShellSession, call: Call) -> SessionCommand:
@@ -77,33 +77,33 @@ async def _command(session: ShellSession, call: Call) -> SessionCommand:
 
 @TABLE.add("POST", "/process/session", scope="run", body=wire.CreateSessionRequest, answers={201: None})
 async def create_session(call: Call) -> None:
-    """Open a session."""
-    held, name = call.sandbox, call.body.session_id
+    """Create a session."""
+    handle, name = call.sandbox, call.body.session_id
     if name == ENTRYPOINT:
-        raise bad_request(f"the name {ENTRYPOINT!r} is taken by the sandbox itself")
+        raise bad_request(f"the session name {ENTRYPOINT!r} is reserved")
     if name in (".", ".."):
-        raise bad_request(f"{name!r} can't be part of a URL, in which a session is found again")
-    if len(await _names(held)) >= _MAX_SESSIONS:
-        raise bad_request(f"there are {_MAX_SESSIONS} sessions; delete some")
+        raise bad_request(f"{name!r} is not a valid session name")
+    if len(await _names(handle)) >= _MAX_SESSIONS:
+        raise bad_request(f"too many sessions: there are {_MAX_SESSIONS}; delete some")
     session = await ShellSession.open(
-        held.box, name, cwd=parse_folder(held, None), env=environment(held), user=program_user(held)
+        handle.box, name, cwd=handle.resolve("."), env=handle.environment(), user=handle.program_user
     )
-    call.services.sessions.keep(held, session)
+    call.services.sessions.keep(handle, session)
 
 
-async def _names(held: Held) -> list[str]:
-    infos = await held.box.list_recorded()
+async def _names(handle: Handle) -> list[str]:
+    infos = await handle.box.list_recorded()
     return [info.name.removeprefix(session_prefix) for info in infos if info.name.startswith(session_prefix)]
 
 
 @TABLE.add("GET", "/process/session", scope="run", answers={200: list[wire.Session]})
 async def list_sessions(call: Call) -> ManyItems:
-    """All sessions."""
+    """List sessions."""
     return ManyItems(_sessions(call, await _names(call.sandbox)))
 
 
 async def _sessions(call: Call, names: Sequence[str]) -> AsyncIterator[list[wire.Session]]:
-    """One after the other: what is said of a session is let go of before the next is asked."""
+    """One after the other: the data of a session is dropped before the next is read."""
     for name in names:
         try:
             session = await _attach(call, name)
@@ -111,7 +111,7 @@ async def _sessions(call: Call, names: Sequence[str]) -> AsyncIterator[list[wire
             call.hold(size)  # the same once more, as it is told
             yield [wire.Session(session_id=name, commands=[_tell(each) for each in await session.commands()])]
         except NotRecordedError:
-            _forget(call.sandbox, name)  # deleted meanwhile
+            _forget(call.sandbox, name)  # deleted in the meantime
             continue
         if call.account is not None:
             call.account.give_back(size + max(0, size - _FREE_SESSION_BYTES))
@@ -119,7 +119,7 @@ async def _sessions(call: Call, names: Sequence[str]) -> AsyncIterator[list[wire
 
 @TABLE.add("GET", "/process/session/entrypoint", scope="run", answers={200: wire.Session})
 async def get_entrypoint_session(call: Call) -> wire.Session:
-    """The session of a sandbox's main program; ours have none, so it has no commands."""
+    """The session of the sandbox's entrypoint; always without commands."""
     return wire.Session(session_id=ENTRYPOINT, commands=[])
 
 
@@ -132,7 +132,7 @@ async def get_entrypoint_session(call: Call) -> wire.Session:
     answers={200: wire.SessionCommandLogsResponse},
 )
 async def get_entrypoint_logs(call: Call) -> wire.SessionCommandLogsResponse | web.StreamResponse:
-    """What a sandbox's main program printed: nothing."""
+    """The log of the sandbox's entrypoint; always empty."""
     if not _is_upgrade(call):
         if _wants_text(call):
             return web.Response(text="")
@@ -146,7 +146,7 @@ async def get_entrypoint_logs(call: Call) -> wire.SessionCommandLogsResponse | w
 
 @TABLE.add("GET", "/process/session/{sessionId}", scope="run", answers={200: wire.Session})
 async def get_session(call: Call) -> wire.Session:
-    """One session."""
+    """Get a session."""
     session = await _find(call)
     try:
         commands = await session.commands()
@@ -158,7 +158,7 @@ async def get_session(call: Call) -> wire.Session:
 
 @TABLE.add("DELETE", "/process/session/{sessionId}", scope="run", answers={204: None})
 async def delete_session(call: Call) -> None:
-    """End a session with all that it started."""
+    """Delete a session and end everything it started."""
     session = await _find(call)
     _forget(call.sandbox, call.params["sessionId"])
     await session.delete()
@@ -176,7 +176,7 @@ async def delete_session(call: Call) -> None:
     answers={200: wire.SessionExecuteResponse, 202: wire.SessionExecuteResponse},
 )
 async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteResponse | Large]:
-    """Run a command in a session, and wait for it or not."""
+    """Run a command in a session, and wait for it unless `runAsync` is set."""
     session, body = await _find(call), call.body
     if not body.command.strip():
         raise bad_request("the command is empty")
@@ -190,7 +190,7 @@ async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteR
 
 
 async def _run_to_its_end(call: Call, session: ShellSession, text: str) -> SessionCommand:
-    """As `run` does; but if who waits for it goes away, the command, which was not asked to run on, is interrupted."""
+    """Run a command and wait for it. If the client disconnects, the command is interrupted."""
     starting = asyncio.ensure_future(session.run(text, wait=False, open_input=False))
     try:
         started = await asyncio.shield(starting)
@@ -205,7 +205,7 @@ async def _run_to_its_end(call: Call, session: ShellSession, text: str) -> Sessi
 
 @TABLE.add("GET", "/process/session/{sessionId}/command/{commandId}", scope="run", answers={200: wire.Command})
 async def get_session_command(call: Call) -> wire.Command:
-    """One command."""
+    """Get a command of a session."""
     return _tell(await _command(await _find(call), call))
 
 
@@ -218,7 +218,7 @@ async def get_session_command(call: Call) -> wire.Command:
     answers={200: wire.SessionCommandLogsResponse},
 )
 async def get_session_command_logs(call: Call) -> Large | PlainText | web.StreamResponse:
-    """What a command has printed until now; over a websocket, until its end."""
+    """Get a command's log so far; over a websocket, follow it to its end."""
     session = await _find(call)
     command = await _command(session, call)
     if _is_upgrade(call):
@@ -258,7 +258,7 @@ async def _follow(call: Call, session: ShellSession, command_id: str) -> web.Str
     answers={204: None},
 )
 async def send_input(call: Call) -> None:
-    """Give a running command a line of input."""
+    """Send input to a running command."""
     session = await _find(call)
     command = await _command(session, call)
     data = call.body.data if call.body.data.endswith("\n") else f"{call.body.data}\n"
@@ -287,7 +287,7 @@ def _is_upgrade(call: Call) -> bool:
 
 
 def _wants_marks(call: Call) -> bool:
-    """Clients of the SDK's kind take the streams apart themselves; anybody else wants to read."""
+    """Whether the client is an SDK, which splits the streams by markers; other clients want plain output."""
     headers = call.request.headers
     return (
         "X-Daytona-SDK-Version" in headers
@@ -297,7 +297,7 @@ def _wants_marks(call: Call) -> bool:
 
 
 def _wants_text(call: Call) -> bool:
-    """Old clients (before 0.160 or so) ask for the log as it is, and know nothing of an object with three fields."""
+    """Clients before 0.160 or so ask for the log as plain text."""
     accepted = call.request.headers.get("Accept", "")
     return "text/plain" in accepted and "application/json" not in accepted
 

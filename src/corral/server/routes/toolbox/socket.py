@@ -1,4 +1,4 @@
-"""Websockets with manners: always reading, so pings are answered; small frames; back pressure; an end with a code."""
+"""Websockets: always reading, so pings are answered; small frames; back pressure; a close code at the end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
-from corral.server.admission import cut_off
 from corral.server.faults import Fault, bad_request
 from corral.server.framewatch import FrameWatch, watch_frames
 from corral.server.routing import Call
-from corral.server.sockets import close_socket
+from corral.server.sockets import close_socket, cut_off
 
 NORMAL, REFUSED, FAILED, OUT_OF_TIME = 1000, 1008, 1011, 4008
 _MAX_REASON_BYTES = 123
@@ -23,18 +22,18 @@ _INBOX_BYTES = 256 * 1024
 _INBOX_FRAMES = 1024
 _LAST_WORDS_SECONDS = 2.0
 _BACKLOG_BYTES = 120 * 1024
-"""What is held for a client that does not take it, beside the socket itself: a piece of a record, and buffers."""
+"""The memory for a client that does not read, besides the socket itself: a piece of a record, and buffers."""
 
 Answer = TypeVar("Answer")
 Hear = Callable[[bytes], Awaitable[None]]
 
 
 class ClientLeftError(Exception):
-    """The other side closed, or its connection broke: nobody is there to be told anything."""
+    """The client has closed the websocket, or the connection broke."""
 
 
 class Socket:
-    """One websocket of one call. What goes wrong after the upgrade is raised, and the dispatcher closes with 1011."""
+    """One websocket of one call. After an error, `dispatch` closes it with code 1011."""
 
     def __init__(self, call: Call, *, protocols: Sequence[str] = (), longest_bytes: int | None = None) -> None:
         limits = call.services.settings.limits
@@ -43,16 +42,16 @@ class Socket:
         self._frame_bytes = limits.frame_bytes
         self._frames: FrameWatch | None = None
         self._is_charged = False
-        """Whether what is held for a slow client is counted."""
+        """Whether the memory for a slow client is counted."""
         longest = longest_bytes or limits.frame_in_bytes
         self.response = web.WebSocketResponse(
             timeout=_CLOSE_SECONDS, protocols=protocols, compress=False, max_msg_size=longest, writer_limit=0
         )
 
     def check(self) -> None:
-        """Raises: Fault, 400, if the request is no upgrade. Before anything is started for it."""
+        """Raises: Fault, 400, if the request is not an upgrade. Called before anything is started for it."""
         if not self.response.can_prepare(self._call.request):
-            raise bad_request("this request is no websocket upgrade")
+            raise bad_request("a websocket upgrade is required")
 
     async def open(self) -> None:
         """Answer the upgrade. Raises: Fault, 503, the server is stopping."""
@@ -60,7 +59,7 @@ class Socket:
         await self._call.services.sockets.open(self.response, self._call.request)
 
     async def send(self, data: bytes, *, mark: bytes = b"") -> None:
-        """Binary frames; each begins with the mark. Waits while the client does not take them.
+        """Send binary frames; each begins with the mark. Waits while the client does not read.
 
         Raises:
             ClientLeftError
@@ -81,22 +80,22 @@ class Socket:
             raise ClientLeftError from error
 
     def _charge_backlog(self) -> None:
-        """Count for the key what is held for a client that does not read. If that is too much, cut it off."""
+        """Count the memory for a client that does not read. If the key has no more, cut the client off."""
         account, transport = self._call.account, self._call.request.transport
         if account is None or not isinstance(transport, asyncio.Transport):
             return
         is_slow = transport.get_write_buffer_size() > 0
         if is_slow and not self._is_charged and not account.take(_BACKLOG_BYTES):
-            cut_off(transport)  # no goodbye: it would wait behind all that the client does not take
+            cut_off(transport)  # no close frame: it would wait behind all that the client does not read
         elif self._is_charged and not is_slow:
             account.give_back(_BACKLOG_BYTES)
         self._is_charged = is_slow
 
     async def converse(self, telling: Coroutine[Any, Any, Answer], *, hear: Hear | None = None) -> Answer:
-        """Do something, and read all the while; what comes is heard, or thrown away.
+        """Run `telling`, and read from the client meanwhile; `hear` gets what it sends, else it is dropped.
 
         Raises:
-            ClientLeftError: it went away first; the doing was cancelled.
+            ClientLeftError: the client disconnected first; `telling` was cancelled.
             Fault: 404, the sandbox ended first.
         """
         told = asyncio.ensure_future(telling)
@@ -110,7 +109,7 @@ class Socket:
             if heard.done():
                 heard.result()
                 raise ClientLeftError
-            raise Fault(404, "the sandbox has ended")
+            raise Fault(404, "sandbox not found: it is gone")
         except asyncio.CancelledError:
             # The connection broke, most likely. What came over it before that has been sent, and is meant.
             visit = self._call.visit
@@ -127,7 +126,7 @@ class Socket:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def receive(self, *, timeout: float) -> bytes | None:
-        """The next frame; None if none came in time. Raises: ClientLeftError."""
+        """The next frame; None after the timeout. Raises: ClientLeftError."""
         try:
             message = await self.response.receive(timeout=timeout)
         except TimeoutError:
@@ -139,12 +138,12 @@ class Socket:
         return data
 
     def _let_go(self, *sizes: int) -> None:
-        """Messages that are counted for the key no longer."""
+        """Stop counting messages of these sizes."""
         if self._frames is not None:
             self._frames.heard(sizes)
 
     async def _listen(self, hear: Hear) -> None:
-        """Read ahead of a listener that may be slow: only a flood of input stops us from reading pings as well."""
+        """Read ahead of a slow listener, so that pings are read as well; only a flood of input stops the reading."""
         inbox: deque[bytes] = deque()
         changed = asyncio.Condition()
 
@@ -194,7 +193,7 @@ class Socket:
                 await hear(data)
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Say goodbye, and wait a little for the other side's."""
+        """Close the websocket, and wait a little for the client's close frame."""
         cut = reason.encode()[:_MAX_REASON_BYTES].decode("utf-8", "ignore")
         await close_socket(
             self.response,

@@ -18,10 +18,9 @@ from aiohttp import web
 from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SandboxGoneError
 from corral.server.answers import ManyItems
 from corral.server.faults import bad_request, conflict, not_found
-from corral.server.routes.toolbox.given import environment, parse_folder, program_user
+from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import FAILED, NORMAL, ClientLeftError, Socket
 from corral.server.routing import Call, Table
-from corral.server.services import Held
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 from corral.sessions.record import RecordInfo
@@ -37,8 +36,6 @@ _MAX_TERMINALS = 200
 _ROWS, _COLUMNS = 24, 80
 
 _TOLD_SECONDS = 2.0
-_telling: dict[tuple[str, str], set[asyncio.Event]] = {}
-"""Who watches a terminal (by sandbox and name) and has not been told its end."""
 
 
 async def _find(call: Call) -> Terminal:
@@ -54,22 +51,22 @@ async def _find(call: Call) -> Terminal:
 
 @TABLE.add("GET", "/process/pty", scope="run", streams=True, answers={200: wire.PtyListResponse})
 async def list_pty_sessions(call: Call) -> ManyItems:
-    """All terminals."""
+    """List terminals."""
     found = [info for info in await call.sandbox.box.list_recorded() if info.name.startswith(terminal_prefix)]
     return ManyItems(_each(call, found), around=(b'{"sessions":[', b"]}"))
 
 
 async def _each(call: Call, found: Sequence[RecordInfo]) -> AsyncIterator[list[wire.PtySessionInfo]]:
-    """One after the other: the variables of a terminal are let go of before the next is asked."""
+    """One after the other: the variables of a terminal are dropped before the next is read."""
     for info in found:
-        with contextlib.suppress(NotRecordedError):  # deleted meanwhile
+        with contextlib.suppress(NotRecordedError):  # deleted in the meantime
             terminal = await Terminal.attach(call.sandbox.box, info.name.removeprefix(terminal_prefix))
             yield [await _tell(call.sandbox, terminal, info)]
 
 
 @TABLE.add("POST", "/process/pty", scope="run", body=wire.PtyCreateRequest, answers={201: wire.PtyCreateResponse})
 async def create_pty_session(call: Call) -> wire.PtyCreateResponse:
-    """Open a terminal, to be watched later."""
+    """Create a terminal."""
     body = call.body
     terminal = await _open(
         call.sandbox, name=body.id, cwd=body.cwd, envs=body.envs or {}, rows=body.rows, columns=body.cols
@@ -79,24 +76,24 @@ async def create_pty_session(call: Call) -> wire.PtyCreateResponse:
 
 @TABLE.add("GET", "/process/pty/{sessionId}", scope="run", answers={200: wire.PtySessionInfo})
 async def get_pty_session(call: Call) -> wire.PtySessionInfo:
-    """One terminal."""
+    """Get a terminal."""
     return await _tell(call.sandbox, await _find(call))
 
 
 @TABLE.add("DELETE", "/process/pty/{sessionId}", scope="run", answers={200: dict[str, str]})
 async def delete_pty_session(call: Call) -> dict[str, str]:
-    """End a terminal with all that runs on it."""
+    """Delete a terminal and end everything that runs in it."""
     terminal = await _find(call)
     call.sandbox.watched_terminals.discard(terminal.name)
     await terminal.kill()
     # Those who watch learn how it ended from its record, so that goes last.
-    watching = [asyncio.ensure_future(told.wait()) for told in _telling.get((call.sandbox.id, terminal.name), ())]
+    watching = [asyncio.ensure_future(told.wait()) for told in call.sandbox.untold_watchers.get(terminal.name, ())]
     if watching:
         await asyncio.wait(watching, timeout=_TOLD_SECONDS)
         for waiting in watching:
             waiting.cancel()
     await terminal.delete()
-    return {"message": f"terminal {terminal.name} is deleted"}
+    return {"message": f"terminal {terminal.name} deleted"}
 
 
 @TABLE.add(
@@ -107,20 +104,20 @@ async def delete_pty_session(call: Call) -> dict[str, str]:
     answers={200: wire.PtySessionInfo},
 )
 async def resize_pty_session(call: Call) -> wire.PtySessionInfo:
-    """Set a terminal's size."""
+    """Resize a terminal."""
     terminal = await _find(call)
     await terminal.resize(rows=call.body.rows, columns=call.body.cols)
     return await _tell(call.sandbox, terminal)
 
 
-async def _tell(held: Held, terminal: Terminal, found: RecordInfo | None = None) -> wire.PtySessionInfo:
+async def _tell(handle: Handle, terminal: Terminal, found: RecordInfo | None = None) -> wire.PtySessionInfo:
     try:
         info = await terminal.info(found)
     except NotRecordedError as error:
         raise not_found(f"terminal {terminal.name!r} not found", code="PROCESS_NOT_FOUND") from error
     return wire.PtySessionInfo(
         id=info.name,
-        cwd=info.cwd or held.workdir,
+        cwd=info.cwd or handle.workdir,
         envs=info.env,
         cols=info.columns,
         rows=info.rows,
@@ -131,18 +128,18 @@ async def _tell(held: Held, terminal: Terminal, found: RecordInfo | None = None)
 
 
 async def _open(
-    held: Held, *, name: str | None, cwd: str | None, envs: Mapping[str, str], rows: int | None, columns: int | None
+    handle: Handle, *, name: str | None, cwd: str | None, envs: Mapping[str, str], rows: int | None, columns: int | None
 ) -> Terminal:
-    box = held.box
+    box = handle.box
     name = name or secrets.token_hex(8)
     if name in (".", ".."):
-        raise bad_request(f"{name!r} can't be part of a URL, in which a terminal is found again")
+        raise bad_request(f"{name!r} is not a valid terminal name")
     taken = [info for info in await box.list_recorded() if info.name.startswith(terminal_prefix)]
-    held.watched_terminals.intersection_update(info.name.removeprefix(terminal_prefix) for info in taken)
+    handle.watched_terminals.intersection_update(info.name.removeprefix(terminal_prefix) for info in taken)
     ended = {info.name.removeprefix(terminal_prefix): info.started for info in taken if not info.running}
     if len(taken) >= _MAX_TERMINALS and not ended:
-        raise bad_request(f"there are {_MAX_TERMINALS} terminals; delete some")
-    # A terminal whose shell has ended keeps nobody from using its name again, and the oldest makes room for a new one.
+        raise bad_request(f"too many terminals: there are {_MAX_TERMINALS}; delete some")
+    # A terminal whose shell has ended does not keep its name, and the oldest makes room for a new one.
     spent = [name] if name in ended else sorted(ended, key=lambda each: ended[each])[: len(taken) >= _MAX_TERMINALS]
     for each in spent:
         with contextlib.suppress(NotRecordedError):
@@ -151,15 +148,15 @@ async def _open(
         terminal = await Terminal.open(
             box,
             name,
-            cwd=parse_folder(held, cwd),
-            env=environment(held, envs),
-            user=program_user(held),
+            cwd=handle.resolve(cwd or "."),
+            env=handle.environment(envs),
+            user=handle.program_user,
             rows=rows or _ROWS,
             columns=columns or _COLUMNS,
         )
     except NameTakenError as error:
         raise conflict(f"a terminal named {name!r} already exists", code="CONFLICT") from error
-    held.watched_terminals.discard(name)
+    handle.watched_terminals.discard(name)
     return terminal
 
 
@@ -168,7 +165,7 @@ async def _open(
 
 @TABLE.add("GET", "/process/pty/create-connect", scope="run", query=wire.PtyCreateQuery, websocket=True, answers={})
 async def create_connect_pty_session(call: Call) -> web.StreamResponse:
-    """Open a terminal and watch it, in one go."""
+    """Create a terminal and connect to it."""
     socket = Socket(call, protocols=_echoed(call))
     socket.check()
     query = call.query
@@ -180,7 +177,7 @@ async def create_connect_pty_session(call: Call) -> web.StreamResponse:
 
 @TABLE.add("GET", "/process/pty/{sessionId}/connect", scope="run", websocket=True, answers={})
 async def connect_pty_session(call: Call) -> web.StreamResponse:
-    """Watch a terminal, and type on it."""
+    """Connect to a terminal."""
     socket = Socket(call, protocols=_echoed(call))
     socket.check()
     return await _watch(call, socket, await _find(call))
@@ -218,8 +215,9 @@ async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamRe
         with contextlib.suppress(ExecError):  # the shell has just ended, and its watchers are being told
             await terminal.write(data)
 
-    told, key = asyncio.Event(), (call.sandbox.id, terminal.name)
-    _telling.setdefault(key, set()).add(told)
+    told = asyncio.Event()
+    untold = call.sandbox.untold_watchers.setdefault(terminal.name, set())
+    untold.add(told)
     try:
         end = await socket.converse(tell(), hear=type_in)
         told.set()
@@ -228,9 +226,9 @@ async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamRe
         pass  # the shell stays
     finally:
         told.set()
-        _telling[key].discard(told)
-        if not _telling[key]:
-            del _telling[key]
+        untold.discard(told)
+        if not untold and call.sandbox.untold_watchers.get(terminal.name) is untold:
+            del call.sandbox.untold_watchers[terminal.name]
     return socket.response
 
 
@@ -259,13 +257,13 @@ def _offered(call: Call) -> list[str]:
 
 
 def _echoed(call: Call) -> tuple[str, ...]:
-    """The one that we answer with: some clients take none for a refusal."""
+    """The subprotocol of the response: some clients take a response without one for a rejection."""
     offered = _offered(call)
     return (EXIT_CONTROL,) if EXIT_CONTROL in offered else tuple(offered[:1])
 
 
 def _offered_envs(call: Call) -> dict[str, str]:
-    """Variables, which a browser can send no other way than as a subprotocol."""
+    """Environment variables in a subprotocol, the only way for a browser to send them."""
     for word in _offered(call):
         if not word.startswith(_ENVS):
             continue
@@ -276,5 +274,7 @@ def _offered_envs(call: Call) -> dict[str, str]:
             content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
             return msgspec.json.decode(content, type=dict[str, str])
         except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
-            raise bad_request("the variables in the subprotocol are not base64 of a JSON object of texts") from error
+            raise bad_request(
+                "the variables in the subprotocol must be a JSON object of strings, encoded as base64url"
+            ) from error
     return {}

@@ -1,4 +1,4 @@
-"""Files up and down, as streams: in bulk, one by one, and by signed URLs that need no key."""
+"""Upload and download, as streams: several files, one file, and by signed URLs without a key."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from aiohttp import web
 
 from corral.errors import CorralError, SandboxFileError, SandboxIsFolderError
 from corral.server.faults import DAEMON, Fault, bad_request
+from corral.server.living import Handle
 from corral.server.multipart import MultipartFraming, MultipartReader, Part, boundary_of
-from corral.server.routes.toolbox.given import parse_path
 from corral.server.routing import Call, Table
-from corral.server.services import Held
 from corral.server.translate import phrase, translate
 from corral.server.wire import toolbox as wire
 
@@ -27,7 +26,7 @@ TABLE = Table("toolbox")
 _FIELD = re.compile(r"files\[(\d{1,6})\]\.(path|file)")
 _MAX_PATH_BYTES = 4096
 _PATH_FACTOR = 2
-"""A path is held until its content has come, and then as what is told of it, perhaps with why it was refused."""
+"""A path is held until its content was received, and then once more in the answer, perhaps with an error."""
 _MAX_ERRORS = 100
 _STREAM_BYTES = 128 * 1024
 
@@ -43,7 +42,7 @@ _STREAM_BYTES = 128 * 1024
     answers={200: wire.UploadFilesResponse, 400: dict[str, Any]},
 )
 async def upload_files(call: Call) -> wire.UploadFilesResponse | web.Response:
-    """Take files; each is named by a field of its own, whatever its part calls itself."""
+    """Upload several files; `files[N].path` says where `files[N].file` goes."""
     paths: dict[str, str] = {}
     stored: list[wire.StoredFile] = []
     errors: list[str] = []
@@ -62,7 +61,7 @@ async def upload_files(call: Call) -> wire.UploadFilesResponse | web.Response:
             errors.append(f"{refusal}")
             if len(errors) >= _MAX_ERRORS:
                 break
-    errors += [f"{path}: there was no content for it" for path in list(paths.values())[:_MAX_ERRORS]]
+    errors += [f"{path}: no content was sent" for path in list(paths.values())[:_MAX_ERRORS]]
     if errors:
         return web.Response(
             status=400,
@@ -78,13 +77,13 @@ class _RefusedUpload(Exception):  # noqa: N818 - a word for the answer
     """One file could not be stored; the others may."""
 
 
-async def _store(held: Held, path: str | None, part: Part) -> wire.StoredFile:
+async def _store(handle: Handle, path: str | None, part: Part) -> wire.StoredFile:
     if not path:
-        raise _RefusedUpload(f"{part.name}: no field before it says where it shall go")
+        raise _RefusedUpload(f"{part.name}: the field with its path must come first")
     try:
-        target = parse_path(held, path)
+        target = handle.resolve(path)
         _refuse_folder_name(path)
-        size = await held.box.files.write(target, part.content)
+        size = await handle.box.files.write(target, part.content)
     except Fault as fault:
         if fault.code is None:
             raise  # the body itself is broken, and nothing more will come of it
@@ -97,7 +96,7 @@ async def _store(held: Held, path: str | None, part: Part) -> wire.StoredFile:
 
 def _refuse_folder_name(path: str) -> None:
     if path.endswith(("/", "/.", "/..")) or path in (".", ".."):
-        raise bad_request("the path is a directory's name, not a file's", code="INVALID_FILE_PATH")
+        raise bad_request("the path is that of a directory, not of a file", code="INVALID_FILE_PATH")
 
 
 def _parts(call: Call) -> AsyncIterator[Part]:
@@ -114,7 +113,7 @@ def _parts(call: Call) -> AsyncIterator[Part]:
 
 @TABLE.add("POST", "/files/upload", scope="run", query=wire.PathQuery, raw_body=True, answers={200: wire.UploadedFile})
 async def upload_file_legacy(call: Call) -> wire.UploadedFile:
-    """Take one file; the older call."""
+    """Upload a file, for older clients."""
     return await _store_single(call)
 
 
@@ -128,13 +127,13 @@ async def upload_file_legacy(call: Call) -> wire.UploadedFile:
     answers={200: wire.UploadedFile},
 )
 async def upload_file(call: Call) -> wire.UploadedFile:
-    """Take one file, also by a signed URL."""
+    """Upload a file; a signed URL works without a key."""
     return await _store_single(call)
 
 
 async def _store_single(call: Call) -> wire.UploadedFile:
     path = call.query.path
-    target = parse_path(call.sandbox, path)
+    target = call.sandbox.resolve(path)
     _refuse_folder_name(path)
     stored = False
     async for part in _parts(call):
@@ -159,9 +158,9 @@ async def _store_single(call: Call) -> wire.UploadedFile:
     answers={200: dict[str, Any]},
 )
 async def download_files(call: Call) -> web.StreamResponse:
-    """Send files, a part for each; one that can't be read has a part that says why."""
+    """Download several files as multipart; a file that can't be read has a part named `error`."""
     if not call.body.paths:
-        raise bad_request("there is no path to send")
+        raise bad_request("paths: the list is empty")
     framing = MultipartFraming()
     response = web.StreamResponse(headers={"Content-Type": framing.content_type})
     await response.prepare(call.request)
@@ -187,7 +186,7 @@ async def download_files(call: Call) -> web.StreamResponse:
     "GET", "/files/download", scope="run", query=wire.SignedQuery, signed=True, streams=True, answers={200: bytes}
 )
 async def download_file(call: Call) -> web.StreamResponse:
-    """Send one file as it is, also by a signed URL."""
+    """Download a file; a signed URL works without a key."""
     path = call.query.path
     async with await _open(call.sandbox, path) as (size, content):
         name = quote(posixpath.basename(path.rstrip("/")), safe="", errors="surrogateescape")
@@ -205,13 +204,13 @@ async def download_file(call: Call) -> web.StreamResponse:
     return response
 
 
-async def _open(held: Held, path: str) -> contextlib.AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]:
-    """A file's size and its content, of which the first piece has been read: what can fail has failed by then."""
-    target = parse_path(held, path)
-    info = await held.box.files.stat(target)
+async def _open(handle: Handle, path: str) -> contextlib.AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]:
+    """A file's size and its content. The first piece is read here, so that errors are raised before the answer."""
+    target = handle.resolve(path)
+    info = await handle.box.files.stat(target)
     if info.is_folder:
-        raise SandboxIsFolderError(f"{path} is a folder", path=target)
-    stream = held.box.files.read_stream(target, chunk_bytes=_STREAM_BYTES)
+        raise SandboxIsFolderError(f"{path} is a directory", path=target)
+    stream = handle.box.files.read_stream(target, chunk_bytes=_STREAM_BYTES)
     try:
         first = await anext(stream, b"")
     except BaseException:
@@ -243,7 +242,7 @@ async def _close(stream: AsyncIterator[bytes]) -> None:
 
 
 async def _send(call: Call, response: web.StreamResponse, size: int, content: AsyncIterator[bytes]) -> bool:
-    """Exactly `size` bytes. If the file has become shorter meanwhile, the connection is cut: no answer may lie."""
+    """Exactly `size` bytes. If the file has become shorter, the connection is cut, so that the client notices."""
     left = size
     try:
         async for piece in content:

@@ -1,0 +1,114 @@
+"""The gate of a run: asks by a callback, or by an approval of Pydantic AI's, and refuses with a failed call."""
+
+from __future__ import annotations
+
+import inspect
+import posixpath
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
+
+from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback
+from corral.base.files import AsyncFiles
+from corral.client.sandbox import AsyncSandbox
+from corral.errors import PolicyError, SandboxFileError
+from corral.tools.gate import Entered, Gate, Question
+from corral.tools.permission import Operation, Permissions, normal_path, real_path
+from corral.tools.render import quote
+from corral.tools.view import View, make_view_of_rules
+
+_MOST_WAITING = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RunRules:
+    """The rules of a toolset, and how it asks."""
+
+    permissions: Permissions | None = None
+    ask_callback: AskCallback | None = None
+    ask_fallback: AskFallback = "error"
+    hide_denied: bool = False
+    shown: dict[str, str] = field(default_factory=dict, repr=False)
+    """Calls that wait for an approval → where their path led when it was asked for."""
+
+
+class RunGate(Gate):
+    """The gate for one call of a tool. A refusal is a `ToolFailed`; a question may be an `ApprovalRequired`."""
+
+    def __init__(self, rules: RunRules, ctx: RunContext[Any], *, workdir: str) -> None:
+        super().__init__(rules.permissions)
+        self._rules = rules
+        self._ctx = ctx
+        self._workdir = workdir
+        self._root = ""
+        """The working folder with every link followed."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether a path is followed to its end: an approval is for where it led."""
+        return self.permissions is not None or self._ctx.tool_call_approved
+
+    async def enter(
+        self, files: AsyncFiles, operation: Operation, path: str, *more: Operation, workdir: str
+    ) -> Entered:
+        """The path to use. Raises: ToolFailed if it is denied; ApprovalRequired if a person must be asked."""
+        try:
+            if self.follows:
+                self._root = await real_path(files, ".", workdir=workdir)
+            entered = await super().enter(files, operation, path, *more, workdir=workdir)
+        except SandboxFileError as error:
+            if not self.follows:
+                raise
+            # Where it leads is not known, so no rule can allow it.
+            raise self.refuse(operation, path, quote(str(error))) from error
+        if self._ctx.tool_call_approved and self._name(path, entered.named, entered.path) != path:
+            self._check_approved(operation, path, entered.path)
+        return entered
+
+    def _check_approved(self, operation: Operation, path: str, real: str) -> None:
+        """An approval was given to a name: refuse it where that is a link which led elsewhere. Raises: ToolFailed."""
+        metadata = self._ctx.tool_call_metadata
+        told = metadata.get("target") if isinstance(metadata, dict) else None
+        if (self._rules.shown.pop(self._ctx.tool_call_id or "", None) or told) != real:
+            raise self.refuse(operation, path, f"it is a link, and leads to '{quote(real)}': name that file itself")
+
+    def _name(self, given: str, named: str, real: str) -> str:
+        """The path to show in a question: as it was given, unless a link leads elsewhere."""
+        below = posixpath.relpath(named, normal_path(".", workdir=self._workdir))
+        # The working folder itself may be behind a link.
+        return given if real in (named, posixpath.normpath(posixpath.join(self._root, below))) else real
+
+    async def settle(self, question: Question) -> None:
+        """Ask, if the rule says so. Raises: ToolFailed, ApprovalRequired."""
+        operation, given, note = question.operation, question.given, question.note
+        if question.decision.action == "ask":
+            if self._ctx.tool_call_approved:
+                return
+            target = given if operation == "execute" else self._name(given, question.named, question.real)
+            if self._rules.ask_callback is not None:
+                answer = self._rules.ask_callback(operation, target, note)
+                if await answer if inspect.isawaitable(answer) else answer:
+                    return
+            elif self._rules.ask_fallback == "error":
+                shown = self._rules.shown
+                while len(shown) >= _MOST_WAITING:
+                    shown.pop(next(iter(shown)))
+                shown[self._ctx.tool_call_id or ""] = question.real
+                raise ApprovalRequired({"operation": operation, "target": target, "reason": note})
+        # A model is told of the name that it gave, not where a link leads that it may not follow.
+        raise self.refuse(operation, given, note)
+
+    async def make_view(self, box: AsyncSandbox, *, workdir: str) -> View:
+        """What a command may write and see. Raises: PolicyError."""
+        if not self._rules.hide_denied or self.permissions is None:
+            return View()
+        try:
+            return await make_view_of_rules(box, self.permissions, workdir=workdir)
+        except (PolicyError, SandboxFileError) as error:
+            raise PolicyError(error.message, op="execute", hint=error.hint) from error
+
+    def refuse(self, operation: Operation, given: str, why: str) -> Exception:
+        """A failed call."""
+        return ToolFailed(f"Permission denied for {operation} on '{quote(given)}'{f': {why}' if why else ''}")

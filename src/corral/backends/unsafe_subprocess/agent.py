@@ -1,0 +1,236 @@
+"""The agent of a sandbox: a child of ours that runs its programs, and ends all of them with us."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+from corral.backends.unsafe_subprocess.folders import Place
+from corral.base.agent.channel import Channel, Take, agent_text
+from corral.concurrency.portal import PerProcess, Portal
+from corral.errors import BackendUnavailableError, CorralError, ExecError, SandboxGoneError
+
+_EXIT_SECONDS = 30.0
+_END_SECONDS = 60.0
+_READ_BYTES = 256 * 1024
+
+_children: weakref.WeakSet[Child] = weakref.WeakSet()
+_processes: set[subprocess.Popen[bytes]] = set()
+"""Those that were not waited for yet: a sandbox may be forgotten, or lose its event loop, before they have ended."""
+_portal = PerProcess(lambda: Portal("corral-unsafe", workers=2))
+_registered = False
+_lock = threading.Lock()
+
+
+def get_portal() -> Portal:
+    """The event loop on which this process speaks to its agents."""
+    return _portal.get()
+
+
+class Child:
+    """A process with the agent, over a socket. See `corral.base.agent.channel.Transport`."""
+
+    slow = False
+
+    def __init__(self, *, lock: int | None = None) -> None:
+        """With `lock`, the child holds this open for as long as it lives."""
+        code = f'import sys;exec(compile(sys.stdin.buffer.read({len(agent_text())}),"corral","exec"))'
+        self._made_by = os.getpid()
+        self._socket, theirs = socket.socketpair()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Future[None] | None = None
+        try:
+            self.process = subprocess.Popen(
+                [find_python(), "-I", "-S", "-X", "utf8", "-c", code],
+                pass_fds=() if lock is None else (lock,),
+                env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except BaseException:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+        for process in [process for process in _processes if process.poll() is not None]:
+            _processes.discard(process)
+        _processes.add(self.process)
+        _children.add(self)
+        _register()
+
+    async def open(self, take: Take) -> None:
+        reader, self._writer = await asyncio.open_connection(sock=self._socket)
+        self._reading = asyncio.ensure_future(self._read(reader, take))
+        await self.send(agent_text())
+
+    async def _read(self, reader: asyncio.StreamReader, take: Take) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(_READ_BYTES):
+                take(data)
+
+    async def send(self, data: bytes) -> None:
+        assert self._writer is not None, "it was opened"
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def wait(self) -> None:
+        assert self._reading is not None, "it was opened"
+        await self._reading
+
+    async def wake(self, agent: int) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    async def end(self) -> None:
+        self.close()
+        if self._writer is not None:
+            self._writer.close()
+        await asyncio.to_thread(self.finish)
+
+    disconnect = end
+
+    def close(self) -> None:
+        """Ask for the end, which is that of everything that it runs. Does not wait; from any thread, and again."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def finish(self) -> None:
+        """Wait until nothing of it is left. One that does not end is killed; what it leaves is swept later."""
+        try:
+            self.process.wait(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        _processes.discard(self.process)
+
+    @property
+    def is_ours(self) -> bool:
+        """True if this process made it, and not one that it was forked from."""
+        return self._made_by == os.getpid()
+
+    def forget(self) -> None:
+        """In a forked child: the agent is the parent's, with which it must end."""
+        self._socket.close()
+
+
+class Agents:
+    """The agents of one sandbox: that of its owner, and one in each process forked from it that runs something."""
+
+    def __init__(self, place: Place, *, seconds: float | None) -> None:
+        self.sandbox_id = place.sandbox_id
+        self._folder = place.root
+        self._seconds = seconds
+        self.owner = Child(lock=place.lock)
+        self._channels: dict[int, asyncio.Task[Channel]] = {}
+
+    async def start(self) -> None:
+        """Start the owner's. Raises: BackendUnavailableError."""
+        try:
+            await get_portal().finish(self.channel())
+        except (SandboxGoneError, TimeoutError) as error:
+            raise BackendUnavailableError(
+                "the agent of the sandbox did not start", op="create", hint="check the limit on processes (ulimit -u)"
+            ) from error
+
+    async def channel(self) -> Channel:
+        """That of this process. On the portal. Raises: SandboxGoneError."""
+        opening = self._channels.get(os.getpid())
+        if opening is None:
+            opening = asyncio.ensure_future(self._open())
+            self._channels = {os.getpid(): opening}
+        channel = await asyncio.shield(opening)
+        if channel.lost:
+            raise self.gone("exec")
+        return channel
+
+    async def _open(self) -> Channel:
+        child = self.owner if self.owner.is_ours else Child()
+        channel = Channel(child, self.explain)
+        await channel.open()
+        owned = {"folder": str(self._folder), "seconds": self._seconds, "removes": child is self.owner}
+        channel.say(b"O", 0, json.dumps(owned).encode())
+        return channel
+
+    def is_alive(self) -> bool:
+        """True while its programs can run."""
+        if not self.owner.is_ours:
+            return self._folder.is_dir()
+        opening = self._channels.get(os.getpid())
+        if opening is None or not opening.done():
+            return True
+        return not opening.cancelled() and opening.exception() is None and not opening.result().lost
+
+    def check(self, op: str | None = None) -> None:
+        """Raises: SandboxGoneError."""
+        if not self.is_alive():
+            raise self.gone(op)
+
+    def gone(self, op: str | None = None) -> SandboxGoneError:
+        """What every call raises once it has ended."""
+        return SandboxGoneError("the sandbox has ended", sandbox_id=self.sandbox_id, op=op, hint="make a new one")
+
+    async def explain(self, op: str) -> CorralError:
+        """With its agent, the sandbox has ended. One that runs and does not answer is to be given up."""
+        if not self.is_alive():
+            return self.gone(op)
+        return ExecError("the agent of the sandbox does not respond", sandbox_id=self.sandbox_id, op=op)
+
+    async def wait_end(self) -> None:
+        """Until nothing of it is left."""
+        if self.owner.is_ours:
+            # At the end of the program there is no thread for it any more; `end_all` waits then.
+            with contextlib.suppress(RuntimeError):
+                await asyncio.to_thread(self.owner.finish)
+
+
+def find_python() -> str:
+    """What the agent runs on. Raises: BackendUnavailableError."""
+    found = sys.executable or shutil.which("python3")
+    if not found:
+        raise BackendUnavailableError("no Python found to run the agent", op="create", hint="put python3 on PATH")
+    return found
+
+
+def _register() -> None:
+    global _registered  # noqa: PLW0603 - once per process, and at_fork can't be undone
+    with _lock:
+        if _registered:
+            return
+        _registered = True
+    atexit.register(end_all)
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def end_all() -> None:
+    """At exit: end what is ours, without an event loop."""
+    for child in list(_children):
+        if child.is_ours:
+            child.close()
+    deadline = time.monotonic() + _EXIT_SECONDS
+    for process in list(_processes):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
+
+
+def _forget_all() -> None:
+    global _children, _lock  # noqa: PLW0603 - the parent's lock may have been held by another of its threads
+    _lock = threading.Lock()
+    inherited, _children = list(_children), weakref.WeakSet()
+    for child in inherited:
+        child.forget()
+    for process in _processes:
+        process.returncode = 0  # not our child: it can't be waited for here
+    _processes.clear()

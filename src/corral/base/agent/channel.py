@@ -1,0 +1,262 @@
+"""The channel: one agent inside, and all programs that it runs for us."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+from corral.errors import CorralError
+from corral.inside.bundle import bundle
+from corral.inside.frames import PIECE_BYTES, Parser, pack
+
+AGENT_PARTS = (
+    "processes", "trees", "starting", "pipes", "ready", "frames", "agent.job", "agent.warden", "agent.loop"
+)  # fmt: skip
+
+_BOOT_SECONDS = 45.0
+_END_SECONDS = 10.0
+_ASK_SECONDS = 2.0
+_ASK_TIMES = 10
+"""While calls wait and nothing is heard, the agent is asked so often whether it is there; then it is taken for stopped.
+A busy sandbox is slow to answer."""
+_WAKE_EVERY = 3
+_MOST_WAKES = 6
+_WAKE_SECONDS = 5.0
+
+log = logging.getLogger("corral.agent")
+
+Take = Callable[[bytes], None]
+Explain = Callable[[str], Awaitable[CorralError]]
+"""Why a sandbox does not answer."""
+IsResting = Callable[[], Awaitable[bool]]
+"""Whether it does not answer because it can't: it is paused, or being copied."""
+
+
+def agent_text() -> bytes:
+    """The agent, as text for a Python that has no Corral."""
+    return bundle(*AGENT_PARTS)
+
+
+class Transport(Protocol):
+    """A stream of bytes to an agent, from one event loop."""
+
+    slow: bool
+    """Whether it is worth while to compress what goes over it."""
+
+    async def open(self, take: Take) -> None:
+        """Have a Python inside run `agent_text()`; from then on, `take` gets what the agent says."""
+
+    async def send(self, data: bytes) -> None:
+        """Send, in order."""
+
+    async def wait(self) -> None:
+        """Until nothing more will come. Raises: CorralError, if the agent can't run here at all."""
+
+    async def wake(self, agent: int) -> None:
+        """Let the agent go on, whose pid this is, if it was stopped."""
+
+    async def end(self) -> None:
+        """End the agent and everything that it runs, without asking it. Idempotent."""
+
+    async def disconnect(self) -> None:
+        """Leave it to itself."""
+
+
+class Listener(Protocol):
+    """A program, as the channel sees it. On the channel's own loop."""
+
+    def hear(self, kind: bytes, data: bytes) -> None:
+        """A frame for it."""
+
+    def lose(self, error: CorralError) -> None:
+        """The channel is gone."""
+
+
+async def never() -> bool:
+    """For an agent that never rests."""
+    return False
+
+
+class Channel:
+    """Everything here runs in one event loop, which must be that of the transport."""
+
+    def __init__(self, transport: Transport, explain: Explain, is_resting: IsResting = never) -> None:
+        self._transport = transport
+        self._explain = explain
+        self._is_resting = is_resting
+        self._listeners: dict[int, Listener] = {}
+        self._numbers = 0
+        self._parser = Parser()
+        self._booted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._sending: asyncio.Future[Any] | None = None
+        self._heard = False
+        self._loaded: set[bytes] = set()
+        self._agent = 0
+        self.packs = False
+        """Whether input and output are compressed."""
+        self.lost = False
+
+    async def open(self) -> None:
+        """Start the agent. Raises: TimeoutError, or what the transport raises."""
+        try:
+            async with asyncio.timeout(_BOOT_SECONDS):
+                await self._transport.open(self._take)
+                self._keep(self._watch())
+                await self._booted
+        except BaseException:
+            self.lost = True
+            self._keep(self._end())
+            raise
+        self._sending = self._keep(self._send_all())
+        self._keep(self._watch_silence())
+
+    # Programs.
+
+    def enter(self, listener: Listener) -> int:
+        """A number for a program, whose frames the listener will hear."""
+        self._numbers += 1
+        self._listeners[self._numbers] = listener
+        return self._numbers
+
+    def listen(self, number: int, listener: Listener) -> None:
+        """Hear more of a program that was left."""
+        self._listeners[number] = listener
+
+    def leave(self, number: int) -> None:
+        """Hear no more."""
+        self._listeners.pop(number, None)
+
+    def say(self, kind: bytes, number: int, data: bytes = b"") -> None:
+        """Send a frame, in order, without waiting: who sends much has credit for it."""
+        if not self.lost:
+            self._outbox.put_nowait(pack(kind, number, data))
+
+    def load(self, text: bytes) -> None:
+        """Define functions in the agent, which it then runs as tasks. Nothing is sent if it was sent before."""
+        if text not in self._loaded:
+            self._loaded.add(text)
+            self.say(b"L", 0, text)
+
+    async def _send_all(self) -> None:
+        with contextlib.suppress(Exception):  # a broken connection is noticed by who reads
+            while (data := await self._outbox.get()) is not None:
+                while not self._outbox.empty() and len(data) < PIECE_BYTES:
+                    more = self._outbox.get_nowait()
+                    if more is None:
+                        self._outbox.put_nowait(None)
+                        break
+                    data += more
+                for offset in range(0, len(data), PIECE_BYTES):
+                    await self._transport.send(data[offset : offset + PIECE_BYTES])
+
+    # What comes.
+
+    def _take(self, data: bytes) -> None:
+        self._heard = True
+        for kind, number, content in self._parser.feed(data):
+            if kind == b"H":
+                if not self._booted.done():
+                    self._agent, self.packs = number, self._transport.slow and content == b"z"
+                    self._booted.set_result(None)
+            elif (listener := self._listeners.get(number)) is not None:
+                try:
+                    listener.hear(kind, content)
+                except Exception:
+                    # What comes from inside may be anything; one program's nonsense must not silence the others.
+                    log.debug("malformed frame for program %d", number, exc_info=True)
+
+    # Ends.
+
+    async def _watch(self) -> None:
+        try:
+            await self._transport.wait()
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            # Not we: the transport's reader was cancelled, because the connection was given up.
+        except CorralError as error:
+            if not self._booted.done():
+                self._booted.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - whatever it was, nothing more comes
+            log.debug("the connection to the agent broke: %s", error)
+        await self._lose()
+
+    async def _watch_silence(self) -> None:
+        """A program may stop the agent, or take its terminal: no caller may wait for ever for that."""
+        asked, resting, wakes = 0, False, 0
+        while not self.lost:
+            self._heard = False
+            await asyncio.sleep(_ASK_SECONDS)
+            if self._heard or not self._listeners:
+                asked, resting = 0, False
+            elif (asked or resting) and await self._is_resting():
+                asked, resting = 0, True  # and is not asked again before that is over: the question would not be read
+            elif asked < _ASK_TIMES:
+                asked += 1
+                self.say(b"P", 0)
+                if asked % _WAKE_EVERY == 2 and wakes < _MOST_WAKES:
+                    wakes += 1  # a program that stops it again and again does not keep us busy for ever
+                    self._keep(self._wake())
+            else:
+                log.debug("the agent does not answer any more: it is ended")
+                await self._lose()
+
+    async def _wake(self) -> None:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_WAKE_SECONDS):
+                await self._transport.wake(self._agent)
+
+    async def _lose(self) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        self._outbox.put_nowait(None)
+        listeners, self._listeners = list(self._listeners.values()), {}
+        error = await self._explain("exec")
+        if not self._booted.done():
+            self._booted.set_exception(error)
+        await self._end()  # first: who is told that a program was ended must find it ended
+        for listener in listeners:
+            listener.lose(error)
+
+    def give_up(self) -> None:
+        """Begin to end everything that runs on it, without asking the agent."""
+        self._keep(self._lose())
+
+    async def _end(self) -> None:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_END_SECONDS):
+                await self._transport.end()
+
+    async def let_go(self) -> None:
+        """Leave programs to themselves; the agent ends with the last of them."""
+        if self.lost:
+            return
+        self.say(b"D", 0)
+        self._outbox.put_nowait(None)
+        self.lost = True
+        if self._sending is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(asyncio.shield(self._sending), _END_SECONDS)
+        with contextlib.suppress(Exception):
+            await self._transport.disconnect()
+
+    def _keep(self, work: Coroutine[Any, Any, object]) -> asyncio.Future[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def told(data: bytes) -> dict[str, Any]:
+    """A message from inside. Raises: ValueError."""
+    message = json.loads(data)
+    if not isinstance(message, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - what comes from inside is a value, not an argument
+    return message

@@ -1,0 +1,399 @@
+"""A running program: the channel's frames on one side, `AsyncProcess` on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal as signals
+import struct
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from corral.base.agent.channel import Channel, Explain, never, told
+from corral.base.process import AsyncProcess, Ending, as_bytes
+from corral.concurrency.portal import Portal
+from corral.concurrency.waiting import wait_for
+from corral.errors import (
+    CorralError,
+    EngineFaultError,
+    ExecError,
+    InvalidCommandError,
+    SandboxGoneError,
+    WorkdirError,
+)
+from corral.inside.frames import PIECE_BYTES, WINDOW_BYTES, Packer, unpack
+from corral.protocol import SpawnRequest
+from corral.results import EndReason, StreamName, Usage
+
+_START_SECONDS = 60.0
+"""So long a program may take to begin, in a sandbox that is short of everything."""
+_ACK_BYTES = 64 * 1024
+_GRACE_SECONDS = 10.0
+"""If what runs inside does not keep a timeout or an end, the whole channel is ended so much later."""
+_ASK_SECONDS = 10.0
+_REST_SECONDS = 10.0
+_SKIP_BYTES = 1024 * 1024
+_STREAMS: dict[bytes, StreamName] = {b"o": "stdout", b"e": "stderr"}
+_PACKED: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
+_NOTES = ("counted inside by wait4: the program and the children that it waited for",)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A function of ours that the agent runs like a program: without `execve`, in a process of its own."""
+
+    text: bytes
+    """The Python text that defines it, as `inside.bundle` makes it. It is sent once."""
+    name: str
+    request: dict[str, Any]
+    """What it is called with. It gives the exit code."""
+
+
+class AgentProcess(AsyncProcess):
+    """A program that an agent runs. Frames come on the channel's loop, callers from anywhere."""
+
+    def __init__(
+        self,
+        request: SpawnRequest,
+        *,
+        sandbox_id: str,
+        portal: Portal,
+        rlimits: Mapping[str, int] | None = None,
+        inherit: bool = True,
+        task: Task | None = None,
+        was_out_of_memory: Callable[[], Awaitable[bool]] = never,
+    ) -> None:
+        """`inherit`: the program gets the agent's environment besides its own. `task`: run this in its place."""
+        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
+        self._channel: Channel | None = None
+        self._request = request
+        self._wish: dict[str, Any] = {
+            "argv": request.argv,
+            "env": dict(request.env),
+            "cwd": request.cwd,
+            "pty": request.pty,
+            "rows": request.rows,
+            "columns": request.columns,
+            "stdin": request.stdin,
+            "limit": request.output_limit_bytes,
+            "quiet": request.quiet,
+            "timeout": request.timeout,
+            "rlimits": dict(rlimits or {}),
+            "inherit": inherit,
+        }
+        self._task = task
+        if task is not None:
+            self._wish |= {"task": task.name, "request": task.request}
+        self._sandbox_id = sandbox_id
+        self._was_out_of_memory = was_out_of_memory
+        self._pid = 0
+        self._began = time.monotonic()
+        self._made_by = os.getpid()
+        self._portal = portal
+        self._loop = portal.loop
+        self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._number = 0
+        self._owed = 0
+        self._lagging = False
+        self._ack_lock = threading.Lock()
+        self._credit = WINDOW_BYTES
+        self._room: asyncio.Event | None = None
+        self._input_open = request.stdin or request.pty
+        self._reason: EndReason | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._packer = Packer()
+        self._turn: asyncio.Lock | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._rest: asyncio.Event | None = None
+
+    # On the channel's loop.
+
+    async def start(self, channel: Channel, explain: Explain) -> None:
+        """Start it.
+
+        Raises:
+            WorkdirError, InvalidCommandError, ExecError: it could not be started.
+            CorralError: what `explain` gives, if the agent does not answer.
+        """
+        if self._begin(channel):
+            try:
+                async with asyncio.timeout(_START_SECONDS):
+                    await wait_for(self._started)
+            except TimeoutError:
+                # What is asked may have been taken by a program that reads the agent's terminal.
+                error = await explain("exec")
+                if isinstance(error, ExecError):
+                    channel.give_up()
+                self.lose(error)
+                raise error from None
+
+    def _begin(self, channel: Channel) -> bool:
+        """Ask for the start; not if its end was asked for meanwhile."""
+        if self._reason is not None or self.ended:
+            self.finish(Ending(128 + signals.SIGKILL, "cancelled", Usage(0.0), signal=int(signals.SIGKILL)))
+            return False
+        self._channel = channel
+        self._room, self._turn = asyncio.Event(), asyncio.Lock()
+        self._number = channel.enter(self)
+        if self._task is not None:
+            channel.load(self._task.text)
+        self._say(b"S", json.dumps({**self._wish, "packs": channel.packs}).encode("utf-8", "surrogatepass"))
+        if self._request.timeout is not None:
+            self._watch(self._request.timeout + _GRACE_SECONDS)
+        return True
+
+    def _say(self, kind: bytes, data: bytes = b"") -> None:
+        if self._channel is not None:
+            self._channel.say(kind, self._number, data)
+
+    def hear(self, kind: bytes, data: bytes) -> None:
+        if kind in _STREAMS:
+            self._take(_STREAMS[kind], data)
+        elif kind in _PACKED:
+            self._take(_PACKED[kind], unpack(data))
+        elif kind == b"s":
+            self._pid = int(told(data)["pid"])
+            if not self._started.done():
+                self._started.set_result(None)
+        elif kind == b"w":
+            self._credit += int.from_bytes(data, "big")
+            self._wake()
+        elif kind == b"c":
+            self._input_open = False
+            self._wake()
+        elif kind == b"k":
+            self._skip(told(data))
+        elif kind == b"x":
+            self._end_with(told(data))
+        elif kind == b"z":
+            self._rest_ended()
+        elif kind == b"f":
+            message = told(data)
+            self._over()
+            error = self._refusal(str(message.get("error")), str(message.get("text", "")))
+            self.finish(error)
+            if not self._started.done():
+                self._started.set_exception(error)
+
+    def lose(self, error: CorralError) -> None:
+        self._over()
+        self._rest_ended()
+        if not self._started.done():
+            self._started.set_exception(error)
+        elif isinstance(error, ExecError) and self._started.exception() is None:
+            # A program has ended what watched over it, and was ended for that with all the others: that is a result.
+            usage = Usage(time.monotonic() - self._began, notes=("what watched over it inside was ended",))
+            reason: EndReason = "signalled"
+            if self._request.timeout is not None and usage.wall_seconds >= self._request.timeout:
+                reason = "timeout"
+            ending = Ending(128 + signals.SIGKILL, self._reason or reason, usage, signal=int(signals.SIGKILL))
+            self._asking = self._loop.create_task(self._find_reason(ending))
+            return
+        self.finish(error)
+
+    def _take(self, stream: StreamName, data: bytes) -> None:
+        with self._ack_lock:
+            self._owed += len(data)
+            self._lagging = True  # first: a reader that catches up meanwhile must find something to resume
+        if not self.feed(stream, data):
+            with self._ack_lock:
+                self._lagging = False
+            self._acknowledge()
+
+    def _skip(self, message: dict[str, Any]) -> None:
+        """What was left out inside, because nobody would keep it, is counted."""
+        stream, left = _STREAMS[str(message["stream"]).encode()], int(message["bytes"])
+        nothing = bytes(min(left, _SKIP_BYTES))
+        while left > 0:
+            self.feed(stream, nothing[:left])
+            left -= len(nothing)
+
+    def _acknowledge(self) -> None:
+        with self._ack_lock:
+            if self._owed < _ACK_BYTES:
+                return
+            owed, self._owed = self._owed, 0
+        self._say(b"A", owed.to_bytes(8, "big"))
+
+    def _end_with(self, message: dict[str, Any]) -> None:
+        self._over()
+        if not self._started.done():
+            self._started.set_result(None)  # it has killed its warden before that could say that it runs
+        number = message.get("signal")
+        code = int(message["code"])
+        reason: EndReason = "signalled" if number is not None else "exited"
+        if self._reason is not None:
+            reason = self._reason
+        elif message.get("reason") == "timeout":
+            reason = "timeout"
+        cpu, peak = message.get("cpu"), message.get("peak")
+        usage = Usage(
+            wall_seconds=float(message["wall"]),
+            cpu_seconds=float(cpu) if cpu is not None else None,
+            peak_memory_bytes=int(peak) if peak is not None else None,
+            notes=_NOTES,
+        )
+        ending = Ending(code, reason, usage, signal=int(number) if number is not None else None)
+        if reason == "signalled" and number == signals.SIGKILL:
+            # Not by us: the kernel may have had its reason, which only the service knows.
+            self._asking = self._loop.create_task(self._find_reason(ending))
+        else:
+            self.finish(ending)
+
+    async def _find_reason(self, ending: Ending) -> None:
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                if ending.reason == "signalled" and await self._was_out_of_memory():
+                    ending = replace(ending, reason="oom")
+        except TimeoutError:
+            pass
+        finally:
+            self.finish(ending)
+
+    def _over(self) -> None:
+        if self._channel is not None:
+            self._channel.leave(self._number)
+        self._input_open = False
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._room is not None:
+            self._room.set()
+
+    def _watch(self, seconds: float) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        if not self.ended:
+            self._watchdog = self._loop.call_later(min(seconds, 86400.0), self._end_all, seconds)
+
+    def _end_all(self, seconds: float) -> None:
+        if seconds > 86400.0:
+            self._watch(seconds - 86400.0)
+        elif not self.ended and self._channel is not None:
+            # Nothing inside answers any more: the service ends what we can't.
+            self._channel.give_up()
+
+    def _refusal(self, code: str, text: str) -> CorralError:
+        where: dict[str, Any] = {"sandbox_id": self._sandbox_id, "op": "exec"}
+        if code == "cwd":
+            hint = "create the folder, or pass another cwd"
+            return WorkdirError(f"can't run in {self._request.cwd!r}: {text}", hint=hint, **where)
+        if code == "too_big":
+            return InvalidCommandError(
+                "arguments and environment exceed the kernel's limit",
+                hint="pass data as stdin= or in a file",
+                **where,
+            )
+        if code == "fork":
+            return ExecError(text, hint="end some processes, or raise resources.processes", **where)
+        return EngineFaultError(f"a program could not be set up: {text}", **where)
+
+    def _rest_ended(self) -> None:
+        if self._rest is not None:
+            self._rest.set()
+
+    # From anywhere.
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def _here(self) -> None:
+        if os.getpid() != self._made_by:
+            raise ExecError(
+                "the program belongs to the parent of this forked process",
+                sandbox_id=self._sandbox_id,
+                op="exec",
+            )
+
+    async def write(self, data: bytes | str) -> None:
+        self._here()
+        await self._portal.arun(self._write(as_bytes(data)))
+
+    async def _write(self, data: bytes) -> None:
+        assert self._turn is not None
+        assert self._room is not None
+        async with self._turn:
+            for offset in range(0, max(1, len(data)), PIECE_BYTES):
+                piece = data[offset : offset + PIECE_BYTES]
+                while self._input_open and self._credit < len(piece):
+                    self._room.clear()
+                    await self._room.wait()
+                if not self._input_open:
+                    raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
+                self._credit -= len(piece)
+                small = self._packer.pack(piece) if self._channel is not None and self._channel.packs else None
+                self._say(b"I" if small is None else b"J", piece if small is None else small)
+
+    async def close_stdin(self) -> None:
+        self._here()
+        await self._portal.arun(self._close_stdin())
+
+    async def _close_stdin(self) -> None:
+        assert self._turn is not None
+        async with self._turn:
+            if self._input_open:
+                self._input_open = self._request.pty
+                self._say(b"E")
+
+    async def signal(self, number: int) -> None:
+        if isinstance(number, bool) or not 1 <= int(number) < signals.NSIG:
+            raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox_id, op="signal")
+        self._here()
+        if not self.ended:
+            self._call(b"G", int(number).to_bytes(4, "big"))
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        if not self._request.pty or self.ended:
+            raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize")
+        self._here()
+        self._call(b"R", struct.pack(">HH", rows, columns))
+
+    def end_tree(self, reason: EndReason) -> None:
+        if self.ended or os.getpid() != self._made_by:
+            return
+        self._reason = self._reason or reason
+        self._call(b"K", reason.encode())
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._watch, _GRACE_SECONDS)
+
+    async def end_rest(self) -> None:
+        if self.ended and self._channel is not None and os.getpid() == self._made_by:
+            with contextlib.suppress(TimeoutError):
+                await self._portal.arun(self._end_rest(self._channel))
+
+    async def _end_rest(self, channel: Channel) -> None:
+        if channel.lost:
+            return
+        self._rest = asyncio.Event()
+        channel.listen(self._number, self)
+        try:
+            channel.say(b"Z", self._number)
+            await asyncio.wait_for(self._rest.wait(), _REST_SECONDS)
+        finally:
+            channel.leave(self._number)
+
+    def resume_reading(self) -> None:
+        with self._ack_lock:
+            if not self._lagging:
+                return
+            self._lagging = False
+        if os.getpid() == self._made_by:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._acknowledge)
+
+    def _call(self, kind: bytes, data: bytes) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._say, kind, data)
+
+    def end_gone(self, text: str = "the sandbox ended while a program was running") -> None:
+        """The sandbox has ended."""
+        self.finish(SandboxGoneError(text, sandbox_id=self._sandbox_id, op="exec", hint="make a new one"))

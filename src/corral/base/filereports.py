@@ -1,0 +1,88 @@
+"""What `corral.inside` tells of files becomes Corral's types and errors, whether it ran here or an agent sent it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from corral.errors import (
+    FILE_ERRORS_BY_ERRNO,
+    CorralError,
+    EditConflictError,
+    EditError,
+    SandboxFileError,
+    SandboxFileKindError,
+    SandboxFileTooLargeError,
+    SandboxIsFolderError,
+    became_a_link,
+)
+from corral.inside.refusal import RefusedError, describe_refusal
+from corral.results import FileInfo, FileKind, GrepMatch
+
+
+@contextlib.contextmanager
+def told(path: str, *, sandbox_id: str | None, op: str) -> Iterator[None]:
+    """Around calls of `corral.inside` that act on files here: their refusals, and the kernel's, are raised as ours."""
+    try:
+        yield
+    except CorralError as error:
+        error.sandbox_id = error.sandbox_id or sandbox_id
+        raise
+    except (OSError, RefusedError) as error:
+        refusal = describe_refusal(error)
+        assert refusal is not None, "each of them is described"
+        raise file_error(refusal, path=path, sandbox_id=sandbox_id, op=op) from error
+
+
+def file_error(refusal: Mapping[str, Any], *, path: str, sandbox_id: str | None, op: str) -> SandboxFileError:
+    """Why a file operation was refused. What an agent sends is hostile: anything may be in it."""
+    code, text, number = str(refusal.get("error")), str(refusal.get("text", "")), _int(refusal.get("errno"))
+    shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
+    message = f"{shown}: {text}"
+    if code == "not_regular":
+        kind = SandboxIsFolderError if number == errno.EISDIR else SandboxFileKindError
+        return kind(message, path=path, sandbox_id=sandbox_id, op=op)
+    if code == "link":
+        return became_a_link(path, sandbox_id=sandbox_id, op=op)
+    if code == "too_big":
+        return SandboxFileTooLargeError(message, path=path, sandbox_id=sandbox_id, op=op)
+    if code in ("no_match", "ambiguous"):
+        hint = "include more of the text, or pass replace_all=True" if code == "ambiguous" else "read the file again"
+        return EditError(message, path=path, sandbox_id=sandbox_id, op=op, hint=hint, count=_int(refusal.get("count")))
+    if code == "conflict":
+        return EditConflictError(message, path=path, sandbox_id=sandbox_id, op=op, hint="read it again and retry")
+    if code in ("pattern", "replacement"):
+        return SandboxFileError(text, path=path, sandbox_id=sandbox_id, op=op)
+    if code == "os":
+        found = FILE_ERRORS_BY_ERRNO.get(number, SandboxFileError)
+        return found(message, path=path, sandbox_id=sandbox_id, op=op)
+    return SandboxFileError(message, path=path, sandbox_id=sandbox_id, op=op)
+
+
+def file_info(item: Mapping[str, Any]) -> FileInfo:
+    """What an agent says of a file."""
+    kind: FileKind = item["kind"] if item["kind"] in get_args(FileKind) else "other"
+    target = item.get("target")
+    return FileInfo(
+        path=str(item["path"]),
+        kind=kind,
+        size=int(item["size"]),
+        mode=int(item["mode"]),
+        modified=float(item["modified"]),
+        uid=int(item["uid"]),
+        gid=int(item["gid"]),
+        target=str(target) if target is not None else None,
+        file_id=str(item["id"])[:100],
+        links=int(item["links"]),
+    )
+
+
+def grep_match(item: Mapping[str, Any]) -> GrepMatch:
+    """What an agent says of a line."""
+    return GrepMatch(str(item["path"]), int(item["line"]), str(item["text"]))
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0

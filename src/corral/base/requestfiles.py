@@ -1,0 +1,190 @@
+"""RequestFiles: files through an agent inside that understands `corral.inside.filerequests`, whatever the wire."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from typing import Any
+
+from corral.base.filereports import file_info, grep_match
+from corral.base.files import DEFAULT_MATCH_LIMIT, AsyncFiles, encode
+from corral.errors import EngineFaultError, SandboxFileError, SandboxFileNotFoundError, SandboxNotFolderError
+from corral.inside.glob import split_absolute
+from corral.paths import FollowedPath, SandboxPath
+from corral.protocol import PathLike
+from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult
+
+Message = dict[str, Any]
+
+
+def name(path: str) -> Message:
+    """A path for the agent, and whether links in it are to be followed."""
+    return {"path": path, "links": not isinstance(path, FollowedPath)}
+
+
+class RequestFiles(AsyncFiles):
+    """What needs no stream of content. A backend says how a request goes to its agent, and reads and writes itself."""
+
+    @abstractmethod
+    async def _ask(self, message: Message, payloads: Sequence[bytes] = (), *, path: str) -> Message:
+        """The one answer to a request. Raises: what the agent refuses."""
+
+    @abstractmethod
+    def _batches(
+        self, message: Message, payloads: Sequence[bytes] = (), *, path: str
+    ) -> AsyncGenerator[tuple[list[Any], Message | None], None]:
+        """An answer that comes in batches; with the last, which is empty, comes what is said at the end."""
+
+    async def _collect(
+        self, message: Message, payloads: Sequence[bytes] = (), *, path: str
+    ) -> tuple[list[Any], Message]:
+        """An answer that comes in batches, as a whole."""
+        items: list[Any] = []
+        async with contextlib.aclosing(self._batches(message, payloads, path=path)) as batches:
+            async for batch, last in batches:
+                items.extend(batch)
+                if last is not None:
+                    return items, last
+        raise EngineFaultError("the file agent's answer has no end", op=str(message["op"]))
+
+    async def _edit(
+        self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
+    ) -> EditResult:
+        message = {"op": "edit", **name(path), "replace_all": replace_all, "expected_sha256": expected_sha256}
+        answer = await self._ask(message, (old, new), path=path)
+        return EditResult(path, int(answer["replacements"]), str(answer["sha256"]), int(answer["size"]))
+
+    # About files.
+
+    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
+        target = self.at(path)
+        return file_info((await self._ask({"op": "stat", **name(target), "follow": follow}, path=target))["stat"])
+
+    async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
+        target = self.at(path)
+        items, _ = await self._collect({"op": "list", **name(target)}, path=target)
+        return [file_info(item) for item in items]
+
+    async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
+        target = self.at(path)
+        batches = self._batches({"op": "list", "path": target, "depth": depth}, path=target)
+        async with contextlib.aclosing(batches):
+            async for items, _ in batches:
+                yield [file_info(item) for item in items]
+
+    async def glob(
+        self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
+    ) -> GlobResult:
+        root = self.at(path)
+        if pattern.startswith("/"):
+            folder, pattern = split_absolute(pattern)
+            root = SandboxPath(folder)
+        message = {"op": "glob", **name(root), "pattern": pattern, "hidden": hidden, "limit": limit}
+        items, last = await self._collect(message, path=root)
+        return GlobResult(tuple(file_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
+
+    async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
+        # The others are not even sent.
+        root = self.at(path)
+        message = {"op": "glob", **name(root), "pattern": "**", "linked": True, "limit": limit}
+        items, last = await self._collect(message, path=root)
+        return GlobResult(tuple(file_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
+
+    async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
+        root = self.at(path)
+        message = {"op": "glob", "path": root, "pattern": pattern, "hidden": True, "limit": limit}
+        async with contextlib.aclosing(self._batches(message, path=root)) as batches:
+            async for items, _ in batches:
+                yield [file_info(item) for item in items]
+
+    async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
+        root = self.at(path)
+        message = {"op": "grep", "path": root, "pattern": text, "fixed": True, "hidden": True, "limit": limit}
+        async with contextlib.aclosing(self._batches(message, path=root)) as batches:
+            async for items, _ in batches:
+                yield [grep_match(item) for item in items]
+
+    async def grep(
+        self,
+        pattern: str,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = False,
+        hidden: bool = False,
+        limit: int = DEFAULT_MATCH_LIMIT,
+        without: Collection[str] = (),
+    ) -> GrepResult:
+        root = self.at(path)
+        message = {
+            "op": "grep",
+            **name(root),
+            "pattern": pattern,
+            "include": include,
+            "ignore_case": ignore_case,
+            "fixed": fixed,
+            "hidden": hidden,
+            "limit": limit,
+        }
+        # There may be more of them than a message takes.
+        names = "\0".join(without).encode("utf-8", "surrogateescape")
+        items, last = await self._collect(message, (names,) if names else (), path=root)
+        return GrepResult(tuple(map(grep_match, items)), bool(last["truncated"]), _texts(last["unreadable"]))
+
+    async def replace(
+        self,
+        pattern: str,
+        new: str | bytes,
+        *,
+        path: PathLike = ".",
+        include: str | None = None,
+        ignore_case: bool = False,
+        fixed: bool = True,
+        hidden: bool = False,
+    ) -> ReplaceResult:
+        root = self.at(path)
+        message = {
+            "op": "replace",
+            "path": root,
+            "pattern": pattern,
+            "include": include,
+            "ignore_case": ignore_case,
+            "fixed": fixed,
+            "hidden": hidden,
+        }
+        items, last = await self._collect(message, (encode(new),), path=root)
+        return ReplaceResult({str(i["path"]): int(i["replacements"]) for i in items}, _texts(last["unreadable"]))
+
+    # Changing the tree.
+
+    async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
+        message = {"op": "move", "source": self.at(source), "target": self.at(target), "overwrite": overwrite}
+        await self._ask(message, path=self.at(source))
+
+    async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
+        target = self.at(path)
+        if target == "/":
+            raise SandboxFileError("the root folder can't be removed", path=target, op="remove")
+        try:
+            await self._ask({"op": "remove", "path": target, "recursive": recursive}, path=target)
+        except (SandboxFileNotFoundError, SandboxNotFolderError):
+            if not missing_ok:
+                raise
+
+    async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
+        message = {"op": "mkdir", "path": self.at(path), "parents": parents}
+        if mode is not None:
+            message["mode"] = mode
+        await self._ask(message, path=self.at(path))
+
+    async def symlink(self, path: PathLike, target: str) -> None:
+        await self._ask({"op": "link", "path": self.at(path), "target": target}, path=self.at(path))
+
+    async def chmod(self, path: PathLike, mode: int) -> None:
+        await self._ask({"op": "chmod", "path": self.at(path), "mode": mode}, path=self.at(path))
+
+
+def _texts(items: Sequence[object]) -> tuple[str, ...]:
+    return tuple(str(item) for item in items)

@@ -1,0 +1,306 @@
+"""TaskFiles: files by a Python function that an agent inside runs for each request (`corral.inside.filetask`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from corral.base.filereports import file_error
+from corral.base.files import CHUNK_BYTES, check_content, spool
+from corral.base.process import AsyncProcess
+from corral.base.requestfiles import Message, RequestFiles, name
+from corral.base.shellfiles.running import SPOOL_BYTES, Known, measured
+from corral.errors import CapabilityError, CorralError, SandboxFileError, SandboxFileInterruptedError
+from corral.inside.bundle import bundle
+from corral.inside.jsonbounds import count_values
+from corral.protocol import PathLike
+from corral.results import WatchEvent
+
+FILE_PARTS = (
+    "nolinks", "refusal", "glob", "lines", "files", "search", "filerequests", "tars.reading", "tars.inflating",
+    "tars.unpacking", "tars.writing", "filetask",
+)  # fmt: skip
+STDERR_LIMIT_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 4 * 1024 * 1024
+_MAX_VALUES = 200_000
+_END_SECONDS = 10.0
+_PUBLIC_NAMES = {"link": "symlink", "stage": "write"}
+
+Spawn = Callable[[Message, bool], Awaitable[AsyncProcess]]
+"""Starts `serve_files` inside with a request, as the code's user, in `/`; says whether it gets standard input."""
+
+
+def file_task_text() -> bytes:
+    """The Python text that defines `serve_files`, for an agent that runs functions."""
+    return bundle(*FILE_PARTS)
+
+
+class TaskFiles(RequestFiles):
+    """See `corral.protocol.AsyncFiles`. `guard` is asked before everything else."""
+
+    def __init__(self, spawn: Spawn, *, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
+        super().__init__(workdir=workdir)
+        self._spawn = spawn
+        self._sandbox_id = sandbox_id
+        self._guard = guard
+
+    @contextlib.asynccontextmanager
+    async def _task(
+        self, message: Message, content: AsyncIterable[bytes] | None = None, *, path: str
+    ) -> AsyncIterator[_Run]:
+        """A request that is being answered, for as long as the block lasts. `content`: what it reads, in blocks."""
+        self._guard()
+        spawning = asyncio.ensure_future(self._spawn(message, content is not None))
+        try:
+            process = await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            await asyncio.shield(asyncio.ensure_future(_give_up(spawning)))
+            raise
+        op = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
+        run = _Run(process, content, path=path, op=op, sandbox_id=self._sandbox_id)
+        try:
+            yield run
+        finally:
+            await asyncio.shield(asyncio.ensure_future(run.stop()))
+
+    async def _ask(self, message: Message, payloads: Sequence[bytes] = (), *, path: str) -> Message:
+        _, last = await self._collect(message, payloads, path=path)
+        return last
+
+    async def _batches(
+        self, message: Message, payloads: Sequence[bytes] = (), *, path: str
+    ) -> AsyncGenerator[tuple[list[Any], Message | None], None]:
+        content = _frame_all(payloads) if payloads else None
+        async with self._task({**message, "payloads": len(payloads)}, content, path=path) as run:
+            while "items" in (line := await run.line()):
+                yield line["items"], None
+            await run.end()
+            yield [], line
+
+    # Reading and writing.
+
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+        target = self.at(path)
+        async with self._task({"op": "read", **name(target)}, path=target) as run:
+            size = int((await run.line())["size"])
+            better = self._has_better_way(target, size)
+            if not better:
+                async for piece in run.rest():
+                    for offset in range(0, len(piece), chunk_bytes):
+                        yield piece[offset : offset + chunk_bytes]
+                await run.end()
+        if better:
+            async for piece in self._read_large(target, size):
+                for offset in range(0, len(piece), chunk_bytes):
+                    yield piece[offset : offset + chunk_bytes]
+
+    def _has_better_way(self, target: str, size: int) -> bool:
+        """Whether a backend has another way for so much, which is `_read_large` and `_write_large`."""
+        return False
+
+    def _read_large(self, target: str, size: int) -> AsyncIterator[bytes]:
+        raise NotImplementedError(f"no other way to read {size} bytes of {target}")
+
+    async def write(
+        self,
+        path: PathLike,
+        content: bytes | str | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        exclusive: bool = False,
+        append: bool = False,
+    ) -> int:
+        target = self.at(path)
+        self._guard()
+        message: Message = {**name(target), "parents": parents, "exclusive": exclusive, "append": append}
+        if mode is not None:
+            message["mode"] = mode
+        data = check_content(content)
+        if isinstance(data, bytes):
+            stream: AsyncIterable[bytes] = Known(data)
+            large = self._has_better_way(target, len(data))
+        else:
+            data, rest = await spool(data, limit_bytes=SPOOL_BYTES)
+            stream = Known(data) if rest is None else rest
+            large = rest is not None and self._has_better_way(target, SPOOL_BYTES << 10)
+        if large and not append:
+            return await self._write_large(target, message, stream)
+        return await self._write(target, message, stream)
+
+    async def _write(self, target: str, message: Message, content: AsyncIterable[bytes]) -> int:
+        counted = measured(content)
+        async with self._task({"op": "write", **message}, frame(counted), path=target) as run:
+            try:
+                line = await run.line()
+                await run.end()
+            except SandboxFileError:
+                if counted.error is not None:
+                    raise counted.error from None
+                raise
+        return int(line["size"])
+
+    async def _write_large(self, target: str, message: Message, content: AsyncIterable[bytes]) -> int:
+        raise NotImplementedError(f"no other way to write {target}")
+
+    # Streams.
+
+    async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
+        self._guard()
+        raise CapabilityError(
+            "this backend does not support watch",
+            sandbox_id=self._sandbox_id, op="watch", hint="call list or glob again and compare `modified`",
+        )  # fmt: skip
+        yield  # an async generator, as the contract has it
+
+    async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
+        target = self.at(path)
+        async with self._task({"op": "pack", "path": target}, path=target) as run:
+            async for piece in run.rest():
+                yield piece
+            await run.end()
+
+    async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
+        target = self.at(path)
+        counted = measured(archive)
+        async with self._task({"op": "unpack", "path": target}, frame(counted), path=target) as run:
+            try:
+                line = await run.line()
+                await run.end()
+            except SandboxFileError:
+                if counted.error is not None:
+                    raise counted.error from None
+                raise
+        return int(line["count"])
+
+
+class _Run:
+    """A request that a process inside answers."""
+
+    def __init__(
+        self, process: AsyncProcess, content: AsyncIterable[bytes] | None, *, path: str, op: str, sandbox_id: str
+    ) -> None:
+        self._process = process
+        self._path = path
+        self._op = op
+        self._sandbox_id = sandbox_id
+        self._output = self._read()
+        self._buffer = b""
+        self._feeding = asyncio.ensure_future(self._feed(content)) if content is not None else None
+
+    async def _feed(self, content: AsyncIterable[bytes]) -> None:
+        with contextlib.suppress(Exception):  # it has ended, or wants no more; what the stream raised is kept by it
+            source = aiter(content)
+            try:
+                async for piece in source:
+                    await self._process.write(piece)
+            finally:
+                close = getattr(source, "aclose", None)
+                if close is not None:  # a generator may hold something open
+                    await close()
+                await self._process.close_stdin()
+
+    async def _read(self) -> AsyncGenerator[bytes, None]:
+        output = self._process.output()
+        async with contextlib.aclosing(output):  # type: ignore[type-var]  # an async generator, whatever it says
+            async for chunk in output:
+                if chunk.stream == "stdout":
+                    yield chunk.data
+
+    async def line(self) -> Message:
+        """The next line of the answer. What comes from inside is hostile: it is bounded before it is parsed.
+
+        Raises: as `end`, if there is none.
+        """
+        pieces, size = [self._buffer], len(self._buffer)
+        while b"\n" not in pieces[-1]:
+            piece = await anext(self._output, None)
+            if piece is None:
+                await self.end()
+                raise self._error("the sandbox's reply is incomplete")
+            pieces.append(piece)
+            size += len(piece)
+            if size > _MAX_LINE_BYTES:
+                raise self._error("the sandbox's reply is too large")
+        data, _, self._buffer = b"".join(pieces).partition(b"\n")
+        try:
+            found = json.loads(data) if count_values(data, most=_MAX_VALUES) <= _MAX_VALUES else None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._error("the sandbox's reply is malformed")
+        return found
+
+    async def rest(self) -> AsyncIterator[bytes]:
+        """What follows, as it is."""
+        if self._buffer:
+            yield self._buffer
+        async for piece in self._output:
+            yield piece
+
+    async def end(self) -> None:
+        """Wait for its end. Raises: what it refused."""
+        async for _ in self._output:
+            pass
+        result = await self._process.wait()
+        if result.exit_code == 0:
+            return
+        said = result.stderr_bytes.strip().rpartition(b"\n")[2]
+        with contextlib.suppress(ValueError, RecursionError):
+            refusal = json.loads(said)
+            if isinstance(refusal, dict):
+                raise file_error(refusal, path=self._path, sandbox_id=self._sandbox_id, op=self._op)
+        if result.signal is not None:
+            raise SandboxFileInterruptedError(
+                f"{self._path}: something inside has ended the operation",
+                path=self._path, sandbox_id=self._sandbox_id, op=self._op, hint="look before you retry",
+            )  # fmt: skip
+        raise self._error(said.decode("utf-8", "replace")[:200] or f"exit code {result.exit_code}")
+
+    def _error(self, text: str) -> SandboxFileError:
+        return SandboxFileError(f"{self._path}: {text}", path=self._path, sandbox_id=self._sandbox_id, op=self._op)
+
+    async def stop(self) -> None:
+        """See that it has ended; one that writes by itself, so that it leaves nothing unfinished."""
+        if self._op != "write":
+            self._process.end_tree("cancelled")  # at once: whoever waits may be cancelled while waiting
+        if self._feeding is not None:
+            self._feeding.cancel()
+            await asyncio.gather(self._feeding, return_exceptions=True)
+        await _let_end(self._process)
+
+
+async def _give_up(spawning: asyncio.Future[AsyncProcess]) -> None:
+    """Let a task begin, and give up."""
+    await asyncio.wait([spawning], timeout=_END_SECONDS)
+    if not spawning.done():
+        spawning.cancel()  # nothing inside answers: it is ended as soon as something does
+    elif not spawning.cancelled() and spawning.exception() is None:
+        await _let_end(spawning.result())
+
+
+async def _let_end(process: AsyncProcess) -> None:
+    """Its input ends, so that it gives up by itself."""
+    with contextlib.suppress(CorralError, TimeoutError):
+        await process.close_stdin()
+        await process.wait(timeout=_END_SECONDS)
+    process.end_tree("cancelled")
+    await process.aclose()
+
+
+async def frame(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Content in blocks; without the empty one at the end if the stream fails."""
+    async for piece in content:
+        for offset in range(0, len(piece), SPOOL_BYTES):
+            block = piece[offset : offset + SPOOL_BYTES]
+            yield len(block).to_bytes(4, "big") + block
+    yield bytes(4)
+
+
+async def _frame_all(payloads: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for payload in payloads:
+        async for piece in frame(Known(payload)):
+            yield piece

@@ -1,0 +1,436 @@
+"""Operations on single files and folders, as every file agent does them.
+
+Nothing blocks on a FIFO or reads a device; what is written appears whole or not at all; what is removed may be of any
+depth. Without `links` no link is followed, at no place of a path.
+
+Raises, all of them: OSError where the kernel refuses; RefusedError where we do; LinkFoundError for a link in a path
+that was to have none. `refusal.describe_refusal` makes one message of each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from corral.inside.lines import edit_text
+from corral.inside.nolinks import HERE, LinkFoundError, is_of_proc, open_folder, open_path, split
+from corral.inside.refusal import RefusedError
+
+MAX_EDIT_BYTES = 64 * 1024 * 1024
+TEMPORARY_PREFIX = ".corral-"
+"""How the names of files begin that are not whole yet."""
+_EDIT_ATTEMPTS = 5
+_COPIED_AT_ONCE = 1 << 20
+
+_KIND_NAMES = {
+    stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device", stat.S_IFBLK: "device",
+}  # fmt: skip
+
+
+# About files.
+
+
+def describe(path: str, info: os.stat_result) -> dict[str, Any]:
+    """What is told of a file."""
+    target = None
+    if stat.S_ISLNK(info.st_mode):
+        with contextlib.suppress(OSError):
+            target = os.readlink(path)
+    return {
+        "path": path,
+        "kind": name_kind(info.st_mode),
+        "size": info.st_size,
+        "mode": stat.S_IMODE(info.st_mode),
+        "modified": info.st_mtime,
+        "uid": info.st_uid,
+        "gid": info.st_gid,
+        "target": target,
+        "id": f"{info.st_dev}:{info.st_ino}",
+        "links": info.st_nlink,
+    }
+
+
+def name_kind(mode: int) -> str:
+    """The word for a file's type."""
+    return _KIND_NAMES.get(stat.S_IFMT(mode), "other")
+
+
+def look(path: str, *, follow: bool = True, links: bool = True) -> dict[str, Any]:
+    """Describe one path. `follow` is about a link at its end; without `links`, a link anywhere is refused."""
+    if links:
+        return describe(path, os.stat(path) if follow else os.lstat(path))
+    above, name = os.path.split(path)
+    folder = open_folder("/", split(above))
+    try:
+        info = os.lstat(name or ".", dir_fd=folder)
+    finally:
+        os.close(folder)
+    if stat.S_ISLNK(info.st_mode):
+        raise LinkFoundError
+    return describe(path, info)
+
+
+# Reading.
+
+
+def open_regular(path: str, *, links: bool = True, folder: int = HERE) -> int:
+    """A descriptor of a regular file, and of nothing else: no FIFO that blocks, no device, nothing of /proc."""
+    try:
+        descriptor = open_path(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, links=links, magic=False, folder=folder)
+    except OSError as error:
+        if os.path.realpath(path).startswith("/proc/"):
+            raise _refuse_proc() from error
+        raise
+    try:
+        _check_regular(os.fstat(descriptor))
+        if is_of_proc(descriptor):
+            raise _refuse_proc()
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(info: os.stat_result) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        number, kind = errno.EISDIR if stat.S_ISDIR(info.st_mode) else errno.EINVAL, name_kind(info.st_mode)
+        raise RefusedError("not_regular", number, f"is a {kind}, not a regular file", kind=kind)
+
+
+def _refuse_proc() -> RefusedError:
+    return RefusedError("not_regular", errno.EINVAL, "is in /proc: read it with a command", kind="proc")
+
+
+def read_all(descriptor: int, *, limit: int) -> bytes:
+    """All of a descriptor, refusing more than `limit`."""
+    chunks, total = [], 0
+    while chunk := os.read(descriptor, _COPIED_AT_ONCE):
+        total += len(chunk)
+        if total > limit:
+            raise RefusedError("too_big", errno.EFBIG, f"more than {limit} bytes", limit=limit)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+# Writing.
+
+
+def write_all(descriptor: int, content: bytes | memoryview) -> None:
+    """All of the content, to a descriptor that blocks."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+@contextlib.contextmanager
+def replacing(
+    path: str,
+    *,
+    mode: int | None = None,
+    parents: bool = False,
+    exclusive: bool = False,
+    append: bool = False,
+    links: bool = True,
+) -> Iterator[int]:
+    """The descriptor of a new file that takes the path's place at the end, or vanishes if anything goes wrong.
+
+    With `append` it begins with what is there. The mode is `mode`, else that of the file before, else 0644.
+    """
+    how: dict[str, Any] = {"mode": mode, "exclusive": exclusive, "append": append, "links": links}
+    held = _held_folder(path, parents=parents, links=links)
+    with held as (folder, name), _replacing(folder, name, **how) as (target, _):
+        yield target
+
+
+@contextlib.contextmanager
+def staging(path: str, *, mode: int | None = None, parents: bool = False, exclusive: bool = False) -> Iterator[str]:
+    """As `replacing`, for another who writes the content by its path, which is given: it may make the file anew."""
+    held = _held_folder(path, parents=parents, links=True)
+    with held as (folder, name), _replacing(
+        folder, name, mode=mode, exclusive=exclusive, append=False, links=True, staged=True
+    ) as (_, temporary):
+        yield f"{os.path.dirname(os.path.realpath(path)).rstrip('/')}/{temporary}"
+
+
+@contextlib.contextmanager
+def _held_folder(path: str, *, parents: bool, links: bool) -> Iterator[tuple[int, str]]:
+    """The folder of a file that is to be written: by a link that is put there later it can't be taken for another."""
+    if links:
+        _refuse_magic(path)
+        above, name = os.path.split(os.path.realpath(path))
+        if parents:
+            make_folders(above, mode=0o755)
+        folder = open_folder(above, ())
+    else:
+        above, name = os.path.split(path)
+        folder = open_folder("/", split(above), make=parents)
+    try:
+        yield folder, name
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def _replacing(
+    folder: int,
+    name: str,
+    *,
+    mode: int | None = None,
+    exclusive: bool = False,
+    append: bool = False,
+    links: bool,
+    staged: bool = False,
+) -> Iterator[tuple[int, str]]:
+    before = _find_existing(folder, name, exclusive=exclusive, links=links)
+    temporary = f"{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
+    target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        if append and before is not None:
+            _copy_into(target, folder, name)
+        yield target, temporary
+        if staged:
+            written = open_regular(temporary, links=False, folder=folder)
+            os.close(target)
+            target = written
+        if mode is None:
+            mode = 0o644 if before is None else stat.S_IMODE(before.st_mode)
+        os.fchmod(target, mode)
+        if exclusive:
+            # Fails if another was faster, where rename would overwrite.
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
+        else:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+    finally:
+        os.close(target)
+
+
+def _refuse_magic(path: str) -> None:
+    """Links of /proc that lead to what another process has are not followed for writing either."""
+    if hasattr(os, "O_PATH"):
+        with contextlib.suppress(FileNotFoundError):  # it will be made
+            os.close(open_path(path, os.O_PATH, magic=False))
+
+
+def _find_existing(folder: int, name: str, *, exclusive: bool, links: bool) -> os.stat_result | None:
+    try:
+        info = os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(info.st_mode) and not links:
+        raise LinkFoundError
+    if exclusive:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    _check_regular(info)
+    if not os.access(name, os.W_OK, dir_fd=folder, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return info
+
+
+def _copy_into(target: int, folder: int, name: str) -> None:
+    source = open_regular(name, links=False, folder=folder)
+    try:
+        while piece := os.read(source, _COPIED_AT_ONCE):
+            write_all(target, piece)
+    finally:
+        os.close(source)
+
+
+def write(path: str, content: bytes, **how: Any) -> None:
+    """Write content at once. `how`: as `replacing`."""
+    with replacing(path, **how) as target:
+        write_all(target, content)
+
+
+def change(path: str, make: Callable[[bytes], bytes | None], *, links: bool = True) -> bytes | None:
+    """Compare and swap: what `make` gives takes the content's place if that is still what was read; None leaves it."""
+    for _ in range(_EDIT_ATTEMPTS):
+        descriptor = open_regular(path, links=links)
+        try:
+            before = os.fstat(descriptor)
+            content = read_all(descriptor, limit=MAX_EDIT_BYTES)
+        finally:
+            os.close(descriptor)
+        changed = make(content)
+        if changed is None or _swap(path, before, changed, links=links):
+            return changed
+    raise RefusedError("conflict", errno.EAGAIN, "the file kept changing while it was edited")
+
+
+class _RacedError(Exception):
+    """The file was changed between reading and swapping."""
+
+
+def _swap(path: str, before: os.stat_result, content: bytes, *, links: bool) -> bool:
+    try:
+        held = _held_folder(path, parents=False, links=links)
+        with held as (folder, name), _replacing(folder, name, links=links) as (target, _):
+            write_all(target, content)
+            now = os.lstat(name, dir_fd=folder)
+            if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
+                raise _RacedError
+    except _RacedError:
+        return False
+    return True
+
+
+def edit(
+    path: str,
+    old: bytes,
+    new: bytes,
+    *,
+    replace_all: bool = False,
+    expected_sha256: str | None = None,
+    links: bool = True,
+) -> dict[str, Any]:
+    """Replace bytes in a file: `{"replacements": …, "sha256": …, "size": …}`."""
+    told: dict[str, Any] = {}
+
+    def make(content: bytes) -> bytes:
+        nonlocal told
+        changed, told = edit_text(content, old, new, replace_all=replace_all, expected_sha256=expected_sha256)
+        return changed
+
+    change(path, make, links=links)
+    return told
+
+
+# The tree.
+
+
+def make_folder(path: str, *, parents: bool = False, mode: int | None = None) -> None:
+    """A new folder; with `parents` also those above it, and then it may be there already."""
+    if parents:
+        try:
+            make_folders(path, mode=0o755)
+        except NotADirectoryError:
+            if os.path.lexists(path):  # the file itself has this name, not one above it
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            raise
+    else:
+        os.mkdir(path)
+        os.chmod(path, 0o755)
+    if mode is not None:
+        os.chmod(path, mode)
+
+
+def make_folders(path: str, *, mode: int | None = None) -> None:
+    """A folder and those above it, new ones with this mode (else as the umask has it). Without recursion: a path has
+    room for 2,000 of them."""
+    missing = []
+    while True:
+        try:
+            if not stat.S_ISDIR(os.stat(path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            break
+        except FileNotFoundError:
+            above = os.path.dirname(path.rstrip("/"))
+            if not above:
+                raise
+            missing.append(path)
+            path = above
+    for folder in reversed(missing):
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
+        else:
+            if mode is not None:
+                os.chmod(folder, mode)
+
+
+def move(source: str, target: str, *, overwrite: bool = True) -> None:
+    """Rename; across file systems, copy and remove."""
+    os.lstat(source)
+    if not overwrite and os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.move(source, target)
+
+
+def remove(path: str, *, recursive: bool = False) -> None:
+    """Remove a file or an empty folder; with `recursive` a folder with all that is in it."""
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        os.unlink(path)
+    elif recursive:
+        remove_tree(path)
+    else:
+        os.rmdir(path)
+
+
+def remove_tree(path: str, *, unlock: bool = False) -> None:
+    """Delete a folder by descriptors, moving deep children up so that neither paths nor the stack grow.
+
+    With `unlock`, folders that their owner may not enter are opened first: for trees that no program uses any more.
+    """
+    if unlock:
+        os.chmod(path, 0o700)
+    parent = os.open(path, _LISTED)
+    try:
+        _empty(parent, unlock=unlock)
+    finally:
+        os.close(parent)
+    os.rmdir(path)
+
+
+_LISTED = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def _empty(top: int, *, unlock: bool) -> None:
+    # Not our pid: another of that number may have been killed in the middle of the same tree.
+    mark, counter = os.urandom(6).hex(), 0
+    while folders := _unlink_files(top):
+        for name in folders:
+            if unlock:
+                os.chmod(name, 0o700, dir_fd=top)
+            inner = os.open(name, _LISTED, dir_fd=top)
+            try:
+                for child in _unlink_files(inner):
+                    counter += 1
+                    if unlock:
+                        os.chmod(child, 0o700, dir_fd=inner)
+                    _lift(child, inner, f".corral-rm-{mark}-{counter}", top, unlock=unlock)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=top)
+
+
+def _unlink_files(folder: int) -> list[str]:
+    folders = []
+    with os.scandir(folder) as scan:
+        for entry in scan:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+    return folders
+
+
+def _lift(name: str, source: int, new_name: str, target: int, *, unlock: bool) -> None:
+    try:
+        os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # A folder of a lower layer can't be renamed. Those are ours, so not deep enough to hurt.
+        folder = os.open(name, _LISTED, dir_fd=source)
+        try:
+            _empty(folder, unlock=unlock)
+        finally:
+            os.close(folder)
+        os.rmdir(name, dir_fd=source)

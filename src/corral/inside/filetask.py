@@ -1,0 +1,143 @@
+"""One request for files, answered by a process of its own whose standard streams are all that it has.
+
+Answers go to standard output: a line of JSON for each batch (`{"items": […]}`) and for the last part; or, of `read` and
+`pack`, a line and then the content. A refusal goes to standard error as one line of JSON, and the exit code is 1.
+Content and payloads come from standard input in blocks: 4 bytes say how long one is, and an empty one is the end. Input
+that ends without it was cut short, and then nothing is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from corral.inside.filerequests import answer
+from corral.inside.files import open_regular, replacing, staging, write_all
+from corral.inside.refusal import RefusedError, describe_refusal
+from corral.inside.tars.reading import PIECE_BYTES, BrokenArchiveError
+from corral.inside.tars.unpacking import LeadsOutError, unpack_tree
+from corral.inside.tars.writing import pack_tree
+
+_BATCH_BYTES = 64 * 1024
+
+
+def serve_files(request: dict[str, Any]) -> int:
+    """Answer one request; gives the exit code."""
+    operation = {
+        "read": _serve_read, "write": _serve_write, "stage": _serve_stage, "pack": _serve_pack, "unpack": _serve_unpack,
+    }.get(request["op"], _serve_request)  # fmt: skip
+    try:
+        operation(request)
+    except Exception as error:
+        refusal = describe_refusal(error)
+        if refusal is None:
+            raise
+        write_all(2, json.dumps(refusal).encode() + b"\n")
+        return 1
+    return 0
+
+
+def _say(message: dict[str, Any]) -> None:
+    write_all(1, json.dumps(message).encode() + b"\n")
+
+
+def _serve_request(request: dict[str, Any]) -> None:
+    payloads = [b"".join(_read_content()) for _ in range(request.get("payloads", 0))]
+    lines: list[bytes] = []
+    room = _BATCH_BYTES
+
+    def add(item: dict[str, Any]) -> None:
+        nonlocal room
+        lines.append(json.dumps(item).encode())
+        room -= len(lines[-1])
+        if room < 0:
+            flush()
+
+    def flush() -> None:
+        nonlocal room
+        if lines:
+            write_all(1, b'{"items": [' + b", ".join(lines) + b"]}\n")
+        lines.clear()
+        room = _BATCH_BYTES
+
+    last = answer(request, payloads, add)
+    flush()
+    _say(last)
+
+
+def _serve_read(request: dict[str, Any]) -> None:
+    """As much as there is when it is opened: one that grows has an end."""
+    file = open_regular(request["path"], links=request.get("links", True))
+    left = os.fstat(file).st_size
+    _say({"size": left})
+    while left > 0:
+        piece = os.read(file, min(left, PIECE_BYTES))
+        if not piece:
+            return
+        write_all(1, piece)
+        left -= len(piece)
+
+
+def _read_content() -> Iterator[bytes]:
+    while True:
+        left = int.from_bytes(_read_exactly(4), "big")
+        if left == 0:
+            return
+        while left:
+            piece = os.read(0, min(left, PIECE_BYTES))
+            if not piece:
+                raise RefusedError("aborted", errno.ECANCELED, "the content was cut short")
+            left -= len(piece)
+            yield piece
+
+
+def _read_exactly(count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = os.read(0, count - len(data))
+        if not piece:
+            raise RefusedError("aborted", errno.ECANCELED, "the content was cut short")
+        data += piece
+    return data
+
+
+def _how(request: dict[str, Any]) -> dict[str, Any]:
+    return {key: request[key] for key in ("mode", "parents", "exclusive", "append", "links") if key in request}
+
+
+def _serve_write(request: dict[str, Any]) -> None:
+    size = 0
+    with replacing(request["path"], **_how(request)) as target:
+        for piece in _read_content():
+            write_all(target, piece)
+            size += len(piece)
+    _say({"size": size})
+
+
+def _serve_stage(request: dict[str, Any]) -> None:
+    """Another writes the content, to the path that is said first; then comes how much it was, as a block of digits."""
+    with staging(request["path"], **_how(request)) as place:
+        _say({"place": place})
+        size = int(b"".join(_read_content()))
+        found = os.lstat(place).st_size
+        if found != size:
+            raise RefusedError("os", errno.EIO, f"{found} bytes have arrived of {size}")
+    _say({"size": size})
+
+
+def _serve_pack(request: dict[str, Any]) -> None:
+    pack_tree(request["path"], lambda piece: write_all(1, piece))
+
+
+def _serve_unpack(request: dict[str, Any]) -> None:
+    content = _read_content()
+    try:
+        count = unpack_tree(request["path"], content)
+        for _ in content:  # what follows the end of the archive
+            pass
+    except (BrokenArchiveError, LeadsOutError) as error:
+        raise RefusedError("archive", 0, f"malformed archive: {error}") from error
+    _say({"count": count})

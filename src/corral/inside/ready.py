@@ -1,0 +1,108 @@
+"""Descriptors that a loop watches, and what it does when one of them has something to say."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_IN, _OUT, _EDGE, _ONCE = 1, 4, 1 << 31, 1 << 30
+"""epoll's numbers; the first two are poll's as well."""
+
+
+class Ready:
+    """An epoll with a callback for each descriptor. For one thread.
+
+    Several descriptors are ready at once, and a callback may close one whose turn is still to come; the next one may
+    then open another under the same number. That one is not ready, and to read from it would block the loop.
+    """
+
+    def __init__(self) -> None:
+        self._poll: Any = select.epoll() if hasattr(select, "epoll") else _Poll()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._events: dict[int, int] = {}
+        self._held: set[int] = set()
+
+    def watch(self, descriptor: int, callback: Callable[[], None], *, edge: bool = False) -> None:
+        """Call back when a descriptor can be read; with `edge`, once for everything that comes."""
+        self._add(descriptor, callback, _IN | (_EDGE if edge else 0))
+
+    def watch_writing(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """Call back when a descriptor takes more; nothing if it is watched already."""
+        if descriptor not in self._callbacks:
+            self._add(descriptor, callback, _OUT)
+
+    def _add(self, descriptor: int, callback: Callable[[], None], events: int) -> None:
+        self._callbacks[descriptor] = callback
+        self._events[descriptor] = events
+        self._poll.register(descriptor, events)
+
+    def unwatch(self, descriptor: int) -> None:
+        """The opposite, and nothing if it is not watched; to be called before closing."""
+        if self._callbacks.pop(descriptor, None) is None:
+            return
+        del self._events[descriptor]
+        if descriptor in self._held:
+            self._held.remove(descriptor)
+            return
+        with contextlib.suppress(OSError):
+            self._poll.unregister(descriptor)
+
+    def hold(self, descriptor: int) -> None:
+        """Let what comes wait in the descriptor until `release`."""
+        self._poll.unregister(descriptor)
+        self._held.add(descriptor)
+
+    def release(self, descriptor: int) -> None:
+        """Go on with one that was held."""
+        self._held.remove(descriptor)
+        self._poll.register(descriptor, self._events[descriptor])
+
+    def loosen(self, descriptor: int) -> None:
+        """Call back once, and then only when this is asked for again."""
+        self._events[descriptor] = _IN | _ONCE
+        if descriptor not in self._held:
+            self._poll.modify(descriptor, _IN | _ONCE)
+
+    def serve(self, patience: float) -> bool:
+        """Wait, and call back for everything that is ready; False if nothing came."""
+        ready = [(descriptor, self._callbacks.get(descriptor)) for descriptor, _ in self._poll.poll(patience)]
+        for descriptor, callback in ready:
+            still_watched = self._callbacks.get(descriptor) is callback and descriptor not in self._held
+            if callback is not None and still_watched:
+                callback()
+        return bool(ready)
+
+
+class _Poll:
+    """What `Ready` needs of epoll, where there is none: without edges, so that a descriptor is told of until it is
+    empty, and the order of two pipes is only close."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._once: set[int] = set()
+
+    def register(self, descriptor: int, events: int) -> None:
+        self._once.discard(descriptor)
+        if events & _ONCE:
+            self._once.add(descriptor)
+        self._poll.register(descriptor, events & (_IN | _OUT))
+
+    modify = register
+
+    def unregister(self, descriptor: int) -> None:
+        self._once.discard(descriptor)
+        with contextlib.suppress(KeyError):  # told of once, and not again
+            self._poll.unregister(descriptor)
+
+    def poll(self, seconds: float) -> list[tuple[int, int]]:
+        ready = self._poll.poll(None if seconds < 0 else math.ceil(seconds * 1000))
+        for descriptor, _ in ready:
+            if descriptor in self._once:
+                self._poll.unregister(descriptor)
+        return ready

@@ -1,0 +1,118 @@
+"""Which processes descend from one, and how all of them are ended: by /proc and signals, without a cgroup.
+
+On Linux a child subreaper stands above each program, so that whatever the program leaves behind stays below it. Where
+there is no subreaper, those that lost their parent are found by their process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from corral.inside.processes import Process, list_processes
+
+if TYPE_CHECKING:
+    import resource
+    from collections.abc import Callable, Iterable, Mapping
+
+_PARENT_DEATH, _DUMPABLE, _SUBREAPER = 1, 4, 36
+_ROUNDS = 200
+
+
+def find_below(
+    roots: Iterable[int], *, groups: Iterable[int] = (), among: Mapping[int, Process] | None = None
+) -> set[int]:
+    """All living processes that descend from these, or that are in these groups or descend from those. Not we."""
+    processes, known, wanted = list_processes() if among is None else among, set(roots), set(groups)
+    roots = frozenset(known)
+    children: dict[int, list[int]] = {}
+    for pid, process in processes.items():
+        children.setdefault(process.parent, []).append(pid)
+        if process.group in wanted:
+            known.add(pid)
+    stack = list(known)
+    while stack:
+        for child in children.get(stack.pop(), ()):
+            if child not in known:
+                known.add(child)
+                stack.append(child)
+    return {pid for pid in known - roots if pid in processes} - {os.getpid()}
+
+
+def own_children() -> list[int]:
+    """Our direct children, also those that hide from everybody else."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/thread-self/children") as file:
+        return [int(word) for word in file.read().split()]
+    me = os.getpid()
+    return [pid for pid, process in list_processes().items() if process.parent == me]
+
+
+def send_signal(pids: Iterable[int], number: int) -> None:
+    """To each that is still there and may be signalled."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def end_below(roots: Iterable[int], *, groups: Iterable[int] = ()) -> None:
+    """End all that `find_below` finds. They are stopped first, until no more are found: nothing escapes by forking."""
+    roots, groups = tuple(roots), tuple(groups)
+    stopped: set[int] = set()
+    for _ in range(_ROUNDS):
+        fresh = find_below(roots, groups=groups) - stopped
+        if not fresh:
+            break
+        send_signal(fresh, signal.SIGSTOP)
+        stopped |= fresh
+    send_signal(stopped, signal.SIGKILL)
+
+
+def become_subreaper() -> None:
+    """Orphans below us come to us, and no process of the same user looks into us or takes what we hold open."""
+    _control(_SUBREAPER, 1)
+    _control(_DUMPABLE, 0)
+
+
+def become_dumpable() -> None:
+    """The opposite of the second, for what is about to be a program: else its files in /proc are not its own."""
+    _control(_DUMPABLE, 1)
+
+
+def end_with_parent(number: int) -> None:
+    """Let the kernel send us a signal when our parent ends, for whatever reason."""
+    _control(_PARENT_DEATH, number)
+
+
+def _control(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # else what left its group is not found
+            ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def reap_all(
+    program: int,
+    tell: Callable[[int, resource.struct_rusage], object],
+    *,
+    after_each: Callable[[], object] = lambda: None,
+) -> None:
+    """Wait for all our children, and tell how the program ended. Returns when there are none left."""
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, 0)
+        except ChildProcessError:
+            return
+        after_each()
+        if pid == program:
+            tell(status, usage)
+
+
+def read_status(status: int) -> tuple[int, int]:
+    """From what `wait` gives to an exit code as shells have it, and the signal, or 0."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return 128 + number, number
+    return os.WEXITSTATUS(status), 0

@@ -1,0 +1,373 @@
+"""What changes a sandbox's state: creating, stopping, starting, pausing, resizing and deleting it.
+
+Each change is written to the database before it is made (`intent`), and is made by a task of its own: a client that
+disconnects in the middle leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from corral.client.sandbox import AsyncSandbox
+from corral.concurrency.waiting import wait_for
+from corral.errors import CapabilityError, CorralError, SandboxGoneError
+from corral.protocol import Backend
+from corral.results import SandboxInfo
+from corral.server import log, steps
+from corral.server.creating import Resize
+from corral.server.faults import Fault, conflict
+from corral.server.living import Handle, LivingSandbox, Sandboxes
+from corral.server.settings import GIB
+from corral.server.snapshots import Snapshots
+from corral.server.store.rows import Sandbox
+
+T = TypeVar("T")
+_ENDED = (
+    "the sandbox was ended outside the server: by `corral sandbox rm`, by a signal, or because it ran out of memory"
+)
+
+
+class Inventory:
+    """What the backend has. A hundred sandboxes that end at once are a hundred questions, and one or two answers."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Task[Sequence[SandboxInfo]] | None = None
+
+    async def ask(self) -> Sequence[SandboxInfo]:
+        """All sandboxes, as they are after this call began. Raises: as `Backend.list`."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._look())
+        return await wait_for(self._next)
+
+    async def _look(self) -> Sequence[SandboxInfo]:
+        async with self._turn:
+            self._next = None  # later callers may ask about what happens from now on
+            return await self._backend.list()
+
+    async def find_missing(self, engine_ids: set[str]) -> set[str]:
+        """Those that no longer exist, as far as the backend knows without asking them; empty if it can't know."""
+        if not engine_ids:
+            return set()
+        try:
+            return engine_ids - await self._backend.glance()
+        except CapabilityError:
+            return set()
+
+
+class Lifecycle:
+    """Every change of a sandbox's state. One at a time for each sandbox, under its lock."""
+
+    def __init__(self, *, backend: Backend, sandboxes: Sandboxes, snapshots: Snapshots) -> None:
+        self.backend = backend
+        self.sandboxes = sandboxes
+        self.snapshots = snapshots
+        self.inventory = Inventory(backend)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        sandboxes.look_after = lambda sandbox, handle: self.spawn(self._look_after(sandbox, handle))
+
+    # What the backend says.
+
+    async def _look_after(self, sandbox: LivingSandbox, handle: Handle | None) -> None:
+        """It seems that the sandbox is gone: ask the backend."""
+        if handle is not None and sandbox.handle is not handle:
+            return
+        async with sandbox.locked():
+            if sandbox.row.state in ("started", "paused"):
+                await self.settle(sandbox, await self.find_at_backend(sandbox))
+
+    async def find_at_backend(self, sandbox: LivingSandbox) -> str | None:
+        """Its state at the backend: running, paused or stopped; None if the backend does not have it."""
+        for info in await self.inventory.ask():
+            if info.sandbox_id == sandbox.row.engine_id:
+                return info.state
+        return None
+
+    async def settle(self, sandbox: LivingSandbox, found: str | None) -> None:
+        """Make its state agree with what was found at the backend."""
+        row = sandbox.row
+        state = {"running": "started", "paused": "paused", "stopped": "stopped"}.get(found or "")
+        if state == "stopped" and row.state == "archived":
+            state = "archived"
+        if state == row.state == row.desired_state and row.intent is None:
+            return
+        if state != "started" and (box := sandbox.release()) is not None:
+            await box.aclose()
+        if state is None:
+            sandbox.turn("error", reason=row.error_reason or _ENDED)
+        else:
+            sandbox.turn(state, desired=state)
+
+    # Tasks that outlive the request that began them.
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """In the background; awaited when the server stops."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Fault):
+            log.event("background task failed", level=30, error=error)
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it to its end, even if the caller is cancelled."""
+        return await asyncio.shield(self.spawn(work))
+
+    # Creating and deleting.
+
+    async def make(self, row: Sandbox, maker: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
+        """Create what a row describes. If the caller is cancelled before it is told of the sandbox, it is deleted."""
+        sandbox = self.sandboxes.add(row)
+        steps.reached("create:intent-written")
+        making = self.spawn(self._make(sandbox, maker))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self.spawn(self._unmake(making))
+            raise
+
+    async def recall(self, token: str, *, organisation_id: str) -> LivingSandbox | None:
+        """The sandbox that was created for a token, if it still exists; waits while it is being created."""
+        sandbox = self.sandboxes.made_by(token, organisation_id=organisation_id)
+        while sandbox is not None and not sandbox.is_deleted and sandbox.row.state in ("creating", "destroying"):
+            sandbox.was_recalled = True
+            with contextlib.suppress(Fault):  # it failed while we waited
+                async with sandbox.locked():
+                    pass
+            await asyncio.sleep(0)  # the task that creates it may not have begun
+        return sandbox if sandbox is not None and not sandbox.is_deleted else None
+
+    async def _make(self, sandbox: LivingSandbox, maker: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
+        box: AsyncSandbox | None = None
+        async with sandbox.locked():
+            try:
+                box = await maker()
+                steps.reached("create:made")
+                sandbox.row.engine_id = box.id
+                sandbox.save()  # before it can outlive this process
+                steps.reached("create:noted")
+                with contextlib.suppress(CapabilityError):
+                    await box.detach()
+                steps.reached("create:detached")
+                sandbox.hold(box)
+                sandbox.turn("started")
+                steps.reached("create:acknowledged")
+            except BaseException:
+                if box is not None:
+                    with contextlib.suppress(CorralError):
+                        await box.kill()
+                sandbox.forget_handle()
+                self.sandboxes.remove(sandbox)
+                raise
+        return sandbox
+
+    async def _unmake(self, making: asyncio.Task[LivingSandbox]) -> None:
+        await asyncio.wait((making,))
+        if making.cancelled() or making.exception() is not None:
+            return  # it was undone already, and the failure is in the log
+        if making.result().was_recalled:
+            return  # its client has repeated the request, and is told of it
+        with contextlib.suppress(Fault):  # deleted already; any other failure is logged with this task
+            await self.delete(making.result())
+
+    async def delete(self, sandbox: LivingSandbox) -> None:
+        """Delete it, with its files. Raises: Fault 404 if it was deleted in the meantime."""
+        await self.finish(self._delete(sandbox))
+
+    async def _delete(self, sandbox: LivingSandbox) -> None:
+        # Before the lock: calls that work inside end now, and so release the lock.
+        box = sandbox.release()
+        async with sandbox.locked():
+            sandbox.turn("destroying", desired="destroyed", intent="delete", reason=sandbox.row.error_reason)
+            steps.reached("delete:intent-written")
+            box = box or sandbox.release()
+            await self.end_at_backend(sandbox, box)
+            steps.reached("delete:ended")
+            self.sandboxes.remove(sandbox)
+            steps.reached("delete:forgotten")
+
+    async def end_at_backend(self, sandbox: LivingSandbox, box: AsyncSandbox | None = None) -> None:
+        """Delete it at the backend."""
+        with contextlib.suppress(SandboxGoneError):
+            if box is not None:
+                await box.kill()
+            elif sandbox.row.engine_id is not None:
+                await self.backend.delete(sandbox.row.engine_id)
+
+    # Stopping and starting.
+
+    async def stop(self, sandbox: LivingSandbox) -> None:
+        """End its processes, keep its files. A sandbox whose auto-delete interval is 0 is deleted instead."""
+        await self.finish(self._stop(sandbox))
+
+    async def _stop(self, sandbox: LivingSandbox) -> None:
+        async with sandbox.locked():
+            if sandbox.row.state in ("stopped", "archived"):
+                return
+            self._demand(sandbox, "started", "paused", "error")
+            if sandbox.row.auto_delete != 0:
+                await self.backend.need("stop")
+                assert sandbox.row.engine_id is not None
+                sandbox.turn("stopping", desired="stopped", intent="stop")
+                steps.reached("stop:intent-written")
+                box = sandbox.release()
+                async with self._settling(sandbox):
+                    await self.backend.stop(sandbox.row.engine_id)
+                    if box is not None:
+                        await box.aclose()
+                steps.reached("stop:done")
+                sandbox.turn("stopped")
+                steps.reached("stop:acknowledged")
+                return
+        await self._delete(sandbox)
+
+    async def start(self, sandbox: LivingSandbox, *, permit: Callable[[], None]) -> None:
+        """Start a stopped, archived or paused sandbox. `permit` raises if it may not run; it is called just before."""
+        await self.finish(self._start(sandbox, permit))
+
+    async def _start(self, sandbox: LivingSandbox, permit: Callable[[], None]) -> None:
+        async with sandbox.locked():
+            if sandbox.row.state == "started":
+                return
+            self._demand(sandbox, "stopped", "archived", "paused")
+            permit()
+            if sandbox.row.state == "paused":
+                await self._resume(sandbox)
+            else:
+                await self._start_again(sandbox)
+            sandbox.touch()
+
+    async def _start_again(self, sandbox: LivingSandbox) -> None:
+        await self.backend.need("stop")
+        assert sandbox.row.engine_id is not None
+        state = "restoring" if sandbox.row.state == "archived" else "starting"
+        sandbox.turn(state, desired="started", intent="start")
+        steps.reached("start:intent-written")
+        async with self._settling(sandbox):
+            box = await self.backend.start(sandbox.row.engine_id)
+        steps.reached("start:done")
+        sandbox.may_have_orphans = False
+        sandbox.hold(box)
+        sandbox.turn("started")
+        steps.reached("start:acknowledged")
+
+    async def _resume(self, sandbox: LivingSandbox) -> None:
+        handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
+        sandbox.turn("resuming", desired="started", intent="resume")
+        steps.reached("resume:intent-written")
+        async with self._settling(sandbox):
+            await handle.box.resume()
+            await self.sandboxes.end_orphans(sandbox, handle.box)
+        steps.reached("resume:done")
+        sandbox.turn("started")
+        steps.reached("resume:acknowledged")
+
+    async def pause(self, sandbox: LivingSandbox) -> None:
+        """Freeze every process."""
+        await self.finish(self._pause(sandbox))
+
+    async def _pause(self, sandbox: LivingSandbox) -> None:
+        async with sandbox.locked():
+            if sandbox.row.state == "paused":
+                return
+            self._demand(sandbox, "started")
+            await self.backend.need("pause")
+            handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
+            sandbox.turn("pausing", desired="paused", intent="pause")
+            steps.reached("pause:intent-written")
+            async with self._settling(sandbox):
+                await handle.box.pause()
+            steps.reached("pause:done")
+            sandbox.turn("paused")
+            steps.reached("pause:acknowledged")
+
+    async def archive(self, sandbox: LivingSandbox) -> None:
+        """Mark a stopped sandbox as archived: it keeps its files, and so its share of the disk."""
+        async with sandbox.locked():
+            if sandbox.row.state == "archived":
+                return
+            self._demand(sandbox, "stopped")
+            steps.reached("archive:begun")
+            sandbox.turn("archived", desired="archived")
+            steps.reached("archive:acknowledged")
+
+    async def recover(self, sandbox: LivingSandbox, *, skip_start: bool, permit: Callable[[], None]) -> None:
+        """Recover a sandbox in state `error`, and start it; `permit` as in `start`. Raises: Fault 409 if it is gone."""
+        await self.finish(self._recover(sandbox, skip_start=skip_start, permit=permit))
+
+    async def _recover(self, sandbox: LivingSandbox, *, skip_start: bool, permit: Callable[[], None]) -> None:
+        async with sandbox.locked():
+            if sandbox.row.state == "error":
+                found = await self.find_at_backend(sandbox)
+                if found is None:
+                    raise conflict("the sandbox can't be recovered: the backend no longer has it. Delete it")
+                await self.settle(sandbox, found)
+        if sandbox.row.state == "stopped" and not skip_start:
+            await self._start(sandbox, permit)
+
+    async def resize(self, sandbox: LivingSandbox, resize: Resize, *, permit: Callable[[], None]) -> None:
+        """Set new limits; for a stopped sandbox, from its next start on. `permit` raises if they are not allowed."""
+        await self.finish(self._resize(sandbox, resize, permit))
+
+    async def _resize(self, sandbox: LivingSandbox, resize: Resize, permit: Callable[[], None]) -> None:
+        async with sandbox.locked():
+            self._demand(sandbox, "started", "stopped")
+            if resize.disk is not None and resize.disk < sandbox.row.disk:
+                raise Fault(400, "disk: a disk can't be made smaller")
+            before = sandbox.row.state
+            await self.backend.need("resize")
+            permit()
+            sandbox.turn("resizing", intent=resize.to_intent())
+            steps.reached("resize:intent-written")
+            async with self._settling(sandbox):
+                await self.resize_at_backend(sandbox, resize)
+            sandbox.turn(before)
+            steps.reached("resize:acknowledged")
+
+    async def resize_at_backend(self, sandbox: LivingSandbox, resize: Resize) -> None:
+        """Idempotent, so a resize that was interrupted is done again."""
+        assert sandbox.row.engine_id is not None
+        await self.backend.resize(
+            sandbox.row.engine_id,
+            cpus=resize.cpu,
+            memory_bytes=resize.memory * GIB if resize.memory is not None else None,
+            disk_bytes=resize.disk * GIB if resize.disk is not None else None,
+        )
+        steps.reached("resize:done")
+        row = sandbox.row
+        row.cpu, row.memory, row.disk = resize.cpu or row.cpu, resize.memory or row.memory, resize.disk or row.disk
+
+    def _demand(self, sandbox: LivingSandbox, *states: str) -> None:
+        if sandbox.row.state not in states:
+            raise Fault(400, f"the sandbox is {sandbox.row.state}; it must be {' or '.join(states)}")
+
+    @contextlib.asynccontextmanager
+    async def _settling(self, sandbox: LivingSandbox) -> AsyncIterator[None]:
+        """If the backend fails in the middle, take the sandbox's state from the backend."""
+        try:
+            yield
+        except CorralError:
+            sandbox.row.intent = None
+            await self.settle(sandbox, await self.find_at_backend(sandbox))
+            raise
+
+    # The end.
+
+    async def close(self) -> None:
+        """Close all handles, after every change that was begun is finished. The sandboxes live on."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.sandboxes.close()
+
+    async def end_all(self) -> int:
+        """Delete every sandbox; gives how many there were."""
+        sandboxes = list(self.sandboxes)
+        await asyncio.gather(*(self.delete(sandbox) for sandbox in sandboxes), return_exceptions=True)
+        return len(sandboxes)
