@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, Unpack
 
 from corral.base.command import with_bash
-from corral.base.output import Capture
-from corral.base.process import as_bytes
+from corral.base.process import Capture, as_bytes
 from corral.concurrency.waiting import wait_for
 from corral.errors import (
     CorralError,
