@@ -252,6 +252,7 @@ class SandboxPrimitives(ABC):
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         """Let it live on without this process; gives the id for `connect`. Idempotent."""
+        await self.info()  # a sandbox that is gone says so first
         self.lacks("detach")
 
     async def snapshot(self, name: str | None = None) -> str:
@@ -345,6 +346,7 @@ class Backend(ABC):
     isolated = True
     """Whether programs are kept apart from the host. Servers, and others that run strangers' programs, take no backend
     where it is False."""
+    _powers: frozenset[str] | None = None
 
     @abstractmethod
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
@@ -453,7 +455,9 @@ class Backend(ABC):
 
     async def need(self, power: str) -> None:
         """Raises: CapabilityError, unless `capabilities()` lists the power."""
-        if power not in (await self.capabilities()).powers:
+        if self._powers is None:
+            self._powers = (await self.capabilities()).powers
+        if power not in self._powers:
             self.lacks(power)
 
     def lacks(self, power: str) -> NoReturn:

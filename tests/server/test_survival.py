@@ -196,7 +196,7 @@ FORK_AND_DIE = textwrap.dedent(
         print("reached", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    EmbeddedBackend.create = die
+    EmbeddedBackend.make = die
     asyncio.run(EmbeddedBackend(sys.argv[1]).fork(sys.argv[2]))
     """
 )

@@ -1,6 +1,7 @@
-"""`AsyncProcess`: a running program, whichever backend runs it, the output kept of it, and how one is run to its end.
+"""`AsyncProcess`: a running program, what is kept of its output, and how one is run to its end.
 
-A backend feeds it from whatever thread it reads in; callers may wait on it from any event loop.
+Output is kept with the order of both streams, and never more than was allowed. A backend feeds it from whatever thread
+it reads in; callers may wait on it from any event loop.
 """
 
 from __future__ import annotations
@@ -20,18 +21,6 @@ from typing import Protocol, Self
 from corral.errors import CorralError, ExecError, InvalidCommandError
 from corral.protocol import OnOutput, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
-
-Clear = Callable[[], Awaitable[None]]
-"""Removes what a program needed, after its end. May be called from any event loop."""
-
-STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
-_STDIN_CHUNK_BYTES = 256 * 1024
-BACKLOG_BYTES = 1024 * 1024
-"""How far a reader may lag behind before the program has to wait for it."""
-_JOINED_BYTES = 256 * 1024
-"""Pieces that a reader finds waiting are handed on as one, until it is so large."""
-
-# Keeping output: both streams, their order, and never more than was allowed.
 
 _MAX_SEGMENTS = 10_000
 """So many separate pieces are kept of a stream. A program that alternates between the streams byte by byte must not
@@ -249,7 +238,15 @@ def _with_marker(state: _Stream, stream: StreamName) -> list[_Segment]:
     return [*state.head, _Segment(position, stream, bytearray(text)), *state.tail]
 
 
-# Programs.
+Clear = Callable[[], Awaitable[None]]
+"""Removes what a program needed, after its end. May be called from any event loop."""
+
+STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
+_STDIN_CHUNK_BYTES = 256 * 1024
+BACKLOG_BYTES = 1024 * 1024
+"""How far a reader may lag behind before the program has to wait for it."""
+_JOINED_BYTES = 256 * 1024
+"""Pieces that a reader finds waiting are handed on as one, until it is so large."""
 
 
 @dataclass(frozen=True, slots=True)

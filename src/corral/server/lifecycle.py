@@ -237,7 +237,8 @@ class Lifecycle:
             if sandbox.row.state == "started":
                 return
             self._demand(sandbox, "stopped", "archived", "paused")
-            permit()
+            await self.backend.need("pause" if sandbox.row.state == "paused" else "stop")
+            permit()  # last: what is awaited after it lets another call take the same share of a quota
             if sandbox.row.state == "paused":
                 await self._resume(sandbox)
             else:
@@ -245,7 +246,6 @@ class Lifecycle:
             sandbox.touch()
 
     async def _start_again(self, sandbox: LivingSandbox) -> None:
-        await self.backend.need("stop")
         assert sandbox.row.engine_id is not None
         state = "restoring" if sandbox.row.state == "archived" else "starting"
         sandbox.turn(state, desired="started", intent="start")
