@@ -154,7 +154,7 @@ class SpawnRequest:
 def lacking(backend: str, power: str, *, sandbox_id: str | None = None) -> CapabilityError:
     """The error for what a backend does not have."""
     return CapabilityError(
-        f"the {backend} backend has no {power}",
+        f"the {backend} backend does not support {power}",
         sandbox_id=sandbox_id,
         op=power,
         hint="backend.capabilities() lists what it has",
