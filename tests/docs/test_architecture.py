@@ -17,6 +17,10 @@ def test_map_is_up_to_date() -> None:
     assert subprocess.run([sys.executable, ROOT / "tools/map", "--check"]).returncode == 0, "run tools/map"
 
 
+def test_architecture_is_a_page() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 def test_top_level_has_the_nouns_of_the_contract_and_rooms() -> None:
     assert {path.stem for path in SOURCE.glob("*.py")} == NOUNS
 
