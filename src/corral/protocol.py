@@ -154,7 +154,7 @@ class SpawnRequest:
 def lacking(backend: str, power: str, *, sandbox_id: str | None = None) -> CapabilityError:
     """The error for what a backend does not have."""
     return CapabilityError(
-        f"the {backend} backend has no {power}",
+        f"the {backend} backend does not support {power}",
         sandbox_id=sandbox_id,
         op=power,
         hint="backend.capabilities() lists what it has",
@@ -439,11 +439,11 @@ class Backend(ABC):
         timeout: float | None = None,
     ) -> int:
         """Start a program in a detached sandbox; gives its number. It has no input."""
-        self.lacks("start_detached")
+        self.lacks("detached programs")
 
     async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
         """Those that run or have run, oldest first. Raises: SandboxGoneError."""
-        self.lacks("list_detached")
+        self.lacks("detached programs")
 
     def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
         """What the program of that number has printed (None: the one started last); with `follow`, until it ends.
@@ -451,7 +451,7 @@ class Backend(ABC):
         Raises:
             SandboxGoneError: there is no such program.
         """
-        self.lacks("follow_detached")
+        self.lacks("detached programs")
 
     async def need(self, power: str) -> None:
         """Raises: CapabilityError, unless `capabilities()` lists the power."""

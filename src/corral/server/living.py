@@ -251,7 +251,7 @@ class LivingSandbox:
         try:
             await box.wait_until_gone()
         except CapabilityError:
-            return  # the calls that meet its end notice it
+            return  # the calls that use it notice its end
         except CorralError as error:  # the sweeper will notice the end
             log.event("sandbox is not watched", level=logging.WARNING, error=error, sandbox=self.id)
             return

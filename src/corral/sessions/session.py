@@ -410,7 +410,7 @@ class ShellSession:
             told = self._transcript.commands.get(command_id)
         if told is None:
             raise NotRecordedError(
-                f"there is no command {command_id!r} in this session, or it is too old",
+                f"command {command_id!r} not found in this session, or it is too old",
                 op="session",
             )
         return told

@@ -18,7 +18,7 @@ _SNIFFED_BYTES = 4096
 
 
 def find_image_type(data: bytes) -> str | None:
-    """The media type by the first bytes, never by the name. SVG, which can carry scripts, does not count as an image."""
+    """The media type by the first bytes, never by the name. SVG can carry scripts and does not count as an image."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):

@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from corral.base.files import AsyncFiles
 from corral.concurrency.waiting import breathe
 from corral.errors import (
     CapabilityError,
@@ -38,12 +37,8 @@ Found = TypeVar("Found")
 async def list_files(call: Call) -> ManyItems:
     """List the entries of a directory, down to a depth."""
     path, owners = call.sandbox.resolve(call.query.path), Owners(call.sandbox.box.files)
-    found = _files(call.sandbox).list_batches(path, depth=call.query.depth)
+    found = call.sandbox.box.files.list_batches(path, depth=call.query.depth)
     return ManyItems(_each(found, owners.describe))
-
-
-def _files(handle: Handle) -> AsyncFiles:
-    return handle.box.files
 
 
 async def _each(
@@ -107,7 +102,7 @@ async def find_in_files(call: Call) -> ManyItems:
             for match in matches
         ]
 
-    found = _files(call.sandbox).grep_batches(call.query.pattern, path=root, limit=_MAX_FOUND)
+    found = call.sandbox.box.files.grep_batches(call.query.pattern, path=root, limit=_MAX_FOUND)
     return ManyItems(_each(found, tell))
 
 
@@ -124,7 +119,7 @@ async def search_files(call: Call) -> ManyItems:
     async def tell(infos: Sequence[FileInfo]) -> list[str]:
         return [_as_asked(call.query.path, root, info.path) for info in infos]
 
-    found = _files(call.sandbox).glob_batches(f"**/{pattern}", path=root, limit=_MAX_FOUND)
+    found = call.sandbox.box.files.glob_batches(f"**/{pattern}", path=root, limit=_MAX_FOUND)
     return ManyItems(_each(found, tell), around=(b'{"files":[', b"]}"))
 
 

@@ -16,12 +16,11 @@ from corral.errors import (
     WorkdirError,
 )
 from corral.server.faults import Fault, bad_request, not_found
-from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import NORMAL, OUT_OF_TIME, REFUSED, ClientLeftError, Socket
 from corral.server.routing import Call, Table
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
-from corral.sessions.interpreter.contexts import DEFAULT_CONTEXT, Interpreter
+from corral.sessions.interpreter.contexts import DEFAULT_CONTEXT
 from corral.sessions.interpreter.events import ContextInfo, RunEvent
 
 TABLE = Table("toolbox")
@@ -31,10 +30,6 @@ _FIRST_FRAME_SECONDS = 30.0
 _TEXT_CHARACTERS = 8 * 1024
 """How much text goes into a frame; escaped as JSON it may become six times as long."""
 _MAX_CONTEXTS = 100
-
-
-def _interpreter(handle: Handle) -> Interpreter:
-    return handle.box.interpreter
 
 
 # ------------------------------------------------------------------------------------------------------------ contexts
@@ -51,10 +46,10 @@ def _interpreter(handle: Handle) -> Interpreter:
 async def create_interpreter_context(call: Call) -> wire.InterpreterContext:
     """Create an interpreter context."""
     handle, body = call.sandbox, call.body or wire.CreateContextRequest()
-    if len(await _interpreter(handle).contexts()) >= _MAX_CONTEXTS:
+    if len(await handle.box.interpreter.contexts()) >= _MAX_CONTEXTS:
         raise bad_request(f"too many contexts: there are {_MAX_CONTEXTS}; delete some")
     try:
-        context = await _interpreter(handle).open_context(
+        context = await handle.box.interpreter.open_context(
             cwd=handle.resolve(body.cwd or "."), language=body.language or "python"
         )
     except (UnknownLanguageError, WorkdirError, BackendUnavailableError) as error:
@@ -65,7 +60,7 @@ async def create_interpreter_context(call: Call) -> wire.InterpreterContext:
 @TABLE.add("GET", "/process/interpreter/context", scope="run", answers={200: wire.ListContextsResponse})
 async def list_interpreter_contexts(call: Call) -> wire.ListContextsResponse:
     """List interpreter contexts, without the default one."""
-    contexts = await _interpreter(call.sandbox).contexts()
+    contexts = await call.sandbox.box.interpreter.contexts()
     return wire.ListContextsResponse(contexts=[_tell(each) for each in contexts if each.id != DEFAULT_CONTEXT])
 
 
@@ -76,7 +71,7 @@ async def delete_interpreter_context(call: Call) -> dict[str, str]:
     if name == DEFAULT_CONTEXT:
         raise bad_request("the default context can't be deleted")
     try:
-        await _interpreter(call.sandbox).close_context(name)
+        await call.sandbox.box.interpreter.close_context(name)
     except NotRecordedError as error:
         raise not_found(f"context {name[:100]!r} not found", code="NOT_FOUND") from error
     return {"message": f"context {name} deleted"}
@@ -126,7 +121,7 @@ async def _receive(socket: Socket) -> wire.InterpreterRun:
 async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[int, str]:
     """Gives the code and the reason to close with."""
     timeout = _DEFAULT_SECONDS if run.timeout is None else run.timeout or None
-    events = _interpreter(call.sandbox).run(
+    events = call.sandbox.box.interpreter.run(
         run.code,
         context=run.context_id or DEFAULT_CONTEXT,
         envs=call.sandbox.environment(run.envs),
