@@ -1,7 +1,7 @@
 """The language table: the names of each language, and how a snippet of it is run.
 
 Every snippet is a new process, and its source is in a file: an argument list contains constants and the file's path,
-never source code. Nothing here touches a sandbox; `SandboxBase.run_code` does, with what it reads from this table.
+never source code. Nothing here touches a sandbox; `AsyncSandbox.run_code` does, with what it reads from this table.
 """
 
 from __future__ import annotations
