@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+from corral.base.agent.process import Task
 from corral.base.filereports import file_error
 from corral.base.files import CHUNK_BYTES, check_content, spool
 from corral.base.process import AsyncProcess
@@ -17,14 +18,15 @@ from corral.errors import CapabilityError, CorralError, SandboxFileError, Sandbo
 from corral.inside.bundle import bundle
 from corral.inside.jsonbounds import count_values
 from corral.paths import describe
-from corral.protocol import PathLike
+from corral.protocol import PathLike, SpawnRequest
 from corral.results import WatchEvent
+from corral.spec import USER
 
 FILE_PARTS = (
     "nolinks", "refusal", "glob", "lines", "files", "search", "filerequests", "tars.reading", "tars.inflating",
     "tars.unpacking", "tars.writing", "filetask",
 )  # fmt: skip
-STDERR_LIMIT_BYTES = 64 * 1024
+_STDERR_LIMIT_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 4 * 1024 * 1024
 _MAX_VALUES = 200_000
 _END_SECONDS = 10.0
@@ -34,13 +36,21 @@ Spawn = Callable[[Message, bool], Awaitable[AsyncProcess]]
 """Starts `serve_files` inside with a request, as the code's user, in `/`; says whether it gets standard input."""
 
 
-def file_task_text() -> bytes:
-    """The Python text that defines `serve_files`, for an agent that runs functions."""
-    return bundle(*FILE_PARTS)
+def file_task(message: Message) -> Task:
+    """What an agent runs for a request."""
+    return Task(bundle(*FILE_PARTS), "serve_files", message)
+
+
+def task_request(*, stdin: bool) -> SpawnRequest:
+    """How it runs that."""
+    return SpawnRequest(
+        argv=(), env={}, cwd="/", user=USER, timeout=None, stdin=stdin, output_limit_bytes=_STDERR_LIMIT_BYTES,
+        listened=True,
+    )  # fmt: skip
 
 
 class TaskFiles(RequestFiles):
-    """See `corral.protocol.AsyncFiles`. `guard` is asked before everything else."""
+    """Files of a sandbox with an agent. `guard` is asked before everything else."""
 
     def __init__(self, spawn: Spawn, *, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
         super().__init__(workdir=workdir)

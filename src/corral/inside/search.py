@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from corral.inside.files import change, describe, open_regular
@@ -31,9 +31,7 @@ _NEVER_SEARCHED = frozenset(("/proc", "/sys", "/dev"))
 class Outcome:
     """What a search has to say besides what it found."""
 
-    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
-        self.check = check
-        """Called before each file and folder; what it raises ends the search."""
+    def __init__(self) -> None:
         self.truncated = False
         self.unreadable: list[str] = []
 
@@ -126,17 +124,12 @@ def replace(
     fixed: bool = True,
     hidden: bool = False,
     links: bool = True,
-    may_change: Callable[[str], object] = lambda _: None,
 ) -> Iterator[dict[str, Any]]:
-    """Replace in every matching file below a path, each file atomically: `{"path": …, "replacements": …}`.
-
-    `may_change` raises OSError for a file that is to be left as it is.
-    """
+    """Replace in every matching file below a path, each file atomically: `{"path": …, "replacements": …}`."""
     wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
     with _Tree.open(path, links=links) as tree:
         for entry in tree.files(include, outcome, hidden=hidden):
             try:
-                may_change(entry)
                 count = _replace_in(entry, wanted, new, fixed=fixed, links=links)
             except OSError as error:
                 outcome.leave_out(entry, error)
@@ -216,7 +209,6 @@ class _Tree:
                 continue
             inner = []
             for path, info in entries:
-                outcome.check()
                 if path in _NEVER_SEARCHED or (not hidden and os.path.basename(path).startswith(".")):
                     continue
                 if isinstance(info, OSError):

@@ -21,7 +21,7 @@ from corral.backends.daytona.seam import ServiceError, mapped
 from corral.base.agent.process import AgentProcess, Task
 from corral.base.process import AsyncProcess
 from corral.base.requestfiles import Message
-from corral.base.taskfiles import STDERR_LIMIT_BYTES, file_task_text
+from corral.base.taskfiles import file_task, task_request
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     CapabilityError,
@@ -198,11 +198,7 @@ class DaytonaSandbox(SandboxPrimitives):
             )
 
     async def _spawn_files(self, message: Message, stdin: bool) -> AsyncProcess:  # noqa: FBT001 - see `Spawn`
-        request = SpawnRequest(
-            argv=(), env={}, cwd="/", user=USER, timeout=None, stdin=stdin, output_limit_bytes=STDERR_LIMIT_BYTES,
-            listened=True,
-        )  # fmt: skip
-        return await self._spawn_inner(request, Task(file_task_text(), "serve_files", message))
+        return await self._spawn_inner(task_request(stdin=stdin), file_task(message))
 
     async def _spawn_inner(self, request: SpawnRequest, task: Task | None = None) -> AsyncProcess:
         self._check("exec")

@@ -12,7 +12,9 @@ from dataclasses import replace
 from corral.backends.unsafe_subprocess.agent import Agents, get_portal
 from corral.backends.unsafe_subprocess.files import HostFiles
 from corral.backends.unsafe_subprocess.folders import Names, Place
-from corral.base.agent.process import AgentProcess
+from corral.base.agent.process import AgentProcess, Task
+from corral.base.requestfiles import Message
+from corral.base.taskfiles import file_task, task_request
 from corral.errors import CapabilityError, WorkdirError
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxUsage
@@ -35,7 +37,9 @@ class HostSandbox(SandboxPrimitives):
         seconds = spec.lifetime.seconds
         self._deadline = time.monotonic() + seconds if seconds is not None else None
         self.temporary = place.temporary
-        self._files = HostFiles(workdir=place.home, names=self._names, sandbox_id=place.sandbox_id, guard=self._check)
+        self._files = HostFiles(
+            self._spawn_files, workdir=place.home, names=self._names, sandbox_id=place.sandbox_id, guard=self._check
+        )
 
     def _check(self) -> None:
         if self.closed:
@@ -57,8 +61,14 @@ class HostSandbox(SandboxPrimitives):
     async def spawn(self, request: SpawnRequest) -> AgentProcess:
         self._check()
         self._refuse(request)
-        there, portal = replace(request, cwd=self._find_folder(request.cwd)), get_portal()
-        process = AgentProcess(there, sandbox_id=self.id, portal=portal, inherit=False)
+        return await self._start(replace(request, cwd=self._find_folder(request.cwd)))
+
+    async def _spawn_files(self, message: Message, stdin: bool) -> AgentProcess:  # noqa: FBT001 - see `Spawn`
+        return await self._start(task_request(stdin=stdin), file_task(message))
+
+    async def _start(self, request: SpawnRequest, task: Task | None = None) -> AgentProcess:
+        portal = get_portal()
+        process = AgentProcess(request, sandbox_id=self.id, portal=portal, inherit=False, task=task)
         try:
             await portal.finish(self._begin(process))
         except asyncio.CancelledError:
