@@ -192,11 +192,11 @@ FORK_AND_DIE = textwrap.dedent(
     import asyncio, os, signal, sys
     from corral.backends.embedded.backend import EmbeddedBackend
 
-    async def die(self, spec, **_):
+    async def die(self, spec):
         print("reached", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    EmbeddedBackend.create = die
+    EmbeddedBackend.make = die
     asyncio.run(EmbeddedBackend(sys.argv[1]).fork(sys.argv[2]))
     """
 )

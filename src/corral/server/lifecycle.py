@@ -237,15 +237,18 @@ class Lifecycle:
             if sandbox.row.state == "started":
                 return
             self._demand(sandbox, "stopped", "archived", "paused")
-            permit()
+            # No await between `permit` and the change of state: two that start at once must not both get the last.
             if sandbox.row.state == "paused":
-                await self._resume(sandbox)
+                handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
+                permit()
+                await self._resume(sandbox, handle)
             else:
+                await self.backend.need("stop")
+                permit()
                 await self._start_again(sandbox)
             sandbox.touch()
 
     async def _start_again(self, sandbox: LivingSandbox) -> None:
-        await self.backend.need("stop")
         assert sandbox.row.engine_id is not None
         state = "restoring" if sandbox.row.state == "archived" else "starting"
         sandbox.turn(state, desired="started", intent="start")
@@ -258,8 +261,7 @@ class Lifecycle:
         sandbox.turn("started")
         steps.reached("start:acknowledged")
 
-    async def _resume(self, sandbox: LivingSandbox) -> None:
-        handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
+    async def _resume(self, sandbox: LivingSandbox, handle: Handle) -> None:
         sandbox.turn("resuming", desired="started", intent="resume")
         steps.reached("resume:intent-written")
         async with self._settling(sandbox):
