@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from corral.errors import SandboxFileError
 
@@ -54,3 +55,8 @@ def inside(path: str | PurePosixPath, *, workdir: str) -> SandboxPath:
     # Not normpath: "a/../b" means something else when a is a link. Only doubled slashes and dots are dropped.
     parts = [part for part in joined.split("/") if part not in ("", ".")]
     return SandboxPath("/" + "/".join(parts))
+
+
+def describe(path: str) -> dict[str, Any]:
+    """A path as requests to a file agent carry it, with whether links in it may be followed."""
+    return {"path": path, "links": not isinstance(path, FollowedPath)}

@@ -154,7 +154,7 @@ class SpawnRequest:
 def lacking(backend: str, power: str, *, sandbox_id: str | None = None) -> CapabilityError:
     """The error for what a backend does not have."""
     return CapabilityError(
-        f"the {backend} backend has no {power}",
+        f"the {backend} backend does not support {power}",
         sandbox_id=sandbox_id,
         op=power,
         hint="backend.capabilities() lists what it has",
@@ -252,6 +252,7 @@ class SandboxPrimitives(ABC):
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         """Let it live on without this process; gives the id for `connect`. Idempotent."""
+        await self.info()  # a sandbox that is gone says so first
         self.lacks("detach")
 
     async def snapshot(self, name: str | None = None) -> str:
@@ -345,6 +346,7 @@ class Backend(ABC):
     isolated = True
     """Whether programs are kept apart from the host. Servers, and others that run strangers' programs, take no backend
     where it is False."""
+    _powers: frozenset[str] | None = None
 
     @abstractmethod
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
@@ -437,11 +439,11 @@ class Backend(ABC):
         timeout: float | None = None,
     ) -> int:
         """Start a program in a detached sandbox; gives its number. It has no input."""
-        self.lacks("start_detached")
+        self.lacks("detached programs")
 
     async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
         """Those that run or have run, oldest first. Raises: SandboxGoneError."""
-        self.lacks("list_detached")
+        self.lacks("detached programs")
 
     def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
         """What the program of that number has printed (None: the one started last); with `follow`, until it ends.
@@ -449,11 +451,13 @@ class Backend(ABC):
         Raises:
             SandboxGoneError: there is no such program.
         """
-        self.lacks("follow_detached")
+        self.lacks("detached programs")
 
     async def need(self, power: str) -> None:
         """Raises: CapabilityError, unless `capabilities()` lists the power."""
-        if power not in (await self.capabilities()).powers:
+        if self._powers is None:
+            self._powers = (await self.capabilities()).powers
+        if power not in self._powers:
             self.lacks(power)
 
     def lacks(self, power: str) -> NoReturn:

@@ -15,8 +15,7 @@ from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.sandbox import Box, MemorySandbox
 from corral.backends.memory.tree import Tree
 from corral.base import transfer
-from corral.base.output import Capture
-from corral.base.process import AsyncProcess, Ending
+from corral.base.process import AsyncProcess, Capture, Ending
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import EngineFaultError, SandboxFileNotFoundError
 from corral.inside import glob

@@ -1,5 +1,6 @@
 """The command line on the real engine: `run` and `sandbox`, as root and as an ordinary user."""
 
+import contextlib
 import json
 import os
 import re
@@ -147,14 +148,11 @@ def test_gc_clears_what_a_killed_process_left(corral: Corral, box: str) -> None:
 
 def find_keeper(sandbox_id: str) -> int:
     """The process that holds this sandbox's lock."""
-    names = {path.parent: path.read_text() for path in Path("/proc").glob("[0-9]*/comm")}
-    for process in (process for process, name in names.items() if name == "corral-keeper\n"):
-        for link in (process / "fd").glob("*"):
-            try:
-                if str(link.readlink()).endswith(f"/sandboxes/{sandbox_id}/lock"):
-                    return int(process.name)
-            except OSError:
-                continue  # closed meanwhile
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # of a process that has ended, or closed it, meanwhile
+            name = (link.parent.parent / "comm").read_text()
+            if name == "corral-keeper\n" and str(link.readlink()).endswith(f"/sandboxes/{sandbox_id}/lock"):
+                return int(link.parent.parent.name)
     raise AssertionError("nobody holds it")
 
 

@@ -287,7 +287,7 @@ async def test_detached_program_runs_on_and_is_recorded(backend: EmbeddedBackend
     first, second = await backend.list_detached("worker")
     assert (first.running, first.exit_code, first.text) == (False, 3, "cat; echo out; sleep 0.5; echo err >&2; exit 3")
     assert (second.running, second.exit_code, second.argv) == (True, None, ("sleep", "1000"))
-    with pytest.raises(SandboxGoneError, match="no program 3"):
+    with pytest.raises(SandboxGoneError, match="program 3 not found"):
         await printed(backend, 3)
 
 

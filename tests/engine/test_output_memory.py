@@ -9,7 +9,7 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.process import EmbeddedProcess
-from corral.base.output import ALLOWANCE
+from corral.base.process import ALLOWANCE
 from corral.client.sandbox import AsyncSandbox
 from corral.spec import Spec
 

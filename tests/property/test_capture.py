@@ -7,7 +7,7 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.base.output import Capture
+from corral.base.process import Capture
 
 Stream = Literal["stdout", "stderr"]
 PIECES = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(min_size=1, max_size=300)), max_size=60)

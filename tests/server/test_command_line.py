@@ -90,7 +90,7 @@ def test_program_runs_on_and_its_log_is_there(corral: Corral, box: str) -> None:
     assert followed.stdout == "begun\ndone\n", followed.stderr
     (program,) = json.loads(corral("sandbox", "logs", "--json", "cli-box").stdout)
     assert (program["number"], program["state"], program["exit_code"]) == (1, "ended", 4)
-    assert "there is no program 7" in corral("sandbox", "logs", "cli-box", "7").stderr
+    assert "program 7 not found" in corral("sandbox", "logs", "cli-box", "7").stderr
 
 
 def test_stop_start_snapshot_and_fork(corral: Corral, box: str) -> None:

@@ -171,7 +171,7 @@ async def test_an_error_about_a_sandbox_of_ours_does_not_point_to_the_servers_of
     assert (await corral("create", "--name", "web"))[0] == 0
     assert "no background program found in 'web'" in (await corral("logs", "web"))[2]
     assert (await corral("exec", "-d", "web", "true"))[0] == 0
-    assert "there is no program 9 in 'web'" in (await corral("logs", "web", "9"))[2]
+    assert "program 9 not found in 'web'" in (await corral("logs", "web", "9"))[2]
     assert (await corral("rm", "web"))[0] == 0
 
 

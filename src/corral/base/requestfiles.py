@@ -11,16 +11,11 @@ from corral.base.filereports import file_info, grep_match
 from corral.base.files import DEFAULT_MATCH_LIMIT, AsyncFiles, encode
 from corral.errors import EngineFaultError, SandboxFileError, SandboxFileNotFoundError, SandboxNotFolderError
 from corral.inside.glob import split_absolute
-from corral.paths import FollowedPath, SandboxPath
+from corral.paths import SandboxPath, describe
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult
 
 Message = dict[str, Any]
-
-
-def name(path: str) -> Message:
-    """A path for the agent, and whether links in it are to be followed."""
-    return {"path": path, "links": not isinstance(path, FollowedPath)}
 
 
 class RequestFiles(AsyncFiles):
@@ -51,7 +46,7 @@ class RequestFiles(AsyncFiles):
     async def _edit(
         self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
     ) -> EditResult:
-        message = {"op": "edit", **name(path), "replace_all": replace_all, "expected_sha256": expected_sha256}
+        message = {"op": "edit", **describe(path), "replace_all": replace_all, "expected_sha256": expected_sha256}
         answer = await self._ask(message, (old, new), path=path)
         return EditResult(path, int(answer["replacements"]), str(answer["sha256"]), int(answer["size"]))
 
@@ -59,11 +54,11 @@ class RequestFiles(AsyncFiles):
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
         target = self.at(path)
-        return file_info((await self._ask({"op": "stat", **name(target), "follow": follow}, path=target))["stat"])
+        return file_info((await self._ask({"op": "stat", **describe(target), "follow": follow}, path=target))["stat"])
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
         target = self.at(path)
-        items, _ = await self._collect({"op": "list", **name(target)}, path=target)
+        items, _ = await self._collect({"op": "list", **describe(target)}, path=target)
         return [file_info(item) for item in items]
 
     async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
@@ -80,14 +75,14 @@ class RequestFiles(AsyncFiles):
         if pattern.startswith("/"):
             folder, pattern = split_absolute(pattern)
             root = SandboxPath(folder)
-        message = {"op": "glob", **name(root), "pattern": pattern, "hidden": hidden, "limit": limit}
+        message = {"op": "glob", **describe(root), "pattern": pattern, "hidden": hidden, "limit": limit}
         items, last = await self._collect(message, path=root)
         return GlobResult(tuple(file_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
         # The others are not even sent.
         root = self.at(path)
-        message = {"op": "glob", **name(root), "pattern": "**", "linked": True, "limit": limit}
+        message = {"op": "glob", **describe(root), "pattern": "**", "linked": True, "limit": limit}
         items, last = await self._collect(message, path=root)
         return GlobResult(tuple(file_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
@@ -120,7 +115,7 @@ class RequestFiles(AsyncFiles):
         root = self.at(path)
         message = {
             "op": "grep",
-            **name(root),
+            **describe(root),
             "pattern": pattern,
             "include": include,
             "ignore_case": ignore_case,

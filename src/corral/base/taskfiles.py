@@ -11,11 +11,12 @@ from typing import Any
 from corral.base.filereports import file_error
 from corral.base.files import CHUNK_BYTES, check_content, spool
 from corral.base.process import AsyncProcess
-from corral.base.requestfiles import Message, RequestFiles, name
+from corral.base.requestfiles import Message, RequestFiles
 from corral.base.shellfiles.running import SPOOL_BYTES, Known, measured
 from corral.errors import CapabilityError, CorralError, SandboxFileError, SandboxFileInterruptedError
 from corral.inside.bundle import bundle
 from corral.inside.jsonbounds import count_values
+from corral.paths import describe
 from corral.protocol import PathLike
 from corral.results import WatchEvent
 
@@ -84,7 +85,7 @@ class TaskFiles(RequestFiles):
 
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
         target = self.at(path)
-        async with self._task({"op": "read", **name(target)}, path=target) as run:
+        async with self._task({"op": "read", **describe(target)}, path=target) as run:
             size = int((await run.line())["size"])
             better = self._has_better_way(target, size)
             if not better:
@@ -116,7 +117,7 @@ class TaskFiles(RequestFiles):
     ) -> int:
         target = self.at(path)
         self._guard()
-        message: Message = {**name(target), "parents": parents, "exclusive": exclusive, "append": append}
+        message: Message = {**describe(target), "parents": parents, "exclusive": exclusive, "append": append}
         if mode is not None:
             message["mode"] = mode
         data = check_content(content)

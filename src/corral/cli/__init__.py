@@ -14,8 +14,8 @@ PROGRAM = "corral"
 def main_as_module() -> int:
     """`main`, for `python -m`, which puts the working folder before all other folders with modules.
 
-    That folder may contain files of a sandbox, a `json.py` for example, so nothing more is imported from it. What
-    Python itself and `import corral` have loaded until now can't be helped, and a folder that PYTHONPATH names stays.
+    That folder may contain files of a sandbox, such as a `json.py`, so nothing more is imported from it. What Python
+    itself and `import corral` have loaded until now can't be helped, and a folder that PYTHONPATH names stays.
     """
     try:
         here = os.getcwd()  # noqa: PTH109 - pathlib would be looked for in that very folder

@@ -144,7 +144,7 @@ def exec_(
     """
     wanted: Command = command[0] if len(command) == 1 else command
     if detach and (interactive or tty):
-        raise SpecError("--detach can't be combined with --interactive or --tty", hint="it has no input")
+        raise SpecError("--detach can't be combined with --interactive or --tty", hint="it runs without input")
     variables = options.read_environment(env, env_file)
     call = {"cwd": cwd, "env": variables, "user": user, "timeout": timeout}
     with explaining(backend, sandbox_id):
@@ -436,7 +436,7 @@ def gc(backend: str | Backend, as_json: bool) -> int:
 
     maker = _find_maker(backend)
     if not isinstance(maker, EmbeddedBackend):
-        raise CapabilityError(f"the {maker.name} backend has no gc", hint="use --backend embedded")
+        raise CapabilityError(f"the {maker.name} backend does not support gc", hint="use --backend embedded")
     folder = maker.data_folder
     progress = Progress()
     progress.show("looking for what was left behind …")

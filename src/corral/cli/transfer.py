@@ -123,7 +123,7 @@ async def copy_out(
         return meter.bytes, DownloadResult()
     goal = _find_goal(target, "" if source.endswith(("/.", "/")) else info.name)
     if not goal.parent.is_dir():
-        raise SpecError(f"there is no folder {os.fspath(goal.parent)!r} here", hint="create it; nothing was copied")
+        raise SpecError(f"the folder {os.fspath(goal.parent)!r} does not exist", hint="create it; nothing was copied")
     if info.is_folder:
         meter = Meter(info.name)
         left_out = await transfer.unpack_to_host(

@@ -222,6 +222,13 @@ class AsyncSandbox:
         return self._primitives
 
     @property
+    def _open(self) -> SandboxPrimitives:
+        primitives = self.primitives
+        if primitives.closed:
+            primitives.refuse_closed()
+        return primitives
+
+    @property
     def id(self) -> str:
         """Its name on every list."""
         return self.primitives.id
@@ -272,11 +279,11 @@ class AsyncSandbox:
 
     async def usage(self) -> SandboxUsage:
         """What it holds and has used."""
-        return await self.primitives.usage()
+        return await self._open.usage()
 
     async def info(self) -> SandboxInfo:
         """What a list says of it."""
-        return await self.primitives.info()
+        return await self._open.info()
 
     # Running programs.
 
@@ -473,8 +480,8 @@ class AsyncSandbox:
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         """Let it live on without this process; gives the id for `connect`. Raises: CapabilityError."""
-        owned = self.primitives.owned
-        sandbox_id = await self.primitives.detach(name=name, lifetime_seconds=lifetime_seconds)
+        owned = self._open.owned
+        sandbox_id = await self._open.detach(name=name, lifetime_seconds=lifetime_seconds)
         if owned:
             self.tell("detached")
         return sandbox_id
@@ -484,26 +491,26 @@ class AsyncSandbox:
 
         Raises: SpecError for a name that can't be or is taken; CapabilityError where files can't be kept (`ephemeral`).
         """
-        return await self.primitives.snapshot(name)
+        return await self._open.snapshot(name)
 
     async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
         """A second sandbox that starts from this one's files, owned. Without a `spec` it is as this one, without its
         name. Raises: as `snapshot`.
         """
-        return await self.primitives.fork(spec)
+        return await self._open.fork(spec)
 
     async def stop(self) -> None:
         """End the processes, keep the files. From now on it is detached, and stays until `start` or `delete` of its
         backend. Idempotent."""
-        await self.primitives.stop()
+        await self._open.stop()
 
     async def pause(self) -> None:
         """Freeze every process; exec and files raise `SandboxPausedError`. Deadlines and timeouts hold. Idempotent."""
-        await self.primitives.pause()
+        await self._open.pause()
 
     async def resume(self) -> None:
         """Let every process go on. Idempotent."""
-        await self.primitives.resume()
+        await self._open.resume()
 
     async def resize(
         self,
@@ -514,11 +521,11 @@ class AsyncSandbox:
         processes: int | None = None,
     ) -> None:
         """Set new limits; what is not given stays. Raises: SpecError; CapabilityError where one can't be changed."""
-        await self.primitives.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
+        await self._open.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
 
     async def expose(self, port: int) -> str:
         """Reach a port inside; gives a URL on this machine."""
-        return await self.primitives.expose(port)
+        return await self._open.expose(port)
 
     async def wait_until_gone(self) -> None:
         """Return when the sandbox has ended, whatever ended it. Cancel it before this handle is closed.
@@ -526,7 +533,7 @@ class AsyncSandbox:
         Raises:
             CapabilityError: this backend does not tell: ask `is_alive`.
         """
-        await self.primitives.wait_until_gone()
+        await self._open.wait_until_gone()
 
     async def kill(self) -> None:
         """End it, owned or detached. Idempotent."""
@@ -561,9 +568,7 @@ class AsyncSandbox:
     def _resolve(
         self, command: Command, options: CallOptions, *, stdin: bool, background: bool = False
     ) -> SpawnRequest:
-        primitives = self.primitives
-        if primitives.closed:
-            primitives.refuse_closed()
+        primitives = self._open
         given = cast("StartOptions", options)  # it has every keyword that a request is made of
         timeout, limit, user = given.get("timeout"), given.get("output_limit_bytes"), given.get("user")
         check_timeout(timeout, what="timeout", error=InvalidCommandError)

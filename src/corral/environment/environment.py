@@ -132,7 +132,7 @@ class Environment:
         resolver.check()
         spec = make_spec(**cast("Any", wishes))
         if options is not None and not isinstance(options, Mapping):
-            raise SpecError(f"options are a {type(options).__name__}", hint="give a mapping of names and values")
+            raise SpecError(f"options is a {type(options).__name__}", hint="give a mapping of names and values")
         if _is_backend(wanted):
             return spec, Lent(wanted), (Same(wanted), None)
         if isinstance(wanted, str) and options is None:

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Callable
 from typing import Any
 
-from corral.base.output import Capture
+from corral.base.process import Capture
 from corral.results import OutputChunk, StreamName
 
 KEPT_BYTES = 32 * 1024

@@ -24,7 +24,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from corral.base.output import ALLOWANCE
+from corral.base.process import ALLOWANCE
 from corral.concurrency.waiting import PACE
 from corral.errors import CorralError
 from corral.inside.jsonbounds import outside_texts

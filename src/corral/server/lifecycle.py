@@ -239,6 +239,7 @@ class Lifecycle:
             self._demand(sandbox, "stopped", "archived", "paused")
             # No await between `permit` and the change of state: two that start at once must not both get the last.
             if sandbox.row.state == "paused":
+                await self.backend.need("pause")
                 handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
                 permit()
                 await self._resume(sandbox, handle)

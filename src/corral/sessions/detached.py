@@ -45,4 +45,4 @@ def choose(programs: Sequence[P], sandbox_id: str, number: int | None) -> P:
     if number is None:
         return programs[-1]
     hint = f"`corral sandbox logs {sandbox_id} --list` lists the programs"
-    raise SandboxGoneError(f"there is no program {number} in {sandbox_id!r}", sandbox_id=sandbox_id, hint=hint)
+    raise SandboxGoneError(f"program {number} not found in {sandbox_id!r}", sandbox_id=sandbox_id, hint=hint)

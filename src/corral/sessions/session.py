@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, Unpack
 
 from corral.base.command import with_bash
-from corral.base.output import Capture
-from corral.base.process import as_bytes
+from corral.base.process import Capture, as_bytes
 from corral.concurrency.waiting import wait_for
 from corral.errors import (
     CorralError,
@@ -411,7 +410,7 @@ class ShellSession:
             told = self._transcript.commands.get(command_id)
         if told is None:
             raise NotRecordedError(
-                f"there is no command {command_id!r} in this session, or it is too old",
+                f"command {command_id!r} not found in this session, or it is too old",
                 op="session",
             )
         return told

@@ -57,7 +57,9 @@ async def find_hidden_files(
     except SandboxNotFolderError:
         return () if shows(root) else (root,)
     if found.truncated:
-        raise PolicyError(f"there are more than {JUDGED_FILES} files below {root}, too many to apply rules to")
+        raise PolicyError(
+            f"there are more than {JUDGED_FILES} files below {root}, too many to apply rules to", op="grep"
+        )  # fmt: skip
     return tuple(info.path for info in found.files if info.kind == "file" and not shows(info.path))
 
 

@@ -42,8 +42,7 @@ class RunGate(Gate):
         self._rules = rules
         self._ctx = ctx
         self._workdir = workdir
-        self._root = ""
-        """The working folder with every link followed."""
+        self._files: AsyncFiles | None = None
 
     @property
     def follows(self) -> bool:
@@ -55,15 +54,14 @@ class RunGate(Gate):
     ) -> Entered:
         """The path to use. Raises: ToolFailed if it is denied; ApprovalRequired if a person must be asked."""
         try:
-            if self.follows:
-                self._root = await real_path(files, ".", workdir=workdir)
+            self._files = files
             entered = await super().enter(files, operation, path, *more, workdir=workdir)
         except SandboxFileError as error:
             if not self.follows:
                 raise
             # Where it leads is not known, so no rule can allow it.
             raise self.refuse(operation, path, quote(str(error))) from error
-        if self._ctx.tool_call_approved and self._name(path, entered.named, entered.path) != path:
+        if self._ctx.tool_call_approved and await self._name(path, entered.named, entered.path) != path:
             self._check_approved(operation, path, entered.path)
         return entered
 
@@ -74,11 +72,14 @@ class RunGate(Gate):
         if (self._rules.shown.pop(self._ctx.tool_call_id or "", None) or told) != real:
             raise self.refuse(operation, path, f"it is a link, and leads to '{quote(real)}': name that file itself")
 
-    def _name(self, given: str, named: str, real: str) -> str:
+    async def _name(self, given: str, named: str, real: str) -> str:
         """The path to show in a question: as it was given, unless a link leads elsewhere."""
+        if real == named:
+            return given
+        assert self._files is not None, "a path was entered"
+        root = await real_path(self._files, ".", workdir=self._workdir)  # the working folder may be behind a link
         below = posixpath.relpath(named, normal_path(".", workdir=self._workdir))
-        # The working folder itself may be behind a link.
-        return given if real in (named, posixpath.normpath(posixpath.join(self._root, below))) else real
+        return given if posixpath.normpath(posixpath.join(root, below)) == real else real
 
     async def settle(self, question: Question) -> None:
         """Ask, if the rule says so. Raises: ToolFailed, ApprovalRequired."""
@@ -86,7 +87,7 @@ class RunGate(Gate):
         if question.decision.action == "ask":
             if self._ctx.tool_call_approved:
                 return
-            target = given if operation == "execute" else self._name(given, question.named, question.real)
+            target = given if operation == "execute" else await self._name(given, question.named, question.real)
             if self._rules.ask_callback is not None:
                 answer = self._rules.ask_callback(operation, target, note)
                 if await answer if inspect.isawaitable(answer) else answer:

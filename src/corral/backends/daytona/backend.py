@@ -269,7 +269,7 @@ class DaytonaBackend(KeepingBackend):
         }
         for wish, (wanted, hint) in refused.items():
             if wanted:
-                raise CapabilityError(f"the daytona backend has no {wish}", op="create", hint=hint)
+                raise CapabilityError(f"the daytona backend does not support {wish}", op="create", hint=hint)
         if spec.image is not None and spec.snapshot is not None:
             raise CapabilityError("image= and snapshot= can't be combined", op="create", hint="leave one of them out")
 

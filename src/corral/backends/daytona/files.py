@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
-from corral.base.requestfiles import Message, name
+from corral.base.requestfiles import Message
 from corral.base.shellfiles.running import measured
 from corral.base.taskfiles import Spawn, TaskFiles, frame
 from corral.errors import CorralError, ExecError, SandboxFileError, SandboxFileNotFoundError
-from corral.paths import FollowedPath
+from corral.paths import FollowedPath, describe
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class DaytonaFiles(TaskFiles):
                 await run.line()
                 await run.end()
                 return counted.total
-        return await self._write(target, {**message, **name(target)}, content)
+        return await self._write(target, {**message, **describe(target)}, content)
 
     async def _send(self, place: str, content: AsyncIterable[bytes], *, path: str) -> None:
         source = _Lent(content)

@@ -25,7 +25,7 @@ def refuse_what_is_missing(spec: Spec) -> None:
     }
     for power, (wanted, hint) in wishes.items():
         if wanted:
-            raise CapabilityError(f"the docker backend has no {power}", op="create", hint=hint)
+            raise CapabilityError(f"the docker backend does not support {power}", op="create", hint=hint)
 
 
 def refuse_unkept(resources: Resources, info: dict[str, Any], *, disk: bool) -> None:
@@ -40,7 +40,7 @@ def refuse_unkept(resources: Resources, info: dict[str, Any], *, disk: bool) -> 
     for name, is_kept in kept.items():
         if name in resources.asked and not is_kept:
             raise CapabilityError(
-                f"{name}={getattr(resources, name)!r} can't be kept: this Docker has no such limit for a container",
+                f"{name}={getattr(resources, name)!r} is not supported by this Docker daemon",
                 op="create",
                 hint="leave it out, or see docs/backends.md for the daemon's requirements",
             )

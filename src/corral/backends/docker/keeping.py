@@ -71,7 +71,7 @@ class Keeping:
         taken = {standing.name: standing.sandbox_id for standing, _ in await self.find_kept()}
         taken |= {info.name: info.sandbox_id for info in await self.list_stopped()}
         if taken.get(name, sandbox_id) != sandbox_id:
-            raise SpecError(f"the name {name!r} is taken", sandbox_id=sandbox_id, op="detach", hint="take another")
+            raise SpecError(f"the name {name!r} is taken", sandbox_id=sandbox_id, op="detach", hint="use another")
 
     # Stopped ones.
 

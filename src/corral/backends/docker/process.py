@@ -181,7 +181,7 @@ class DockerProcess(AsyncProcess):
         text = said.decode("utf-8", "replace").strip()[:300]
         where = self._sandbox.id
         if says_no_user(text):
-            raise InvalidCommandError(f"there is no user {self._request.user!r} inside", sandbox_id=where, op="exec")
+            raise InvalidCommandError(f"unknown user {self._request.user!r}", sandbox_id=where, op="exec")
         if not await self._sandbox.runs():
             raise gone(where, op="exec")
         if "/bin/sh" in text and "no such file" in text:

@@ -31,13 +31,13 @@ from corral.base.files import (
     spool,
     stream_descriptor,
 )
-from corral.base.requestfiles import RequestFiles, name
+from corral.base.requestfiles import RequestFiles
 from corral.concurrency.waiting import wait_for
 from corral.engine import wire
 from corral.engine.errors import GoneError
 from corral.errors import SandboxFileInterruptedError, SandboxFileKindError
 from corral.inside.nolinks import is_of_proc
-from corral.paths import SandboxPath
+from corral.paths import SandboxPath, describe
 from corral.protocol import PathLike
 from corral.results import WatchEvent
 
@@ -228,7 +228,7 @@ class EmbeddedFiles(RequestFiles):
 
     async def _open(self, path: SandboxPath) -> int:
         """An open descriptor, checked again on this side: a regular file, and nothing of /proc."""
-        answer, descriptors = await self._agent.ask_for_descriptors({"op": "open", **name(path)}, path=path)
+        answer, descriptors = await self._agent.ask_for_descriptors({"op": "open", **describe(path)}, path=path)
         if len(descriptors) != 1:
             wire.close_all(descriptors)
             raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op="read")
@@ -249,7 +249,7 @@ class EmbeddedFiles(RequestFiles):
         append: bool = False,
     ) -> int:
         target = self.at(path)
-        message: wire.Message = {**name(target), "parents": parents, "exclusive": exclusive, "append": append}
+        message: wire.Message = {**describe(target), "parents": parents, "exclusive": exclusive, "append": append}
         if mode is not None:
             message["mode"] = mode
         data = content if isinstance(content, bytes) else check_content(content)

@@ -184,5 +184,5 @@ def _refuse_what_is_missing(spec: Spec) -> None:
     for power, wanted in wishes.items():
         if wanted:
             raise CapabilityError(
-                f"the memory backend has no {power}", op="create", hint="it executes nothing: script a reply"
+                f"the memory backend does not support {power}", op="create", hint="it executes nothing: script a reply"
             )

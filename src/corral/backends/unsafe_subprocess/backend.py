@@ -118,7 +118,7 @@ def _discard(agents: Agents, place: Place) -> None:
 
 def _lacks_detach(operation: str) -> CapabilityError:
     return CapabilityError(
-        f"the {NAME} backend has no {operation}: its sandboxes are deleted when their owner exits",
+        f"the {NAME} backend does not support {operation}: its sandboxes are deleted when their owner exits",
         op=operation,
         hint="use the embedded backend for detached sandboxes",
     )
@@ -136,4 +136,4 @@ def _refuse_what_is_missing(spec: Spec) -> None:
     }
     for power, (wanted, hint) in wishes.items():
         if wanted:
-            raise CapabilityError(f"the {NAME} backend has no {power}", op="create", hint=hint)
+            raise CapabilityError(f"the {NAME} backend does not support {power}", op="create", hint=hint)

@@ -76,7 +76,7 @@ class HostSandbox(SandboxPrimitives):
             power, hint = "views", "the embedded backend supports them"
         else:
             return
-        raise CapabilityError(f"the {NAME} backend has no {power}", sandbox_id=self.id, op="exec", hint=hint)
+        raise CapabilityError(f"the {NAME} backend does not support {power}", sandbox_id=self.id, op="exec", hint=hint)
 
     def _find_folder(self, cwd: str) -> str:
         """Where a program begins. Any folder of the host may be named, but no link leads to one unseen."""

@@ -36,7 +36,7 @@ def parse_charts(
     Args:
         data: The lines.
         cut: There were more than these, so that the last line is not whole.
-        allowance: Whether so many bytes more may be held, as in `corral.base.output`.
+        allowance: Whether so many bytes more may be held, as in `corral.base.process`.
     """
     lines = data.split(b"\n", MAX_CHARTS)
     if len(lines) > MAX_CHARTS:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
-from corral.base.output import Capture
+from corral.base.process import Capture
 from corral.concurrency.turn import Turn
 from corral.errors import CorralError, ExecError, InvalidCommandError, NotRecordedError, UnknownLanguageError
 from corral.languages import find_language

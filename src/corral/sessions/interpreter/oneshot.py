@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Unpack
 
-from corral.base.output import ALLOWANCE
+from corral.base.process import ALLOWANCE
 from corral.errors import BackendUnavailableError, CorralError, SandboxFileError
 from corral.languages import FILE, find_language
 from corral.protocol import CodeOptions

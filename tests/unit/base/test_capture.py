@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from corral.base.output import ALLOWANCE, Capture
+from corral.base.process import ALLOWANCE, Capture
 
 
 def fill(limit: int, *pieces: tuple[str, bytes]) -> Capture:
