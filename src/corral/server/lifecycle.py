@@ -237,11 +237,15 @@ class Lifecycle:
             if sandbox.row.state == "started":
                 return
             self._demand(sandbox, "stopped", "archived", "paused")
-            await self.backend.need("pause" if sandbox.row.state == "paused" else "stop")
-            permit()  # last: what is awaited after it lets another call take the same share of a quota
+            # No await between `permit` and the change of state: two that start at once must not both get the last.
             if sandbox.row.state == "paused":
-                await self._resume(sandbox)
+                await self.backend.need("pause")
+                handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
+                permit()
+                await self._resume(sandbox, handle)
             else:
+                await self.backend.need("stop")
+                permit()
                 await self._start_again(sandbox)
             sandbox.touch()
 
@@ -258,8 +262,7 @@ class Lifecycle:
         sandbox.turn("started")
         steps.reached("start:acknowledged")
 
-    async def _resume(self, sandbox: LivingSandbox) -> None:
-        handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
+    async def _resume(self, sandbox: LivingSandbox, handle: Handle) -> None:
         sandbox.turn("resuming", desired="started", intent="resume")
         steps.reached("resume:intent-written")
         async with self._settling(sandbox):
