@@ -177,7 +177,7 @@ def test_resumed_run_with_a_judge_of_its_own_wants_it_again() -> None:
         (["a.py", "contest/", "-o", "x"], "is a whole contest"),
         (["a.py", "-o", "x", "--judge", "rubrik"], "did you mean 'rubric'?"),
         (["a.py", "-o", "x", "--judge", "no.py:judge"], "no such file: 'no.py'"),
-        (["a.py", "-o", "x", "--backend", "unsafe-subprocess"], "no isolation"),
+        (["a.py", "-o", "x", "--backend", "unsafe-subprocess"], "does not isolate"),
         (["a.py", "-o", "x", "-d", "--backend", "docker"], "either --daytona or --backend"),
         (["--resume", "nothing"], "is not the folder of a run"),
     ],

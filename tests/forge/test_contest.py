@@ -310,7 +310,7 @@ open("/home/daytona/given", "w").write("spoiled")
     assert [attempt.ok for attempt in result.attempts] == [True] * 3
     assert {(tmp_path / "run/a" / str(number) / "artifact.md").read_text() for number in (1, 2, 3)} == {"given\n"}
     assert {info.snapshot_id for info in await backend.list_snapshots()} <= before
-    with pytest.raises(SpecError, match=r"the setup ended with 3.*\n*no way"):
+    with pytest.raises(SpecError, match=r"the setup failed with exit code 3.*\n*no way"):
         await run_one(tmp_path, script(tmp_path, "a.py", text), setup="echo no way; exit 3")
     assert {info.snapshot_id for info in await backend.list_snapshots()} <= before
 

@@ -426,7 +426,7 @@ def test_names_that_no_file_can_have(name: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"candidates": "a.py"}, "is only one"),
+        ({"candidates": "a.py"}, "is a single candidate"),
         ({"judge": "rubric"}, "is not a judge"),
         ({"timeouts": 5}, "timeouts=5 is not Timeouts"),
         ({"resources": "2GiB"}, "is not Resources"),

@@ -58,7 +58,9 @@ class Base:
         result = await box.exec(self._settings.setup, timeout=self._settings.timeouts.create)
         if not result.ok:
             end = "\n".join(result.output.splitlines()[-5:])
-            raise SpecError(f"the setup ended with {result.exit_code} ({result.reason}): {end}", hint="fix the setup")
+            raise SpecError(
+                f"the setup failed with exit code {result.exit_code} ({result.reason}): {end}", hint="fix the setup"
+            )
 
     @property
     def ready_made(self) -> bool:

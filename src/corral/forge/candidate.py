@@ -128,7 +128,7 @@ def as_candidates(values: Iterable[object]) -> tuple[Candidate, ...]:
         SpecError: no candidates, or an id twice.
     """
     if isinstance(values, str | Path | Candidate):
-        raise SpecError(f"candidates={values!r} is only one", hint="give a list of them")
+        raise SpecError(f"candidates={values!r} is a single candidate", hint="give a list of candidates")
     found: dict[str, Candidate] = {}
     for value in values:
         candidate = as_candidate(value)

@@ -366,7 +366,7 @@ def _check_objective(objective: str) -> str:
         raise SpecError(f"objective={objective!r} has unpaired surrogates", hint="give valid Unicode text") from error
     if size > MAX_OBJECTIVE_BYTES:
         raise SpecError(
-            f"the objective is longer than {MAX_OBJECTIVE_BYTES} bytes", hint="put data into the base, with setup"
+            f"the objective is longer than {MAX_OBJECTIVE_BYTES} bytes", hint="write data to files with setup"
         )
     return objective
 

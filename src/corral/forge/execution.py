@@ -10,7 +10,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
-from corral.base.process import AsyncProcess
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.errors import (
@@ -81,8 +80,7 @@ async def run_source(
             log.take(chunk)
         result = await process.wait()
         log.count(result.stdout_total_bytes + result.stderr_total_bytes)
-        if isinstance(process, AsyncProcess):
-            await process.end_rest()  # background processes must not go on changing the artifact
+        await process.end_rest()  # background processes must not go on changing the artifact
     finally:
         await process.aclose()
     return RunEnd(

@@ -34,7 +34,7 @@ async def replay(
     Raises:
         SpecError: an invalid speed.
     """
-    hint = "give 1 for the pace it had, 10 for faster, 0 for at once"
+    hint = "give 1 for the pace it had, 10 for faster, 0 for no pauses"
     check_number(speed, what="speed", kind="speed", hint=hint, least=0)
     begun = clock()
     for number, event in enumerate(run.events()):

@@ -61,7 +61,7 @@ class CommandRun:
         object.__setattr__(self, "files", dict(self.files))
         for name in self.files:
             if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-                raise SpecError(f"{name!r} is not the name of a file", hint=f"it is laid down below {FILES}/")
+                raise SpecError(f"{name!r} is not the name of a file", hint=f"give a path below {FILES}/, without '..'")
         check_timeout(self.timeout, what="timeout", error=SpecError)
 
     async def over(self, work: Work, bench: Bench, *, stdin: bytes = b"") -> ExecResult | str:

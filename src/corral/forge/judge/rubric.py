@@ -46,7 +46,9 @@ class EventRules:
 
     def __post_init__(self) -> None:
         if self.min_events < 1 or self.target_events < self.min_events:
-            raise SpecError("min_events and target_events do not fit", hint="give 1 <= min_events <= target_events")
+            raise SpecError(
+                "min_events and target_events contradict each other", hint="give 1 <= min_events <= target_events"
+            )
         if self.window is not None and self.window[0] > self.window[1]:
             raise SpecError("the window ends before it begins", hint="give (first day, last day)")
         check_number(self.speed_limit, what="speed_limit", kind="limit", hint="give seconds above 0")

@@ -65,7 +65,7 @@ class Work:
         """The same, and whether that was all of it."""
         name = self.output if path is None else path
         if self.folder is None or not any(file.path == name for file in self.attempt.artifacts):
-            raise FileNotFoundError(f"there is no artifact {name!r}")
+            raise FileNotFoundError(f"no artifact named {name!r}")
         return read_artifact(self.folder, name, max_bytes=max_bytes)
 
     def read_text(self, path: str | None = None, *, max_bytes: int = MAX_BYTES) -> str:
