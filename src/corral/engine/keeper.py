@@ -127,15 +127,12 @@ class Keeper:
             self._look_around()
 
     def again(self, callback: Callable[[], None]) -> None:
-        """See `Loop`."""
         self._again.append(callback)
 
     def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
-        """See `Loop`."""
         self._timers[key] = (moment, callback)
 
     def cancel(self, key: object) -> None:
-        """See `Loop`."""
         self._timers.pop(key, None)
 
     def _patience(self) -> float:

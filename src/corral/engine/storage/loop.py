@@ -64,7 +64,6 @@ class LoopStorage:
         return os.path.exists(f"/dev/loop{number}")
 
     def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
-        """See `Storage`."""
         image = os.path.join(recipe.folder, "disk.img")
         if os.path.exists(image):
             _wait_released(image)
