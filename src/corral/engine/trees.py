@@ -104,7 +104,7 @@ class CgroupTrees:
             time.sleep(0.001)
 
     def _signal_all(self, number: int) -> bool:
-        """Whether there was somebody."""
+        """True if a process was killed."""
         pids = self._read(f"call{number}/cgroup.procs").split()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -154,7 +154,7 @@ class CgroupTrees:
         return True
 
     def thaw(self) -> bool:
-        """The opposite. False if there is no freezer."""
+        """Unfreeze. False if there is no freezer."""
         try:
             for leaf in self._leaves():
                 self._write(f"{leaf}/cgroup.freeze", "0")
@@ -249,14 +249,14 @@ class ReaperTrees:
             del self._reapers[number]
             self._programs.pop(number, None)
             return True
-        self._programs.pop(number, None)  # it has ended, and its number may be anybody's
+        self._programs.pop(number, None)  # it has ended, and its number may be reused
         return False
 
 
 def _signal_groups(leaders: set[int], number: signal.Signals = signal.SIGCONT) -> None:
     for pid in list(leaders):
         try:
-            os.killpg(pid, number)  # each leads a group of its own
+            os.killpg(pid, number)  # each leads its own group
         except ProcessLookupError:
             leaders.discard(pid)
 
@@ -293,7 +293,7 @@ def _reap(become: Become, status_fd: int) -> NoReturn:
         os.write(status_fd, str(program).encode())
         reap_all(program, lambda status, usage: _tell_end(status_fd, status, usage))
         os._exit(0)
-    except BaseException:  # noqa: BLE001 - a forked helper must end here, whatever happened
+    except BaseException:  # noqa: BLE001 - a forked helper must end here in any case
         os._exit(1)
 
 
@@ -305,14 +305,14 @@ def _tell_end(status_fd: int, status: int, usage: resource.struct_rusage) -> Non
 def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[int]) -> set[int]:
     """End the program, all that lies outside the other calls' trees, and nothing of those.
 
-    Everything is stopped first, in one step under the kernel's own lock, so nobody can run away while we look. Those
+    Everything is stopped first, in one step under the kernel's own lock, so no process can escape meanwhile. Those
     that are spared go on afterwards, but for those that were stopped before: they are given back, and stay so.
     """
     stopped = {pid for pid, process in list_processes().items() if process.state == b"T"}
     try:
         os.kill(-1, signal.SIGSTOP)
     except ProcessLookupError:
-        return set()  # nobody but us is left
+        return set()  # only this process is left
     try:
         # A program that has not been exec'd yet is not visible in /proc, but known by its number.
         condemned = {*program, *_outside(others)} - spared
