@@ -53,7 +53,7 @@ _FOLDERS = {
 OWN_FOLDERS = ("home/daytona", "workspace", "workspaces")
 """Of the code's user. Clients expect all three: which one is each framework's choice."""
 _ETC = {
-    # Without it, whatever draws text complains on its standard error.
+    # Without it, programs that draw text print warnings.
     "fonts/fonts.conf": (
         '<?xml version="1.0"?>\n<!DOCTYPE fontconfig SYSTEM "fonts.dtd">\n<fontconfig>\n'
         "  <dir>/usr/share/fonts</dir>\n  <dir>/usr/local/share/fonts</dir>\n"
@@ -104,7 +104,7 @@ class BaseDescription:
 
 
 def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
-    """Make the skeleton if it is not there yet, and give the trees of a sandbox on it."""
+    """Create the skeleton if it does not exist, and return the trees of a sandbox on it."""
     links, real = _root_entries()
     alternatives = _alternatives()
     content = json.dumps(
@@ -152,7 +152,7 @@ def is_current(name: str) -> bool:
 
 
 def _root_entries() -> tuple[dict[str, str], list[str]]:
-    """On a merged-/usr system /bin and its like are links; on others they are layers of their own."""
+    """On a merged-/usr system /bin and similar folders are links; on others they are separate layers."""
     links, real = {}, []
     for name in _ROOT_NAMES:
         path = f"/{name}"
@@ -209,7 +209,7 @@ def _make(
 
 
 def _give_away(path: Path) -> None:
-    """To the code's user, who has another id on disk: the plain one may be that of somebody who logs in here."""
+    """Owned by the code's user, with another id on disk: the plain id may be that of a login of this machine."""
     try:
         os.chown(path, BASE_FIRST_UID + CODE_UID, BASE_FIRST_UID + CODE_GID)
     except OSError as error:
@@ -229,7 +229,7 @@ def _add_command(path: Path, command: str) -> None:
 
 
 def _set_modes(skeleton: Path, folders: dict[str, int]) -> None:
-    """Sandboxes run under other users' ids, whatever our umask was."""
+    """Make it readable regardless of the umask, since sandboxes run under other user ids."""
     commands = skeleton / BIN.lstrip("/")
     for path in (skeleton, *skeleton.rglob("*")):
         if not path.is_symlink():

@@ -71,7 +71,7 @@ class Box:
     disk_fd: int | None = None
     """The file system of a loop image, to freeze and to enlarge it."""
     keep_files: bool = False
-    """Whether its files outlive it: it is being stopped, or was started and nobody has taken it over yet."""
+    """True if its files outlive it: it is being stopped, or was started and has no owner yet."""
     paused: bool = False
     waiting: list[socket.socket] = field(default_factory=list)
     """Those who asked for its end and wait for the answer."""
@@ -106,7 +106,7 @@ class Box:
         return check(receive_within(self.host, _INIT_SECONDS))
 
     def let_go(self) -> None:
-        """Close our descriptors; for a sandbox that somebody else keeps now, or that is no more."""
+        """Close the descriptors of a sandbox that another process owns now, or that has ended."""
         if self.disk_fd is not None:
             os.close(self.disk_fd)
             self.disk_fd = None
@@ -131,7 +131,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """A stopped sandbox that somebody is about to start: its folder, locked by us."""
+    """A stopped sandbox that is about to be started: its folder, locked by this process."""
 
     folder: Path
     lock_fd: int
@@ -139,12 +139,12 @@ class Resting:
 
 
 def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: Resting | None = None) -> Box:
-    """Make a sandbox, or bring a stopped one up again. Whatever goes wrong, nothing of what we made stays.
+    """Create a sandbox, or start a stopped one. On failure everything created is removed.
 
     Raises:
         SetupError: the kernel refused a step.
         UnsupportedError: this machine can't do it at all.
-        RefusedError: a layer it stands on is gone.
+        RefusedError: a layer of it is missing.
     """
     with contextlib.ExitStack() as undo:
         if resting is not None:
@@ -207,7 +207,7 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
 
 
 def _found(shop: Workshop, recipe: Recipe, state: dict[str, Any], resting: Resting | None) -> tuple[Path, int]:
-    """The sandbox's folder with its lock; its state names the layers before anybody can discard them."""
+    """The sandbox's folder with its lock; its state names the layers before they can be discarded."""
     if resting is not None:
         write_state(resting.folder, state)
         return resting.folder, resting.lock_fd
@@ -261,7 +261,7 @@ def _start_init(
 ) -> int:
     """Clone init into its namespaces and its cgroup."""
     if not identity.rootless:
-        # Per-user kernel limits are charged to whoever creates the user namespace: let that be the sandbox's own id.
+        # Per-user kernel limits are charged to the creator of the user namespace: use the sandbox's own id.
         os.setresuid(-1, identity.outer_uid, -1)
     try:
         pid = syscalls.clone(_NAMESPACES, cgroup_fd=group.unified_fd)
@@ -445,7 +445,7 @@ def _open_layers(shop: Workshop, recipe: Recipe, identity: Identity, pid: int) -
 
 
 def _extents_of_base(first: int) -> tuple[tuple[int, int, int], ...]:
-    """Root's files are root's inside; what is the code's there belongs to nobody who could log in here."""
+    """Root's files belong to root inside; the code's files belong to an id without a login on this machine."""
     return (0, first, 1), (BASE_FIRST_UID + CODE_UID, first + CODE_UID, 1)
 
 

@@ -87,7 +87,7 @@ class Call:
             (os.killpg if group else os.kill)(self.program_pid, number)
 
     def read_report(self) -> None:
-        """Learn whether the program runs, and tell the client if it does. What does not run is told at its end."""
+        """Check whether the program runs, and tell the client if it does. A failure is reported at its end."""
         if self.announced or self.refusal is not None:
             return
         self.refusal = _read_report(self.report_fd)
@@ -104,7 +104,7 @@ class Call:
             self.master_fd = None
 
     def judge(self, status: int, *, oom_count: int) -> bool:
-        """Whether it was for want of memory that it ended."""
+        """True if it was killed because it was out of memory."""
         code, number = read_status(status)
         if self.reason in ("", "cancelled") and oom_count > self.oom_before and 137 in (code, 128 + number):
             self.reason = "oom"

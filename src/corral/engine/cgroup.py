@@ -26,7 +26,7 @@ from taking them back: at each daemon-reload it withdraws what none of its own u
 _V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 _V2_CONTROLLERS = ("memory", "pids", "cpu")
 _HANDED_DOWN = (*_V2_CONTROLLERS, "io")
-"""`io` bounds nothing here, but with it what a loop device writes into memory is charged to whoever caused it."""
+"""`io` limits nothing here, but with it, page cache written by a loop device is charged to the group that caused it."""
 CPU_PERIOD_US = 100_000
 
 
@@ -149,7 +149,7 @@ class Group:
             (path / "cgroup.procs").write_text(str(pid))
 
     def usage(self) -> dict[str, float | int | None]:
-        """CPU seconds, memory now and at its peak, processes: from the kernel, None where nobody counts."""
+        """CPU seconds, current and peak memory, processes: from the kernel, None if not counted."""
         cpu = _flat(self.unified, "cpu.stat").get("usage_usec")
         cpu_seconds = cpu / 1e6 if cpu is not None else None
         if "cpuacct" in self.v1:
@@ -163,7 +163,7 @@ class Group:
         return {"cpu_seconds": cpu_seconds, "memory_bytes": memory, "peak_memory_bytes": peak, "processes": processes}
 
     def out_of_memory_kills(self) -> int:
-        """How often the kernel has killed a process of this sandbox for want of memory."""
+        """How often the kernel's OOM killer has killed a process of this sandbox."""
         if "memory" in self.v1:
             return _flat(self.v1["memory"], "memory.oom_control").get("oom_kill", 0)
         return _flat(self.unified, "memory.events").get("oom_kill", 0)
@@ -188,7 +188,7 @@ _OWN_PROCESSES = 8
 
 
 def remove(paths: list[str]) -> list[str]:
-    """Kill whatever is left in these groups and remove them; what could not be removed is returned."""
+    """Kill all processes in these groups and remove them; returns groups that could not be removed."""
     left = []
     for path in paths:
         folder = Path(path)
@@ -275,7 +275,7 @@ def _try_unified(base: Path) -> frozenset[str] | None:
 def _holds_processes(base: Path) -> bool:
     """Whether handing controllers down would spoil the group.
 
-    Below a group with processes of its own `memory` is refused, but `cpu` and `pids` are not: they turn it into a
+    Below a group that has processes itself, `memory` is refused, but `cpu` and `pids` are not: they turn it into a
     "domain threaded" one, and no process can then be put into any group below it (EOPNOTSUPP). Only the root is exempt.
     """
     if _is_root_group(base):
@@ -303,7 +303,7 @@ def _make_nest(nest: Path) -> None:
 
 def _drop_nest(nest: Path) -> None:
     if nest.name == _NEST:
-        with contextlib.suppress(OSError):  # somebody's group is in it
+        with contextlib.suppress(OSError):  # it contains another group
             nest.rmdir()
 
 

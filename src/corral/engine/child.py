@@ -86,7 +86,7 @@ def become(program: Program, stage: Stage, *, report_fd: int, terminal: str | No
     except OSError as error:
         _report(report_fd, "setup", error.errno or 0, str(error))
     except BaseException as error:  # noqa: BLE001 - see below
-        # Whatever it is, this process must not go on as a second init.
+        # In any case, this process must not continue as a second init.
         _report(report_fd, "setup", 0, repr(error))
     os._exit(status)
 
@@ -114,7 +114,7 @@ def _take_standard_streams(program: Program, terminal: str | None) -> None:
 
 
 def _restrict_view(program: Program) -> None:
-    """Read-only and hidden paths for this call alone, in a mount namespace of its own."""
+    """Read-only and hidden paths for this call alone, in its own mount namespace."""
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
     kept = syscalls.MS_NOSUID | syscalls.MS_NODEV
@@ -123,7 +123,7 @@ def _restrict_view(program: Program) -> None:
         if path != "/":
             syscalls.mount(path, path, "", syscalls.MS_BIND | syscalls.MS_REC)
         for mounted in _mounts_below(path):
-            flags = kept if mounted != _DEVICES else syscalls.MS_NOSUID | syscalls.MS_NOEXEC  # its nodes go on working
+            flags = kept if mounted != _DEVICES else syscalls.MS_NOSUID | syscalls.MS_NOEXEC  # its nodes keep working
             syscalls.mount("", mounted, "", syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | flags)
     _hold_folders(program)
     for path in program.hidden:
@@ -158,10 +158,10 @@ def _hold_folders(program: Program) -> None:
         try:
             where = os.stat(os.path.dirname(folder))
             if program.uid != 0 and where.st_uid == 0 and not where.st_mode & 0o022:
-                continue  # nobody in this call may rename it anyway
+                continue  # this call can't rename it anyway
             syscalls.mount(folder, folder, "", syscalls.MS_BIND | syscalls.MS_REC)
         except FileNotFoundError:
-            continue  # then what is hidden is not there either, which is told below
+            continue  # then the hidden path does not exist either, which is reported below
 
 
 def _mounts_below(path: str) -> list[str]:

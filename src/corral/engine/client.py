@@ -25,7 +25,7 @@ from corral.engine.errors import (
 _START_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 15.0
 
-# The launcher must not run corral/__init__.py nor anything of site-packages: a bare module stands in for the package.
+# The launcher must not run corral/__init__.py nor anything of site-packages: an empty module replaces the package.
 _BOOT = (
     "import sys,types,json;p=json.loads(sys.stdin.readline());m=types.ModuleType('corral');m.__path__=[p['package']];"
     "sys.modules['corral']=m;from corral.engine.launcher import main;main(p['fd'],p)"
@@ -59,7 +59,7 @@ class LauncherClient:
 
     @property
     def peer(self) -> socket.socket:
-        """Where requests go, for whoever sends them in an event loop. Raises: as `request`."""
+        """The socket for requests, for callers in an event loop. Raises: as `request`."""
         return self._connection()
 
     def shutdown(self) -> None:
@@ -167,8 +167,8 @@ def ask(
 
     Raises:
         BlockingIOError: without `wait`, the other side takes no more messages now.
-        GoneError: nobody listens any more.
-        ExhaustedError: it can't be sent for want of descriptors or memory on this side.
+        GoneError: the peer has closed the connection.
+        ExhaustedError: this process is out of descriptors or memory.
     """
     try:
         plain, theirs = wire.make_pair()
@@ -188,7 +188,7 @@ def ask(
 
 
 def not_sent(error: OSError) -> EngineError:
-    """Why a message could not be sent: something is used up on this side, or nobody listens any more."""
+    """Why a message could not be sent: this process is out of a resource, or the peer has closed the connection."""
     return explain_shortage(error) or GoneError("the peer has closed the connection")
 
 

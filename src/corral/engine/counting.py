@@ -33,7 +33,7 @@ _ROOM_IN_FLIGHT = 512
 _F_GETPIPE_SZ = 1032
 _EPOLL = "anon_inode:[eventpoll]"
 _ENOUGH_WATCHES = 65536
-"""Whoever holds these is blamed: there is no need to count on."""
+"""A holder of so many is to blame: no need to count further."""
 
 
 class LockWatch:
@@ -150,7 +150,7 @@ def _holds_so_much(blamed: dict[str, int], name: str) -> bool:
 def count_held() -> dict[str, int]:
     """How many pipes the threads here have, how many descriptors wait in their sockets, how much their epolls watch.
 
-    Threads are asked, not processes: one can have a table of descriptors of its own.
+    Threads are checked, not processes: a thread can have its own table of descriptors.
     """
     pipes: set[str] = set()
     waiting: dict[str, int] = {}
@@ -190,7 +190,7 @@ def count_watches(path: str) -> int:
 def _table_folders(pid: int) -> Iterator[str]:
     """As `thread_folders`, without threads that share the table of descriptors of the first or of the one before.
 
-    Nearly all do. With more comparisons, thousands of threads with tables of their own would keep init busy.
+    Nearly all do. With more comparisons, thousands of threads with their own tables would keep init busy.
     """
     first = last = 0
     for folder in thread_folders(pid):

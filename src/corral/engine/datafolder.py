@@ -1,13 +1,13 @@
-"""Whether a data folder is safe: nobody but its owner can change its path, or reach anything below it.
+"""Checks that a data folder is safe: only its owner can change its path, or reach anything below it.
 
 The path is walked from / by directory descriptors, never through a link. Each folder on it belongs to root or to us,
-and nobody else can write there, except where it is sticky as /tmp is: there nobody can rename or remove what is ours.
+and no other user can write there, unless it is sticky like /tmp: there others can't rename or remove our files.
 The data folder itself is ours alone, and has mode 0700. So no other user can put something else in the place of any
 part of the path, neither now nor later, and the rest of the engine may use the paths below as plain texts.
 
 Earlier versions left the folder open to readers, and parts of `base/` to writers. Such a folder is closed when it is
-met; what others could have changed until then is set aside under a name that nobody uses, and the sweeper removes it
-once no sandbox that runs stands on it.
+met; what others could have changed until then is set aside under an unused name, and the sweeper removes it
+once no running sandbox uses it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CHOOSE = "set CORRAL_DATA_DIR (or --data-dir) to a folder of your own"
 
 
 def secure(path: Path | str, *, make: bool = True) -> None:
-    """See that a data folder is safe, and close it where only that is missing. Made if it is not there and `make`.
+    """Check that a data folder is safe, and correct its mode if only that is wrong. With `make`, create it if missing.
 
     Raises:
         UnsafeFolderError: others could change it, or it can't be made; the hint says what to do.
@@ -96,7 +96,7 @@ def make_part(path: Path | str, name: str) -> Path:
 
 
 def _walk(path: str, *, make: bool) -> int | None:
-    """A descriptor of the folder at the end of the path; None if it is not there and shall not be."""
+    """A descriptor of the folder at the end of the path; None if it does not exist and is not to be created."""
     here = os.open("/", _LOOK)
     try:
         so_far = ""
@@ -127,13 +127,13 @@ def _enter(above: int, name: str, so_far: str, path: str, *, make: bool) -> int 
             hint=f"give the real path: CORRAL_DATA_DIR={os.path.realpath(path)} (or --data-dir)",
         ) from error
     with contextlib.suppress(FileExistsError):
-        # Never for others to write, whatever the umask. Who made it, if not we, is asked afterwards.
+        # Never writable by others, regardless of the umask. Its owner is checked afterwards.
         os.mkdir(name, 0o700 if so_far == path else 0o755, dir_fd=above)
     return os.open(name, _LOOK, dir_fd=above)
 
 
 def _ensure_stable(folder: int, so_far: str, path: str) -> None:
-    """Nobody but root and us can put something else in the place of what is in this folder."""
+    """Check that only root and this user can replace the contents of this folder."""
     found = os.fstat(folder)
     refused = f"the data folder {path} is refused: "
     if found.st_uid not in (0, os.geteuid()):
@@ -146,7 +146,7 @@ def _ensure_stable(folder: int, so_far: str, path: str) -> None:
 
 
 def _close(folder: int, path: str) -> None:
-    """The data folder itself: ours, for nobody else to write, and from now on for nobody else to enter."""
+    """Check the data folder itself: owned by this user and not writable by others; then make it private."""
     found = os.fstat(folder)
     refused = f"the data folder {path} is refused: "
     if found.st_uid != os.geteuid():
@@ -201,14 +201,14 @@ def _close_all(folder: int, path: str) -> None:
                 f"the data folder {path} is refused: others can read it, and it holds more than Corral's data",
                 hint=f"give it a folder of its own; or chmod 700 {path}, if no other user needs its contents",
             )
-        os.fchmod(folder, 0o700)  # from here on nobody else comes in
+        os.fchmod(folder, 0o700)  # from here on no other user can enter
     for name in _PARTS:
         if not _is_part_closed(folder, name, path):
             part = os.open(name, _LIST, dir_fd=folder)
             try:
                 if name in _SHOWN:
                     _set_aside(part, everything=name == "base")
-                os.fchmod(part, 0o700)  # last: until then whoever comes next begins again
+                os.fchmod(part, 0o700)  # last: until then the next process starts again
             finally:
                 os.close(part)
 
@@ -247,7 +247,7 @@ def _is_shared(found: os.stat_result) -> bool:
     """Whether a group may write that has others in it.
 
     Many distributions give each person a group of the same name and a umask of 0002, so that what they make is writable
-    for that group: this means nobody else.
+    for that group: this means no other user.
     """
     if not found.st_mode & 0o020:
         return False

@@ -4,7 +4,7 @@ EngineError
 ├── UnsupportedError      this machine can't do it; `hint` says how to get it
 │   └── UnsafeFolderError the data folder is not ours alone, or can't be made
 ├── SetupError            a step of the plan failed; `step` names it
-├── GoneError             the sandbox or its process on the other side is no more
+├── GoneError             the sandbox or its process on the other side has ended
 ├── ExhaustedError        this process, its user or the machine has none left of something that the engine needs
 ├── ProtocolError         the other side sent something that it never should
 └── RefusedError          the request itself is wrong (`code` says in what way)
@@ -25,7 +25,7 @@ class EngineError(Exception):
 
 
 class UnsupportedError(EngineError):
-    """The machine lacks something that the wish needs."""
+    """The machine lacks something that the request needs."""
 
 
 class UnsafeFolderError(UnsupportedError):
@@ -46,7 +46,7 @@ class GoneError(EngineError):
 
 
 class ExhaustedError(EngineError):
-    """The other side may well be there: it can't be spoken to for want of descriptors or memory on this side."""
+    """This process is out of descriptors or memory; the other side may still be running."""
 
 
 def explain_shortage(error: OSError) -> ExhaustedError | None:

@@ -13,7 +13,7 @@ from corral.engine import syscalls
 def fork_reader(work: Callable[[int], NoReturn]) -> int:
     """A child that may read everything the code has written; gives the pipe on which it answers.
 
-    An ordinary user's code can make files that its own user may not read. In a user namespace of its own, with that one
+    An ordinary user's code can make files that its own user may not read. In a new user namespace, with that one
     id in it, the child has the capability to read them nevertheless.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)

@@ -70,7 +70,7 @@ class Init:
         signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
 
     def run(self) -> NoReturn:
-        """Serve until there is nobody left to serve."""
+        """Serve until the last client has gone."""
         # From inside, PID 1 is only reached by signals it has a handler for: SIGCHLD alone has one, and says little.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
@@ -145,7 +145,7 @@ class Init:
         try:
             received = wire.receive(control)
         except ExhaustedError:
-            return  # whoever asked hears that its channel is closed
+            return  # the client notices that its channel is closed
         except ProtocolError:
             received = None
         if received is None:
@@ -157,7 +157,7 @@ class Init:
             return
         message, descriptors = received
         if not descriptors:
-            return  # nobody to answer
+            return  # the client has gone
         channel = socket.socket(fileno=descriptors.pop(0))
         try:
             if message.get("op") in ("start", "files"):
@@ -288,7 +288,7 @@ class Init:
             self._spare.drop()
             self._unfinished.add(self._spare.number)
             self._spare = None
-            self._spare_refused = True  # killed, perhaps for want of memory: not another one before it is needed
+            self._spare_refused = True  # killed, perhaps out of memory: start the next one on demand
 
     def _read_status(self, call: Call) -> None:
         """A subreaper says how its program ended, or has been killed from inside before it could."""
@@ -303,7 +303,7 @@ class Init:
             status, cpu, peak = int(line[0]), float(line[1]), int(line[2])
             self._finish(call, status, cpu_seconds=cpu, peak_kib=peak)
         else:
-            # The program's tree has lost its root: end whatever lies loose rather than let it slip away.
+            # The program's tree has lost its root: kill all orphans rather than lose track of them.
             self._trees.kill(call.number)
             self._finish(call, int(signal.SIGKILL), cpu_seconds=None, peak_kib=None)
 
@@ -323,7 +323,7 @@ class Init:
             self._unfinished.add(call.number)
 
     def oom_count(self) -> int:
-        """How often the kernel killed for want of memory."""
+        """How often the kernel's OOM killer has killed a process."""
         if self._memory is not None:
             return self._memory.kills
         if self._oom_fd is None:
@@ -355,7 +355,7 @@ class Init:
                 self._trees.wake_helpers()
 
     def _look_at_counters(self, now: float) -> None:
-        """What the kernel charges to nobody: the programs of a sandbox that holds too much of it are ended."""
+        """Resources that cgroups do not cover: kill the programs of a sandbox that holds too much of them."""
         if self._locks is not None and self._locks.look(now):
             self._end_all("locks")
         if self._shared is not None and (short := self._shared.look(now)) is not None:
@@ -368,7 +368,7 @@ class Init:
             serve_files(channel_fd, self._stage)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # as it does itself: whichever comes first, its group is there to be woken
-        os.close(channel_fd)  # else nobody would notice when the agent dies
+        os.close(channel_fd)  # else the end of the agent would not be noticed
         self._trees.protect(pid)
 
     def _usage(self) -> wire.Message:

@@ -1,4 +1,4 @@
-"""The keeper: a process of its own for each detached sandbox.
+"""The keeper: a separate process for each detached sandbox.
 
 It holds the sandbox, its deadline (on the monotonic clock), and its recorded programs. It is found through its socket
 in the sandbox's folder, and ends the sandbox if that folder vanishes. Any process that may open the folder may speak to
@@ -37,7 +37,7 @@ _BREATH_SECONDS = 0.05
 
 
 def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
-    """In a child of the launcher: leave its session, let the launcher go on, and keep the box."""
+    """In a child of the launcher: leave its session, let the launcher continue, and keep the box."""
     ready_reader, ready_writer = os.pipe()
     os.setsid()
     if os.fork() != 0:
@@ -54,14 +54,14 @@ def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
         if box.disk_fd is not None:
             held.append(box.disk_fd)
         if box.disk_watch is not None:
-            box.disk_watch.close()  # its descriptors go as well: the keeper begins a round of its own
+            box.disk_watch.close()  # with its descriptors: the keeper starts its own round
         syscalls.close_all_but(tuple(held))
         syscalls.set_process_name("corral-keeper")
         keeper = Keeper(box, data, info)
         os.close(ready_writer)
         keeper.run()
     except BaseException:  # noqa: BLE001 - see below
-        # Whatever it is: a keeper that fails must take its sandbox along and never return into the launcher.
+        # In any case: a failing keeper must delete its sandbox and never return into the launcher.
         box.kill()
         with contextlib.suppress(Exception):
             box.clear(data)
@@ -96,7 +96,7 @@ class Keeper:
         self._control.settimeout(_INIT_SECONDS)  # an init that does not listen must not stop us
         os.chdir(box.folder)
         for folder in ("logs", "records"):  # release 0.1 had logs as well
-            shutil.rmtree(folder, ignore_errors=True)  # of the life before a stop: those programs are no more
+            shutil.rmtree(folder, ignore_errors=True)  # from before a stop: those programs have ended
         os.makedirs("records", mode=0o700)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.suppress(FileNotFoundError):
@@ -120,22 +120,19 @@ class Keeper:
             patience = self._patience()
             waiting, self._again = self._again, []
             self._ready.serve(patience)
-            # After everything that was ready by itself: that is what keeps the order of output.
+            # After all ready descriptors: that keeps the order of output.
             for callback in waiting:
                 callback()
             self._ring()
             self._look_around()
 
     def again(self, callback: Callable[[], None]) -> None:
-        """See `Loop`."""
         self._again.append(callback)
 
     def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
-        """See `Loop`."""
         self._timers[key] = (moment, callback)
 
     def cancel(self, key: object) -> None:
-        """See `Loop`."""
         self._timers.pop(key, None)
 
     def _patience(self) -> float:
@@ -184,7 +181,7 @@ class Keeper:
             return False
 
     def _ended(self) -> None:
-        """The sandbox is no more: clear up and go."""
+        """The sandbox has ended: clean up and exit."""
         self._box.clear(self._data)
         for reply in self._waiting:
             with contextlib.suppress(OSError):

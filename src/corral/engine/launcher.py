@@ -81,7 +81,7 @@ class Launcher:
         try:
             received = wire.receive(self._client)
         except ExhaustedError:
-            return  # whoever asked hears that its answer socket is closed
+            return  # the client notices that its answer socket is closed
         except ProtocolError:
             received = None
         if received is None:
@@ -105,7 +105,7 @@ class Launcher:
             wire.close_all(descriptors)
 
     def _answer(self, reply: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-        with contextlib.suppress(OSError):  # whoever asked may be gone
+        with contextlib.suppress(OSError):  # the client may have gone
             wire.send(reply, message, descriptors)
         reply.close()
 
@@ -204,11 +204,11 @@ class Launcher:
             self._powers.answer(box, message, reply)
 
     def _refuse_stop(self, box: Box, reply: socket.socket) -> None:
-        """What is owned goes with its owner: only what a keeper holds can be stopped, and lie there."""
+        """Refused: an owned sandbox ends with its owner; only one with a keeper can be stopped."""
         self._answer(reply, {"error": "owned", "text": "an owned sandbox can't be stopped"})
 
     def _detach(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
-        """Hand a sandbox to a keeper, a process of its own that outlives us."""
+        """Hand a sandbox to a keeper, a separate process that outlives the launcher."""
         box = self._box(message, reply)
         if box is None:
             return
@@ -221,7 +221,7 @@ class Launcher:
         pid = os.fork()
         if pid == 0:
             become_keeper(box, self._shop.data, dict(message["info"]))
-        os.waitpid(pid, 0)  # it forks once more and leaves: the keeper is nobody's child
+        os.waitpid(pid, 0)  # it forks once more and exits: the keeper is not our child
         self._forget(box)
         box.let_go()
         self._answer(reply, {"ok": True})

@@ -2,10 +2,10 @@
 
     layers/NAME/        layer.json, and disk or disk.img; never changed once it is there
     snapshots/ID.json   the names of its layers, uppermost first, and what a list shows of it
-    layers.lock         held by whoever makes, uses or drops a reference
+    layers.lock         held to create, use or drop a reference
 
-A layer goes when no snapshot and no sandbox names it any more, in whatever order those went. Nothing counts references:
-whoever drops one looks at all that are written down. So a killed process leaves nothing that could be wrong, only
+A layer is deleted when no snapshot and no sandbox names it any more, in any order. References are not counted:
+to drop one, all recorded references are read. So a killed process leaves nothing inconsistent, only
 something that the next look removes.
 """
 
@@ -29,7 +29,7 @@ from corral.engine.recipe import Layer, Recipe
 from corral.engine.state import DataFolder, read_state, write_state
 
 MAX_LAYERS = 64
-"""More make every look-up of a missing file slow, and each is a mount of its own."""
+"""More layers slow down every look-up of a missing file, and each is a separate mount."""
 _DISKS = {"loop": "disk.img", "folder": "disk"}
 
 
@@ -93,7 +93,7 @@ class LayerStore:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """While it is held nobody makes, uses or drops a reference. For moments, never over a copy."""
+        """While it is held, no process can create, use or drop a reference. Held briefly, never during a copy."""
         descriptor = os.open(self._data.path / "layers.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -145,14 +145,14 @@ class LayerStore:
             raise RefusedError(f"a snapshot named {name!r} already exists", code="name_taken")
 
     def delete(self, wanted: str) -> None:
-        """Forget a snapshot. Its layers stay for as long as somebody stands on them. Raises: as `find`."""
+        """Delete a snapshot. Its layers stay as long as a sandbox or snapshot uses them. Raises: as `find`."""
         with self.locked():
             snapshot = self.find(wanted)
             (self._data.snapshots / f"{snapshot.snapshot_id}.json").unlink(missing_ok=True)
             self._collect()
 
     def collect(self) -> None:
-        """Discard the layers that nobody uses, and what a fork that was killed has left."""
+        """Discard unused layers, and leftovers of a killed fork."""
         if any(self._data.layers.iterdir()) or any(self._data.snapshots.iterdir()):
             with self.locked():
                 self._collect()
@@ -171,10 +171,10 @@ class LayerStore:
             if folder.name not in used and not folder.name.startswith("."):
                 sweep.discard(self._data, folder)
 
-    # Sandboxes that are stopped. Whoever calls holds the lock of the sandbox's folder.
+    # Stopped sandboxes. The caller holds the lock of the sandbox's folder.
 
     def settle(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
-        """Finish what a killed process has begun: it had written down first what it was going to do."""
+        """Finish the work of a killed process, which had recorded its intent first."""
         state = dict(state)
         moving, dropping = state.pop("moving", None), state.pop("dropping", None)
         if moving is None and dropping is None:
@@ -189,7 +189,7 @@ class LayerStore:
         return state
 
     def push_down(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
-        """What was written becomes a layer, without a copy; writes will go on top of it. Gives the new state."""
+        """Turn the written files into a layer, without a copy; new writes go on top of it. Returns the new state."""
         state = self.settle(folder, state)
         kinds = [kind for kind, disk in _DISKS.items() if (folder / disk).exists()]
         if not kinds:

@@ -1,4 +1,4 @@
-"""Standing still: every process of a sandbox but init stops, and goes on later where it was.
+"""Pausing: every process of a sandbox but init is frozen, and continues later.
 
 With a cgroup2 leaf for each call the kernel's freezer does it, and no program can tell. Without, everything gets
 SIGSTOP, as a terminal's Ctrl-Z would do; those that were stopped before stay so afterwards.
@@ -31,7 +31,7 @@ class Pausing:
 
     @property
     def still(self) -> bool:
-        """Whether the sandbox stands still, for whatever reason."""
+        """True if the sandbox is frozen, for any reason."""
         return self.paused or self.held
 
     def pause(self) -> bool:
@@ -44,7 +44,7 @@ class Pausing:
         return True
 
     def resume(self) -> None:
-        """Go on, unless somebody copies right now."""
+        """Resume, unless a copy is in progress."""
         self.paused = False
         if not self.held:
             self._go_on()

@@ -201,7 +201,7 @@ def make_devices(owner: int) -> int:
     try:
         for name, numbers in plan.DEVICES.items():
             os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(*numbers), dir_fd=mount_fd)
-            os.chmod(name, 0o666, dir_fd=mount_fd)  # whatever the umask says
+            os.chmod(name, 0o666, dir_fd=mount_fd)  # regardless of the umask
             os.chown(name, owner, owner, dir_fd=mount_fd)
         os.close(os.open("null", os.O_RDWR | os.O_CLOEXEC, dir_fd=mount_fd))  # some containers refuse only this
     except BaseException:

@@ -96,7 +96,7 @@ SHARED_LIMITS = {
     "max_inotify_watches": "fs/inotify/max_user_watches",
 }
 SHARE = 16
-# Connections that were closed wait in kernel memory that nobody is charged for.
+# Connections in TIME_WAIT use kernel memory that no cgroup counts.
 NETWORK_LIMITS = {"ipv4/tcp_max_tw_buckets": 4096}
 TERMINALS = 64
 """The machine has 3,072 for all sandboxes together."""
@@ -211,9 +211,9 @@ class CoverPrivate(Step):
 
 @dataclass(frozen=True, slots=True)
 class Devices(Step):
-    """The harmless devices, pseudo terminals of its own, and the usual links.
+    """The harmless devices, a private devpts, and the usual links.
 
-    `own` nodes are made by the launcher, in a file system of its own for each sandbox. An ordinary user can't make any
+    `own` nodes are created by the launcher, in a separate file system for each sandbox. An ordinary user can't make any
     and shows those of the host, with which locks and watches are shared.
     """
 
@@ -238,7 +238,7 @@ class Pivot(Step):
 
 @dataclass(frozen=True, slots=True)
 class Loopback(Step):
-    """127.0.0.1 works; there is no other interface."""
+    """127.0.0.1 works; no other interface exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,12 +362,12 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
 
 
 def shown_by_host(recipe: Recipe) -> tuple[str, ...]:
-    """Trees that nobody asked for: folders of the host that every sandbox shows, such as /usr."""
+    """Default trees: folders of the host that every sandbox shows, such as /usr."""
     return tuple(tree.target for tree in recipe.trees if tree.target != "/" and tree.lowers[-1] == tree.target)
 
 
 def plan_child(limits: Limits, *, soft_limits: bool) -> list[Step]:
-    """What a child of init does first, whatever program it will become."""
+    """The first steps of a child of init, for any program."""
     rlimits = [
         ("CORE", 1),  # less than any dump has; and unlike with 0, the kernel starts no program of the host for one
         ("NOFILE", limits.open_files),
@@ -421,7 +421,7 @@ def layer_name(number: int) -> str:
 
 
 def _find_in_layers(recipe: Recipe, target: str) -> list[str]:
-    """Where earlier writes to one tree lie, uppermost first."""
+    """The folders with earlier writes to one tree, uppermost first."""
     layers = enumerate(recipe.layers)
     return [f"{layer_name(n)}/{layer.trees[target]}/u" for n, layer in layers if target in layer.trees]
 

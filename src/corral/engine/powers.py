@@ -86,7 +86,7 @@ class Powers:
         store.ensure_name_free(message.get("name"))
         held = box.disk_fd is None
         if held:
-            box.ask_init({"op": "hold"})  # no file system of its own that could be frozen
+            box.ask_init({"op": "hold"})  # it has no file system that could be frozen
         try:
             reader = fork_reader(lambda writer: _copy(box, self._data, message, writer))
         except OSError:
@@ -108,7 +108,7 @@ class Powers:
         answer = json.loads(said) if said else {"error": "gone", "text": "the copy was interrupted"}
         if not _send(reply, answer) and "snapshot" in answer:
             with contextlib.suppress(OSError, EngineError):
-                LayerStore(self._data).delete(answer["snapshot"])  # whoever asked has gone, and will never know its id
+                LayerStore(self._data).delete(answer["snapshot"])  # the client has gone, and will never know its id
         for message, waiting in self._waiting.pop(box.pid):
             self.answer(box, message, waiting)
 
@@ -217,7 +217,7 @@ def _refusal(error: Exception) -> wire.Message:
 
 
 def _send(reply: socket.socket, message: wire.Message) -> bool:
-    """Whether there was somebody to hear it."""
+    """True if the client got it."""
     try:
         wire.send(reply, message)
     except OSError:

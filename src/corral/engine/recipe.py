@@ -10,7 +10,7 @@ CODE_UID = CODE_GID = 1000
 
 UID_RANGE_SIZE = 65536
 BASE_FIRST_UID = 0x7FFF_0000
-"""Where ids of the base lie on disk, as root: in a range that no sandbox is given and no login has."""
+"""The ids of the base on disk, as root: in a range without sandboxes and logins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Layer:
     name: str
     folder: str
     kind: str
-    """How its files lie in the folder: `loop` (disk.img) or `folder` (disk)."""
+    """How its files are stored: `loop` (disk.img) or `folder` (disk)."""
     first_uid: int | None
     """Whom its files belong to on disk: the first id of a range, or None where there is one id only."""
     trees: dict[str, int]
@@ -60,7 +60,7 @@ class Recipe:
     hostname: str = "corral"
     ephemeral: bool = False
     files: dict[str, str] = field(default_factory=dict)
-    """Small text files laid down in the writable root before anything runs: path → content. A path that ends in
+    """Small text files written to the writable root before anything runs: path → content. A path that ends in
     "/" is a folder."""
     layers: tuple[Layer, ...] = ()
     """Between the base and what is written now, uppermost first."""

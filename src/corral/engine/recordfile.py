@@ -184,7 +184,7 @@ class RecordWriter:
             os.unlink(os.path.join(self._folder, f"{base:020d}{_SUFFIX}"))
 
     def _cut(self) -> None:
-        """An entry did not fit on the disk: take back what of it is there, and go on elsewhere with the next."""
+        """An entry did not fit on the disk: remove its written part, and continue in another segment with the next."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
@@ -203,7 +203,7 @@ class RecordReader:
         """How far the notes were read in place of entries that are dropped."""
 
     def read(self) -> list[Frame]:
-        """The next entries that are there, none if there are none yet. Raises: FileNotFoundError when it is deleted."""
+        """The next entries; empty if there are no new ones yet. Raises: FileNotFoundError if it was deleted."""
         while True:
             if self._file is None:
                 self._open()
@@ -283,7 +283,7 @@ def _frame_size(header: bytes) -> int:
 
 
 def parse(content: bytes) -> list[Frame]:
-    """The whole frames at the beginning of some bytes. What is no frame ends it."""
+    """The complete frames at the beginning of some bytes, up to the first malformed one."""
     frames: list[Frame] = []
     position = 0
     while size := _frame_size(content[position : position + _HEADER.size]):

@@ -1,7 +1,7 @@
 """Recorded programs of a detached sandbox: the keeper holds their input or terminal, and writes their records.
 
 Clients read the records from the disk themselves, and write to a program through a copy of its input that they are
-given; so whoever is slow, floods or does not read holds up nobody but himself. What the keeper does is short.
+given; so a client that is slow, floods or does not read delays only itself. The keeper's own work is short.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_RECORDS = 1000
 _PAGE = 25
 _ENTRY_BYTES = 64 * 1024
 _GRACE_SECONDS = 5.0
-"""Init ends a program in time by itself. If it has not said so by then, the sandbox as a whole is given up."""
+"""Init enforces a program's timeout. If it has not reported the end by then, the whole sandbox is killed."""
 _TERMINAL_SECONDS = 0.25
 """How long a terminal that a background program holds open is listened to after the end."""
 _TIMEOUT_CODE = 124
@@ -141,7 +141,7 @@ class RecordedProgram:
 
     def _keep(self, kind: str, data: bytes) -> None:
         if not self.running or self._forgotten:
-            return  # a child in the background goes on printing: read, so that it can live on, and forgotten
+            return  # output of a background child: read, so that it does not block, and dropped
         if self._reading.count(len(data)):
             self._reading.loosen(list(self._outputs))
             for other in self._outputs:
@@ -150,7 +150,7 @@ class RecordedProgram:
             self.append(kind, data[start : start + _ENTRY_BYTES])
 
     def append(self, kind: str, data: bytes) -> int:
-        """Write an entry, and tell whoever waits for one."""
+        """Write an entry, and notify waiting readers."""
         offset = self.writer.append(kind, data)
         self._tell({"ok": True})
         return offset
@@ -349,7 +349,7 @@ class Records:
         elif do == "stdin":
             _send(reply, {"ok": True}, () if program.stdin_fd is None else (program.stdin_fd,))
         elif do == "end_rest":
-            # Init answers the client itself: the keeper waits for nobody inside.
+            # Init answers the client itself: the keeper never waits for a process inside.
             wire.send(self._control, {"op": "end_rest", "tree": program.tree}, (reply.fileno(),))
             reply.close()
         elif do == "note":
@@ -399,7 +399,7 @@ class Records:
         self._programs[program.number] = program
 
         def announce(answer: wire.Message) -> None:
-            """Once. Somebody who asked and has gone meanwhile will never look for it: then it is not left behind."""
+            """Reply once. If the client has gone meanwhile, the program is killed, since it would never be used."""
             program.on_start = lambda _: None
             if "error" in answer:
                 self._programs.pop(program.number, None)
@@ -433,7 +433,7 @@ class Records:
 
 
 def _send(reply: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-    """An answer. Never waits: a client that does not listen to it is none."""
+    """Send an answer. Never waits for a client that does not read."""
     try:
         wire.send(reply, message, descriptors, wait=False)
     finally:

@@ -16,7 +16,7 @@ from corral.engine.forkreader import fork_reader
 from corral.inside.nolinks import open_file
 
 ENTRIES_PER_LOOK = 500
-"""A look takes a few milliseconds: whoever is asked for something else meanwhile does not wait for more."""
+"""One step takes a few milliseconds, so that other requests don't wait longer."""
 WALKING_SECONDS = 0.01
 """How soon to look again while a walk is under way."""
 _REST_SECONDS = 1.0
@@ -48,7 +48,7 @@ class DiskWatch:
 
     @property
     def walking(self) -> bool:
-        """Whether a round is under way, and the next look goes on with it."""
+        """True if a round is in progress, which the next step continues."""
         return self._scan is not None or bool(self._stack) or self._answer is not None
 
     def is_due(self, now: float) -> bool:
@@ -99,7 +99,7 @@ class DiskWatch:
         self._stack.append(folder)
         self._stack_bytes += len(folder)
         if self._stack_bytes > _STACK_BYTES:
-            self._hidden = True  # nobody makes such a tree but to hide in it
+            self._hidden = True  # such a tree has no other purpose than to hide
 
     def look(self, now: float) -> bool:
         """Walk on; True when the limit has been passed."""
@@ -178,7 +178,7 @@ class DiskWatch:
 
 
 def next_in_turn(watches: Iterable[DiskWatch], now: float) -> DiskWatch | None:
-    """The one to look at now: whoever has waited longest. One at a time: many sandboxes cost no more than one."""
+    """The next one to measure: the one that has waited longest. One at a time: many sandboxes cost no more than one."""
     return min((watch for watch in watches if watch.is_due(now)), key=lambda watch: watch.looked, default=None)
 
 

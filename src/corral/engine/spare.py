@@ -54,7 +54,7 @@ class Spare:
         return cls(number, started, report_reader, door)
 
     def become(self, program: Program, terminal: str | None) -> bool:
-        """Tell it what to be; False if it is no more."""
+        """Send it the program to run; False if it has ended."""
         message = {**program.to_message(), "terminal": terminal}
         try:
             wire.send(self.door, message, program.stdio)
@@ -65,7 +65,7 @@ class Spare:
         return True
 
     def drop(self) -> None:
-        """It was not needed, or has died: let go of it. Its door closed, it ends by itself."""
+        """Close its socket, because it is not needed or has died; it then exits."""
         with contextlib.suppress(OSError):
             self.door.close()
         os.close(self.report_fd)
@@ -75,7 +75,7 @@ class Spare:
 
 def _wait_for_program(door: socket.socket, stage: Stage, report_fd: int, *, soft_limits: bool) -> NoReturn:
     try:
-        # Nothing of init's may live on in here: a terminal or a channel would never seem closed.
+        # Close all descriptors of init: a terminal or a channel would never seem closed otherwise.
         syscalls.close_all_but((0, 1, 2, door.fileno(), report_fd))
         prepare_child(stage, soft_limits=soft_limits)
         received = wire.receive(door)

@@ -1,4 +1,4 @@
-"""What is written down about each sandbox, so that whoever comes next can find it or clear it up.
+"""The state of each sandbox on disk, so that a later process can find it or clean it up.
 
 A data folder holds:
 
@@ -12,9 +12,9 @@ A data folder holds:
 
 It is its owner's alone, and so is each folder in it: mode 0700 (see `datafolder.py`).
 
-A sandbox lives as long as somebody holds the lock of its folder: the kernel lets go of it when that process dies, in
-whatever way. `state.json` is written before the first kernel object exists. One whose state says `stopped` has no life
-to end: its files stay until somebody starts or deletes it.
+A sandbox lives as long as a process holds the lock of its folder: the kernel releases it when that process dies, in
+any way. `state.json` is written before the first kernel object exists. One whose state says `stopped` has no life
+to end: its files stay until it is started or deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SOCKET_NAME = "keeper.sock"
 
 
 class DataFolder:
-    """The folder in which everything of one installation lies."""
+    """The data folder of one installation."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -60,7 +60,7 @@ class DataFolder:
             unfinished.write_text(os.urandom(4).hex())
             with contextlib.suppress(FileNotFoundError):
                 if not path.stat().st_size:
-                    path.unlink()  # somebody was killed while writing it
+                    path.unlink()  # its writer was killed
             with contextlib.suppress(FileExistsError):
                 os.link(unfinished, path)  # whole when it appears, and only once
             unfinished.unlink()
@@ -124,7 +124,7 @@ def lock(folder: Path) -> int | None:
     """Hold a sandbox's folder; None if another process does.
 
     Raises:
-        OSError: the folder is not there, or was moved away before it was locked.
+        OSError: the folder does not exist, or was moved away before it was locked.
     """
     path = folder / LOCK_NAME
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -150,7 +150,7 @@ def write_state(folder: Path, state: dict[str, Any]) -> None:
 
 
 def note_limits(folder: Path, state: dict[str, Any], given: dict[str, Any]) -> None:
-    """Write other limits down, for the next start and for whoever connects."""
+    """Record new limits, for the next start and for later clients."""
     state["recipe"]["limits"].update(given)
     if "info" in state:  # an owned one has no description yet
         state["info"]["spec"]["resources"].update(given)
@@ -158,7 +158,7 @@ def note_limits(folder: Path, state: dict[str, Any], given: dict[str, Any]) -> N
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """state.json, or None when there is none that can be read."""
+    """state.json, or None if it is missing or unreadable."""
     try:
         state = json.loads((folder / "state.json").read_text())
     except (OSError, ValueError, RecursionError):
@@ -176,7 +176,7 @@ def dead_folders(data: DataFolder) -> Iterator[tuple[Path, int]]:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """By name: whatever made founding fail may also be why a folder can't be listed (no descriptor is left)."""
+    """Remove by name: the reason for the failure may also prevent listing a folder (out of descriptors)."""
     for name in (LOCK_NAME, f".state.{os.getpid()}", "state.json"):
         with contextlib.suppress(OSError):
             (folder / name).unlink()
@@ -185,7 +185,7 @@ def _remove_unfinished(folder: Path) -> None:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether somebody keeps the sandbox of this folder alive."""
+    """True if a process keeps the sandbox of this folder alive."""
     try:
         descriptor = lock(folder)
     except OSError:

@@ -27,7 +27,7 @@ def sweep(data: DataFolder) -> list[str]:
 
 
 def discard_dead(data: DataFolder) -> list[str]:
-    """Clear up every sandbox whose holder is dead, and leave the deletion to somebody else; the ids."""
+    """Clean up every sandbox whose owner is dead, and leave the deletion to another process; returns the ids."""
     removed = []
     for folder, lock_fd in dead_folders(data):
         try:
@@ -39,7 +39,7 @@ def discard_dead(data: DataFolder) -> list[str]:
             if isinstance(groups, list) and cgroup.remove([str(path) for path in groups]):
                 continue  # something in it does not die yet: the next sweep tries again
             if state.get("stopped"):
-                continue  # it is meant to lie here
+                continue  # it is stopped
             discard(data, folder)
             removed.append(folder.name)
         finally:
@@ -61,7 +61,7 @@ def _remove_unfinished(data: DataFolder) -> None:
 
 
 def _discard_old(data: DataFolder) -> None:
-    """Bases of earlier versions, and what others could have changed: once no sandbox that runs stands on it."""
+    """Remove bases of earlier versions, and those that others could have changed, once no running sandbox uses them."""
     old = list(_find_old(data))
     if not old:
         return
@@ -91,7 +91,7 @@ def discard(data: DataFolder, folder: Path) -> None:
 
 
 def empty_trash(data: DataFolder, *, patience_seconds: float | None = None) -> bool:
-    """Delete what was discarded, however deep or odd it is. False if somebody else was busy with it for too long.
+    """Delete discarded files, however deep or odd. False if another process was busy with it for too long.
 
     One at a time: two that delete the same tree take it from under each other's feet, and both would give up.
     """
@@ -124,7 +124,7 @@ def _lock_within(descriptor: int, seconds: float | None) -> bool:
 
 
 def empty_trash_or_leave_it(data: DataFolder) -> None:
-    """For the last moments of a process: do it, or fork somebody who will when the others are ready."""
+    """At the end of a process: empty the trash, or fork a process that does so when the others are done."""
     if not empty_trash(data, patience_seconds=PATIENCE_SECONDS):
         delete_in_background(data)
 
@@ -139,7 +139,7 @@ def delete(path: str) -> None:
 
 
 def delete_in_background(data: DataFolder) -> int:
-    """Fork somebody who empties the trash. Only for the single-threaded launcher and keeper."""
+    """Fork a process that empties the trash. Only for the single-threaded launcher and keeper."""
     try:
         pid = os.fork()
     except OSError:

@@ -198,7 +198,7 @@ def set_capabilities(mask: int) -> None:
 
 
 def set_file_identity(uid: int, gid: int) -> None:
-    """Act on files as this user while staying somebody that user may not signal."""
+    """Act on files as this user, with a process that this user can't signal."""
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
     # setfsuid reports no error; asking again with an impossible id answers the current one.

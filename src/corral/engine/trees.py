@@ -47,22 +47,22 @@ class Trees(Protocol):
         """Fork; the child calls `become`."""
 
     def kill(self, number: int) -> None:
-        """End every process of the call, however it hides."""
+        """Kill every process of the call, however it hides."""
 
     def cpu_seconds(self, number: int) -> float | None:
-        """CPU time of the whole tree, None if nobody counts it."""
+        """CPU time of the whole tree, None if it is not counted."""
 
     def finish(self, number: int) -> bool:
-        """Forget the tree if it is empty; False while something of it still runs."""
+        """Remove the tree if it is empty; False while a process of it still runs."""
 
     def protect(self, pid: int) -> None:
-        """A helper of our own, that belongs to no call and is never ended with one."""
+        """Register a helper of Corral, which belongs to no call and is not killed with one."""
 
     def wake_helpers(self) -> None:
-        """Where the code shares our uid it can stop our helpers: let them go on."""
+        """Continue stopped helpers: code with the same uid can stop them."""
 
     def end_helpers(self) -> None:
-        """End them; whoever needs one starts another."""
+        """Kill the helpers; they are started again on demand."""
 
 
 class CgroupTrees:
@@ -73,7 +73,6 @@ class CgroupTrees:
         self._helpers: set[int] = set()
 
     def start(self, number: int, become: Become) -> Started:
-        """See `Trees`."""
         name = f"call{number}"
         os.mkdir(name, 0o755, dir_fd=self._group)
         leaf = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._group)
@@ -105,7 +104,7 @@ class CgroupTrees:
             time.sleep(0.001)
 
     def _signal_all(self, number: int) -> bool:
-        """Whether there was somebody."""
+        """True if a process was killed."""
         pids = self._read(f"call{number}/cgroup.procs").split()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -113,13 +112,11 @@ class CgroupTrees:
         return bool(pids)
 
     def cpu_seconds(self, number: int) -> float | None:
-        """See `Trees`."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return int(self._read(f"call{number}/cpu.stat").split()[1]) / 1e6
         return None
 
     def finish(self, number: int) -> bool:
-        """See `Trees`."""
         try:
             os.rmdir(f"call{number}", dir_fd=self._group)
         except FileNotFoundError:
@@ -131,15 +128,13 @@ class CgroupTrees:
         return True
 
     def protect(self, pid: int) -> None:
-        """See `Trees`. Helpers are in init's own leaf, which is never killed."""
+        """Register a helper, which is in init's own leaf and never killed with a call."""
         self._helpers.add(pid)
 
     def wake_helpers(self) -> None:
-        """See `Trees`."""
         _signal_groups(self._helpers)
 
     def end_helpers(self) -> None:
-        """See `Trees`."""
         _signal_groups(self._helpers, signal.SIGKILL)
 
     def freeze(self) -> bool | None:
@@ -159,7 +154,7 @@ class CgroupTrees:
         return True
 
     def thaw(self) -> bool:
-        """The opposite. False if there is no freezer."""
+        """Unfreeze. False if there is no freezer."""
         try:
             for leaf in self._leaves():
                 self._write(f"{leaf}/cgroup.freeze", "0")
@@ -197,18 +192,15 @@ class ReaperTrees:
         self._last_kill = -_BORN_SECONDS
 
     def protect(self, pid: int) -> None:
-        """See `Trees`."""
         self._helpers.add(pid)
 
     def wake_helpers(self) -> None:
-        """See `Trees`."""
         _signal_groups(self._helpers)
         _signal_groups(set(self._reapers.values()))
         if time.monotonic() < self._last_kill + _BORN_SECONDS:
             self._wake_newborn()
 
     def end_helpers(self) -> None:
-        """See `Trees`."""
         _signal_groups(self._helpers, signal.SIGKILL)
 
     def _wake_newborn(self) -> None:
@@ -221,7 +213,6 @@ class ReaperTrees:
                 _signal(pid, signal.SIGCONT)
 
     def start(self, number: int, become: Become) -> Started:
-        """See `Trees`."""
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -239,7 +230,6 @@ class ReaperTrees:
         return Started(pid, int(said), reader)
 
     def kill(self, number: int) -> None:
-        """See `Trees`."""
         reaper = self._reapers.get(number)
         others = [pid for other, pid in self._reapers.items() if other != number]
         program = [self._programs[number]] if number in self._programs and number in self._reapers else []
@@ -247,11 +237,9 @@ class ReaperTrees:
         self._last_kill = time.monotonic()
 
     def cpu_seconds(self, number: int) -> float | None:
-        """See `Trees`."""
         return None
 
     def finish(self, number: int) -> bool:
-        """See `Trees`."""
         pid = self._reapers.get(number)
         if pid is None:
             return True
@@ -261,14 +249,14 @@ class ReaperTrees:
             del self._reapers[number]
             self._programs.pop(number, None)
             return True
-        self._programs.pop(number, None)  # it has ended, and its number may be anybody's
+        self._programs.pop(number, None)  # it has ended, and its number may be reused
         return False
 
 
 def _signal_groups(leaders: set[int], number: signal.Signals = signal.SIGCONT) -> None:
     for pid in list(leaders):
         try:
-            os.killpg(pid, number)  # each leads a group of its own
+            os.killpg(pid, number)  # each leads its own group
         except ProcessLookupError:
             leaders.discard(pid)
 
@@ -305,7 +293,7 @@ def _reap(become: Become, status_fd: int) -> NoReturn:
         os.write(status_fd, str(program).encode())
         reap_all(program, lambda status, usage: _tell_end(status_fd, status, usage))
         os._exit(0)
-    except BaseException:  # noqa: BLE001 - a forked helper must end here, whatever happened
+    except BaseException:  # noqa: BLE001 - a forked helper must end here in any case
         os._exit(1)
 
 
@@ -317,14 +305,14 @@ def _tell_end(status_fd: int, status: int, usage: resource.struct_rusage) -> Non
 def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[int]) -> set[int]:
     """End the program, all that lies outside the other calls' trees, and nothing of those.
 
-    Everything is stopped first, in one step under the kernel's own lock, so nobody can run away while we look. Those
+    Everything is stopped first, in one step under the kernel's own lock, so no process can escape meanwhile. Those
     that are spared go on afterwards, but for those that were stopped before: they are given back, and stay so.
     """
     stopped = {pid for pid, process in list_processes().items() if process.state == b"T"}
     try:
         os.kill(-1, signal.SIGSTOP)
     except ProcessLookupError:
-        return set()  # nobody but us is left
+        return set()  # only this process is left
     try:
         # A program that has not been exec'd yet is not visible in /proc, but known by its number.
         condemned = {*program, *_outside(others)} - spared

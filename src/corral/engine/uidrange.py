@@ -45,7 +45,7 @@ class UidRange:
 
     first: int
     lock: int | None
-    """The locked file; None where there is no folder for it."""
+    """The locked file; None without a folder for locks."""
     name: socket.socket | None
     """For earlier versions."""
 
@@ -55,14 +55,14 @@ class UidRange:
         return named if self.lock is None else [self.lock, *named]
 
     def sign(self, data: Path) -> None:
-        """Write down that this process holds it, for a message to whoever finds every range taken."""
+        """Record that this process holds it, for the error when all ranges are in use."""
         if self.lock is not None:
             with contextlib.suppress(OSError):  # a full disk: the lock holds without
                 written = os.pwrite(self.lock, f"{os.getpid()} {data}".encode(errors="replace")[:_SIGNATURE_BYTES], 0)
                 os.ftruncate(self.lock, written)
 
     def unsign(self) -> None:
-        """Its sandbox is no more: the file takes no room until somebody else claims it."""
+        """Its sandbox has ended: truncate the file until the next claim."""
         if self.lock is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self.lock, 0)
@@ -109,7 +109,7 @@ def lock_folder() -> Path | None:
     """The machine's folder of locks, made if it is missing; None if this machine has no place for it.
 
     Raises:
-        SetupError: somebody else can reach into it.
+        SetupError: other users can access it.
     """
     for parent in LOCK_PARENTS:
         path = parent / LOCK_NAME
@@ -121,7 +121,7 @@ def lock_folder() -> Path | None:
                 path.mkdir(mode=0o700)
             found = path.lstat()
             writable = os.access(path, os.W_OK)
-        except OSError:  # not there, or not to be written
+        except OSError:  # missing or not writable
             continue
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             text = f"{path}, the folder of user id locks, must be owned and writable by root only"

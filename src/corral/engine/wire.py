@@ -1,6 +1,6 @@
 """Messages between the engine's processes: small JSON objects and descriptors over SOCK_SEQPACKET sockets.
 
-Each request carries the socket on which its answer is wanted, so that nobody has to sort answers: any thread or event
+Each request carries the socket on which its answer is wanted, so that answers need no sorting: any thread or event
 loop may ask, a closed answer socket is a cancellation, and a dead peer is an end of file.
 Everything received is bounded in size, depth and number of descriptors, since init is not trusted by the host side.
 """
@@ -67,7 +67,7 @@ def receive(
     """The next message and its descriptors (the caller closes them); None at end of file.
 
     Raises:
-        ProtocolError: it is none of ours.
+        ProtocolError: malformed.
         ExhaustedError: this process has no room for its descriptors. The message is lost.
     """
     data, descriptors = _receive_raw(sock, max_descriptors)
@@ -96,7 +96,7 @@ def receive(
 
 
 def _is_deep(message: Message) -> bool:
-    """Level by level: whoever called itself for each would fail on the very messages that are looked for."""
+    """Level by level: recursion would fail on exactly the messages that this check looks for."""
     level: list[Any] = [message]
     for _ in range(MAX_DEPTH):
         level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]

@@ -71,7 +71,7 @@ class Context:
         return box  # type: ignore[no-any-return]  # every backend derives from AsyncSandbox
 
     def adopt(self, box: Any) -> Any:
-        """See that a sandbox made otherwise is ended after the check."""
+        """Delete a sandbox, which the check created itself, after the check."""
         self._opened.append(box)
         return box
 

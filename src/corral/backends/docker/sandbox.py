@@ -111,13 +111,11 @@ class DockerSandbox(SandboxPrimitives):
 
     @property
     def view_key(self) -> str:
-        """See `Body`."""
         assert self._body.view_key is not None, "it was looked at before the call"
         return self._body.view_key
 
     @property
     def users(self) -> dict[str, Who]:
-        """See `Body`."""
         return self._body.users
 
     def _check(self) -> None:

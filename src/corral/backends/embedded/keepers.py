@@ -43,11 +43,9 @@ class KeeperGrip:
         self._socket = _dial(data_folder, sandbox_id)
 
     def request(self, message: wire.Message, *, wait: bool) -> socket.socket:
-        """See `Grip`."""
         return ask(self._socket, message, (), wait=wait)
 
     async def ask(self, message: wire.Message) -> socket.socket:
-        """See `Grip`."""
         return await seam.ask(self._socket, message)
 
     def fileno(self) -> int:
@@ -55,7 +53,6 @@ class KeeperGrip:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """See `Grip`."""
         self._socket.close()
 
 
@@ -179,7 +176,7 @@ async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[No
 
 
 async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
-    """See `Backend.connect`."""
+    """A detached sandbox by id, name, or the beginning of an id. Raises: as `Backend.connect`."""
     found = find(data_folder, wanted)
     if found.is_stopped:
         raise _stopped(found.sandbox_id)
@@ -238,7 +235,7 @@ def spec_from(info: dict[str, Any]) -> Spec:
 
 
 async def list_all(data_folder: Path) -> list[SandboxInfo]:
-    """See `Backend.list`."""
+    """All detached sandboxes."""
     return await asyncio.to_thread(_list_all, data_folder)
 
 

@@ -202,7 +202,6 @@ class _Leftover:
         self._pump = pump
 
     def ready(self, descriptor: int) -> Turn:
-        """See `Source`."""
         data = self._reading.read(descriptor)
         if data is None or data:
             return self._reading.next_turn(descriptor, data)
@@ -291,7 +290,6 @@ class EmbeddedProcess(AsyncProcess):
             self._stdin_fd = None
 
     def ready(self, descriptor: int) -> Turn:
-        """See `Source`."""
         if self._channel is not None and descriptor == self._channel.fileno():
             return self._hear(self._channel)
         return self._take(descriptor)

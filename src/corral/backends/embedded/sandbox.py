@@ -71,15 +71,13 @@ class OwnedGrip:
         self._sandbox_id = sandbox_id
 
     def request(self, message: wire.Message, *, wait: bool) -> socket.socket:
-        """See `Grip`."""
         return self._launcher.request({**message, "id": self._sandbox_id}, wait=wait)
 
     async def ask(self, message: wire.Message) -> socket.socket:
-        """See `Grip`."""
         return await seam.ask(self._launcher.peer, {**message, "id": self._sandbox_id})
 
     def close(self) -> None:
-        """See `Grip`."""
+        """Does nothing: the launcher belongs to the process."""
 
 
 class EmbeddedSandbox(SandboxPrimitives):

@@ -138,7 +138,6 @@ class MemoryBackend(Backend):
     # What a sandbox asks.
 
     def check_language(self, language: str, source: bytes, sandbox_id: str) -> None:
-        """See `World`."""
         text = source.decode("utf-8", "surrogateescape")
         if self._on_code is None and language not in _SHELLS and not self.script.knows_code(text, language):
             raise BackendUnavailableError(
@@ -149,12 +148,10 @@ class MemoryBackend(Backend):
             )
 
     def ended(self, box: Box) -> None:
-        """See `World`."""
         with self._lock:
             self._boxes.pop(box.sandbox_id, None)
 
     def name_it(self, box: Box, name: str | None) -> None:
-        """See `World`."""
         if name is None:
             return
         Spec(name=name)  # raises for what is no name

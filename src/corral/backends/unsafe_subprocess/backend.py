@@ -40,7 +40,7 @@ log = logging.getLogger("corral.unsafe")
 
 
 class UnsafeSubprocessBackend(Backend):
-    """See `corral.protocol.Backend`. Usable from any thread and event loop."""
+    """Creates sandboxes that are plain child processes. Usable from any thread and event loop."""
 
     name = NAME
     isolated = False

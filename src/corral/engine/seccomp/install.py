@@ -52,7 +52,7 @@ class Prepared:
         self._seccomp = ctypes.c_long(numbers(arch)["seccomp"])
         self._mode = ctypes.c_long(_SECCOMP_SET_MODE_FILTER)
         self._zero = ctypes.c_long(0)
-        # A library object of our own: errno and prototypes of the shared one belong to whoever else uses it.
+        # A separate library object: errno and prototypes of the shared one may be used elsewhere.
         self._call = ctypes.CDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
 
@@ -69,7 +69,7 @@ def install(program: bytes) -> None:
 
 
 def native_arch() -> str:
-    """The table for this machine. Raises: UnsupportedArchError when there is none."""
+    """The table for this machine. Raises: UnsupportedArchError if it has no table."""
     machine = os.uname().machine
     arch = _ALIASES.get(machine, machine)
     if arch not in ARCHES:

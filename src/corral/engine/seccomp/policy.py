@@ -21,7 +21,7 @@ __all__ = ["CONTAINER_POLICY", "POLICY", "UNKNOWN", "decide"]
 
 UNKNOWN: Final = Rule(ENOSYS, "not in the table: newer than the policy, or of another ABI")
 
-# --- let through whatever the arguments --------------------------------------------------------------------------
+# --- allowed with any arguments ----------------------------------------------------------------------------------
 
 _ALLOWED: Final = {
     "files": """
@@ -80,7 +80,7 @@ _ALLOWED: Final = {
     "host tracing": "uprobe uretprobe",
 }
 
-# --- refused whatever the arguments ------------------------------------------------------------------------------
+# --- rejected with any arguments ---------------------------------------------------------------------------------
 
 _DENIED: Final[tuple[tuple[int, str, str], ...]] = (
     (EPERM, "changes the mount tree, hence what the sandbox's root and masks are", "mount umount2 pivot_root chroot"),
@@ -232,7 +232,7 @@ _CLONE: Final = Rule(
 _F_SETPIPE_SZ: Final = 1031
 _LARGE_PIPE: Final = 0xFFFE_0000  # from 128 KiB on
 
-# Locks of an open file belong to no process, so that nobody can say whose they are. EINVAL is what a kernel before 3.15
+# Locks of an open file belong to no process, so that their owner is unknown. EINVAL is what a kernel before 3.15
 # says, and makes programs use the old kind, which init counts. Pipes are counted as well, and not how large they are.
 _FCNTL: Final = Rule(
     ALLOW,

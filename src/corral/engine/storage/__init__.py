@@ -3,7 +3,7 @@
 | storage | for | quota |
 |---|---|---|
 | `LoopStorage` | root, with loop devices and mkfs.ext4 | hard: a file system of that size and number of inodes |
-| `FolderStorage` | everybody | soft: measured now and then (`sampling.py`), one file bounded by an rlimit |
+| `FolderStorage` | all users | soft: measured periodically (`sampling.py`), one file limited by an rlimit |
 | memory (no class: a tmpfs inside) | `ephemeral=True` | hard |
 """
 

@@ -14,7 +14,7 @@ _CLONE = 0x40049409
 
 
 def copy_sparse(source: str, target: str) -> bool:
-    """A file. Gives whether its blocks are shared, which takes the same time whatever its size."""
+    """Copy a file. True if its blocks are shared, which takes the same time for any size."""
     with open(source, "rb", buffering=0) as reader, open(target, "xb", buffering=0) as writer:
         return _copy_content(reader.fileno(), writer.fileno())
 
@@ -66,7 +66,7 @@ class TreeCopy:
             waiting += self._copy_folder(folder)
             done.append(folder)
         for folder in reversed(done):
-            # Last, and from the leaves: whatever is put into a folder changes its time.
+            # Last, and from the leaves: new entries change a folder's time.
             reader, writer = open_deep(self._source, folder), open_deep(self._target, folder)
             try:
                 self._dress(reader, writer)
@@ -103,7 +103,7 @@ class TreeCopy:
         if stat.S_ISLNK(found.st_mode):
             os.symlink(os.readlink(name, dir_fd=reader), name, dir_fd=writer)
         elif stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode) or not found.st_rdev:
-            # A character device 0/0 is the overlay's mark for something deleted, which everybody may make.
+            # A character device 0/0 is the overlay's whiteout, which every user can create.
             os.mknod(name, found.st_mode, found.st_rdev, dir_fd=writer)
         else:
             return False
@@ -131,7 +131,7 @@ class TreeCopy:
         source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=reader)
         try:
             if not stat.S_ISREG(os.fstat(source).st_mode):
-                return  # replaced meanwhile, by somebody who should be standing still
+                return  # replaced meanwhile, although everything should be frozen
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             target = os.open(name, flags, 0o600, dir_fd=writer)
             try:

@@ -16,7 +16,6 @@ class FolderStorage:
     hard = False
 
     def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
-        """See `Storage`."""
         path = os.path.join(recipe.folder, "disk")
         os.makedirs(path, 0o700, exist_ok=True)
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

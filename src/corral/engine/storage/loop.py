@@ -1,4 +1,4 @@
-"""Uppers in a file system of their own, in a sparse file: a hard quota of bytes and inodes on any disk.
+"""Uppers in a separate file system in a sparse file: a hard quota of bytes and inodes on any disk.
 
 mkfs runs once per size; each sandbox gets a sparse copy of that template (about 1 MiB of real data), and the templates
 that were used last are kept. The loop device
@@ -64,7 +64,6 @@ class LoopStorage:
         return os.path.exists(f"/dev/loop{number}")
 
     def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
-        """See `Storage`."""
         image = os.path.join(recipe.folder, "disk.img")
         if os.path.exists(image):
             _wait_released(image)
@@ -72,7 +71,7 @@ class LoopStorage:
         else:
             unfinished = f"{image}.{os.getpid()}"
             self.copy_template(recipe.limits, unfinished)
-            os.rename(unfinished, image)  # whole, or not there: a stopped sandbox may be started after a crash
+            os.rename(unfinished, image)  # complete or missing: a stopped sandbox may be started after a crash
         mount = self.mount(image)
         try:
             make_uppers(recipe, identity, directory_fd=mount)
@@ -95,7 +94,7 @@ class LoopStorage:
             os.close(device_fd)
 
     def copy_template(self, limits: Limits, target: str) -> None:
-        """An empty file system of that size, as a file that was not there. Raises: OSError."""
+        """Create an empty file system of that size in a new file. Raises: OSError."""
         for attempt in range(_ATTEMPTS):
             template = self._template(limits.disk_bytes, limits.inodes)
             with contextlib.suppress(FileNotFoundError):
@@ -111,7 +110,7 @@ class LoopStorage:
     def _collect(self) -> None:
         """Only those stay that were used last, and nothing unfinished of who was killed at it.
 
-        Whoever copies one has it open, and goes on with what is no longer in the folder.
+        A process that copies one has it open, and continues after it was deleted.
         """
         now = time.time()
         used: list[tuple[float, str]] = []
@@ -207,7 +206,7 @@ def thaw(mount_fd: int) -> None:
 
 
 def thaw_left_over(image: str) -> None:
-    """For the sweeper: whoever froze this image was killed before it could thaw it.
+    """For the sweeper: the process that froze this image was killed before it could thaw it.
 
     A frozen file system holds itself, and its loop device, for ever. To mount the same device once more gives the same
     file system, and so a way to reach it.
@@ -271,7 +270,7 @@ def _wait_released(image: str) -> None:
     """Two loop devices on one image would spoil it, and the one of a life before goes a moment after its last user.
 
     Raises:
-        OSError: EBUSY, somebody holds a file of that life open.
+        OSError: EBUSY, a process has a file of it open.
     """
     deadline = time.monotonic() + _RELEASE_SECONDS
     while _devices_on(image):
