@@ -1,0 +1,97 @@
+"""Files, opened and searched without following links: by `openat2`, and by a walk where the kernel has none."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from corral.inside import files, nolinks, search
+
+
+@pytest.fixture(params=["openat2", "walk"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "walk":
+        monkeypatch.setattr(nolinks, "_has_openat2", lambda: False)
+    elif not nolinks._has_openat2():
+        pytest.skip("this kernel has no openat2")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> str:
+    root = tmp_path.resolve()
+    (root / "sub").mkdir()
+    (root / "sub" / "file").write_bytes(b"one\ntwo\n")
+    (root / "link").symlink_to("sub")
+    (root / "alias").symlink_to("sub/file")
+    return str(root)
+
+
+def read(path: str, *, links: bool) -> bytes:
+    descriptor = files.open_regular(path, links=links)
+    try:
+        return files.read_all(descriptor, limit=1000)
+    finally:
+        os.close(descriptor)
+
+
+def names(folder: str) -> list[str]:
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def test_file_is_read_without_links(tree: str) -> None:
+    assert read(f"{tree}/sub/file", links=False) == b"one\ntwo\n"
+    assert read(f"{tree}/link/file", links=True) == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize("name", ["link/file", "alias"])
+def test_link_in_any_part_is_refused(tree: str, name: str) -> None:
+    path = f"{tree}/{name}"
+    with pytest.raises(nolinks.LinkFoundError):
+        read(path, links=False)
+    with pytest.raises(nolinks.LinkFoundError):
+        files.look(path, links=False)
+    with pytest.raises(nolinks.LinkFoundError):
+        files.write(path, b"x", links=False)
+    with pytest.raises(nolinks.LinkFoundError):
+        files.edit(path, b"one", b"x", links=False)
+    with pytest.raises(nolinks.LinkFoundError):
+        list(search.grep(path, "one", limit=1, outcome=search.Outcome(), links=False))
+    assert read(f"{tree}/sub/file", links=True) == b"one\ntwo\n"
+
+
+def test_search_below_a_link_follows_the_first_only(tree: str) -> None:
+    Path(f"{tree}/sub/up").symlink_to("..")
+    outcome = search.Outcome()
+    found = [item["path"] for item in search.grep(f"{tree}/link", "two", limit=9, outcome=outcome)]
+    assert (found, outcome.truncated, outcome.unreadable) == ([f"{tree}/link/file"], False, [])
+    assert [item["kind"] for item in search.list_folder(f"{tree}/sub")] == ["file", "link"]
+
+
+def test_failed_write_leaves_the_file_and_nothing_else(tree: str) -> None:
+    def fail() -> None:
+        with files.replacing(f"{tree}/sub/file") as target:
+            files.write_all(target, b"half")
+            raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        fail()
+    assert read(f"{tree}/sub/file", links=False) == b"one\ntwo\n"
+    assert names(f"{tree}/sub") == ["file"]
+
+
+def test_staged_file_may_be_made_anew_by_its_writer(tree: str) -> None:
+    with files.staging(f"{tree}/alias") as place:
+        Path(place).unlink()
+        Path(place).write_bytes(b"new")
+    assert read(f"{tree}/sub/file", links=False) == b"new"
+    assert Path(f"{tree}/alias").is_symlink()
+    assert names(f"{tree}/sub") == ["file"]
+
+
+def test_path_may_be_longer_than_the_kernel_takes(tree: str) -> None:
+    parts = ["x" * 200] * 40
+    os.close(nolinks.open_folder(tree, parts, make=True))
+    descriptor = nolinks.open_file(tree, parts, os.O_RDONLY | os.O_DIRECTORY)
+    os.close(descriptor)
+    files.remove(f"{tree}/{parts[0]}", recursive=True)
+    assert parts[0] not in names(tree)
