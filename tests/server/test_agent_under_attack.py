@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from corral.backends.daytona import DaytonaBackend, channel
+from corral.backends.daytona import DaytonaBackend
+from corral.base.agent import channel
 from corral.client.sandbox import AsyncSandbox
 from corral.results import ExecResult, OutputChunk
 from support.serving import ServedProcess
