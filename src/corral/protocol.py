@@ -164,8 +164,9 @@ def lacking(backend: str, power: str, *, sandbox_id: str | None = None) -> Capab
 class SandboxPrimitives(ABC):
     """One sandbox, as its backend implements it. `AsyncSandbox.around(primitives)` is what users get.
 
-    Methods raise `SandboxGoneError` once the sandbox has ended, and `SandboxClosedError` after `aclose`. What is not
-    abstract here has a default: a power that the backend does not have raises `CapabilityError`.
+    Methods raise `SandboxGoneError` once the sandbox has ended. What is not abstract here has a default: a power that
+    the backend does not have raises `CapabilityError`. After `aclose`, `AsyncSandbox` calls none of them; files that a
+    caller still holds must refuse by themselves, by `refuse_closed`.
     """
 
     temporary = TEMPORARY
@@ -199,7 +200,7 @@ class SandboxPrimitives(ABC):
     @property
     @abstractmethod
     def files(self) -> AsyncFiles:
-        """Its files. Raises: SandboxClosedError."""
+        """Its files."""
 
     @abstractmethod
     def release(self) -> Awaitable[None]:

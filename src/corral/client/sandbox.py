@@ -246,7 +246,7 @@ class AsyncSandbox:
     @property
     def files(self) -> AsyncFiles:
         """Its files."""
-        return self.primitives.files
+        return self._open.files
 
     @property
     def interpreter(self) -> Interpreter:

@@ -88,8 +88,6 @@ class DaytonaSandbox(SandboxPrimitives):
 
     @property
     def files(self) -> DaytonaFiles:
-        if self.closed:
-            self.refuse_closed()
         return self._files
 
     @property
@@ -180,8 +178,6 @@ class DaytonaSandbox(SandboxPrimitives):
         return await self._spawn_inner(request)
 
     def _refuse(self, request: SpawnRequest) -> None:
-        if self.closed:
-            self.refuse_closed()
         if request.user not in (USER, "1000"):
             raise CapabilityError(
                 f"user={request.user!r}: the service runs every program as the same user",
@@ -270,8 +266,6 @@ class DaytonaSandbox(SandboxPrimitives):
             return False
 
     async def usage(self) -> SandboxUsage:
-        if self.closed:
-            self.refuse_closed()
         self._remote.check("usage")
         metrics = await self._remote.measure("usage")
         kills = metrics.additional_properties.get("oomKills")
@@ -282,13 +276,9 @@ class DaytonaSandbox(SandboxPrimitives):
         )
 
     async def info(self) -> SandboxInfo:
-        if self.closed:
-            self.refuse_closed()
         return life.describe(await self._remote.look("info"), backend=NAME)
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        if self.closed:
-            self.refuse_closed()
         self._remote.check("detach")
         check_name(name)
         check_timeout(lifetime_seconds, what="lifetime_seconds", error=SpecError)
@@ -322,20 +312,14 @@ class DaytonaSandbox(SandboxPrimitives):
     # Other powers, by the service's own calls.
 
     async def snapshot(self, name: str | None = None) -> str:
-        if self.closed:
-            self.refuse_closed()
         check_name(name)
         return await take_snapshot(self._remote, name)
 
     async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
-        if self.closed:
-            self.refuse_closed()
         assert self.keeper is not None  # given by the backend that made this handle
         return AsyncSandbox.around(await self.keeper.make_fork(self._remote, self.spec, spec), event="created")
 
     async def stop(self) -> None:
-        if self.closed:
-            self.refuse_closed()
         if self._owned:
             await self.detach()
         with contextlib.suppress(SandboxStoppedError):
@@ -344,14 +328,10 @@ class DaytonaSandbox(SandboxPrimitives):
         self._end_stopped()
 
     async def pause(self) -> None:
-        if self.closed:
-            self.refuse_closed()
         await self._remote.call(lambda box: box.pause(timeout=CHANGE_SECONDS), op="pause", finish=True)
         self.is_paused = True
 
     async def resume(self) -> None:
-        if self.closed:
-            self.refuse_closed()
         await self._remote.call(lambda box: box.start(timeout=CHANGE_SECONDS), op="resume", finish=True)
         self.is_paused = False
 
@@ -368,8 +348,6 @@ class DaytonaSandbox(SandboxPrimitives):
         processes: int | None = None,
     ) -> None:
         # The service counts in whole processors and GiB: what is asked for is rounded up.
-        if self.closed:
-            self.refuse_closed()
         given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
         resources = replace(self.spec.resources, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         if any(value is not None for value in (cpus, memory_bytes, disk_bytes)):

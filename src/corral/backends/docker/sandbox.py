@@ -142,8 +142,6 @@ class DockerSandbox(SandboxPrimitives):
 
     @property
     def files(self) -> ShellFiles:
-        if self.closed:
-            self.refuse_closed()
         return self._files
 
     # Running.
@@ -401,8 +399,6 @@ class DockerSandbox(SandboxPrimitives):
         return AsyncSandbox.around(made, event="created")
 
     async def stop(self) -> None:
-        if self.closed:
-            self.refuse_closed()
         if self._body.is_stopped:
             return
         self._check()

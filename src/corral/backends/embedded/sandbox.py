@@ -123,8 +123,6 @@ class EmbeddedSandbox(SandboxPrimitives):
 
     @property
     def files(self) -> EmbeddedFiles:
-        if self.closed:
-            self.refuse_closed()
         self._last_use = time.monotonic()
         return self._files
 
@@ -283,8 +281,6 @@ class EmbeddedSandbox(SandboxPrimitives):
 
     async def wait_until_gone(self) -> None:
         """Wait until the sandbox has ended. Of a detached one its keeper tells, the last to go; else its init."""
-        if self.closed:
-            self.refuse_closed()
         # A descriptor of our own: another may close the handle before we hear that we are cancelled.
         descriptor = os.dup(self._grip.fileno() if isinstance(self._grip, HasSocket) else self._control.fileno())
         try:
@@ -297,8 +293,6 @@ class EmbeddedSandbox(SandboxPrimitives):
             await seam.answer(await self._grip.ask({"op": "destroy"}))
 
     async def usage(self) -> SandboxUsage:
-        if self.closed:
-            self.refuse_closed()
         with mapped(sandbox_id=self.id, op="usage"), self._noticing_stop("usage"):
             usage = check(await seam.answer(await self._grip.ask({"op": "usage"})))["usage"]
             inside = check(await seam.answer(await seam.ask(self._control, {"op": "usage"})))
@@ -314,8 +308,6 @@ class EmbeddedSandbox(SandboxPrimitives):
         )
 
     async def info(self) -> SandboxInfo:
-        if self.closed:
-            self.refuse_closed()
         labels = dict(self.spec.labels)
         if self._grip.owned:
             with mapped(sandbox_id=self.id, op="info"):
@@ -366,8 +358,6 @@ class EmbeddedSandbox(SandboxPrimitives):
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         from corral.backends.embedded import keepers  # the room beside: it makes sandboxes of this class
 
-        if self.closed:
-            self.refuse_closed()
         if not self._grip.owned:
             return self.id
         info = keepers.describe(self.spec, name=name, lifetime_seconds=lifetime_seconds, env=self._env)

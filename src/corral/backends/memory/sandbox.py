@@ -122,8 +122,6 @@ class MemorySandbox(SandboxPrimitives):
 
     @property
     def files(self) -> MemoryFiles:
-        if self.closed:
-            self.refuse_closed()
         return self._files
 
     # Running.
