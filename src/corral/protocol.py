@@ -6,21 +6,21 @@ HTTP client holds a transport: everything that can be derived (exec, run_code, s
 written there once. Files and programs have abstract classes as well: `corral.base.files.AsyncFiles` and
 `corral.base.process.AsyncProcess`.
 
-What a backend may lack (`Backend.capabilities()` lists what it has) raises `CapabilityError`, from `lacking` below.
+Unsupported operations raise `CapabilityError`, from `lacking` below; `Backend.capabilities()` lists the supported ones.
 
 These rules hold for every backend; `corral.testing` has a check for each.
 
-1.  A command's failure is a result; the sandbox's failure is an error. Neither is dressed as the other.
+1.  A command's failure is a result; the sandbox's failure is an error. They are never confused.
 2.  A timeout ends the whole process tree at once, and the result carries the partial output. So does cancellation.
     Exit codes are POSIX: 124 timeout, 126 not executable, 127 not found, 128+n signal. A timeout is a result, and so is
     output beyond the limit (`truncated`, with byte counts). `check=True` turns a failure into `ExitError` or
     `ExecTimeoutError` with the result attached.
 3.  The result arrives when the direct child ends, not when the last pipe closes.
-4.  Memory is bounded on our side whatever the program prints, reads or writes; what was cut is said, with byte counts.
+4.  Corral's memory is bounded whatever the program prints, reads or writes; results say how many bytes were cut.
 5.  No payload travels in argv. A 5 MB snippet and an 8 GB file both work.
 6.  Float timeouts, per-call `env`, `cwd` and `stdin` are honoured. The spec's workdir exists and is the cwd.
-7.  A sandbox that is gone raises `SandboxGoneError`; it is never replaced in silence.
-8.  Create is cancel-safe and idempotent by client token: nothing is leaked, nothing is made twice.
+7.  A sandbox that is gone raises `SandboxGoneError`; it is never replaced silently.
+8.  Create is cancel-safe and idempotent by client token: nothing is leaked or created twice.
 9.  Usable from several event loops and threads, inside a running loop, and after `os.fork`.
 10. Every sandbox has an owner and a deadline. What the owner forgets, the sweeper removes, also after a crash.
 """
@@ -51,7 +51,7 @@ PathLike = str | PurePosixPath
 """A path inside; relative ones are under the sandbox's workdir."""
 
 Command = str | Sequence[str]
-"""A list is an argv. A text is for `/bin/sh`."""
+"""A list is an argv. A string is run by `/bin/sh`."""
 
 OnOutput = Callable[[OutputChunk], Awaitable[None] | None]
 OnEvent = Callable[[Event], None]
@@ -64,14 +64,14 @@ class CallOptions(TypedDict, total=False):
     cwd: PathLike | None
     """The working folder; the spec's workdir by default."""
     env: Mapping[str, str] | None
-    """Variables beyond the spec's and the sandbox's own."""
+    """Additional variables."""
 
 
 class SessionOptions(CallOptions, total=False):
     """Keywords of `open_session`."""
 
     user: str | None
-    """The user inside, by name or number; not every backend has others than its own."""
+    """The user inside, by name or number; not every backend supports others than its own."""
 
 
 class TerminalOptions(SessionOptions, total=False):
@@ -87,42 +87,42 @@ class RecordedOptions(TerminalOptions, total=False):
     """Keywords of `start_recorded`."""
 
     timeout: float | None
-    """The program is ended after so many seconds; by default never."""
+    """The program is killed after so many seconds; by default never."""
     pty: bool
-    """Whether it gets a terminal."""
+    """True: the program gets a terminal."""
 
 
 class ViewOptions(TypedDict, total=False):
-    """What one call sees of the sandbox."""
+    """Keywords that restrict what one call sees of the sandbox."""
 
     read_only: Sequence[PathLike]
     """Paths that this call can't change."""
     hidden: Sequence[PathLike]
-    """Paths that this call finds empty."""
+    """Paths that are empty or inaccessible for this call."""
 
 
 class StartOptions(RecordedOptions, ViewOptions, total=False):
     """Keywords of `start`."""
 
     stdin: bool
-    """Whether it can be written to: True by default."""
+    """True (the default): it has a stdin that can be written to."""
     output_limit_bytes: int | None
-    """How much output is kept; the spec's limit by default."""
+    """How many bytes of output are kept; the spec's limit by default."""
 
 
 class CodeOptions(CallOptions, total=False):
     """Keywords of `run_code`, beside its own."""
 
     stdin: Stdin
-    """Its standard input: bytes, a text, or an async iterable of bytes. None by default."""
+    """Its standard input: bytes, a string, or an async iterable of bytes. None by default."""
     timeout: float | None
-    """The whole process tree is ended after so many seconds; the spec's exec_timeout by default."""
+    """The whole process tree is killed after so many seconds; the spec's exec_timeout by default."""
     on_output: OnOutput | None
-    """Called with each piece of output as it comes."""
+    """Called with each piece of output."""
     check: bool
     """Raise `ExitError` or `ExecTimeoutError` for a failure."""
     output_limit_bytes: int | None
-    """How much output is kept; the spec's limit by default."""
+    """How many bytes of output are kept; the spec's limit by default."""
 
 
 class ExecOptions(CodeOptions, SessionOptions, ViewOptions, total=False):
@@ -152,7 +152,7 @@ class SpawnRequest:
 
 
 def lacking(backend: str, power: str, *, sandbox_id: str | None = None) -> CapabilityError:
-    """The error for what a backend does not have."""
+    """The error for an unsupported operation."""
     return CapabilityError(
         f"the {backend} backend does not support {power}",
         sandbox_id=sandbox_id,
@@ -164,17 +164,17 @@ def lacking(backend: str, power: str, *, sandbox_id: str | None = None) -> Capab
 class SandboxPrimitives(ABC):
     """One sandbox, as its backend implements it. `AsyncSandbox.around(primitives)` is what users get.
 
-    Methods raise `SandboxGoneError` once the sandbox has ended. What is not abstract here has a default: a power that
-    the backend does not have raises `CapabilityError`. After `aclose`, `AsyncSandbox` calls none of them; files that a
+    Methods raise `SandboxGoneError` once the sandbox has ended. Methods that are not abstract have a default: an
+    unsupported operation raises `CapabilityError`. After `aclose`, `AsyncSandbox` calls none of them; files that a
     caller still holds must refuse by themselves, by `refuse_closed`.
     """
 
     temporary = TEMPORARY
-    """The folder inside in which snippets and long scripts lie while they run."""
+    """The folder inside for snippets and long scripts while they run."""
     default_user = USER
-    """The user of a request that names none."""
+    """The user of a request without a user."""
     own_runtime: Callable[[Language, bytes], Runtime] | None = None
-    """What runs a source, where the backend decides it and not the language table. Raises: BackendUnavailableError."""
+    """The runtime of a source, if the backend chooses it, not the language table. Raises: BackendUnavailableError."""
 
     def __init__(self, *, sandbox_id: str, spec: Spec, backend: str) -> None:
         self.id = sandbox_id
@@ -183,7 +183,7 @@ class SandboxPrimitives(ABC):
         self.closed = False
         """Set by `aclose`."""
         self.handle: AsyncSandbox | None = None
-        """What users hold of it. Set by `AsyncSandbox.around`."""
+        """The user's handle. Set by `AsyncSandbox.around`."""
 
     # What every backend implements.
 
@@ -192,9 +192,9 @@ class SandboxPrimitives(ABC):
         """Start a program.
 
         Raises:
-            WorkdirError: the folder is missing, or no folder.
-            CapabilityError: a user, view or terminal that this backend does not have.
-            InvalidCommandError: arguments that can't be passed on.
+            WorkdirError: the folder does not exist, or is not a folder.
+            CapabilityError: a user, view or terminal that this backend does not support.
+            InvalidCommandError: invalid arguments.
         """
 
     @property
@@ -204,37 +204,37 @@ class SandboxPrimitives(ABC):
 
     @abstractmethod
     def release(self) -> Awaitable[None]:
-        """End the sandbox if it is owned, let go of it if not. Called once, by `aclose`.
+        """Delete the sandbox if it is owned, else disconnect. Called once, by `aclose`.
 
-        What must happen even if the event loop ends at once happens in the call itself; the rest may be awaited.
+        Work that must be done even if the event loop ends at once is done in the call itself; the rest may be awaited.
         """
 
     @abstractmethod
     async def kill(self) -> None:
-        """End the sandbox, owned or detached. `aclose` follows."""
+        """Delete the sandbox, owned or detached. `aclose` follows."""
 
     @abstractmethod
     async def usage(self) -> SandboxUsage:
-        """What it holds and has used."""
+        """Its current and total resource use."""
 
     @abstractmethod
     async def info(self) -> SandboxInfo:
-        """What a list says of it."""
+        """Its entry in a list."""
 
-    # What a backend may know better.
+    # What a backend may override.
 
     @property
     def owned(self) -> bool:
-        """Whether it ends with this process."""
+        """True if it is deleted when this process ends."""
         return True
 
     @property
     def standing(self) -> SandboxState:
-        """What this handle knows of its state, for `repr`."""
+        """Its state as known to this handle, for `repr`."""
         return "running"
 
     async def is_alive(self) -> bool:
-        """Whether it is there and answers."""
+        """True if it exists and responds."""
         try:
             await self.info()
         except SandboxGoneError:
@@ -242,26 +242,26 @@ class SandboxPrimitives(ABC):
         return True
 
     def base_env(self, user: str) -> Mapping[str, str]:
-        """What every program of that user finds in its environment."""
+        """The default environment of that user's programs."""
         return {}
 
     def hint_for(self, language: Language) -> str:
-        """What to do where no program inside runs a language."""
+        """What to do if a language has no runtime inside."""
         return language.hint
 
     # Powers. A backend that lists one in `capabilities()` implements it.
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        """Let it live on without this process; gives the id for `connect`. Idempotent."""
-        await self.info()  # a sandbox that is gone says so first
+        """Detach it from this process; returns the id for `connect`. Idempotent."""
+        await self.info()  # a lost sandbox raises first
         self.lacks("detach")
 
     async def snapshot(self, name: str | None = None) -> str:
-        """Keep the files of this moment; gives the id of the snapshot."""
+        """Take a snapshot of the files; returns its id."""
         self.lacks("snapshot")
 
     async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
-        """A second sandbox that begins with the files of this one, made by the same backend."""
+        """A second sandbox with the files of this one, created by the same backend."""
         self.lacks("fork")
 
     async def stop(self) -> None:
@@ -273,7 +273,7 @@ class SandboxPrimitives(ABC):
         self.lacks("pause")
 
     async def resume(self) -> None:
-        """Let every process go on. Idempotent."""
+        """Unfreeze every process. Idempotent."""
         self.lacks("resume")
 
     async def resize(
@@ -284,7 +284,7 @@ class SandboxPrimitives(ABC):
         disk_bytes: int | None = None,
         processes: int | None = None,
     ) -> None:
-        """Set new limits; what is not given stays."""
+        """Change limits; those not given stay."""
         self.lacks("resize")
 
     async def expose(self, port: int) -> str:
@@ -292,14 +292,14 @@ class SandboxPrimitives(ABC):
         self.lacks("expose")
 
     async def wait_until_gone(self) -> None:
-        """Return when the sandbox has ended, whatever ended it. Cancel it before this handle is closed."""
+        """Return when the sandbox has ended, for any reason. Cancel it before this handle is closed."""
         self.lacks("wait_until_gone")
 
     # Recorded programs. Where `keeps_records` is False, `AsyncSandbox` keeps them in the memory of this process.
 
     @property
     def keeps_records(self) -> bool:
-        """Whether this sandbox now keeps the records of its programs itself, so that they outlive this process."""
+        """True if this sandbox now keeps the records of its programs itself, so that they outlive this process."""
         return False
 
     async def start_recorded(
@@ -313,13 +313,13 @@ class SandboxPrimitives(ABC):
         self.lacks("find_recorded")
 
     async def list_recorded(self) -> Sequence[RecordInfo]:
-        """All that were not forgotten."""
+        """All recorded programs that were not deleted."""
         self.lacks("list_recorded")
 
     # What is the same for all.
 
     def lacks(self, power: str) -> NoReturn:
-        """Raises: CapabilityError, for what this backend does not have."""
+        """Raises: CapabilityError, for an unsupported operation."""
         raise lacking(self.backend, power, sandbox_id=self.id)
 
     def refuse_closed(self) -> NoReturn:
@@ -327,45 +327,45 @@ class SandboxPrimitives(ABC):
         raise SandboxClosedError("the sandbox is closed", sandbox_id=self.id, hint="make a new one")
 
     async def aclose(self) -> None:
-        """End it if it is owned; let go of it if it is detached. Idempotent, and safe to cancel."""
+        """Delete it if it is owned; disconnect if it is detached. Idempotent, and safe to cancel."""
         if self.closed:
             return
         self.closed = True
-        # A cancelled close must not leave half a sandbox: the work goes on, only the waiting ends.
+        # A cancelled close must not leave half a sandbox: the work continues, only the waiting ends.
         await asyncio.shield(asyncio.ensure_future(self.release()))
 
 
 class Backend(ABC):
-    """Makes, finds, lists and deletes sandboxes. Its methods may be called from any thread and event loop.
+    """Creates, finds, lists and deletes sandboxes. Its methods may be called from any thread and event loop.
 
-    Sandboxes are named by id or name. What is not abstract here has a default: a power that the backend does not have
+    Sandboxes are identified by id or name. Methods that are not abstract have a default: an unsupported operation
     raises `CapabilityError`.
     """
 
     name: str
     """The name in the registry."""
     isolated = True
-    """Whether programs are kept apart from the host. Servers, and others that run strangers' programs, take no backend
+    """True if programs are isolated from the host. The server, and others that run untrusted programs, reject a backend
     where it is False."""
     _powers: frozenset[str] | None = None
 
     @abstractmethod
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
-        """Make a sandbox. `on_event` is told what happens to it.
+        """Create a sandbox. `on_event` is called with its events.
 
         Raises:
-            SpecError: a request that can't be met anywhere.
-            CapabilityError: a request that this backend can't meet.
-            BackendUnavailableError: this machine can't; the hint says how it could.
+            SpecError: an invalid request.
+            CapabilityError: a request that this backend does not support.
+            BackendUnavailableError: not possible on this machine; the hint says how to make it possible.
         """
 
     @abstractmethod
     async def capabilities(self) -> Capabilities:
-        """What holds here, and which powers there are."""
+        """The limits and optional operations that are supported here."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """End every sandbox that is owned. Idempotent."""
+        """Delete every owned sandbox. Idempotent."""
 
     # Detached sandboxes.
 
@@ -374,37 +374,37 @@ class Backend(ABC):
         self.lacks("connect")
 
     async def list(self) -> Sequence[SandboxInfo]:
-        """The detached sandboxes: those that live, and those that are stopped."""
+        """The detached sandboxes, running and stopped."""
         return []
 
     async def delete(self, sandbox_id: str) -> None:
-        """End a detached sandbox, or remove a stopped one. Raises: SandboxGoneError."""
+        """Delete a detached sandbox, running or stopped. Raises: SandboxGoneError."""
         self.lacks("delete")
 
     async def glance(self) -> frozenset[str]:
-        """The ids of all sandboxes of which anything is left, in whatever state. Cheap enough for every second."""
+        """The ids of all sandboxes that exist in any state. Cheap enough for every second."""
         self.lacks("glance")
 
-    # Stopped sandboxes and snapshots. `SandboxGoneError` and `SnapshotNotFoundError` say that there is no such one.
+    # Stopped sandboxes and snapshots. `SandboxGoneError` and `SnapshotNotFoundError`: not found.
 
     async def start(self, sandbox_id: str) -> AsyncSandbox:
-        """Bring a stopped sandbox up, detached: same files, id, name, environment. Of one that runs: as `connect`."""
+        """Start a stopped sandbox, detached: same files, id, name, environment. If it is running: as `connect`."""
         self.lacks("start")
 
     async def stop(self, sandbox_id: str) -> None:
-        """End the processes of a sandbox, keep its files. Of one that is stopped: nothing."""
+        """Stop a sandbox: end its processes, keep its files. Does nothing if it is stopped."""
         self.lacks("stop")
 
     async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
-        """Keep the files of a sandbox, running or stopped; gives the snapshot's id."""
+        """Take a snapshot of a sandbox, running or stopped; returns its id."""
         self.lacks("snapshot")
 
     async def fork(self, sandbox_id: str, spec: Spec | None = None) -> AsyncSandbox:
-        """A second sandbox, owned, with the files of one that runs or is stopped."""
+        """A second sandbox, owned, with the files of a running or stopped one."""
         self.lacks("fork")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
-        """The files become those of the snapshot. Its processes are ended: `start` it afterwards."""
+        """Restore the files of the snapshot. Its processes are killed: `start` it afterwards."""
         self.lacks("rollback")
 
     async def resize(
@@ -416,7 +416,7 @@ class Backend(ABC):
         disk_bytes: int | None = None,
         processes: int | None = None,
     ) -> None:
-        """Set new limits of a sandbox; a stopped one has them from its next start on."""
+        """Change the limits of a sandbox; for a stopped one, from its next start on."""
         self.lacks("resize")
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:
@@ -424,7 +424,7 @@ class Backend(ABC):
         self.lacks("list_snapshots")
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
-        """Forget a snapshot. Sandboxes that began from it, and snapshots of those, are not touched."""
+        """Delete a snapshot. Sandboxes created from it, and their snapshots, are not affected."""
         self.lacks("delete_snapshot")
 
     # Detached programs: recorded programs that outlive the process that started them, by number.
@@ -439,18 +439,18 @@ class Backend(ABC):
         user: str | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Start a program in a detached sandbox; gives its number. It has no input."""
+        """Start a program in a detached sandbox; returns its number. It has no stdin."""
         self.lacks("detached programs")
 
     async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
-        """Those that run or have run, oldest first. Raises: SandboxGoneError."""
+        """Running and ended programs, oldest first. Raises: SandboxGoneError."""
         self.lacks("detached programs")
 
     def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
-        """What the program of that number has printed (None: the one started last); with `follow`, until it ends.
+        """The output of the program of that number (None: the latest one); with `follow`, until it ends.
 
         Raises:
-            SandboxGoneError: there is no such program.
+            SandboxGoneError: program not found.
         """
         self.lacks("detached programs")
 
@@ -462,5 +462,5 @@ class Backend(ABC):
             self.lacks(power)
 
     def lacks(self, power: str) -> NoReturn:
-        """Raises: CapabilityError, for what this backend does not have."""
+        """Raises: CapabilityError, for an unsupported operation."""
         raise lacking(self.name, power)

@@ -42,22 +42,22 @@ CHUNK_BYTES = 256 * 1024
 
 class AsyncFiles(ABC):
     """The files of a sandbox. Every method raises `SandboxGoneError`, `SandboxClosedError` and, beyond what is named,
-    `SandboxPermissionError` where the user inside may not, `SandboxNoSpaceError` where the disk is full, and
-    `SandboxFileError` for what no class of its own exists.
+    `SandboxPermissionError` without permission, `SandboxNoSpaceError` if the disk is full, and `SandboxFileError` for
+    all other failures.
 
-    A `FollowedPath` is one that rules were asked about: no link is followed on its way, and `SandboxLinkError` says
-    that one has been put there since. `move`, `remove`, `mkdir`, `symlink`, `chmod`, `replace`, `watch`, `pack` and
+    A `FollowedPath` is one whose permission was checked: no link on it is followed, and `SandboxLinkError` says that a
+    link was added since. `move`, `remove`, `mkdir`, `symlink`, `chmod`, `replace`, `watch`, `pack` and
     `unpack` take it as any other path."""
 
     def __init__(self, *, workdir: str) -> None:
         self.at: Callable[[PathLike], SandboxPath] = functools.partial(inside, workdir=workdir)
-        """The absolute path of a path that a caller gave. A backend whose paths mean others sets its own."""
+        """The absolute path of a caller's path. Backends with other paths override it."""
 
     # The primitives.
 
     @abstractmethod
     def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
-        """The content piece by piece; it ends at the size the file had when opened. Raises: as `read`, but no limit."""
+        """The content in pieces, up to the size the file had when opened. Raises: as `read`, without a limit."""
 
     @abstractmethod
     async def write(
@@ -72,14 +72,14 @@ class AsyncFiles(ABC):
     ) -> int:
         """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces.
 
-        Gives the number of bytes.
+        Returns the number of bytes.
 
         Raises:
-            SandboxIsFolderError, SandboxFileKindError: something else than a regular file is there.
+            SandboxIsFolderError, SandboxFileKindError: the target is not a regular file.
             SandboxFileExistsError: `exclusive` and it exists.
             SandboxFileNotFoundError: `parents=False` and the folder is missing.
-            SandboxNotFolderError: a file is in the place of one of its folders.
-            SandboxLinkError: a part of a `FollowedPath` has become a link.
+            SandboxNotFolderError: a parent is not a folder.
+            SandboxLinkError: a part of a `FollowedPath` became a link.
         """
 
     @abstractmethod
@@ -98,7 +98,7 @@ class AsyncFiles(ABC):
 
         Raises:
             SandboxFileNotFoundError, SandboxNotFolderError
-            SandboxLinkError: a part of a `FollowedPath` has become a link.
+            SandboxLinkError: a part of a `FollowedPath` became a link.
         """
 
     @abstractmethod
@@ -122,10 +122,10 @@ class AsyncFiles(ABC):
     ) -> GrepResult:
         """Lines that match a regular expression (or a fixed text), in text files; `limit` of them at most.
 
-        Files `without`, by their absolute paths as `glob` gives them, are not looked into, and count for nothing.
+        Files in `without`, by absolute path as `glob` returns them, are skipped and not counted.
 
         Raises:
-            SandboxFileError: not a regular expression.
+            SandboxFileError: invalid regular expression.
             SandboxFileNotFoundError, SandboxLinkError: for `path`.
         """
 
@@ -144,7 +144,7 @@ class AsyncFiles(ABC):
         """Replace in all text files below a path, each atomically.
 
         Raises:
-            SandboxFileError: not a regular expression.
+            SandboxFileError: invalid regular expression.
             SandboxFileNotFoundError: for `path`.
         """
 
@@ -158,7 +158,7 @@ class AsyncFiles(ABC):
 
     @abstractmethod
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """Make a folder; with `parents`, one that is there already is fine.
+        """Create a folder; with `parents`, it may exist already.
 
         Raises:
             SandboxFileExistsError, SandboxFileNotFoundError
@@ -166,7 +166,7 @@ class AsyncFiles(ABC):
 
     @abstractmethod
     async def symlink(self, path: PathLike, target: str) -> None:
-        """Make a link. Raises: SandboxFileExistsError."""
+        """Create a symlink. Raises: SandboxFileExistsError."""
 
     @abstractmethod
     async def chmod(self, path: PathLike, mode: int) -> None:
@@ -178,7 +178,7 @@ class AsyncFiles(ABC):
 
         Raises:
             SandboxFileNotFoundError, SandboxNotFolderError
-            CapabilityError: this backend can't watch.
+            CapabilityError: not supported by this backend.
         """
 
     @abstractmethod
@@ -191,19 +191,18 @@ class AsyncFiles(ABC):
 
     @abstractmethod
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """Lay a tar stream (plain or compressed) down below a folder; the number of members.
+        """Unpack a tar stream (plain or compressed) below a folder; returns the number of members.
 
         Raises:
-            SandboxFileError: a broken archive, or a member that leads out of the folder.
+            SandboxFileError: a malformed archive, or a member outside the folder.
         """
 
     # What is derived.
 
     async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
-        """What `list` gives, each folder followed by what is in it, down to a depth; in batches, where a backend can.
+        """The entries of `list`, each folder followed by its contents, down to a depth; in batches if supported.
 
-        For whoever passes it on as it comes. Raises: as `list`, for `path` itself; folders below that are gone or can't
-        be read are left out.
+        For streaming. Raises: as `list`, for `path` itself; folders below that can't be read are left out.
         """
         for info in await self.list(path):
             yield [info]
@@ -213,7 +212,7 @@ class AsyncFiles(ABC):
                         yield batch
 
     async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
-        """What `glob` gives, in batches, where a backend can. Raises: as `glob`."""
+        """The results of `glob`, in batches if supported. Raises: as `glob`."""
         yield (await self.glob(pattern, path=path, limit=limit)).files
 
     async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
@@ -223,7 +222,7 @@ class AsyncFiles(ABC):
         return GlobResult(linked[:limit], found.truncated or len(linked) > limit, found.unreadable)
 
     async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
-        """What `grep` gives for a plain text, in hidden files as well; in batches, where a backend can."""
+        """The results of `grep` for a fixed text, in hidden files as well; in batches if supported."""
         yield (await self.grep(text, path=path, fixed=True, hidden=True, limit=limit)).matches
 
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
@@ -232,7 +231,7 @@ class AsyncFiles(ABC):
         Raises:
             SandboxFileNotFoundError, SandboxIsFolderError
             SandboxFileKindError: a FIFO, device, socket, or a file of /proc.
-            SandboxLinkError: a part of a `FollowedPath` has become a link.
+            SandboxLinkError: a part of a `FollowedPath` became a link.
             SandboxFileTooLargeError: more than `max_bytes`, also if it grows while being read.
         """
         content = bytearray()
@@ -245,7 +244,7 @@ class AsyncFiles(ABC):
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:
-                await close()  # what runs inside for it is ended now, not when it is collected
+                await close()  # its process inside ends now, not when it is garbage collected
         return bytes(content)
 
     async def read_text(
@@ -268,13 +267,13 @@ class AsyncFiles(ABC):
         replace_all: bool = False,
         expected_sha256: str | None = None,
     ) -> EditResult:
-        """Replace text inside, byte for byte around it, by compare-and-swap.
+        """Replace text in a file by compare-and-swap; all other bytes are kept.
 
         Raises:
             SandboxFileNotFoundError
-            EditError: `old` is empty, not there, or there more than once without `replace_all`.
-            EditConflictError: the content is not `expected_sha256`, or changes all the time.
-            SandboxLinkError: a part of a `FollowedPath` has become a link.
+            EditError: `old` is empty, not found, or found more than once without `replace_all`.
+            EditConflictError: the content is not `expected_sha256`, or keeps changing.
+            SandboxLinkError: a part of a `FollowedPath` became a link.
         """
         target = self.at(path)
         before, after = encode(old), encode(new)
@@ -283,7 +282,7 @@ class AsyncFiles(ABC):
         return await self._edit(target, before, after, replace_all=replace_all, expected_sha256=expected_sha256)
 
     async def exists(self, path: PathLike) -> bool:
-        """Whether something is there; a link that leads nowhere is not."""
+        """True if the path exists; False for a broken link."""
         try:
             await self.stat(path)
         except (SandboxFileNotFoundError, NotADirectoryError):
@@ -296,7 +295,7 @@ class AsyncFiles(ABC):
         if not await asyncio.to_thread(origin.exists):
             raise FileNotFoundError(f"nothing to upload: {str(source)!r} does not exist")
         if await asyncio.to_thread(origin.is_dir):
-            # Closed by us, not when it is collected: a cancelled upload must not leave its pipe to chance.
+            # Closed here, not when it is garbage collected: a cancelled upload must not keep its pipe.
             async with contextlib.aclosing(transfer.pack_host_tree(origin)) as archive:
                 await self.unpack(target, archive)
             return
@@ -319,15 +318,15 @@ class AsyncFiles(ABC):
     ) -> DownloadResult:
         """Copy a file or folder of the sandbox to the host. Links that lead out of the folder are left out.
 
-        Of a folder, so is whatever makes git run programs (`.git/config`, hooks, and the like in any folder that is a
+        Files of a folder that make git run programs are left out as well (`.git/config`, hooks and similar files of any
         repository, and files that the host's git settings name, such as `core.hooksPath=.husky`): the host keeps its
-        own, and the result names them. `git_settings=True` copies them, too; `git_settings_to` puts them into another
-        folder. Commits, branches and other files come in any case.
+        own, and the result lists them. `git_settings=True` copies them, too; `git_settings_to` puts them into another
+        folder. Commits, branches and other files are always copied.
 
         Raises:
             SandboxFileNotFoundError
             SandboxFileTooLargeError: more than `max_bytes` in all.
-            FileExistsError: `target` is something else than a folder to put it in, or a file to replace.
+            FileExistsError: `target` is neither a folder to copy into, nor a file to replace.
         """
         goal = HostPath(target)
         info = await self.stat(source)
@@ -363,7 +362,7 @@ def encode(text: str | bytes) -> bytes:
 
 
 def check_content(content: bytes | str | AsyncIterable[bytes]) -> bytes | AsyncIterable[bytes]:
-    """What a caller wants written: bytes, or a stream of them. Raises: TypeError."""
+    """The content to write: bytes, or a stream of them. Raises: TypeError."""
     if isinstance(content, AsyncIterable):
         return content
     if isinstance(content, str):
@@ -442,7 +441,7 @@ def replace_text(
     """An edit of what is in a file: the changed content, and what is told of it.
 
     Raises:
-        EditError: `old` is not there, or there more than once without `replace_all`.
+        EditError: `old` is not found, or found more than once without `replace_all`.
         EditConflictError: the content is not `expected_sha256`.
     """
     with told(path, sandbox_id=sandbox_id, op="edit"):
@@ -451,6 +450,6 @@ def replace_text(
 
 
 def changed_meanwhile(path: str, *, sandbox_id: str | None) -> EditConflictError:
-    """What an edit is told that comes too late."""
+    """The error for an edit of a file that has changed."""
     text = f"{path}: the file has changed since it was read"
     return EditConflictError(text, path=path, sandbox_id=sandbox_id, op="edit", hint="read it again and retry")

@@ -1,7 +1,7 @@
-"""`AsyncProcess`: a running program, what is kept of its output, and how one is run to its end.
+"""`AsyncProcess`: a running program, its captured output, and running one to its end.
 
-Output is kept with the order of both streams, and never more than was allowed. A backend feeds it from whatever thread
-it reads in; callers may wait on it from any event loop.
+Output is kept with the order of both streams, and never more than was allowed. A backend feeds it from any
+thread; callers may wait on it from any event loop.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ _JOINED_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a program ended, as the backend saw it."""
+    """How a program ended, as reported by the backend."""
 
     exit_code: int
     reason: EndReason
@@ -279,7 +279,7 @@ class _Subscriber:
     def push(self, chunk: OutputChunk | None) -> bool:
         """From any thread; None is the end. True if this reader lags too far behind."""
         if self._loop.is_closed():
-            return False  # nobody reads here any more
+            return False  # the reader has gone
         with self._lock:
             if chunk is None:
                 self._ended = True
@@ -346,23 +346,23 @@ class AsyncProcess(ABC):
     @property
     @abstractmethod
     def pid(self) -> int:
-        """Its number inside."""
+        """Its process id inside."""
 
     @abstractmethod
     async def write(self, data: bytes | str) -> None:
-        """Feed its standard input (or its terminal).
+        """Write to its standard input (or its terminal).
 
         Raises:
-            ExecError: it has no input, or has closed it.
+            ExecError: its stdin is closed.
         """
 
     @abstractmethod
     async def close_stdin(self) -> None:
-        """End of input. On a terminal: the end-of-file character."""
+        """Close its stdin. On a terminal: send the end-of-file character."""
 
     @abstractmethod
     async def signal(self, number: int) -> None:
-        """Signal the program's process group. A program that has ended is left alone."""
+        """Signal the program's process group. Does nothing if the program has ended."""
 
     @abstractmethod
     async def resize(self, *, rows: int, columns: int) -> None:
@@ -374,10 +374,10 @@ class AsyncProcess(ABC):
 
     @abstractmethod
     def end_tree(self, reason: EndReason) -> None:
-        """Ask for the end of the program and all that it started. Must not block; may be called again."""
+        """Start killing the program's process tree. Must not block; may be called again."""
 
     async def end_rest(self) -> None:  # noqa: B027 - not every backend can
-        """End what a program that has ended left running."""
+        """Kill processes that an ended program left running."""
 
     def resume_reading(self) -> None:  # noqa: B027 - not every backend can
         """A reader that lagged behind has caught up. Only of use to backends that can make a program wait."""
@@ -403,7 +403,7 @@ class AsyncProcess(ABC):
 
     @property
     def waits_for_room(self) -> bool:
-        """Whether its output waits until there is memory to keep more of it."""
+        """True if its output waits until there is memory to keep more of it."""
         return self._asks
 
     def stop_waiting(self) -> None:
@@ -435,7 +435,7 @@ class AsyncProcess(ABC):
         return self._asks
 
     def finish(self, ending: Ending | CorralError) -> None:
-        """The program has ended, or it can't be known any more how. Only the first call counts."""
+        """The program has ended, or its end is unknown. Only the first call counts."""
         with self._lock:
             if self._end.done():
                 return
@@ -478,7 +478,7 @@ class AsyncProcess(ABC):
 
     @property
     def ended(self) -> bool:
-        """Whether it is over."""
+        """True if it has ended."""
         return self._end.done()
 
     def _subscribe(self, backlog: list[OutputChunk]) -> _Subscriber:
@@ -490,10 +490,10 @@ class AsyncProcess(ABC):
             self.resume_reading()
 
     async def output(self) -> AsyncIterator[OutputChunk]:
-        """Output as it comes, until the program ends. What is not read is kept up to the limit, then dropped.
+        """The output in pieces, until the program ends. Unread output is kept up to the limit, then dropped.
 
         Raises:
-            SandboxGoneError: the sandbox ended meanwhile.
+            SandboxGoneError: the sandbox was deleted meanwhile.
         """
         with self._lock:
             subscriber, self._reserved = self._reserved, None
@@ -514,11 +514,11 @@ class AsyncProcess(ABC):
             raise ending
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """Wait for the end; may be called again and by several. A timeout here does not end the program.
+        """Wait for the end; may be called several times. A timeout here does not kill the program.
 
         Raises:
-            TimeoutError: it still runs after `timeout`.
-            SandboxGoneError: the sandbox ended meanwhile.
+            TimeoutError: it is still running after `timeout`.
+            SandboxGoneError: the sandbox was deleted meanwhile.
         """
         # Shielded: a caller who is cancelled no longer waits, and the others do.
         ending = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._end)), timeout)
@@ -528,19 +528,19 @@ class AsyncProcess(ABC):
         return self._result(ending)
 
     async def kill(self) -> ExecResult:
-        """End it with all that it started."""
+        """Kill it with its process tree."""
         self.end_tree("cancelled")
         return await self.wait()
 
     async def aclose(self) -> None:
-        """End it if it still runs, and let go. Idempotent."""
+        """Kill it if it is still running, and close the handle. Idempotent."""
         if not self._end.done():
             self.end_tree("cancelled")
             self.stop_waiting()
             try:
                 await self.wait()
             except CorralError:
-                return  # the sandbox is gone, and the program with it
+                return  # the sandbox was deleted, with the program
         await self._clear_up()
 
     async def __aenter__(self) -> Self:
@@ -573,7 +573,7 @@ def as_bytes(data: bytes | str) -> bytes:
     """Input for a program.
 
     Raises:
-        ExecError: neither bytes nor text.
+        ExecError: neither bytes nor a string.
     """
     if isinstance(data, str):
         return data.encode("utf-8", "surrogateescape")
@@ -583,7 +583,7 @@ def as_bytes(data: bytes | str) -> bytes:
 
 
 def check_input(stdin: object) -> None:
-    """Raises: InvalidCommandError for what can't be fed to a program."""
+    """Raises: InvalidCommandError for an invalid stdin."""
     if stdin is not None and not isinstance(stdin, bytes | bytearray | memoryview | str | AsyncIterable):
         kind = type(stdin).__name__
         raise InvalidCommandError(f"stdin is {kind}", hint="pass bytes, a string, or an async iterable of bytes")
@@ -622,7 +622,7 @@ async def _with_input(
 
 
 async def _feed(process: AsyncProcess, stdin: Stdin) -> None:
-    """Write all input, then close it. A program that does not want it all is no error."""
+    """Write all input, then close it. A program that does not read it all is not an error."""
     if isinstance(stdin, AsyncIterable):
         async for piece in stdin:
             if not await _offer(process, as_bytes(piece)):

@@ -1,1 +1,1 @@
-"""What users hold: the sandbox, async and sync, and how one is opened."""
+"""The user's sandbox classes, async and sync, and how a sandbox is opened."""

@@ -1,4 +1,4 @@
-"""Which backends there are: ours from a table, others' from the entry point group `corral.backends`. All lazily."""
+"""The known backends: built-in ones from a table, others from the entry point group `corral.backends`. All lazy."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def get_backend(name: str | Backend = "embedded") -> Backend:
     """The backend of that name, one per process and settings of the environment; or the object itself.
 
     Raises:
-        UnknownBackendError: no such name.
-        BackendUnavailableError: it is there, but can't be loaded.
+        UnknownBackendError: unknown name.
+        BackendUnavailableError: it can't be loaded.
     """
     if not isinstance(name, str):
         return name
@@ -51,16 +51,16 @@ def get_backend(name: str | Backend = "embedded") -> Backend:
 
 
 def make_backend(name: str, **options: object) -> Backend:
-    """A backend of one's own, with options that are its maker's business; whoever asked closes it.
+    """A new backend with its own options; the caller closes it.
 
     Raises:
-        SpecError: it does not take these options.
+        SpecError: invalid options.
         UnknownBackendError, BackendUnavailableError: as `get_backend`.
     """
     try:
         return _load(name)(**options)
     except TypeError as error:
-        # Values are never shown: a key may be among them.
+        # Values are never shown: one may be a key.
         raise SpecError(
             f"can't create the backend {name!r} with {', '.join(sorted(options))}",
             hint="see the chained exception",
@@ -68,10 +68,10 @@ def make_backend(name: str, **options: object) -> Backend:
 
 
 def need_isolation(backend: Backend, *, who: str) -> None:
-    """For those who run programs of strangers. A backend without any isolation says so by `isolated = False`.
+    """Check that a backend isolates, for callers that run untrusted programs (`isolated` is not False).
 
     Raises:
-        CapabilityError: it says so.
+        CapabilityError: it does not isolate.
     """
     if not getattr(backend, "isolated", True):
         raise CapabilityError(

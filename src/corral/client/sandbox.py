@@ -1,4 +1,4 @@
-"""`AsyncSandbox`: what users hold. Everything that is derived from a backend's primitives is written here, once."""
+"""`AsyncSandbox`: the user's handle. Everything that is derived from a backend's primitives is here, once."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _takes(kind: type, **defaults: object) -> Callable[[F], F]:
 
 
 def _check_keywords(options: CallOptions, kind: type, method: str) -> None:
-    """Python itself refuses none where a method has `**options`. Raises: TypeError."""
+    """Reject unknown keywords, which Python accepts where a method has `**options`. Raises: TypeError."""
     known = kind.__annotations__.keys()
     if not options.keys() <= known:
         unknown = min(options.keys() - known)
@@ -102,11 +102,11 @@ def _check_keywords(options: CallOptions, kind: type, method: str) -> None:
 class AsyncSandbox:
     """A sandbox: `async with AsyncSandbox() as box:` or `box = await AsyncSandbox.create()`.
 
-    Keywords are those of `make_spec`, or a whole `spec=`; `backend=` is a name or a `Backend`; `on_event=` is told what
-    happens to the sandbox. It is made when it is entered or awaited.
+    Keywords are those of `make_spec`, or a whole `spec=`; `backend=` is a name or a `Backend`; `on_event=` is called
+    with its events. It is created when it is entered or awaited.
 
-    Every method raises `SandboxGoneError` once the sandbox has ended and `SandboxClosedError` after `aclose`. What not
-    every backend has raises `CapabilityError`; `Backend.capabilities()` lists what there is.
+    Every method raises `SandboxGoneError` once the sandbox has ended and `SandboxClosedError` after `aclose`.
+    Unsupported operations raise `CapabilityError`; `Backend.capabilities()` lists the supported ones.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class AsyncSandbox:
         on_event: OnEvent | None = None,
         **wishes: Unpack[Wishes],
     ) -> AsyncSandbox:
-        """Make a sandbox; the caller closes it with `aclose`. Raises: as `Backend.create`."""
+        """Create a sandbox; the caller closes it with `aclose`. Raises: as `Backend.create`."""
         return await cls(backend=backend, spec=spec, on_event=on_event, **wishes)
 
     @classmethod
@@ -143,14 +143,14 @@ class AsyncSandbox:
 
     @classmethod
     async def list(cls, *, backend: str | Backend = "embedded") -> Sequence[SandboxInfo]:
-        """The detached sandboxes: those that live, and those that are stopped."""
+        """The detached sandboxes, running and stopped."""
         return await get_backend(backend).list()
 
     @classmethod
     def around(
         cls, primitives: SandboxPrimitives, *, on_event: OnEvent | None = None, event: str | None = None
     ) -> AsyncSandbox:
-        """The sandbox that a backend gives out for its primitives: always the same. The first time, `event` is told."""
+        """The handle around a backend's primitives: always the same object. The first time, it emits `event`."""
         if primitives.handle is not None:
             return primitives.handle
         self = primitives.handle = cls.__new__(cls)
@@ -167,7 +167,7 @@ class AsyncSandbox:
         self._interpreter: Interpreter | None = None
         self._ended: SandboxGoneError | None = None
         self.withheld: frozenset[str] = frozenset()
-        """Variables that programs to come find in neither the spec's environment nor the backend's."""
+        """Variables for later programs, beyond the spec's and the backend's."""
 
     def __await__(self) -> Generator[Any, None, AsyncSandbox]:
         return self.__aenter__().__await__()
@@ -184,7 +184,7 @@ class AsyncSandbox:
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
-            # Whatever state the making is in, nothing of it may stay behind.
+            # In any state of the creation, nothing may be left behind.
             making.cancel()
             (outcome,) = await asyncio.gather(making, return_exceptions=True)
             if isinstance(outcome, AsyncSandbox):
@@ -216,7 +216,7 @@ class AsyncSandbox:
 
     @property
     def primitives(self) -> SandboxPrimitives:
-        """What its backend implements. For code that knows which backend it is."""
+        """The backend's implementation. For code that depends on a backend."""
         if self._primitives is None:
             raise SandboxClosedError("the sandbox is not open yet", hint="enter it with `async with`, or await it")
         return self._primitives
@@ -230,12 +230,12 @@ class AsyncSandbox:
 
     @property
     def id(self) -> str:
-        """Its name on every list."""
+        """Its id."""
         return self.primitives.id
 
     @property
     def spec(self) -> Spec:
-        """The request it was made from."""
+        """The spec it was created with."""
         return self.primitives.spec
 
     @property
@@ -250,9 +250,9 @@ class AsyncSandbox:
 
     @property
     def interpreter(self) -> Interpreter:
-        """Code that keeps its state from one run to the next: its contexts, the shared default one among them."""
+        """The stateful interpreter, with its contexts, including the shared default one."""
         if self._interpreter is None:
-            # Most programs never need it, and it takes its time.
+            # Imported on demand: most programs never need it.
             from corral.sessions.interpreter.contexts import Interpreter
 
             self._interpreter = Interpreter(self)
@@ -260,29 +260,29 @@ class AsyncSandbox:
 
     @property
     def temporary(self) -> str:
-        """The folder inside for our own files that are there for a moment."""
+        """The folder inside for short-lived files of Corral."""
         return self.primitives.temporary
 
     @property
     def closed(self) -> bool:
-        """Whether `aclose` was called."""
+        """True after `aclose`."""
         return self.primitives.closed
 
     @property
     def ended(self) -> SandboxGoneError | None:
-        """The error of the last program that found the sandbox gone."""
+        """The last `SandboxGoneError` of a program."""
         return self._ended
 
     async def is_alive(self) -> bool:
-        """Whether the sandbox is there and answers."""
+        """True if the sandbox exists and responds."""
         return await self.primitives.is_alive()
 
     async def usage(self) -> SandboxUsage:
-        """What it holds and has used."""
+        """Its current and total resource use."""
         return await self._open.usage()
 
     async def info(self) -> SandboxInfo:
-        """What a list says of it."""
+        """Its entry in a list."""
         return await self._open.info()
 
     # Running programs.
@@ -292,9 +292,9 @@ class AsyncSandbox:
         """Run a program to its end. `read_only` and `hidden` restrict what this one call sees.
 
         Raises:
-            InvalidCommandError: a command, env, stdin or timeout that can't be.
-            WorkdirError: `cwd` is missing or no folder.
-            CapabilityError: a user or view this backend can't give.
+            InvalidCommandError: an invalid command, env, stdin or timeout.
+            WorkdirError: `cwd` does not exist or is not a folder.
+            CapabilityError: an unsupported user or view.
             ExitError, ExecTimeoutError: with `check`.
         """
         _check_keywords(options, ExecOptions, "exec")
@@ -316,17 +316,15 @@ class AsyncSandbox:
         charts: bool = False,
         **options: Unpack[CodeOptions],
     ) -> CodeResult:
-        """Run a snippet in a fresh process.
+        """Run a snippet in a new process.
 
-        With `charts`, the figures that Python code has shown by matplotlib are in the result: `result.png`.
-        It goes without `file`.
+        With `charts`, figures that Python code shows with matplotlib are in the result: `result.png`. Not with `file`.
 
-        `file` is the path of a file inside that holds this very code: it is run from its place, so that its own name
-        and folder, its imports and its tracebacks are those of the file. The code is then only looked at to choose the
-        runtime.
+        `file` is the path of a file inside with the same code: it is run in its place, so that its name, folder,
+        imports and tracebacks are those of the file. The code itself is then only used to choose the runtime.
 
         Raises:
-            UnknownLanguageError: no such language.
+            UnknownLanguageError: unknown language.
             BackendUnavailableError: its runtime is missing inside; the hint says what to install.
             InvalidCommandError, WorkdirError, ExitError, ExecTimeoutError: as `exec`.
         """
@@ -334,7 +332,7 @@ class AsyncSandbox:
         found = find_language(language)
         source = as_bytes(code)
         if found.strip is not None and (stripped := found.strip(source)) != source:
-            source, file = stripped, None  # the file itself could not be run
+            source, file = stripped, None  # the file itself can't be run
         stdin, check = options.get("stdin"), options.get("check", False)
         check_timeout(options.get("timeout"), what="timeout", error=InvalidCommandError)
         check_input(stdin)
@@ -389,10 +387,10 @@ class AsyncSandbox:
         note: bytes | None = None,
         **options: Unpack[RecordedOptions],
     ) -> Recorded:
-        """Start a recorded program; of its output, `limit_bytes` are kept. A `note` is its record's first entry, there
-        as soon as the record is.
+        """Start a recorded program; `limit_bytes` of its output are kept. A `note` is its record's first entry, written
+        with the record.
 
-        Raises: as `exec`; NameTakenError when there is one of that name.
+        Raises: as `exec`; NameTakenError if the name is taken.
         """
         _check_keywords(options, RecordedOptions, "start_recorded")
         check_limit(limit_bytes)
@@ -422,7 +420,7 @@ class AsyncSandbox:
         return await self.primitives.find_recorded(name)
 
     async def list_recorded(self) -> Sequence[RecordInfo]:
-        """All that were not forgotten."""
+        """All recorded programs that were not deleted."""
         ours = self._records.list()
         return [*ours, *await self.primitives.list_recorded()] if self.primitives.keeps_records else ours
 
@@ -430,15 +428,15 @@ class AsyncSandbox:
     async def open_session(
         self, name: str, *, limit_bytes: int = DEFAULT_RECORD_BYTES, **options: Unpack[SessionOptions]
     ) -> ShellSession:
-        """Start a shell that stays and runs command after command; of its output, `limit_bytes` are kept.
+        """Start a shell that runs command after command and keeps its state; `limit_bytes` of its output are kept.
 
-        Raises: as `exec`; NameTakenError when there is a session of that name.
+        Raises: as `exec`; NameTakenError if the name is taken.
         """
         _check_keywords(options, SessionOptions, "open_session")
         return await ShellSession.open(self, name, limit_bytes=limit_bytes, **options)
 
     async def find_session(self, name: str) -> ShellSession:
-        """A session that was opened before, of a detached sandbox also by another process. Raises: NotRecordedError."""
+        """An open session; in a detached sandbox also one of another process. Raises: NotRecordedError."""
         return await ShellSession.attach(self, name)
 
     async def list_sessions(self) -> Sequence[RecordInfo]:
@@ -454,15 +452,15 @@ class AsyncSandbox:
         limit_bytes: int = DEFAULT_RECORD_BYTES,
         **options: Unpack[TerminalOptions],
     ) -> Terminal:
-        """Start a login shell, or a command, on a new terminal that stays, and that any number may watch.
+        """Start a login shell, or a command, on a new named terminal, for any number of readers.
 
-        Raises: as `exec`; NameTakenError when there is a terminal of that name.
+        Raises: as `exec`; NameTakenError if the name is taken.
         """
         _check_keywords(options, TerminalOptions, "open_pty")
         return await Terminal.open(self, name, command, limit_bytes=limit_bytes, **options)
 
     async def find_pty(self, name: str) -> Terminal:
-        """A terminal that was opened before, as `find_session` finds sessions. Raises: NotRecordedError."""
+        """An open terminal, as `find_session` finds sessions. Raises: NotRecordedError."""
         return await Terminal.attach(self, name)
 
     async def list_ptys(self) -> Sequence[RecordInfo]:
@@ -479,7 +477,7 @@ class AsyncSandbox:
     # Its life.
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        """Let it live on without this process; gives the id for `connect`. Raises: CapabilityError."""
+        """Detach it from this process; returns the id for `connect`. Raises: CapabilityError."""
         owned = self._open.owned
         sandbox_id = await self._open.detach(name=name, lifetime_seconds=lifetime_seconds)
         if owned:
@@ -487,29 +485,29 @@ class AsyncSandbox:
         return sandbox_id
 
     async def snapshot(self, name: str | None = None) -> str:
-        """Gives the snapshot's id, for `Spec.snapshot`. Programs run on, and wait while they would write.
+        """Take a snapshot; returns its id, for `Spec.snapshot`. Programs keep running; writes wait meanwhile.
 
-        Raises: SpecError for a name that can't be or is taken; CapabilityError where files can't be kept (`ephemeral`).
+        Raises: SpecError for an invalid or taken name; CapabilityError if it is unsupported (`ephemeral`).
         """
         return await self._open.snapshot(name)
 
     async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
-        """A second sandbox that starts from this one's files, owned. Without a `spec` it is as this one, without its
-        name. Raises: as `snapshot`.
+        """A second, owned sandbox with the files of this one. Without a `spec` it has the same spec without the name.
+        Raises: as `snapshot`.
         """
         return await self._open.fork(spec)
 
     async def stop(self) -> None:
-        """End the processes, keep the files. From now on it is detached, and stays until `start` or `delete` of its
-        backend. Idempotent."""
+        """Stop it: end the processes, keep the files. It is then detached, until `start` or `delete` of its backend.
+        Idempotent."""
         await self._open.stop()
 
     async def pause(self) -> None:
-        """Freeze every process; exec and files raise `SandboxPausedError`. Deadlines and timeouts hold. Idempotent."""
+        """Freeze every process; exec and files raise `SandboxPausedError`. Deadlines continue. Idempotent."""
         await self._open.pause()
 
     async def resume(self) -> None:
-        """Let every process go on. Idempotent."""
+        """Unfreeze every process. Idempotent."""
         await self._open.resume()
 
     async def resize(
@@ -520,35 +518,35 @@ class AsyncSandbox:
         disk_bytes: int | None = None,
         processes: int | None = None,
     ) -> None:
-        """Set new limits; what is not given stays. Raises: SpecError; CapabilityError where one can't be changed."""
+        """Change limits; those not given stay. Raises: SpecError; CapabilityError if one can't be changed."""
         await self._open.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
 
     async def expose(self, port: int) -> str:
-        """Reach a port inside; gives a URL on this machine."""
+        """Expose a port; returns a URL on this machine."""
         return await self._open.expose(port)
 
     async def wait_until_gone(self) -> None:
-        """Return when the sandbox has ended, whatever ended it. Cancel it before this handle is closed.
+        """Return when the sandbox has ended, for any reason. Cancel it before this handle is closed.
 
         Raises:
-            CapabilityError: this backend does not tell: ask `is_alive`.
+            CapabilityError: not supported by this backend: use `is_alive`.
         """
         await self._open.wait_until_gone()
 
     async def kill(self) -> None:
-        """End it, owned or detached. Idempotent."""
+        """Delete it, owned or detached. Idempotent."""
         if not self.closed:
             await self.primitives.kill()
             await self.aclose()
 
     async def aclose(self) -> None:
-        """End it, if it is owned; let go of it, if it is detached. Idempotent, and safe to cancel."""
+        """Delete it, if it is owned; disconnect, if it is detached. Idempotent, and safe to cancel."""
         if self._primitives is not None and not self._primitives.closed:
             await self._primitives.aclose()
             self.tell("closed")
 
     def tell(self, kind: str, **details: str | int | float | bool | None) -> None:
-        """Log an event, and pass it to `on_event`. A listener's own failure must not become ours."""
+        """Log an event, and pass it to `on_event`. A listener's failure is logged only."""
         log.debug("%s sandbox=%s %s", kind, self.id, details)
         if self._on_event is not None:
             try:
@@ -641,13 +639,13 @@ class AsyncSandbox:
         text = f"exit code {result.exit_code} ({result.reason}) {tail[0][:200]}".rstrip()
         raise ExitError(text, result=result, sandbox_id=self.id, op=operation)
 
-    # Snippets and long scripts: payloads never travel in argv.
+    # Snippets and long scripts are never passed in argv.
 
     def _private_folder(self) -> str:
         return f"{self.primitives.temporary}/.corral-{secrets.token_hex(8)}"
 
     async def _place(self, source: bytes, runtime: Runtime, *, private: str, beside: str) -> str:
-        """Put a snippet where its runtime wants it; gives its path."""
+        """Write a snippet to the path that its runtime needs; returns the path."""
         if runtime.beside:
             try:
                 await self.files.write(beside, source, parents=False)
@@ -666,7 +664,7 @@ class AsyncSandbox:
             log.debug("a snippet's file could not be removed in sandbox %s", self.id)
 
     async def find_runtime(self, language: Language, source: bytes) -> Runtime:
-        """What runs this source here. Raises: BackendUnavailableError."""
+        """The runtime of this source. Raises: BackendUnavailableError."""
         if (own_runtime := self.primitives.own_runtime) is not None:
             return own_runtime(language, source)
         probed: tuple[str, ...] | None = None
@@ -677,12 +675,12 @@ class AsyncSandbox:
             probed = self._runtimes[language.name]
         runtime = choose_runtime(language, source, probed)
         if runtime is None:
-            self._runtimes.pop(language.name, None)  # it may be installed meanwhile
+            self._runtimes.pop(language.name, None)  # it may be installed later
             self._lacks_runtime(language)
         return runtime
 
     async def _ensure_program(self, language: Language, runtime: Runtime) -> None:
-        """127 may be the snippet's own word; only if its interpreter is really missing is it the sandbox's lack."""
+        """127 may be the snippet's own exit code; raise only if its interpreter is really missing."""
         found = await self.exec(f"command -v {shlex.quote(runtime.program)}", timeout=30)
         if not found.ok:
             self._lacks_runtime(language)

@@ -1,4 +1,4 @@
-"""The sync door: `Sandbox`, `Files` and `Process`, derived from the async ones in this one place.
+"""The sync API: `Sandbox`, `Files` and `Process`, derived from the async classes here.
 
 Each method is the async one, run on the portal; signatures and types are taken from there.
 """
@@ -33,7 +33,7 @@ W = TypeVar("W")
 
 
 class Derived:
-    """Something sync that stands for something async."""
+    """A sync object around an async one."""
 
     _target: Any
 
@@ -76,7 +76,7 @@ def derive_iterator(
 
 
 def derive_init(kind: Callable[P, R]) -> Callable[[Callable[[W, R], None]], Callable[Concatenate[W, P], None]]:
-    """A constructor that takes the parameters of another class, and is given an object of that class."""
+    """A constructor with the parameters of another class, which gets an object of that class."""
 
     def decorate(constructor: Callable[[W, R], None]) -> Callable[Concatenate[W, P], None]:
         @functools.wraps(cast("Any", kind).__init__)
@@ -89,14 +89,14 @@ def derive_init(kind: Callable[P, R]) -> Callable[[Callable[[W, R], None]], Call
 
 
 def _to_async(value: Any) -> Any:
-    """A plain iterator of bytes where an async one is wanted (content, stdin, archives)."""
+    """A sync iterator of bytes as an async one (content, stdin, archives)."""
     if isinstance(value, Iterator) and not isinstance(value, AsyncIterable):
         return _async_iterator(value)
     return value
 
 
 async def _async_iterator(source: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """In a thread: the caller's iterator may block, and may itself be one of ours."""
+    """In a thread: the caller's iterator may block, and may itself use the sync API."""
     end = object()
     while (piece := await asyncio.to_thread(next, source, end)) is not end:
         yield cast("bytes", piece)
@@ -143,7 +143,7 @@ class Process(Derived):
 
     @property
     def pid(self) -> int:
-        """Its number inside."""
+        """Its process id inside."""
         return cast("AsyncProcess", self._target).pid
 
     output = derive_iterator(AsyncProcess.output)
@@ -175,7 +175,7 @@ class Recorded(Derived):
 
     @property
     def pid(self) -> int:
-        """Its number inside."""
+        """Its process id inside."""
         return cast("AsyncRecorded", self._target).pid
 
     entries = derive_iterator(AsyncRecorded.entries)
@@ -192,7 +192,7 @@ class Recorded(Derived):
 
 
 class ShellSession(Derived):
-    """A shell that stays. See `corral.sessions.session.ShellSession`."""
+    """A shell that keeps its state between commands."""
 
     def __init__(self, session: AsyncShellSession) -> None:
         self._target = session
@@ -215,7 +215,7 @@ class ShellSession(Derived):
 
 
 class Terminal(Derived):
-    """A terminal that stays. See `corral.sessions.terminal.Terminal`."""
+    """A named terminal whose output is recorded."""
 
     def __init__(self, terminal: AsyncTerminal) -> None:
         self._target = terminal
@@ -235,7 +235,7 @@ class Terminal(Derived):
 
 
 class Interpreter(Derived):
-    """Code that keeps its state. See `corral.sessions.interpreter.contexts.Interpreter`."""
+    """The stateful interpreter of a sandbox."""
 
     def __init__(self, box: AsyncSandbox) -> None:
         self._box = box
@@ -255,9 +255,9 @@ class Interpreter(Derived):
 
 
 class Sandbox(Derived):
-    """A sandbox for plain code: `with Sandbox() as box:`. Keywords as for `AsyncSandbox`.
+    """A sandbox for sync code: `with Sandbox() as box:`. Keywords as for `AsyncSandbox`.
 
-    It exists from the call on; `close()`, the end of the `with` block, or the end of the program ends it.
+    It is created by the call; `close()`, the end of the `with` block, or the end of the program deletes it.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class Sandbox(Derived):
 
     @classmethod
     def over(cls, box: AsyncSandbox) -> Self:
-        """The sync door to a sandbox that belongs to somebody else: letting go of this handle does not end it."""
+        """A sync handle to a sandbox with another owner: closing this handle does not delete it."""
         self = cls._of(box)
         self._finalizer.detach()
         return self
@@ -287,9 +287,9 @@ class Sandbox(Derived):
         self._target = box
         self.files = Files(box)
         self.interpreter = Interpreter(box)
-        # A forgotten sandbox goes with the last reference to it, without waiting for the end of the program.
+        # Deletes the sandbox with the last reference to it, before the end of the program.
         self._finalizer = weakref.finalize(self, _close_forgotten, box)
-        self._finalizer.atexit = False  # at exit the backend ends all of them at once, and needs no loop for it
+        self._finalizer.atexit = False  # at exit the backend deletes all of them at once, without an event loop
 
     @classmethod
     def create(
@@ -310,27 +310,27 @@ class Sandbox(Derived):
 
     @classmethod
     def list(cls, *, backend: str | Backend = "embedded") -> tuple[SandboxInfo, ...]:
-        """The detached sandboxes that live."""
+        """The detached sandboxes, running and stopped."""
         return tuple(get_portal().run(_list(get_backend(backend))))
 
     @property
     def id(self) -> str:
-        """Its name on every list."""
+        """Its id."""
         return self._box.id
 
     @property
     def spec(self) -> Spec:
-        """The wish it was made from."""
+        """The spec it was created with."""
         return self._box.spec
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True after `close`."""
         return self._box.closed
 
     @property
     def async_sandbox(self) -> AsyncSandbox:
-        """The same sandbox for async callers. It belongs to this handle, and ends with it."""
+        """The same sandbox for async callers. It belongs to this handle, and is closed with it."""
         return self._box
 
     @property
@@ -364,7 +364,7 @@ class Sandbox(Derived):
     list_ptys = derive(AsyncSandbox.list_ptys)
 
     def fork(self, spec: Spec | None = None) -> Self:
-        """A second sandbox that begins with the files of this one. Raises: CapabilityError where the backend can't."""
+        """A second sandbox with the files of this one. Raises: CapabilityError if unsupported."""
         return self._of(get_portal().run(self._box.fork(spec)))
 
     def __repr__(self) -> str:

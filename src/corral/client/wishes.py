@@ -15,7 +15,7 @@ from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, HOME, Lifetime, NetworkPolic
 
 class Wishes(TypedDict, total=False):
     """The keywords that `Sandbox` and `AsyncSandbox` take. Each is a field of `Spec`, with these conveniences:
-    `resources` may be a mapping, `network` a text, `lifetime` plain seconds, and `keep_on_failure` stands beside it."""
+    `resources` may be a mapping, `network` a string, `lifetime` seconds, and `keep_on_failure` is a separate keyword."""
 
     image: str | Image | None
     resources: Resources | Mapping[str, Any] | None
@@ -40,7 +40,7 @@ def make_spec(**wishes: Unpack[Wishes]) -> Spec:
     """A Spec from keywords.
 
     Raises:
-        SpecError: an unknown keyword, or a value that can't be.
+        SpecError: an unknown keyword, or an invalid value.
     """
     unknown = sorted(set(wishes) - set(Wishes.__annotations__))
     if unknown:
