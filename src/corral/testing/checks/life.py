@@ -1,0 +1,383 @@
+"""Making sandboxes, and their life: owner, deadline, end, and use after the end."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from corral.client.sandbox import AsyncSandbox
+from corral.client.wishes import make_spec
+from corral.errors import CapabilityError, CorralError, SandboxClosedError, SandboxGoneError, SpecError
+from corral.results import Event
+from corral.spec import Lifetime
+from corral.testing.check import Context, check, equal, pieces, raises, true, until
+
+
+@check(promise="Backend.create", title="A wish that can't be met is SpecError, and nothing is made",
+       raises=("Backend.create:SpecError",))  # fmt: skip
+async def impossible_wish_is_refused(context: Context) -> None:
+    before = await context.count()
+    wishes: tuple[dict[str, Any], ...] = (
+        {"workdir": "relative"}, {"workdir": "/a/../b"}, {"workdir": "/nul\0"}, {"name": "with space"}, {"name": ""},
+        {"hostname": "under_score"}, {"packages": "numpy"}, {"packages": ["-x"]}, {"lifetime": -1},
+        {"env": {"A=": "x"}}, {"network": "a.org,,b.org"},
+    )  # fmt: skip
+    for wish in wishes:
+        await raises(SpecError, _open(context, wish))
+    equal(await context.count(), before, "sandboxes")
+
+
+@check(promise="Backend.create", title="A wish that this backend can't meet is CapabilityError, never a silent no",
+       raises=("Backend.create:CapabilityError",))  # fmt: skip
+async def unmet_wish_is_refused(context: Context) -> None:
+    capabilities = await context.backend.capabilities()
+    before = await context.count()
+    if "images" not in capabilities.powers:
+        await raises(CapabilityError, context.open(image="debian:12"))
+    if "open" not in capabilities.network:
+        await raises(CapabilityError, context.open(network="open"))
+    if "allow" not in capabilities.network:
+        await raises(CapabilityError, context.open(network="example.org"))
+    for power, wish in (("packages", {"packages": ["iniconfig"]}), ("venv", {"venv": "/no/such"})):
+        if power not in capabilities.powers:
+            await raises(CapabilityError, context.open(**wish))
+    equal(await context.count(), before, "sandboxes")
+
+
+@check(promise="Backend.capabilities", title="capabilities() speaks in known words")
+async def capabilities_are_told(context: Context) -> None:
+    capabilities = await context.backend.capabilities()
+    for name in ("memory", "processes", "cpu", "disk"):
+        true(getattr(capabilities, name) in ("hard", "soft", "none"), name)
+    true(capabilities.isolation, "isolation says something")
+    true(capabilities.limits == "hard" or capabilities.notes, "what is not hard is explained in the notes")
+    true(context.backend.name, "a backend has a name")
+
+
+@check(promise="AsyncSandbox", title="id, spec and info() tell what was made")
+async def sandbox_tells_of_itself(context: Context) -> None:
+    box = await context.open(labels={"team": "red"}, lifetime=500)
+    other = await context.open()
+    true(box.id and box.id != other.id, "ids are unique")
+    equal(box.spec.labels, {"team": "red"})
+    info = await box.info()
+    equal((info.sandbox_id, info.backend, info.labels), (box.id, context.backend.name, {"team": "red"}))
+    true(info.deadline is not None and 0 < info.deadline <= 500, f"deadline is the seconds left: {info.deadline}")
+    true(info.created > 1e9, f"created is seconds since 1970: {info.created}")
+    equal((await other.info()).deadline, None)
+
+
+@check(promise="AsyncSandbox", title="Two sandboxes share nothing")
+async def sandboxes_share_nothing(context: Context) -> None:
+    one, two = await context.open(), await context.open()
+    await one.files.write("mine", "x")
+    await one.files.write("/tmp/mine", "x")
+    equal([await two.files.exists(path) for path in ("mine", "/tmp/mine")], [False, False])
+
+
+@check(promise="8", title="The same client token gives the same sandbox, another token another")
+async def token_makes_create_repeatable(context: Context) -> None:
+    before = await context.count()
+    token = secrets.token_hex(8)
+    first = await context.open(client_token=token)
+    await first.files.write("mark", "x")
+    again = await context.open(client_token=token)
+    equal(again.id, first.id)
+    equal(await again.files.read("mark"), b"x")
+    other = await context.open(client_token=token + "-other")
+    true(other.id != first.id, "another token is another sandbox")
+    equal(await context.count(), before + 2, "sandboxes")
+
+
+@check(promise="8", title="Creates with one token at the same time make one sandbox")
+async def token_holds_for_creates_at_once(context: Context) -> None:
+    before = await context.count()
+    token = secrets.token_hex(8)
+    boxes = await asyncio.gather(*(context.open(client_token=token) for _ in range(5)))
+    equal(len({box.id for box in boxes}), 1, "different sandboxes for one token")
+    equal(await context.count(), before + 1, "sandboxes")
+
+
+@check(promise="7", title="A token whose sandbox has ended makes a new one, and never hands out the dead")
+async def token_of_an_ended_sandbox_is_free(context: Context) -> None:
+    token = secrets.token_hex(8)
+    first = await context.open(client_token=token)
+    await first.aclose()
+    second = await context.open(client_token=token)
+    true(second.id != first.id, "a closed sandbox was handed out")
+    equal((await second.exec(["echo", "fine"])).stdout, "fine\n")
+    third = await context.open(client_token=token + "-short", lifetime=0.3)
+    while True:
+        try:
+            await third.exec(["sleep", "1000"])
+        except Exception:  # noqa: BLE001 - gone, which another check looks at
+            break
+    fourth = await context.open(client_token=token + "-short")
+    equal((await fourth.exec(["echo", "fine"])).stdout, "fine\n")
+
+
+@check(promise="AsyncSandbox", title="on_event is told; its own failure harms nobody")
+async def listener_is_told(context: Context) -> None:
+    events: list[Event] = []
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        raise ZeroDivisionError("of the listener's own")
+
+    async with AsyncSandbox(backend=context.backend, on_event=listen) as box:
+        await box.exec(["true"])
+        await box.exec("exit 3")
+    kinds = [event.kind for event in events]
+    equal((kinds[0], kinds[-1], kinds.count("exec")), ("created", "closed", 2))
+    true(all(event.sandbox_id == box.id and event.backend == context.backend.name for event in events), "who it was")
+
+
+@check(promise="AsyncSandbox", title="The door: async with, await, create, and a whole spec", needs=frozenset())
+async def door_opens_in_every_way(context: Context) -> None:
+    backend = context.backend
+    async with AsyncSandbox(backend=backend, env={"A": "1"}) as box:
+        equal((await box.exec("echo $A")).stdout, "1\n")
+    context.adopt(await AsyncSandbox(backend=backend))
+    context.adopt(await AsyncSandbox.create(backend=backend, spec=make_spec(workdir="/srv/x")))
+    await raises(TypeError, _both(context))
+
+
+async def _both(context: Context) -> object:
+    return AsyncSandbox(backend=context.backend, spec=make_spec(), workdir="/x")
+
+
+async def _open(context: Context, wish: dict[str, Any]) -> object:
+    return await context.open(**wish)
+
+
+# The life of a sandbox: its owner, its deadline, its end, and what happens to those who come too late.
+
+DETACH = frozenset({"detach"})
+
+
+def every_call(box: AsyncSandbox) -> dict[str, Callable[[], Awaitable[object]]]:
+    """Every method of a sandbox and its files, for those that must all answer alike."""
+    files = box.files
+    return {
+        "exec": lambda: box.exec("true"),
+        "exec of a long text": lambda: box.exec("true" + " " * 100_000),
+        "run_code": lambda: box.run_code("true", "sh"),
+        "start": lambda: box.start("true"),
+        "usage": box.usage,
+        "info": box.info,
+        "detach": box.detach,
+        "files.read": lambda: files.read("x"),
+        "files.read_text": lambda: files.read_text("x"),
+        "files.read_stream": lambda: _first(files.read_stream("x")),
+        "files.write": lambda: files.write("x", "x"),
+        "files.write of a stream": lambda: files.write("x", pieces(b"x")),
+        "files.edit": lambda: files.edit("x", "a", "b"),
+        "files.stat": lambda: files.stat("x"),
+        "files.exists": lambda: files.exists("x"),
+        "files.list": files.list,
+        "files.glob": lambda: files.glob("*"),
+        "files.grep": lambda: files.grep("x"),
+        "files.replace": lambda: files.replace("x", "y"),
+        "files.move": lambda: files.move("x", "y"),
+        "files.remove": lambda: files.remove("x", missing_ok=True),
+        "files.mkdir": lambda: files.mkdir("x"),
+        "files.symlink": lambda: files.symlink("x", "y"),
+        "files.chmod": lambda: files.chmod("x", 0o600),
+        "files.pack": lambda: _first(files.pack(".")),
+        "files.unpack": lambda: files.unpack("x", pieces(b"")),
+        "files.download": lambda: files.download("x", "/no/such/folder"),
+    }
+
+
+async def _first(stream: AsyncIterator[bytes]) -> bytes:
+    return await anext(stream)
+
+
+async def _expect(kind: type[CorralError], calls: dict[str, Callable[[], Awaitable[object]]]) -> None:
+    wrong = []
+    for name, call in calls.items():
+        try:
+            result = await call()
+        except kind:
+            continue
+        except Exception as error:  # noqa: BLE001 - the list of all that differ is worth more than the first
+            wrong.append(f"{name} raised {error!r}")
+        else:
+            wrong.append(f"{name} gave {result!r:.80}")
+    equal(wrong, [], f"instead of {kind.__name__}")
+
+
+@check(promise="7", title="After aclose() every call is SandboxClosedError; closing twice is fine",
+       raises=("AsyncSandbox:SandboxClosedError", "files:SandboxClosedError"))  # fmt: skip
+async def use_after_close_is_told(context: Context) -> None:
+    box = await context.open()
+    calls = every_call(box)
+    await box.files.list()
+    await box.aclose()
+    await box.aclose()
+    true(box.closed, "closed says so")
+    await _expect(SandboxClosedError, calls)
+    await box.kill()
+
+
+@check(promise="7", title="Once it has ended every call is SandboxGoneError, and nothing replaces it",
+       raises=("AsyncSandbox:SandboxGoneError", "files:SandboxGoneError"))  # fmt: skip
+async def use_after_the_end_is_told(context: Context) -> None:
+    box = await context.open(lifetime=0.4)
+    calls = every_call(box)
+    await raises(SandboxGoneError, box.exec(["sleep", "1000"]))
+    await _expect(SandboxGoneError, calls)
+    await box.aclose()
+    await box.kill()
+
+
+@check(promise="10", title="A deadline ends the sandbox, whatever runs in it, and frees everything")
+async def deadline_ends_the_sandbox(context: Context) -> None:
+    before = await context.count()
+    box = await context.open(lifetime=2.0)
+    equal(await context.count(), before + 1)
+    process = await box.start("echo ready; sleep 1000")
+    await anext(process.output())
+    await raises(SandboxGoneError, process.wait())
+    await context.wait_for_count(before)
+
+
+@check(promise="10", title="Closing a sandbox frees everything, also while it is busy")
+async def closing_frees_everything(context: Context) -> None:
+    before = await context.count()
+    box = await context.open()
+    busy = [asyncio.ensure_future(box.exec(["sleep", "1000"])) for _ in range(3)]
+    await box.files.write("file", "x")
+    await box.aclose()
+    for outcome in await asyncio.gather(*busy, return_exceptions=True):
+        true(isinstance(outcome, SandboxGoneError | SandboxClosedError), f"a running exec got {outcome!r}")
+    await context.wait_for_count(before)
+
+
+@check(promise="10", title="Several may close at once")
+async def several_may_close_at_once(context: Context) -> None:
+    before = await context.count()
+    box = await context.open()
+    await asyncio.gather(*(box.aclose() for _ in range(5)), *(box.kill() for _ in range(2)))
+    await context.wait_for_count(before)
+
+
+@check(promise="detach", title="A detached sandbox outlives its handle, is listed, and is found by id and by name",
+       needs=DETACH)  # fmt: skip
+async def detached_sandbox_lives_on(context: Context) -> None:
+    name = f"check-{secrets.token_hex(4)}"
+    box = await context.open(env={"A": "1"}, workdir="/srv/work", labels={"k": "v"}, exec_timeout=77)
+    await box.files.write("kept", "x")
+    kept = context.adopt(box)
+    equal(await box.detach(name=name), box.id)
+    equal(await box.detach(), box.id, "twice is fine")
+    await box.aclose()
+    listed = {info.sandbox_id: info for info in await context.backend.list()}
+    true(box.id in listed, "it is on the list")
+    equal((listed[box.id].name, listed[box.id].labels), (name, {"k": "v"}))
+    for wanted in (box.id, name):
+        again = context.adopt(await context.backend.connect(wanted))
+        equal(again.id, box.id)
+        equal((await again.exec('echo "$A"; pwd; cat kept')).stdout, "1\n/srv/work\nx")
+        equal((again.spec.exec_timeout, again.spec.workdir), (77, "/srv/work"))
+        await again.aclose()
+    await context.backend.delete(name)
+    await raises(SandboxGoneError, context.backend.connect(kept.id))
+    true(box.id not in {info.sandbox_id for info in await context.backend.list()}, "it is off the list")
+
+
+@check(promise="detach", title="Owned sandboxes are not listed, nor found, nor deleted",
+       needs=DETACH, raises=("Backend.connect:SandboxGoneError", "Backend.delete:SandboxGoneError"))  # fmt: skip
+async def owned_sandbox_is_private(context: Context) -> None:
+    box = await context.open()
+    true(box.id not in {info.sandbox_id for info in await context.backend.list()}, "an owned one is listed")
+    for wanted in (box.id, "no-such-sandbox", ""):
+        await raises(SandboxGoneError, context.backend.connect(wanted))
+        await raises(SandboxGoneError, context.backend.delete(wanted))
+    equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
+
+
+@check(promise="detach", title="A name is taken once; an impossible name or lifetime is refused", needs=DETACH)
+async def detached_names_are_unique(context: Context) -> None:
+    name = f"check-{secrets.token_hex(4)}"
+    one, two = await context.open(), await context.open()
+    await one.detach(name=name)
+    await raises(SpecError, two.detach(name=name))
+    await raises(SpecError, two.detach(name="with space"))
+    await raises(SpecError, two.detach(lifetime_seconds=-1))
+    equal((await two.exec(["echo", "fine"])).stdout, "fine\n", "a refused detach changes nothing")
+    await two.aclose()
+    await raises(SandboxGoneError, context.backend.connect(two.id))
+
+
+@check(promise="detach", title="Programs go on when a sandbox is detached, and after its handle is closed",
+       needs=frozenset({"detach", "shell", "processes"}))  # fmt: skip
+async def programs_survive_detaching(context: Context) -> None:
+    box = await context.open()
+    process = await box.start("echo one; read line; echo $line; sleep 0.3; echo done > done.txt; sleep 1000")
+    reader = process.output()
+    await anext(reader)
+    await box.detach()
+    await process.write("two\n")
+    equal((await anext(reader)).data, b"two\n")
+    await box.aclose()
+    again = context.adopt(await context.backend.connect(box.id))
+    await again.exec("(sleep 0.2; echo x > background.txt) &")
+    await until(lambda: again.files.exists("background.txt"), True, "a background program")
+    await again.kill()
+
+
+@check(promise="detach", title="Two handles to one sandbox see the same, and its end is the end for both", needs=DETACH)
+async def handles_share_a_sandbox(context: Context) -> None:
+    box = await context.open()
+    await box.detach()
+    other = context.adopt(await context.backend.connect(box.id))
+    await box.files.write("shared", "x")
+    equal(await other.files.read("shared"), b"x")
+    await other.kill()
+    await _expect(SandboxGoneError, {"exec": lambda: box.exec("true"), "files.list": box.files.list})
+
+
+@check(promise="10", title="A detached sandbox has a deadline of its own", needs=DETACH)
+async def detached_deadline_holds(context: Context) -> None:
+    before = await context.count()
+    box = await context.open()
+    await box.detach(lifetime_seconds=2.0)
+    again = context.adopt(await context.backend.connect(box.id))
+    left = (await again.info()).deadline
+    true(left is not None and left <= 2.0, f"the seconds left: {left}")
+    await raises(SandboxGoneError, again.exec(["sleep", "1000"]))
+    await context.wait_for_count(before)
+
+
+@check(promise="10", title="keep_on_failure leaves a sandbox alive for a look, after an exception only", needs=DETACH)
+async def sandbox_is_kept_after_a_failure(context: Context) -> None:
+    ids = []
+    for error in (None, ZeroDivisionError("of the caller's own")):
+        try:
+            async with AsyncSandbox(backend=context.backend, lifetime=Lifetime(300, keep_on_failure=True)) as box:
+                ids.append(box.id)
+                await box.files.write("trace", "x")
+                if error is not None:
+                    raise error
+        except ZeroDivisionError:
+            pass
+    await raises(SandboxGoneError, context.backend.connect(ids[0]))
+    kept = context.adopt(await context.backend.connect(ids[1]))
+    equal(await kept.files.read("trace"), b"x")
+    await kept.kill()
+    await raises(SandboxGoneError, context.backend.connect(ids[1]))
+
+
+@check(promise="1", title="A block that fails ends its sandbox, and its error is the one that is seen")
+async def failing_block_ends_its_sandbox(context: Context) -> None:
+    before = await context.count()
+    try:
+        async with AsyncSandbox(backend=context.backend) as box:
+            raise ZeroDivisionError("of the caller's own")
+    except ZeroDivisionError:
+        pass
+    true(box.closed, "it is closed")
+    await context.wait_for_count(before)
