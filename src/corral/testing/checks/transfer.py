@@ -11,7 +11,7 @@ from pathlib import Path
 
 from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
 from corral.testing.check import Context, check, equal, pieces, raises, true
-from corral.testing.checks_output import OWN_LIMIT_BYTES, read_peak, start_peak
+from corral.testing.checks.exec import OWN_LIMIT_BYTES, read_peak, start_peak
 
 
 def plant_host_tree(root: Path) -> None:
