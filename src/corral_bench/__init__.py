@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +18,9 @@ from corral_bench.attacks import ATTACKS
 from corral_bench.contest import Row, hold_contest
 from corral_bench.figure import Figure, measure_figures
 from corral_bench.peer import Peer, find_peers
+
+if TYPE_CHECKING:
+    from corral_bench.forge import Figure as ContestFigure
 
 _QUICK_SCALE = 0.05
 """How much of each attack `--quick` makes."""
@@ -70,14 +74,11 @@ def bench(
         return _bench_forge(candidates=candidates, seconds=seconds, jobs=jobs, as_json=as_json)
     if of_server:
         return _bench_server(runs=runs, restart=restart, as_json=as_json)
-    progress = Progress()
-    try:
+    with Progress() as progress:
         progress.show("looking for peers …")
         peers, notes = find_peers()
         rows = asyncio.run(hold_contest(peers, runs=runs, tell=progress.show))
         figures = asyncio.run(measure_figures(rounds=rounds, tell=progress.show))
-    finally:
-        progress.clear()
     if as_json:
         click.echo(to_json(_to_json(rows, figures, runs=runs, notes=notes)))
     else:
@@ -91,11 +92,8 @@ def _bench_server(*, runs: int, restart: int, as_json: bool) -> int:
     need_server()
     from corral_bench import server
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         calls, figures = asyncio.run(server.measure(runs=runs, restart=restart, tell=progress.show))
-    finally:
-        progress.clear()
     if as_json:
         contest = [{**asdict(call), "ratio": call.ratio} for call in calls]
         click.echo(to_json({**_about(runs), "calls": contest, "figures": [asdict(figure) for figure in figures]}))
@@ -123,11 +121,8 @@ def _bench_tenants(attacks: tuple[str, ...], *, scale: float, as_json: bool) -> 
     need_server()
     from corral_bench import tenants
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         endured = asyncio.run(tenants.measure(names=attacks, scale=scale, tell=progress.show))
-    finally:
-        progress.clear()
     if as_json:
         told = [{**asdict(each), "good": each.good} for each in endured]
         click.echo(to_json({**_about(1), "scale": scale, "attacks": told}))
@@ -158,19 +153,13 @@ def _good(value: float, most: float) -> Style:
 def _bench_forge(*, candidates: int, seconds: float, jobs: int, as_json: bool) -> int:
     from corral_bench import forge
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         figures = asyncio.run(forge.measure(candidates=candidates, seconds=seconds, jobs=jobs, tell=progress.show))
-    finally:
-        progress.clear()
     if as_json:
-        click.echo(to_json({**_about(1), "figures": forge.to_json(figures)}))
+        click.echo(to_json({**_about(1), "figures": [asdict(figure) for figure in figures]}))
     else:
         click.echo(paint("A contest beside its candidates' own time", "bold"))
-        lines = [
-            [figure.what, paint(figure.text, "green" if figure.good else "red"), figure.detail] for figure in figures
-        ]
-        click.echo("\n".join(table(lines, align=["left", "right"], indent=2)))
+        _show_figures(figures)
     return 0 if all(figure.good for figure in figures) else 1
 
 
@@ -215,7 +204,9 @@ def _show(rows: list[Row], figures: list[Figure], peers: list[Peer], *, runs: in
         click.echo(paint(f"  {plain(note)}", "dim"))
     click.echo()
     click.echo(paint("Promises", "bold"))
-    promises = [
-        [figure.what, paint(figure.text, "green" if figure.good else "red"), figure.detail] for figure in figures
-    ]
-    click.echo("\n".join(table(promises, align=["left", "right"], indent=2)))
+    _show_figures(figures)
+
+
+def _show_figures(figures: Sequence[Figure | ContestFigure]) -> None:
+    lines = [[each.what, paint(each.text, "green" if each.good else "red"), each.detail] for each in figures]
+    click.echo("\n".join(table(lines, align=["left", "right"], indent=2)))

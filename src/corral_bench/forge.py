@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from corral.cli.display import show_seconds, show_size
@@ -46,7 +47,8 @@ async def measure(*, candidates: int, seconds: float, jobs: int, tell: Callable[
 
     backend = get_backend()
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as folder:
-        script = _write_script(Path(folder), seconds)
+        script = Path(folder, "candidate.py")
+        await asyncio.to_thread(script.write_text, _SCRIPT.format(seconds=seconds), encoding="ascii")
         contest = Contest(
             [Candidate.script(script, id=f"candidate-{number}") for number in range(candidates)],
             "sleep",
@@ -74,12 +76,6 @@ async def measure(*, candidates: int, seconds: float, jobs: int, tell: Callable[
     ]  # fmt: skip
 
 
-def _write_script(folder: Path, seconds: float) -> Path:
-    script = folder / "candidate.py"
-    script.write_text(_SCRIPT.format(seconds=seconds), encoding="ascii")
-    return script
-
-
 def _phases(attempts: tuple[Attempt, ...]) -> list[Figure]:
     return [
         Figure(f"  {phase}", show_seconds(statistics.median(attempt.phases.get(phase, 0.0) for attempt in attempts)),
@@ -97,8 +93,3 @@ def _own_memory() -> int:
     """What this process holds now."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * 4096
-
-
-def to_json(figures: list[Figure]) -> list[dict[str, object]]:
-    """For scripts."""
-    return [asdict(figure) for figure in figures]

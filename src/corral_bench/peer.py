@@ -43,24 +43,19 @@ def _do(*argv: str) -> None:
 def find_peers() -> tuple[list[Peer], list[str]]:
     """Those that work here, and a remark on each that does not."""
     peers, notes = [_plain()], []
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        notes.append("bubblewrap is not installed (bwrap)")
-    else:
+    for name, program, make, remark in (
+        ("bubblewrap", "bwrap", _bubblewrap, "namespaces and no capabilities, but no seccomp filter,"),
+        ("firejail", "firejail", _firejail, "its seccomp list, no network, an empty home, no capabilities;"),
+    ):
+        path = shutil.which(program)
+        if path is None:
+            notes.append(f"{name} is not installed" + (f" ({program})" if program != name else ""))
+            continue
         try:
-            peers.append(_bubblewrap(bwrap))
-            notes.append("bwrap: namespaces and no capabilities, but no seccomp filter, no cgroups, no quota")
+            peers.append(make(path))
+            notes.append(f"{program}: {remark} no cgroups, no quota")
         except (OSError, subprocess.SubprocessError):
-            notes.append("bubblewrap is installed, but can't make namespaces here")
-    firejail = shutil.which("firejail")
-    if firejail is None:
-        notes.append("firejail is not installed")
-    else:
-        try:
-            peers.append(_firejail(firejail))
-            notes.append("firejail: its seccomp list, no network, an empty home, no capabilities; no cgroups, no quota")
-        except (OSError, subprocess.SubprocessError):
-            notes.append("firejail is installed, but can't make namespaces here")
+            notes.append(f"{name} is installed, but can't make namespaces here")
     docker = shutil.which("docker")
     if docker is None:
         notes.append("Docker is not installed")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,17 @@ def remove_folder(folder: Path) -> None:
         except OSError:
             time.sleep(0.5)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_headers(key: str) -> dict[str, str]:
+    """Of a call with JSON."""
+    return {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+
+
+def ask(method: str, url: str, body: dict[str, Any] | None = None, *, key: str) -> Any:
+    """One call to a server; its answer. Raises: OSError, if it is refused."""
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(url, data=data, headers=make_headers(key), method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        content = answer.read()
+    return json.loads(content) if content else None

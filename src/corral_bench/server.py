@@ -11,7 +11,6 @@ import shutil
 import signal
 import statistics
 import time
-import urllib.request
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from corral_bench.constant import ORIGIN
 from corral_bench.contest import Tell
 from corral_bench.figure import Figure
 from corral_bench.peer import SNIPPET
-from corral_bench.served import OwnServer, constant_server, make_folder, own_server, remove_folder
+from corral_bench.served import OwnServer, ask, constant_server, make_folder, own_server, remove_folder
 
 _TRANSFER_BYTES = 200 * 1000 * 1000
 _AT_ONCE = 8
@@ -162,26 +161,18 @@ def _in_thread(work: Callable[..., Any], *arguments: Any) -> Work:
 
 def _record(server: OwnServer) -> dict[str, Any]:
     """What our server answers, for the other one to repeat."""
-    sandbox = _ask(server, "POST", f"{server.url}/sandbox", {})
+    sandbox = ask("POST", f"{server.url}/sandbox", {}, key=server.key)
     base = f"{sandbox['toolboxProxyUrl']}/{sandbox['id']}"
     answers = {f"POST {urlsplit(server.url).path}/sandbox": sandbox}
     for path, body in (
         ("/process/execute", {"command": _COMMAND}),
         ("/process/code-run", {"code": SNIPPET, "language": "python"}),
     ):
-        answers[f"POST {urlsplit(base).path}{path}"] = _ask(server, "POST", base + path, body)
-    _ask(server, "DELETE", f"{server.url}/sandbox/{sandbox['id']}", None)
+        answers[f"POST {urlsplit(base).path}{path}"] = ask("POST", base + path, body, key=server.key)
+    ask("DELETE", f"{server.url}/sandbox/{sandbox['id']}", key=server.key)
     whole = urlsplit(server.url)
     repeated: dict[str, Any] = json.loads(json.dumps(answers).replace(f"{whole.scheme}://{whole.netloc}", ORIGIN))
     return repeated
-
-
-def _ask(server: OwnServer, method: str, url: str, body: dict[str, Any] | None) -> Any:
-    headers = {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"}
-    data = json.dumps(body).encode() if body is not None else None
-    request = urllib.request.Request(url, data=data, headers=headers, method=method)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
 
 
 async def _measure_transfer(server: OwnServer, folder: Path, *, tell: Tell) -> list[Figure]:
@@ -242,7 +233,7 @@ async def _measure_restart(server: OwnServer, *, count: int, tell: Tell) -> list
         nonlocal made
         while made < count:
             made += 1
-            await asyncio.to_thread(_ask, server, "POST", f"{server.url}/sandbox", {})
+            await asyncio.to_thread(ask, "POST", f"{server.url}/sandbox", {}, key=server.key)
             tell(f"making sandboxes, {made}/{count} …")
 
     async with asyncio.TaskGroup() as group:
@@ -251,7 +242,7 @@ async def _measure_restart(server: OwnServer, *, count: int, tell: Tell) -> list
     tell(f"a restart with {count} sandboxes …")
     await server.end(signal.SIGKILL)
     seconds = await server.start()
-    items = await asyncio.to_thread(_ask, server, "GET", f"{server.url}/sandbox/paginated?limit=1", None)
+    items = await asyncio.to_thread(ask, "GET", f"{server.url}/sandbox/paginated?limit=1", key=server.key)
     if items["total"] != count:
         raise CorralError(f"of {count} sandboxes {items['total']} were there after the restart", op="bench")
     detail = f"with none: {show_seconds(empty)}"

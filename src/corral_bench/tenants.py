@@ -18,7 +18,7 @@ from corral.errors import CorralError
 from corral_bench.attacks import ATTACKS, Attack
 from corral_bench.contest import Tell
 from corral_bench.figure import environment
-from corral_bench.served import OwnServer, make_folder, own_server, remove_folder
+from corral_bench.served import OwnServer, ask, make_folder, make_headers, own_server, remove_folder
 
 WAIT_SECONDS = 0.3
 GROWTH_BYTES = 64 * 1024 * 1024
@@ -59,7 +59,7 @@ async def measure(*, names: Sequence[str] = (), scale: float = 1.0, tell: Tell) 
         tell("starting a server …")
         async with own_server(folder / "data") as server:
             second = await _second_key(server)
-            victim = await asyncio.to_thread(_make_sandbox, server.url, second)
+            victim = await asyncio.to_thread(ask, "POST", f"{server.url}/sandbox", {}, key=second)
             endured = []
             for name in names or ATTACKS:
                 tell(f"{ATTACKS[name].what} …")
@@ -82,30 +82,6 @@ async def _second_key(server: OwnServer) -> str:
     if process.returncode != 0:
         raise CorralError("could not create a second key", op="bench")
     return str(json.loads(output)["key"])
-
-
-def _ask(url: str, key: str, *, method: str = "GET", body: Any = None) -> Any:
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
-    try:
-        data = json.dumps(body).encode() if body is not None else None
-        connection.request(method, parts.path, data, _headers(key))
-        answer = connection.getresponse()
-        content = answer.read()
-    finally:
-        connection.close()
-    if answer.status >= 300:
-        raise CorralError(f"{method} {parts.path} was answered with {answer.status}", op="bench")
-    return json.loads(content) if content else None
-
-
-def _headers(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-
-
-def _make_sandbox(url: str, key: str) -> dict[str, Any]:
-    made: dict[str, Any] = _ask(f"{url}/sandbox", key, method="POST", body={})
-    return made
 
 
 class _Victim:
@@ -133,7 +109,7 @@ class _Victim:
         while not self._over.is_set():
             begun = time.perf_counter()
             try:
-                connection.request("GET", self._paths[self.calls % len(self._paths)], headers=_headers(self._key))
+                connection.request("GET", self._paths[self.calls % len(self._paths)], headers=make_headers(self._key))
                 answer = connection.getresponse()
                 answer.read()
                 self.failed += answer.status != 200
@@ -148,7 +124,7 @@ class _Victim:
 
 async def _endure(server: OwnServer, name: str, *, second: str, victim: dict[str, Any], scale: float) -> Endured:
     attack: Attack = ATTACKS[name]
-    sandbox = await asyncio.to_thread(_make_sandbox, server.url, server.key)
+    sandbox = await asyncio.to_thread(ask, "POST", f"{server.url}/sandbox", {}, key=server.key)
     told = {
         "attack": name,
         "base": f"{sandbox['toolboxProxyUrl']}/{sandbox['id']}",
@@ -185,7 +161,7 @@ async def _endure(server: OwnServer, name: str, *, second: str, victim: dict[str
         if process.returncode is None:
             process.kill()
         await process.wait()
-        await asyncio.to_thread(_ask, f"{server.url}/sandbox/{sandbox['id']}", server.key, method="DELETE")
+        await asyncio.to_thread(ask, "DELETE", f"{server.url}/sandbox/{sandbox['id']}", key=server.key)
     return Endured(
         attack=name,
         what=attack.what,

@@ -152,11 +152,17 @@ def show_seconds(seconds: float | None) -> str:
 
 
 class Progress:
-    """A progress line on stderr. Silent without a terminal."""
+    """A progress line on stderr, removed at the end of its block. Silent without a terminal."""
 
     def __init__(self) -> None:
         self._shown = False
         self._active = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def show(self, text: str) -> None:
         """Replace the line."""

@@ -38,12 +38,9 @@ def doctor(prove: bool, names: tuple[str, ...], plan: bool, as_json: bool) -> in
         return _show_plan()
     if prove or names:
         return _prove(names, as_json=as_json)
-    progress = Progress()
-    progress.show("looking around …")
-    try:
+    with Progress() as progress:
+        progress.show("looking around …")
         findings, works = asyncio.run(examine(progress.show))
-    finally:
-        progress.clear()
     if as_json:
         click.echo(to_json({"works": works, "findings": [asdict(finding) for finding in findings]}))
     else:
@@ -123,11 +120,9 @@ def _prove(names: tuple[str, ...], *, as_json: bool) -> int:
         if sys.stderr.isatty():
             progress.show(f"{done}  {outcome.probe.area}: {outcome.probe.name}  {outcome.finding.verdict}")
 
-    progress.show("opening a sandbox to attack …")
-    try:
+    with progress:
+        progress.show("opening a sandbox to attack …")
         report = asyncio.run(_attack(probes, tell))
-    finally:
-        progress.clear()
     if as_json:
         click.echo(to_json({"ok": report.ok, "probes": [outcome.to_json() for outcome in report.outcomes]}))
     else:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,9 +20,6 @@ from corral.cli.whose import explain_gone, explaining, show_labels, show_owner
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
 from corral.protocol import Backend, Command
 from corral.results import SandboxInfo, SnapshotInfo, timestamp
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group()
@@ -438,12 +435,11 @@ def gc(backend: str | Backend, as_json: bool) -> int:
     if not isinstance(maker, EmbeddedBackend):
         raise CapabilityError(f"the {maker.name} backend does not support gc", hint="use --backend embedded")
     folder = maker.data_folder
-    progress = Progress()
-    progress.show("looking for what was left behind …")
-    before = report.measure_leftovers(folder)
-    removed = keepers.sweep_now(folder)
-    freed = max(0, before - report.measure_leftovers(folder))
-    progress.clear()
+    with Progress() as progress:
+        progress.show("looking for what was left behind …")
+        before = report.measure_leftovers(folder)
+        removed = keepers.sweep_now(folder)
+        freed = max(0, before - report.measure_leftovers(folder))
     if as_json:
         click.echo(to_json({"removed": removed, "freed_bytes": freed}))
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 
 import click
 
@@ -25,18 +25,9 @@ def typescript(force: bool) -> int:
     if runtime.installed(folder) is not None and not force:
         click.echo("typescript is already installed")
         return 0
-    progress = Progress()
-
-    async def work() -> float:
-        clock = asyncio.get_running_loop().time
-        begun = clock()
-        await asyncio.to_thread(runtime.install, folder, on_progress=lambda text: progress.show(plain(str(text))))
-        return clock() - begun
-
-    progress.show("asking npm …")
-    try:
-        seconds = asyncio.run(work())
-    finally:
-        progress.clear()
-    click.echo(f"{paint('installed', 'green')} typescript in {show_seconds(seconds)}")
+    begun = time.monotonic()
+    with Progress() as progress:
+        progress.show("asking npm …")
+        runtime.install(folder, on_progress=lambda text: progress.show(plain(str(text))))
+    click.echo(f"{paint('installed', 'green')} typescript in {show_seconds(time.monotonic() - begun)}")
     return 0

@@ -230,7 +230,7 @@ class AsyncSandbox:
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id of the sandbox."""
         return self.primitives.id
 
     @property

@@ -315,7 +315,7 @@ class Sandbox(Derived):
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id of the sandbox."""
         return self._box.id
 
     @property

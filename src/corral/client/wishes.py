@@ -15,7 +15,7 @@ from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, HOME, Lifetime, NetworkPolic
 
 class Wishes(TypedDict, total=False):
     """The keywords that `Sandbox` and `AsyncSandbox` take. Each is a field of `Spec`, with these conveniences:
-    `resources` may be a mapping, `network` a string, `lifetime` seconds, and `keep_on_failure` is a separate keyword."""
+    `resources` may be a mapping, `network` a string, `lifetime` seconds, and `keep_on_failure` is a keyword."""
 
     image: str | Image | None
     resources: Resources | Mapping[str, Any] | None

@@ -12,60 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from corral.protocol import Backend
-from corral.testing import (  # each module registers its checks
-    checks_cancel,
-    checks_code,
-    checks_create,
-    checks_edit,
-    checks_end,
-    checks_exec,
-    checks_input,
-    checks_interpreter,
-    checks_kind,
-    checks_lacking,
-    checks_life,
-    checks_links,
-    checks_loops,
-    checks_output,
-    checks_powers,
-    checks_read,
-    checks_search,
-    checks_sessions,
-    checks_start,
-    checks_terminal,
-    checks_transfer,
-    checks_tree,
-    checks_write,
-)
-from corral.testing.check import NEEDS, POWERS, Check, Count, Verdict, registered, run_check
+from corral.testing import checks
+from corral.testing.check import NEEDS, POWERS, Check, Count, Verdict, run_check
 
-_AREAS = (
-    checks_exec,
-    checks_output,
-    checks_end,
-    checks_input,
-    checks_start,
-    checks_terminal,
-    checks_sessions,
-    checks_code,
-    checks_interpreter,
-    checks_read,
-    checks_write,
-    checks_edit,
-    checks_tree,
-    checks_kind,
-    checks_links,
-    checks_search,
-    checks_transfer,
-    checks_create,
-    checks_life,
-    checks_cancel,
-    checks_loops,
-    checks_lacking,
-    checks_powers,
-)
-
-ALL_CHECKS: tuple[Check, ...] = registered()
+ALL_CHECKS: tuple[Check, ...] = checks.ALL
 """Every check, in no order that matters: each opens its own sandboxes."""
 
 

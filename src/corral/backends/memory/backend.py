@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from corral.backends.memory.call import Program
 from corral.backends.memory.program import BUILT_IN, shell
 from corral.backends.memory.sandbox import CODE_PROGRAM, Box, MemorySandbox
-from corral.backends.memory.script import PastCall, Script, Wanted
+from corral.backends.memory.script import PastCall, Reply, Script, Wanted
+from corral.base.files import encode
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SpecError
 from corral.protocol import Backend, OnEvent
@@ -53,16 +54,7 @@ class MemoryBackend(Backend):
         times: int | None = None,
     ) -> None:
         """Answer a command: a text that must be the whole of it, or a pattern. `times`: so often, then the next."""
-        self.script.add(
-            command,
-            snippet=False,
-            language=None,
-            stdout=stdout,
-            stderr=stderr,
-            exit_code=exit_code,
-            seconds=seconds,
-            times=times,
-        )
+        self.script.add(Reply(command, False, None, encode(stdout), encode(stderr), exit_code, seconds, times))
 
     def reply_code(
         self,
@@ -76,16 +68,7 @@ class MemoryBackend(Backend):
         times: int | None = None,
     ) -> None:
         """Answer a snippet, of one language or of any."""
-        self.script.add(
-            code,
-            snippet=True,
-            language=language,
-            stdout=stdout,
-            stderr=stderr,
-            exit_code=exit_code,
-            seconds=seconds,
-            times=times,
-        )
+        self.script.add(Reply(code, True, language, encode(stdout), encode(stderr), exit_code, seconds, times))
 
     def count_living(self) -> int:
         """How many sandboxes live, owned and detached."""

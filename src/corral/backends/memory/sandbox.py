@@ -9,13 +9,13 @@ import uuid
 import weakref
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from corral.backends.memory.call import Call, Program
+from corral.backends.memory.call import Call
 from corral.backends.memory.files import MemoryFiles
 from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.program import run_program
-from corral.backends.memory.script import PastCall, Script
+from corral.backends.memory.script import PastCall
 from corral.backends.memory.tree import Tree
 from corral.base.command import show_command
 from corral.errors import SandboxGoneError, WorkdirError
@@ -24,31 +24,17 @@ from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxUsage
 from corral.spec import HOME, USER, Lifetime, Spec
 
+if TYPE_CHECKING:
+    from corral.backends.memory.backend import MemoryBackend
+
 CODE_PROGRAM = "corral-code"
 """What runs a snippet: `corral-code LANGUAGE FILE ARGS…`."""
-
-
-class World(Protocol):
-    """What a sandbox needs of its maker."""
-
-    script: Script
-    calls: list[PastCall]
-    programs: Mapping[str, Program]
-
-    def check_language(self, language: str, source: bytes, sandbox_id: str) -> None:
-        """Raises: BackendUnavailableError when nothing runs it."""
-
-    def ended(self, box: Box) -> None:
-        """A box is no more."""
-
-    def name_it(self, box: Box, name: str | None) -> None:
-        """Raises: SpecError when another has that name."""
 
 
 class Box:
     """The sandbox itself, which handles come and go to."""
 
-    def __init__(self, spec: Spec, world: World) -> None:
+    def __init__(self, spec: Spec, world: MemoryBackend) -> None:
         self.sandbox_id = str(uuid.uuid4())
         self.spec = spec
         self.world = world

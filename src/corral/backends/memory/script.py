@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from corral.backends.memory.call import Call, Input
 from corral.base.command import show_command
-from corral.base.files import encode
 
 Wanted = str | re.Pattern[str]
 """A text that must be the whole command or snippet, or a pattern to be found in it."""
@@ -34,7 +33,9 @@ class PastCall:
 
 
 @dataclass(slots=True)
-class _Rule:
+class Reply:
+    """What answers a command or a snippet, as often as it is `left`."""
+
     wanted: Wanted
     snippet: bool
     language: str | None
@@ -45,6 +46,7 @@ class _Rule:
     left: int | None
 
     def matches(self, text: str, language: str | None) -> bool:
+        """Whether it answers that command or snippet."""
         if self.left == 0 or self.snippet != (language is not None) or self.language not in (None, language):
             return False
         return text == self.wanted if isinstance(self.wanted, str) else self.wanted.search(text) is not None
@@ -54,26 +56,13 @@ class Script:
     """Replies in the order in which they were given; the first that fits and is not used up answers."""
 
     def __init__(self) -> None:
-        self._rules: list[_Rule] = []
+        self._rules: list[Reply] = []
         self._lock = threading.Lock()
 
-    def add(
-        self,
-        wanted: Wanted,
-        *,
-        snippet: bool,
-        language: str | None,
-        stdout: str | bytes,
-        stderr: str | bytes,
-        exit_code: int,
-        seconds: float,
-        times: int | None,
-    ) -> None:
-        """A reply."""
+    def add(self, reply: Reply) -> None:
+        """After those that are there."""
         with self._lock:
-            self._rules.append(
-                _Rule(wanted, snippet, language, encode(stdout), encode(stderr), exit_code, seconds, times)
-            )
+            self._rules.append(reply)
 
     def knows_code(self, text: str, language: str) -> bool:
         """Whether a snippet has a reply."""

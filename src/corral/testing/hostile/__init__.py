@@ -12,16 +12,13 @@ from corral.results import Capabilities
 from corral.testing.hostile import (
     counters,
     files,
-    ground,
     kernel,
     lateral,
     lifetime,
     memory,
     network,
     proc,
-    quota,
     resources,
-    sockets,
     terminal,
     traps,
 )
@@ -34,26 +31,9 @@ __all__ = [
     "plant", "prove", "soft_limits",
 ]  # fmt: skip
 
-ALL: tuple[Probe, ...] = tuple(
-    probe
-    for room in (
-        files,
-        traps,
-        ground,
-        kernel,
-        sockets,
-        proc,
-        memory,
-        resources,
-        quota,
-        counters,
-        network,
-        lifetime,
-        terminal,
-        lateral,
-    )
-    for probe in room.PROBES
-)
+_AREAS = (files, traps, kernel, proc, memory, resources, counters, network, lifetime, terminal, lateral)
+ALL: tuple[Probe, ...] = tuple(value for area in _AREAS for value in vars(area).values() if isinstance(value, Probe))
+"""Every probe that one of these modules defines."""
 
 
 def soft_limits(capabilities: Capabilities) -> frozenset[str]:

@@ -263,8 +263,3 @@ import select
 select.epoll().register(os.pipe()[0], select.EPOLLIN)
 """,
 )  # fmt: skip
-
-PROBES = (
-    ASYNCHRONOUS_IO, LOCKS, LOCKS_OF_MANY, HIDDEN_LOCKS, SOCKET_FILTERS, FLOW_LABELS, DEVICES, MASKS, IN_FLIGHT,
-    HIDDEN_IN_FLIGHT, PIPE_PAGES, HIDDEN_PIPES, EPOLL_WATCHES,
-)  # fmt: skip

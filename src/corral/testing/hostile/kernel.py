@@ -1,8 +1,7 @@
 """Probes for the kernel's surface: what the seccomp list, the namespaces' limits and the empty capabilities must stop.
 
 Calls are made with arguments that have no effect. A refusal is EPERM, EACCES or ENOSYS; any other error means that the
-kernel has looked at the arguments, hence that nothing stood before it.
-"""
+kernel has looked at the arguments, hence that nothing stood before it."""
 
 from __future__ import annotations
 
@@ -112,14 +111,18 @@ PROCESS_MEMORY = _calls(
 )  # fmt: skip
 
 IO_URING = _calls("set-up-io-uring", "escape", '"io_uring": lambda: kernel("io_uring_setup", 1, None)')
+
 BPF = _calls(
     "load-bpf-programs", "escape", '"bpf": lambda: kernel("bpf", 0, None, 0), "prog": lambda: kernel("bpf", 5, None, 0)'
 )
+
 PERF = _calls("count-kernel-events", "host_leak", '"perf": lambda: kernel("perf_event_open", None, 0, -1, -1, 0)')
+
 USERFAULTFD = _calls(
     "hold-the-kernel-at-a-page-fault", "escape",
     '"any": lambda: kernel("userfaultfd", 0), "user mode": lambda: kernel("userfaultfd", 1)',
 )  # fmt: skip
+
 KEYRINGS = _calls(
     "use-the-hosts-keyrings", "lateral",
     """
@@ -128,8 +131,11 @@ KEYRINGS = _calls(
     None, -1),
     """,
 )  # fmt: skip
+
 SECRET_MEMORY = _calls("hide-memory-from-the-host", "host_dos", '"secret": lambda: kernel("memfd_secret", 0)')
+
 FANOTIFY = _calls("watch-whole-file-systems", "host_leak", '"init": lambda: kernel("fanotify_init", 0x200, 0)')
+
 MODULES = _calls(
     "load-kernel-code", "escape",
     """
@@ -138,6 +144,7 @@ MODULES = _calls(
     "kexec file": lambda: kernel("kexec_file_load", -1, -1, 0, b"", 0),
     """,
 )  # fmt: skip
+
 OPERATION = _calls(
     "operate-the-host", "host_dos",
     """
@@ -147,6 +154,7 @@ OPERATION = _calls(
     "log size": lambda: kernel("syslog", 10, None, 0),
     """,
 )  # fmt: skip
+
 CLOCKS = _calls(
     "set-the-hosts-clock", "host_dos",
     """
@@ -154,14 +162,17 @@ CLOCKS = _calls(
     "adjust": lambda: kernel("adjtimex", None), "adjust clock": lambda: kernel("clock_adjtime", 0, None),
     """,
 )  # fmt: skip
+
 NAMES = _calls(
     "rename-the-machine", "info",
     '"host": lambda: kernel("sethostname", b"x", 1), "domain": lambda: kernel("setdomainname", b"x", 1)',
 )  # fmt: skip
+
 MOUNT_QUERIES = _calls(
     "ask-for-mounts-past-proc", "host_leak",
     '"list": lambda: kernel("listmount", None, None, 0, 0), "stat": lambda: kernel("statmount", None, None, 0, 0)',
 )  # fmt: skip
+
 CACHE_STATE = _calls(
     "see-what-others-have-cached", "info", '"cachestat": lambda: kernel("cachestat", 0, None, None, 0)'
 )
@@ -386,9 +397,67 @@ status = os.waitpid(child, 0)[1]
 """,
 )  # fmt: skip
 
-PROBES = (
-    USER_NAMESPACE, OTHER_NAMESPACES, ENTER_NAMESPACES, NAMESPACE_IOCTLS, PTRACE, PROCESS_MEMORY, IO_URING, BPF, PERF,
-    USERFAULTFD, KEYRINGS, SECRET_MEMORY, FANOTIFY, MODULES, OPERATION, CLOCKS, NAMES, MOUNT_QUERIES, CACHE_STATE,
-    SEGMENTS, PERSONALITY, TABLE_32, TABLE_X32, UNKNOWN_CALLS, CAPABILITIES,
-    SAFETY_CATCHES, PRCTL, BECOME_ROOT, HUGE_PAGES, PRIORITY, CRASHES, AS_ROOT,
+
+# Probes for socket families, types, protocols and options: kernel code that no program here needs.
+
+FAMILIES = Probe(
+    "open-odd-socket-families", "kernel", "escape", "seccomp on socket: UNIX, INET, INET6 and NETLINK_ROUTE only",
+    """
+names = {"AX25": 3, "IPX": 4, "X25": 9, "PACKET": 17, "RDS": 21, "PPPOX": 24, "LLC": 26, "CAN": 29, "TIPC": 30,
+         "BLUETOOTH": 31, "RXRPC": 33, "PHONET": 35, "IEEE802154": 36, "CAIF": 37, "ALG": 38, "NFC": 39, "VSOCK": 40,
+         "KCM": 41, "QIPCRTR": 42, "SMC": 43, "XDP": 44, "MCTP": 45}
+def attempt(family, kind):
+    socket.socket(family, kind, 0).close()
+    return f"family {family}"
+try_all({f"{name} {kind}": lambda f=family, k=kind: attempt(f, k) for name, family in names.items() for kind in (1, 2,
+    3, 5)},
+        (errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES))
+""",
+)  # fmt: skip
+
+RAW_SOCKETS = Probe(
+    "open-raw-sockets", "kernel", "escape", "seccomp on socket types and protocols",
+    """
+def attempt(family, kind, protocol):
+    socket.socket(family, kind, protocol).close()
+    return "a socket"
+try_all({"raw icmp": lambda: attempt(2, 3, 1), "raw": lambda: attempt(2, 3, 255), "raw 6": lambda: attempt(10, 3, 58),
+         "packet type": lambda: attempt(2, 10, 0), "sctp": lambda: attempt(2, 1, 132), "mptcp": lambda: attempt(2, 1,
+         262),
+         "dccp": lambda: attempt(2, 6, 33), "udplite": lambda: attempt(2, 2, 136), "seqpacket": lambda: attempt(2, 5,
+         0)},
+        (errno.EPERM, errno.EACCES, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT))
+""",
+)  # fmt: skip
+
+NETLINK = Probe(
+    "speak-to-kernel-subsystems-by-netlink", "kernel", "escape", "seccomp on netlink protocols: ROUTE only",
+    """
+names = {"SOCK_DIAG": 4, "NFLOG": 5, "XFRM": 6, "SELINUX": 7, "ISCSI": 8, "AUDIT": 9, "FIB_LOOKUP": 10, "CONNECTOR": 11,
+         "NETFILTER": 12, "DNRTMSG": 14, "KOBJECT_UEVENT": 15, "GENERIC": 16, "SCSITRANSPORT": 18, "RDMA": 20,
+         "CRYPTO": 21}
+def attempt(protocol):
+    socket.socket(16, 3, protocol).close()
+    return "a socket"
+try_all({name: lambda p=protocol: attempt(p) for name, protocol in names.items()},
+        (errno.EPROTONOSUPPORT, errno.EPERM, errno.EACCES))
+""",
+)  # fmt: skip
+
+SOCKET_OPTIONS = Probe(
+    "load-modules-by-socket-options", "kernel", "escape", "seccomp on setsockopt and ioctl",
+    """
+def option(family, level, name, value):
+    with socket.socket(family, 1) as sock:
+        sock.setsockopt(level, name, value)
+    return "accepted"
+def request(number):
+    with socket.socket(2, 2) as sock:
+        fcntl.ioctl(sock, number, bytes(64))
+    return "accepted"
+try_all({"tls": lambda: option(2, 6, 31, b"tls"), "iptables": lambda: option(2, 0, 64, bytes(100)),
+         "ip6tables": lambda: option(10, 41, 64, bytes(100)), "bridge": lambda: request(0x89A0),
+         "vlan": lambda: request(0x8983)},
+        (errno.ENOPROTOOPT, errno.EPERM, errno.EACCES))
+""",
 )  # fmt: skip

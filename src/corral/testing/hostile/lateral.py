@@ -113,7 +113,3 @@ if outside < 65536:
     breached(f"an id of the host's own users: {outside}")
 held("two ranges")
 """)  # fmt: skip
-
-PROBES = (
-    PROCESSES, SIGNALS, TEMPORARY_FILES, SEGMENTS, ABSTRACT, PORTS, LOCKS, NOTIFICATIONS, BASE, USER_IDS,
-)  # fmt: skip

@@ -367,10 +367,3 @@ BESIDE = Probe(
     "run-away-beside-another-call", "lifetime", "neighbour_dos", _TREE, 'held("the host goes on")',
     after=_beside_another_call, must_go=True,
 )  # fmt: skip
-
-PROBES = (
-    DAEMON, IGNORE_SIGNALS, STOP_ONESELF, KEEP_FORKING, NO_FIRST_THREAD, SUBREAPER, VFORK, NO_HANG_UP,
-    HOLD_OUTPUT, OUTLIVE_SANDBOX,
-    KILL_INIT, KILL_INIT_AS_ROOT, CRIPPLE_INIT, CRIPPLE_INIT_AS_ROOT,
-    FORGE_SIGNALS, SIGNAL_STORM, KILL_SERVANTS, STOP_SERVANTS, STOP_SERVANTS_AS_ROOT, KILL_PARENT, STOP_PARENT, BESIDE,
-)  # fmt: skip

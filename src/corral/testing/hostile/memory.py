@@ -216,8 +216,3 @@ except OSError as error:
 breached(f"{made} files")
 """,
 )  # fmt: skip
-
-PROBES = (
-    MEMORY, MEMORY_OF_MANY, MEMORY_WITHOUT_FIRST_THREADS, MEMORY_FILES, SHARED_SEGMENTS, PAGE_TABLES,
-    SOCKET_BUFFERS, PIPES, SHARED_MEMORY, SHARED_MEMORY_INODES,
-)  # fmt: skip

@@ -269,8 +269,3 @@ def attempt(name):
 try_all({name: lambda n=name: attempt(n) for name in ("cpu", "memory", "io", "irq")}, (*NOT_THERE, errno.EOPNOTSUPP))
 """,
 )  # fmt: skip
-
-PROBES = (
-    READ_MASKED, MASKED_FOLDERS, SYSRQ, SYSCTLS, SYSCTLS_AS_ROOT, SYSFS, OWN_FILES, MOUNT_TABLE, CGROUP_PATHS,
-    PROCESS_TEXTS, ENVIRONMENT, HOST_NAME, BOOT, LIVE_COUNTERS, HOST_PROCESSES, KERNEL_COMMAND_LINE, PRESSURE,
-)  # fmt: skip

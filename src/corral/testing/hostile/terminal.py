@@ -105,5 +105,3 @@ TYPE_INTO_TERMINAL = Probe(
     'held("the host opens a terminal")',
     after=_attack_terminal,
 )  # fmt: skip
-
-PROBES = (ESCAPE_SEQUENCES, FAKE_END, CONTROLLING_TERMINAL, FOREIGN_TERMINALS, TYPE_INTO_TERMINAL)

@@ -1,4 +1,4 @@
-"""Probes against whoever reads the sandbox's files from outside: the program lays a trap, the host walks into it."""
+"""Probes against whoever reads the sandbox's files from outside, and against what all sandboxes start from."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import functools
 import io
+import os
+import stat
 import tarfile
 import tempfile
 import time
@@ -268,6 +270,7 @@ held("ready")
 )  # fmt: skip
 
 _LOOKED_UP = ("/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/localtime")
+
 _TAKE_AWAY = 'for f; do [ -p "$f" ] && rm -f "$f"; [ -e "$f.old" ] && mv "$f.old" "$f"; done; true'
 
 
@@ -305,11 +308,14 @@ for path in LOOKED_UP:
         continue
 held(f"planted {len(planted)}")
 """.replace("LOOKED_UP", repr(_LOOKED_UP))
+
 _NOTHING_LOADED = "the file agent loads nothing from the sandbox's files"
+
 NAME_SERVICE = Probe(
     "plant-a-name-service-for-the-file-agent", "files", "escape", _NOTHING_LOADED, _NAME_SERVICE,
     after=_ask_the_agent, alone=True,
 )  # fmt: skip
+
 NAME_SERVICE_AS_ROOT = Probe(
     "plant-a-name-service-for-the-file-agent-as-root-inside", "files", "escape", _NOTHING_LOADED, _NAME_SERVICE,
     after=functools.partial(_ask_the_agent, user="root"), alone=True, user="root",
@@ -349,15 +355,48 @@ held("ready")
     after=_forge_an_end, alone=True, timeout=60,
 )  # fmt: skip
 
-PROBES = (
-    READ_LINKS,
-    WRITE_LINKS,
-    DOWNLOAD,
-    GIT_SETTINGS,
-    READ_ODD,
-    RACE,
-    UNPACK,
-    NAME_SERVICE,
-    NAME_SERVICE_AS_ROOT,
-    FORGED_RUN,
-)
+
+# A probe for what all sandboxes start from: whoever else is on the host must not be able to put something into it.
+
+_FIRST_WITHOUT_LOGIN = 0x7000_0000
+
+_SHOWN = "base"
+
+
+async def _look_from_the_host(scene: Scene) -> Finding | None:
+    """As another user of the host would: is the way in closed, and does anything inside belong to one of them?"""
+    folders = [Path(folder) for folder in scene.folders if (Path(folder) / "instance").is_file()]
+    findings = [await asyncio.to_thread(_judge, folder) for folder in folders]
+    return next((finding for finding in findings if finding is not None), None)
+
+
+def _judge(data: Path) -> Finding | None:
+    for folder in (data, *(path for path in data.iterdir() if path.is_dir())):
+        found = folder.lstat()
+        if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid != os.geteuid():
+            name = folder.name if folder != data else "the data folder"
+            return breached(f"other users of the host can enter {name} (mode {stat.S_IMODE(found.st_mode):04o})")
+    for path in (data / _SHOWN).rglob("*"):
+        uid = path.lstat().st_uid
+        if uid not in (0, os.geteuid()) and uid < _FIRST_WITHOUT_LOGIN:
+            return breached(f"/{'/'.join(path.relative_to(data).parts[2:])} belongs to uid {uid} of the host")
+    return held("nobody else can enter the data folder, nor owns anything in what sandboxes start from")
+
+
+PLANTED = Probe(
+    "find-what-others-of-the-host-have-planted", "files", "lateral",
+    "a data folder of mode 0700, and owners in it that no login has",
+    """
+found = []
+for top in ("/tmp", "/var/tmp", "/home", "/workspace", "/workspaces", "/srv", "/mnt"):
+    for folder, folders, files in os.walk(top):
+        for name in (*folders, *files):
+            path = os.path.join(folder, name)
+            if os.lstat(path).st_uid not in (0, os.getuid()):
+                found.append(path)
+if found:
+    breached(f"somebody outside has made {found[:5]}")
+held("all of it is ours, or root's inside")
+""",
+    after=_look_from_the_host,
+)  # fmt: skip
