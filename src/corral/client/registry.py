@@ -73,7 +73,7 @@ def need_isolation(backend: Backend, *, who: str) -> None:
     Raises:
         CapabilityError: it does not isolate.
     """
-    if not getattr(backend, "isolated", True):
+    if not backend.isolated:
         raise CapabilityError(
             f"{who} does not take the backend {backend.name!r}: it does not isolate code",
             hint="use an isolating backend, such as embedded or docker",

@@ -66,9 +66,9 @@ class Context:
 
     async def open(self, **wishes: Any) -> AsyncSandbox:
         """A sandbox, made from the keywords of `make_spec`, and ended after the check."""
-        box: Any = await self.backend.create(make_spec(**wishes))
+        box = await self.backend.create(make_spec(**wishes))
         self._opened.append(box)
-        return box  # type: ignore[no-any-return]  # every backend derives from AsyncSandbox
+        return box
 
     def adopt(self, box: Any) -> Any:
         """Delete a sandbox, which the check created itself, after the check."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from corral.client.wishes import make_spec
 from corral.errors import (
@@ -30,11 +29,6 @@ STOP = frozenset({"stop", "detach"})
 PAUSE = frozenset({"pause", "shell", "processes"})
 
 COUNT = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.01; done"
-
-
-def keeping(context: Context) -> Any:
-    """The backend."""
-    return context.backend
 
 
 def new_name() -> str:
@@ -65,13 +59,13 @@ async def snapshot_keeps_the_files_of_a_moment(context: Context) -> None:
     true(not await box.files.exists("new"), "what the other wrote is the other's alone")
     third = await context.open(snapshot=snapshot_id)
     equal(await third.files.read("kept"), b"then", "the snapshot itself never changes")
-    await keeping(context).delete_snapshot(snapshot_id)
+    await context.backend.delete_snapshot(snapshot_id)
 
 
 @check(promise="snapshot", title="Snapshots are listed, found by name, and deleted; sandboxes on them go on",
        needs=SNAPSHOT)  # fmt: skip
 async def snapshots_go_in_any_order(context: Context) -> None:
-    backend, name = keeping(context), new_name()
+    backend, name = context.backend, new_name()
     box = await context.open()
     await box.files.write("f", b"first")
     first = await box.snapshot(name)
@@ -102,7 +96,7 @@ async def unknown_snapshot_is_said(context: Context) -> None:
     before = await context.count()
     error = await raises(SnapshotNotFoundError, context.backend.create(make_spec(snapshot="no-such")))
     true("no-such" in str(error) and isinstance(error, LookupError), f"{error!r} names it")
-    await raises(SnapshotNotFoundError, keeping(context).delete_snapshot("no-such"))
+    await raises(SnapshotNotFoundError, context.backend.delete_snapshot("no-such"))
     equal(await context.count(), before)
 
 
@@ -115,14 +109,14 @@ async def snapshot_takes_new_resources(context: Context) -> None:
     other = await context.open(snapshot=snapshot_id, resources=resources)
     equal(other.spec.resources, resources)
     equal(await other.files.read("f"), b"x")
-    await keeping(context).delete_snapshot(snapshot_id)
+    await context.backend.delete_snapshot(snapshot_id)
 
 
 @check(promise="fork", title="A fork begins with the same files, and leaves no snapshot behind", needs=FORK)
 async def fork_begins_with_the_same_files(context: Context) -> None:
     box = await context.open(env={"GIVEN": "before"})
     await box.files.write("f", b"one")
-    before = len(await keeping(context).list_snapshots())
+    before = len(await context.backend.list_snapshots())
     other = context.adopt(await box.fork())
     true(other.id != box.id, "it is another one")
     await box.files.write("f", b"two")
@@ -131,12 +125,12 @@ async def fork_begins_with_the_same_files(context: Context) -> None:
     again = context.adopt(await other.fork(make_spec(env={"GIVEN": "after"})))
     equal(await again.files.read("f"), b"one")
     equal(dict(again.spec.env), {"GIVEN": "after"})
-    equal(len(await keeping(context).list_snapshots()), before)
+    equal(len(await context.backend.list_snapshots()), before)
 
 
 @check(promise="stop", title="A stopped sandbox keeps its files, id and name, is listed, and starts again", needs=STOP)
 async def stopped_sandbox_starts_again(context: Context) -> None:
-    backend, name = keeping(context), new_name()
+    backend, name = context.backend, new_name()
     box = await context.open(env={"GIVEN": "value"}, name=name)
     await box.files.write("f", b"kept")
     await box.stop()
@@ -170,14 +164,14 @@ async def stop_ends_every_process(context: Context) -> None:
     await until(lambda: box.files.exists("marker"), True, "the program has begun")
     await box.stop()
     await raises(SandboxGoneError, process.wait())
-    again = context.adopt(await keeping(context).start(box.id))
+    again = context.adopt(await context.backend.start(box.id))
     equal((await again.exec("ps ax 2>/dev/null | grep -c 'sleep 100[0]'")).stdout, "0\n")
 
 
 @check(promise="stop", title="Of a stopped sandbox there are snapshots and forks, and it is rolled back",
        needs=STOP | FORK)  # fmt: skip
 async def stopped_sandbox_is_rolled_back(context: Context) -> None:
-    backend = keeping(context)
+    backend = context.backend
     box = await context.open()
     await box.files.write("f", b"one")
     await box.stop()
