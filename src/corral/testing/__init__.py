@@ -1,1 +1,1 @@
-"""What a backend must keep, as checks that anybody can run. See `corral.testing.conformance`."""
+"""The conformance suite for backends: see `corral.testing.conformance`."""

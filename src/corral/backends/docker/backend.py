@@ -96,7 +96,7 @@ class DockerBackend(Backend):
         return self._owned
 
     def count_living(self) -> int:
-        """How many containers of ours there are, of whatever state and whoever's."""
+        """The number of Corral's containers, in any state and of any owner."""
         return len(self._links.get().io.submit(self._find_all()).result(timeout=60))
 
     async def _find_all(self) -> list[Json]:
@@ -199,7 +199,7 @@ class DockerBackend(Backend):
         body.user = found[2]
 
     async def _check_place(self, container: str) -> None:
-        """Before anything of the image runs: over a link, the volume would lie elsewhere, and the link be changed."""
+        """Check before anything of the image runs: through a link, the volume would be mounted elsewhere."""
         if not await self._api.is_folder(container, FOLDER):
             raise BackendUnavailableError(
                 f"the image has a link at {FOLDER}, where views are mounted", op="create", hint="use another image"
@@ -218,7 +218,7 @@ class DockerBackend(Backend):
         return int(words[0]), int(words[1]), words[2]
 
     async def _make_workdir(self, container: str, path: str, user: tuple[int, int, str]) -> None:
-        """The user's own folder, laid down by the daemon: the user may not make it everywhere."""
+        """Create the user's working folder through the daemon, since the user may not have the permission."""
         if path.strip("/") and not await self._api.has_path(container, path):
             info = make_entry(path.strip("/"), mode=0o755, size=None, uid=user[0], gid=user[1])
             await self._api.put_archive(container, "/", make_tar((info, b"")))
@@ -230,7 +230,7 @@ class DockerBackend(Backend):
             await sandbox.end()
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - nobody waits for this; the next start sweeps
+        except Exception as error:  # noqa: BLE001 - no caller waits for this; the next start sweeps
             log.warning("what was left of sandbox %s could not be removed: %s", sandbox.id, error)
 
     # Finding.
@@ -399,7 +399,7 @@ class DockerBackend(Backend):
             return describe(info, self.settings, disk=self._disk, no_views=lack)
 
     async def sweep(self) -> None:
-        """Remove what processes of this machine left that are no more, and what is over. In the I/O thread."""
+        """Remove containers of ended processes of this machine, and expired ones. In the I/O thread."""
         for container in await self._find_all():
             standing = next(filter(None, map(Standing.parse, container.get("Names") or [])), None)
             if standing is None:

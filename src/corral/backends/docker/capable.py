@@ -51,7 +51,7 @@ def _limits_cpu(info: dict[str, Any]) -> bool:
 
 
 def describe(info: dict[str, Any], settings: Settings, *, disk: bool, no_views: str | None) -> Capabilities:
-    """What the daemon says that it can. `no_views`: why there are none."""
+    """What the daemon supports. `no_views`: why views are unsupported."""
     gvisor = settings.isolation == "gvisor"
     notes = [
         "between stdout and stderr the order is only close: the daemon reads them apart",

@@ -22,7 +22,7 @@ SPEC_LABEL = "dev.corral.spec"
 OWNER_LABEL = "dev.corral.owner"
 CREATED_LABEL = "dev.corral.created"
 KEY_LABEL = "dev.corral.view-key"
-"""For whoever connects, and makes views there. Containers can't read labels."""
+"""For later clients that use views. Containers can't read labels."""
 IMAGE_LABEL = "dev.corral.image"
 """On images of ours: `snapshot`, `stopped`, `fork` or `build`."""
 GVISOR_RUNTIME = "runsc"
@@ -67,7 +67,7 @@ class Standing:
 
 
 def dump_spec(spec: Spec) -> str:
-    """As text, for whoever connects."""
+    """As text, for later clients."""
     resources = {name: getattr(spec.resources, name) for name in Resources.__slots__}
     image = spec.image if spec.image is None or isinstance(spec.image, str) else None
     return json.dumps(
@@ -120,7 +120,7 @@ def describe_owner() -> str:
 
 
 def is_orphan(owner: str) -> bool:
-    """Whether the process that a label names was of this machine, and is no more."""
+    """True if the process of a label was on this machine, and has ended."""
     boot, _, rest = owner.rpartition("/")[0].rpartition("/")
     pid, start = rest, owner.rpartition("/")[2]
     if boot != _find_boot() or boot == "elsewhere" or not pid.isdigit():
@@ -187,7 +187,7 @@ def make_config(
         "Cmd": [],
         "WorkingDir": "/",
         "OpenStdin": True,
-        "StdinOnce": True,  # whoever is attached holds it: when that process ends, so does the container
+        "StdinOnce": True,  # the attached process holds it: when that process ends, so does the container
         "AttachStdin": True,
         "AttachStdout": True,
         "AttachStderr": False,

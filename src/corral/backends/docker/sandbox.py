@@ -59,9 +59,9 @@ class Body:
     is_paused: bool = False
     oom_kills: int = 0
     trash: str | None = None
-    """An image that is nobody's once this sandbox has ended."""
+    """An image to remove with this sandbox."""
     view_key: str | None = None
-    """What `enter` needs to make views in it; None where there are none."""
+    """What `enter` needs for views; None if unsupported."""
     users: dict[str, Who] = field(default_factory=dict)
     """Those who had views."""
     processes: set[DockerProcess] = field(default_factory=set)
@@ -257,7 +257,7 @@ class DockerSandbox(SandboxPrimitives):
         return True
 
     async def counts_new_oom(self) -> bool:
-        """Whether the kernel has killed for want of memory since it was asked last."""
+        """True if the OOM killer has killed a process since the last call."""
         before = self._body.oom_kills
         try:
             _, said = await self.run_inside(_READ_OOM, user="")
@@ -325,7 +325,7 @@ class DockerSandbox(SandboxPrimitives):
             process.end_gone()
 
     async def end(self) -> None:
-        """Remove the container, once, whoever asks. In the I/O thread."""
+        """Remove the container once. In the I/O thread."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._remove())
         await wait_for(self._ending)
@@ -372,7 +372,7 @@ class DockerSandbox(SandboxPrimitives):
         return self.id
 
     async def keep(self, name: str | None, lifetime_seconds: float | None) -> None:
-        """Let it live on without us. In the I/O thread. Raises: SpecError when the name is taken."""
+        """Detach it. In the I/O thread. Raises: SpecError if the name is taken."""
         left = lifetime_seconds if lifetime_seconds is not None else self._body.standing.seconds_left
         deadline = None if left is None else time.time() + left
         standing = Standing(self.id, kept=True, deadline=deadline, name=name)

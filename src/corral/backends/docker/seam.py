@@ -22,12 +22,12 @@ NOT_FOUND = 404
 CONFLICT = 409
 _NO_USER = re.compile(r"unable to find user|no matching entries in passwd|invalid user", re.IGNORECASE)
 _NO_CONNECTION = 900
-"""The client's own word for a daemon that is not there."""
+"""The client's status for an unreachable daemon."""
 
 
 @contextlib.contextmanager
 def mapped(*, op: str, sandbox_id: str | None = None, host: str = "") -> Iterator[None]:
-    """Around whatever is said to the daemon."""
+    """Translates errors of all calls to the daemon."""
     try:
         yield
     except DockerError as error:
@@ -43,7 +43,7 @@ def mapped(*, op: str, sandbox_id: str | None = None, host: str = "") -> Iterato
 
 
 def translate(error: DockerError, *, op: str, sandbox_id: str | None) -> CorralError:
-    """What the daemon said, as an error of ours."""
+    """The daemon's error as one of Corral."""
     text = str(error.message)
     if error.status == CONFLICT and "paused" in text:
         return SandboxPausedError("the sandbox is paused", sandbox_id=sandbox_id, op=op, hint="resume() it first")
@@ -60,7 +60,7 @@ def says_no_user(text: str) -> bool:
 
 
 def is_gone(error: DockerError) -> bool:
-    """Whether it says that the container, or the program in it, is no more."""
+    """True if it says that the container, or the program in it, no longer exists."""
     text = str(error.message)
     words = ("is not running", "marked for removal", "removal of container", "is restarting", "can only create exec")
     return error.status == NOT_FOUND or (error.status == CONFLICT and any(word in text for word in words))

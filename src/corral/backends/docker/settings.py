@@ -49,7 +49,7 @@ def find_host(given: str | None, env: Mapping[str, str] = os.environ) -> str:
     """The daemon's address: as given, as the environment says, Docker's own socket, or podman's.
 
     Raises:
-        BackendUnavailableError: what is given is no address.
+        BackendUnavailableError: malformed address.
     """
     for host in (given, env.get("CORRAL_DOCKER_HOST"), env.get("DOCKER_HOST")):
         if host:

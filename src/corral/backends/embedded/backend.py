@@ -41,7 +41,7 @@ POWERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What one sandbox stands on: its trees, its first files and its environment."""
+    """The base of one sandbox: its trees, initial files and environment."""
 
     trees: tuple[Tree, ...]
     files: dict[str, str]
@@ -232,7 +232,7 @@ class EmbeddedBackend(StoppedSandboxes):
                 self._exit_registered = True
 
     async def prepare_ground(self, spec: Spec) -> Ground:
-        """Everything on the host that a sandbox of this spec stands on. Raises: as `create`."""
+        """The base of a sandbox of this spec. Raises: as `create`."""
         tools, extra = await self._find_tools(spec)
         description = tools.description
         if extra:

@@ -57,7 +57,7 @@ class KeeperGrip:
 
 
 def describe(spec: Spec, *, name: str | None, lifetime_seconds: float | None, env: Mapping[str, str]) -> dict[str, Any]:
-    """What a keeper remembers of a sandbox, for whoever connects later."""
+    """What a keeper records about a sandbox, for later clients."""
     checked = Spec(name=name) if name is not None else spec
     lifetime = Lifetime(seconds=lifetime_seconds if lifetime_seconds is not None else spec.lifetime.seconds)
     return {
@@ -155,7 +155,7 @@ def find(data_folder: Path, wanted: str, *, op: str = "connect") -> Found:
 
 @contextlib.asynccontextmanager
 async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[None]:
-    """While a sandbox is being named, nobody else names one. Raises: SpecError when a living sandbox has that name."""
+    """A lock on names of sandboxes. Raises: SpecError if the name is taken."""
     if name is None:
         yield
         return
@@ -197,7 +197,7 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
         if grip is not None:
             grip.close()
         if isinstance(error, SandboxGoneError) and (read_state(found.folder) or {}).get("stopped"):
-            raise _stopped(found.sandbox_id) from error  # somebody is starting or stopping it at this moment
+            raise _stopped(found.sandbox_id) from error  # another process is starting or stopping it
         raise
     info = found.state["info"]
     return EmbeddedSandbox(
@@ -226,7 +226,7 @@ def _is_named(package: str) -> bool:
 
 
 def spec_from(info: dict[str, Any]) -> Spec:
-    """The wish of a detached sandbox, as far as its keeper was told."""
+    """The spec of a detached sandbox, as far as its keeper knows it."""
     kept = dict(info["spec"])
     kept["packages"] = tuple(filter(_is_named, kept.get("packages", ())))
     resources = Resources(**kept.pop("resources")).as_usual()  # what could not be kept was refused when it was made

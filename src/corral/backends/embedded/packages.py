@@ -6,7 +6,7 @@ that: pip builds what an address or a path leads to all the same. Therefore
 1. what is asked for, by users and by wheels, is parsed; only names and versions go on (corral.requirement);
 2. pip follows no dependencies, we do, and read every wheel first (wheels.py); uv follows none to an address by itself;
 3. pip can start no program, and so no build, whatever it may be led to (_NO_PROGRAMS);
-4. it runs in `/`, where nobody has laid a `pip.py` for it, nor settings for uv.
+4. it runs in `/`, where other users can't plant a `pip.py` or settings for uv.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def provide_packages(data_folder: Path, packages: tuple[str, ...]) -> Path
         try:
             unfinished.rename(folder)
         except OSError:
-            if not folder.is_dir():  # somebody else may have been faster
+            if not folder.is_dir():  # another process may have been faster
                 raise
     finally:
         await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)

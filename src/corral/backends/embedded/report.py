@@ -114,7 +114,7 @@ def measure_data(data_folder: Path) -> dict[str, int]:
 
 
 def measure_leftovers(data_folder: Path) -> int:
-    """How much disk is taken by what nobody holds any more, stopped sandboxes left out."""
+    """The disk use of sandboxes without an owner, except stopped ones."""
     data = open_data(data_folder, op="doctor")
     if not data.sandboxes.is_dir():
         return 0

@@ -233,7 +233,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         """End it from the host's side, without asking anything inside. From any thread; does not wait."""
         try:
             self._order_end(wait=False)
-        except BlockingIOError:  # a thread waits, and not the pump, which reads for everybody
+        except BlockingIOError:  # a thread waits, not the pump, which reads for all programs
             threading.Thread(target=self._order_end, kwargs={"wait": True}, name="corral-end", daemon=True).start()
 
     def _order_end(self, *, wait: bool) -> None:
@@ -382,7 +382,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         return AsyncSandbox.around(made, event="created")
 
     async def snapshot_for_fork(self) -> str:
-        """One that nobody lists, and that goes with this process if we don't come to delete it."""
+        """A snapshot that is not listed, and is removed with this process at the latest."""
         return await self._ask_for_snapshot(name=None, passing=process_mark(os.getpid()))
 
     async def _ask_for_snapshot(self, **wish: object) -> str:
@@ -461,7 +461,7 @@ def check_limits(resources: Resources, given: Mapping[str, float | None]) -> tup
 async def make_from(
     data_folder: Path, make: Callable[[Spec], Awaitable[EmbeddedSandbox]], spec: Spec, snapshot_id: str
 ) -> EmbeddedSandbox:
-    """A sandbox on a snapshot that was made for nobody else, and that is then forgotten."""
+    """A sandbox from a temporary snapshot, which is then deleted."""
     try:
         return await make(dataclasses.replace(spec, snapshot=snapshot_id))
     finally:
@@ -469,13 +469,13 @@ async def make_from(
 
 
 def forget_snapshot(data_folder: Path, snapshot_id: str) -> None:
-    """Delete one whose id nobody has, or will ever have."""
+    """Delete a snapshot whose id was never returned."""
     with contextlib.suppress(EngineError, OSError):
         delete_snapshot(data_folder, snapshot_id)
 
 
 def delete_snapshot(data_folder: Path, wanted: str) -> None:
-    """Forget a snapshot, and remove what nobody uses any more. Raises: RefusedError."""
+    """Delete a snapshot, and remove unused layers. Raises: RefusedError."""
     data = DataFolder(data_folder)
     data.prepare()
     LayerStore(data).delete(wanted)

@@ -1,4 +1,4 @@
-"""The seam to the engine: asking it in whatever event loop the caller runs in, and its errors become Corral's.
+"""The seam to the engine: requests from any event loop, and translation of its errors.
 
 Nothing else of Corral sees an error of the engine.
 """
@@ -40,7 +40,7 @@ async def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int
     that is this call alone, and not the event loop with all others in it.
 
     Raises:
-        GoneError: nobody listens any more.
+        GoneError: the peer has closed the connection.
         ExhaustedError: it can't be sent because descriptors or memory are used up on this side.
         OSError: no socket can be made.
     """
@@ -82,7 +82,7 @@ async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
     """The next message and its descriptors.
 
     Raises:
-        GoneError: the other side is no more.
+        GoneError: the other side has ended.
     """
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
@@ -146,7 +146,7 @@ async def read_pipe(descriptor: int, size: int) -> bytes:
 
 
 async def wait_readable(descriptor: int) -> None:
-    """Until there is something to read, or nobody at the other end any more."""
+    """Wait until there is data to read, or the peer has closed the connection."""
     loop = asyncio.get_running_loop()
     await _ready(loop, descriptor, loop.add_reader, loop.remove_reader)
 

@@ -1,6 +1,6 @@
 """Sandboxes that are stopped, and snapshots: files that no process holds.
 
-Whoever has the lock of a stopped sandbox's folder may work on it: that is done here, in a thread.
+The holder of the lock of a stopped sandbox's folder may work on it, in a thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from corral.spec import Resources, Spec, as_another, check_name
 _LOCK_SECONDS = 5.0
 _ATTEMPTS = 200
 GROUND_ATTEMPTS = 5
-"""How often a sandbox is begun anew because another version of Corral has removed what it stands on."""
+"""How often a start is retried because another version of Corral has removed its base."""
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class StoppedSandboxes(Backend):
         """The lowers of a stopped sandbox's trees where those that it was made on are gone, or are not trusted."""
 
     def identify(self, trees: Sequence[Tree]) -> list[tuple[int, int] | None]:
-        """The folders in the data folder that a sandbox stands on, by what tells one from another of the same name."""
+        """The folders of a sandbox's base in the data folder, by their identity."""
         mine = f"{self.data_folder}/"
         return [identify(lower) for tree in trees for lower in tree.lowers if lower.startswith(mine)]
 
@@ -95,7 +95,7 @@ class StoppedSandboxes(Backend):
             except SandboxGoneError:
                 if not found.folder.exists():
                     raise
-                await asyncio.sleep(0.02)  # somebody else is starting or stopping it at this moment
+                await asyncio.sleep(0.02)  # another process is starting or stopping it
         return await self.connect(found.sandbox_id)
 
     async def _start(self, found: keepers.Found) -> None:
@@ -234,7 +234,7 @@ class StoppedSandboxes(Backend):
             await asyncio.to_thread(delete_snapshot, self.data_folder, snapshot_id)
 
     def find_layers(self, spec: Spec) -> tuple[Layer, ...]:
-        """What a sandbox of this spec stands on besides the base. Raises: SnapshotNotFoundError."""
+        """The layers of a sandbox of this spec above the base. Raises: SnapshotNotFoundError."""
         if spec.snapshot is None:
             return ()
         store = LayerStore(open_data(self.data_folder, op="create"))
@@ -255,7 +255,7 @@ class StoppedSandboxes(Backend):
         op: str,
         lost: Callable[[T], object] | None = None,
     ) -> T:
-        """Its folder is locked meanwhile: nobody can start it. `lost` is given what a cancelled call does not get."""
+        """With its folder locked, so that it can't be started. `lost` is called with the result of a cancelled call."""
         data = open_data(self.data_folder, op=op)
 
         def locked(folder: Path) -> T:

@@ -1,4 +1,4 @@
-"""Which wheels a wish comes to, and what they depend on, read before pip may follow it.
+"""The wheels of a request and their dependencies, read before pip may follow them.
 
 A wheel may depend on an address (`evil @ file:///folder`), and pip builds what it finds there, on the host, also when
 it is told to take wheels only. So pip never follows dependencies here: it fetches wheels by name, we read what they
@@ -31,7 +31,7 @@ _MAX_REQUIREMENTS = 2000
 _OTHER = "ask for another version"
 
 Fetch = Callable[[list[str], Path], Awaitable[str | None]]
-"""Lays the newest wheel of each name into a folder; gives the reason if one can't be had."""
+"""Downloads the newest wheel of each name into a folder; returns the reason if one is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ async def gather_wheels(packages: Iterable[str], folder: Path, fetch: Fetch) -> 
     simpler than what pip does, and enough for sets that have a common answer near the newest versions.
 
     Raises:
-        SpecError: a package can't be had, wishes exclude each other, or a wheel can't be read or depends on an address.
+        SpecError: a package is missing, versions conflict, or a wheel is unreadable or depends on a URL.
     """
     asked = [check_named(parse_requirement(text)) for text in packages]
     roots = [(requirement, "") for requirement in asked if _applies(requirement, ())]

@@ -173,7 +173,7 @@ class Siege:
         return Outcome(probe, finding, time.monotonic() - started)
 
     async def _try_patiently(self, probe: Probe) -> Finding:
-        """Run one probe where it belongs. Whatever it does, the host must not wait for ever."""
+        """Run one probe in its sandbox. The host must never wait forever."""
         patience = probe.timeout + _PATIENCE_SECONDS
         try:
             async with asyncio.timeout(patience):
@@ -190,7 +190,7 @@ class Siege:
             return unproven("there is no sandbox for this probe alone")
         token = _new_token()
         async with self._make() as sandbox:
-            await sandbox.files.exists("/")  # whoever serves files is there to be attacked
+            await sandbox.files.exists("/")  # start the file agent, so that it can be attacked
             finding = await self._run(probe, sandbox, token=token)
         left = await self._wait_until_gone(token)
         if left and finding.verdict is Verdict.HELD:
