@@ -39,8 +39,6 @@ class Row:
 
 async def hold_contest(peers: list[Peer], *, runs: int, tell: Tell) -> list[Row]:
     """Raises: as opening a sandbox does."""
-    from corral.client.sandbox import AsyncSandbox
-
     async with AsyncSandbox() as box:
         ours = await _our_tasks(box)
         rows = {task: Row(task) for task in ours}
@@ -70,8 +68,6 @@ def _in_thread(work: Callable[[], None]) -> Work:
 
 
 async def _our_tasks(box: AsyncSandbox) -> dict[str, Work]:
-    from corral.client.sandbox import AsyncSandbox
-
     async def open_and_close() -> None:
         async with AsyncSandbox():
             pass

@@ -66,8 +66,6 @@ async def measure_figures(*, rounds: int, tell: Tell) -> list[Figure]:
 
 
 async def _measure_stubborn(name: str, program: str) -> Figure:
-    from corral.client.sandbox import AsyncSandbox
-
     late, left = [], 0
     async with AsyncSandbox(resources=Resources(processes=64)) as box:
         for _ in range(_TIMES):
@@ -122,7 +120,6 @@ def environment() -> dict[str, str]:
 
 async def _measure_rounds(rounds: int, tell: Tell) -> list[Figure]:
     from corral.backends.embedded import EmbeddedBackend, report
-    from corral.client.sandbox import AsyncSandbox
 
     backend = EmbeddedBackend()
     try:

@@ -166,8 +166,6 @@ def _message(error: Exception) -> str:
 
 
 async def _try(tell: Tell) -> tuple[list[Finding], bool]:
-    from corral.client.sandbox import AsyncSandbox
-
     begun = asyncio.get_running_loop().time()
     try:
         async with AsyncSandbox() as box:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,9 +18,12 @@ from corral.cli.failure import ERROR, RunsProgram, say
 from corral.cli.run import describe, explain, note, to_json
 from corral.cli.stdio import Outlet, read_input
 from corral.cli.whose import explain_gone, explaining, show_labels, show_owner
+from corral.client.registry import get_backend
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
 from corral.protocol import Backend, Command
 from corral.results import SandboxInfo, SnapshotInfo, timestamp
+from corral.sessions.detached import DetachedProgram, choose
 
 
 @click.group()
@@ -60,21 +64,25 @@ def create(
     )
 
     async def work() -> SandboxInfo:
-        from corral.client.sandbox import AsyncSandbox
-
-        box = await AsyncSandbox.create(backend=backend, spec=spec)
-        try:
-            await box.detach()
+        async with _detached(await AsyncSandbox.create(backend=backend, spec=spec)) as box:
             return await box.info()
-        except BaseException:
-            await box.kill()
-            raise
-        finally:
-            await box.aclose()
 
     info = asyncio.run(work())
     click.echo(to_json(describe_sandbox(info)) if as_json else info.sandbox_id)
     return 0
+
+
+@contextlib.asynccontextmanager
+async def _detached(box: AsyncSandbox, *, name: str | None = None) -> AsyncIterator[AsyncSandbox]:
+    """Detach a new sandbox; if that or the block fails, it is deleted."""
+    try:
+        await box.detach(name=name)
+        yield box
+    except BaseException:
+        await box.kill()
+        raise
+    finally:
+        await box.aclose()
 
 
 @sandbox.command("list")
@@ -83,8 +91,6 @@ def create(
 @options.json_option
 def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
     """List the detached sandboxes."""
-    from corral.client.sandbox import AsyncSandbox
-
     infos = asyncio.run(AsyncSandbox.list(backend=backend))
     if as_json:
         click.echo(to_json([describe_sandbox(info) for info in infos]))
@@ -146,7 +152,9 @@ def exec_(
     call = {"cwd": cwd, "env": variables, "user": user, "timeout": timeout}
     with explaining(backend, sandbox_id):
         if detach:
-            return asyncio.run(_start(sandbox_id, wanted, backend, call, as_json=as_json))
+            number = asyncio.run(get_backend(backend).start_detached(sandbox_id, wanted, **call))
+            click.echo(to_json({"number": number}) if as_json else number)
+            return 0
         if tty:
             return asyncio.run(_lend(sandbox_id, wanted, backend, call))
         return asyncio.run(_exec(sandbox_id, wanted, backend, call, interactive=interactive, as_json=as_json))
@@ -155,15 +163,10 @@ def exec_(
 async def _exec(
     sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, interactive: bool, as_json: bool
 ) -> int:
-    from corral.client.sandbox import AsyncSandbox
-
-    box = await AsyncSandbox.connect(sandbox_id, backend=backend)
-    try:
+    async with contextlib.aclosing(await AsyncSandbox.connect(sandbox_id, backend=backend)) as box:
         outlet = None if as_json else Outlet()
         stdin = read_input() if interactive else None
         result = await box.exec(command, stdin=stdin, on_output=outlet.take if outlet else None, **call)
-    finally:
-        await box.aclose()
     if outlet is None:
         click.echo(to_json(describe(result)))
     else:
@@ -174,25 +177,13 @@ async def _exec(
 
 async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any]) -> int:
     from corral.cli.terminal import is_terminal, lend
-    from corral.client.sandbox import AsyncSandbox
 
     if not is_terminal():
         raise SpecError("--tty needs stdin and stdout to be a terminal", hint="leave it out in a script")
-    box = await AsyncSandbox.connect(sandbox_id, backend=backend)
-    try:
+    async with contextlib.aclosing(await AsyncSandbox.connect(sandbox_id, backend=backend)) as box:
         result = await lend(box, command, **call)
-    finally:
-        await box.aclose()
     explain(result, timeout=call["timeout"], spec=box.spec)
     return result.exit_code & 0xFF
-
-
-async def _start(
-    sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, as_json: bool
-) -> int:
-    number = await _find_maker(backend).start_detached(sandbox_id, command, **call)
-    click.echo(to_json({"number": number}) if as_json else number)
-    return 0
 
 
 @sandbox.command()
@@ -210,22 +201,18 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
     corral sandbox cp box:log.txt - | less
     """
     from corral.cli import transfer
-    from corral.client.sandbox import AsyncSandbox
 
     origin, goal = transfer.CopyEnd.parse(source), transfer.CopyEnd.parse(target)
     sandbox_id = transfer.check_ends(origin, goal)
 
     async def work() -> None:
-        box = await AsyncSandbox.connect(sandbox_id, backend=backend)
-        try:
+        async with contextlib.aclosing(await AsyncSandbox.connect(sandbox_id, backend=backend)) as box:
             if origin.sandbox_id is None:
                 await transfer.copy_in(box, origin.path, goal.path)
             else:
-                _, done = await transfer.copy_out(box, origin.path, goal.path, git_settings=git_settings)
+                done = await transfer.copy_out(box, origin.path, goal.path, git_settings=git_settings)
                 if done.left_out:
                     note(f"{done.describe()} (--git-settings copies them)")
-        finally:
-            await box.aclose()
 
     with explaining(backend, sandbox_id):
         asyncio.run(work())
@@ -243,10 +230,53 @@ def logs(
     sandbox_id: str, number: int | None, follow: bool, as_list: bool, backend: str | Backend, as_json: bool
 ) -> int:
     """Show the output of a program started with `exec --detach`; without NUMBER, of the latest one."""
-    from corral.cli import logs as show
-
     with explaining(backend, sandbox_id):
-        return show.show_logs(backend, sandbox_id, number, follow=follow, as_list=as_list, as_json=as_json)
+        maker = get_backend(backend)
+        if as_list or (as_json and number is None):
+            programs = asyncio.run(maker.list_detached(sandbox_id))
+            click.echo(to_json([_describe(each) for each in programs]) if as_json else _tabulate(programs))
+            return 0
+        if as_json:
+            click.echo(to_json(asyncio.run(_read(maker, sandbox_id, number))))
+            return 0
+        outlet = Outlet()
+
+        async def work() -> None:
+            async for data in maker.follow_detached(sandbox_id, number, follow=follow):
+                outlet.write("stdout", data)
+
+        asyncio.run(work())
+        outlet.finish()
+        return 0
+
+
+async def _read(maker: Backend, sandbox_id: str, number: int | None) -> dict[str, Any]:
+    output = b"".join([data async for data in maker.follow_detached(sandbox_id, number, follow=False)])
+    program = choose(await maker.list_detached(sandbox_id), sandbox_id, number)
+    return {**_describe(program), "output": output.decode("utf-8", "replace")}
+
+
+def _tabulate(programs: Sequence[DetachedProgram]) -> str:
+    rows = [
+        [str(each.number), _state(each), "-" if each.exit_code is None else str(each.exit_code), plain(each.text)]
+        for each in programs
+    ]
+    headers = ["NUMBER", "STATE", "CODE", "COMMAND"]
+    return "\n".join(table(rows, headers=headers, align=["right"], limit=whole_in_a_pipe())) or "no programs"
+
+
+def _state(program: DetachedProgram) -> str:
+    return "running" if program.running else "ended"
+
+
+def _describe(program: DetachedProgram) -> dict[str, Any]:
+    about: dict[str, Any] = {"number": program.number, "text": program.text}
+    if program.argv is not None:
+        about["argv"] = list(program.argv)
+    about |= {"state": _state(program), "exit_code": program.exit_code}
+    if program.record_bytes is not None:
+        about["log_bytes"] = program.record_bytes
+    return about
 
 
 @sandbox.command()
@@ -262,7 +292,7 @@ def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, b
     if sandbox_ids and everything:
         raise click.UsageError("IDs and --all can't be combined", click.get_current_context())
     asking = not (yes or force) and sys.stdin.isatty() and sys.stderr.isatty()
-    maker = _find_maker(backend)
+    maker = get_backend(backend)
     if everything:
         return asyncio.run(_remove_all(maker, asking=asking))
     return asyncio.run(_remove(maker, list(dict.fromkeys(sandbox_ids)), asking=asking, quiet=force))
@@ -274,7 +304,7 @@ async def _remove_all(backend: Backend, *, asking: bool) -> int:
     mine = [info.sandbox_id for info in infos if info.owner is None]
     others = [info for info in infos if info.owner is not None]
     code = ERROR
-    if not mine or not asking or _confirm(f"end {_count(mine)}, with all that runs and lies in them?"):
+    if not mine or not asking or click.confirm(f"end {_count(mine)}, with all that runs and lies in them?", err=True):
         code = await _end(backend, mine, quiet=True)
     if others:
         note(
@@ -290,7 +320,9 @@ async def _remove(backend: Backend, wanted: Sequence[str], *, asking: bool, quie
     others = [info for info in infos if info.owner is not None and _is_meant(info, wanted)]
     if others:
         whose = ", ".join(sorted({plain(str(info.owner)) for info in others}))
-        if not _confirm(f"{_count(others)} of `corral serve` ({whose}), whose clients may use them. End them?"):
+        if not click.confirm(
+            f"{_count(others)} of `corral serve` ({whose}), whose clients may use them. End them?", err=True
+        ):
             return ERROR
     return await _end(backend, wanted, quiet=quiet)
 
@@ -298,10 +330,6 @@ async def _remove(backend: Backend, wanted: Sequence[str], *, asking: bool, quie
 def _is_meant(info: SandboxInfo, wanted: Sequence[str]) -> bool:
     names = [each for each in wanted if each in (info.sandbox_id, info.name)]
     return bool(names) or any(len(each) >= 4 and info.sandbox_id.startswith(each) for each in wanted)
-
-
-def _confirm(question: str) -> bool:
-    return click.confirm(question, default=False, err=True)
 
 
 def _count(things: Sequence[object]) -> str:
@@ -333,7 +361,7 @@ async def _end(backend: Backend, wanted: Sequence[str], *, quiet: bool) -> int:
 def stop(sandbox_id: str, backend: str | Backend) -> int:
     """Stop a sandbox: end its processes and keep its files, until `start` or `rm`."""
     with explaining(backend, sandbox_id):
-        asyncio.run(_find_maker(backend).stop(sandbox_id))
+        asyncio.run(get_backend(backend).stop(sandbox_id))
     click.echo(sandbox_id)
     return 0
 
@@ -345,7 +373,7 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
     """Start a stopped sandbox with its files. Its lifetime starts again."""
 
     async def work() -> str:
-        box = await _find_maker(backend).start(sandbox_id)
+        box = await get_backend(backend).start(sandbox_id)
         await box.aclose()
         return box.id
 
@@ -361,7 +389,7 @@ def start(sandbox_id: str, backend: str | Backend) -> int:
 def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     """Take a snapshot of the files, and print its id. `snapshots` lists them."""
     with explaining(backend, sandbox_id):
-        click.echo(asyncio.run(_find_maker(backend).snapshot(sandbox_id, name)))
+        click.echo(asyncio.run(get_backend(backend).snapshot(sandbox_id, name)))
     return 0
 
 
@@ -371,7 +399,7 @@ def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
 @options.json_option
 def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) -> int:
     """List the snapshots, or delete some. Sandboxes created from a deleted snapshot keep working."""
-    maker = _find_maker(backend)
+    maker = get_backend(backend)
 
     async def work() -> Sequence[SnapshotInfo]:
         for each in unwanted:
@@ -404,24 +432,12 @@ def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
     """Create a detached copy of a sandbox with its files, and print the new id."""
 
     async def work() -> str:
-        box = await _find_maker(backend).fork(sandbox_id)
-        try:
-            return await box.detach(name=name)
-        except BaseException:
-            await box.kill()
-            raise
-        finally:
-            await box.aclose()
+        async with _detached(await get_backend(backend).fork(sandbox_id), name=name) as box:
+            return box.id
 
     with explaining(backend, sandbox_id):
         click.echo(asyncio.run(work()))
     return 0
-
-
-def _find_maker(backend: str | Backend) -> Backend:
-    from corral.client.registry import get_backend
-
-    return get_backend(backend)
 
 
 @sandbox.command()
@@ -431,7 +447,7 @@ def gc(backend: str | Backend, as_json: bool) -> int:
     """Remove what killed processes left behind, and report it. Running and stopped sandboxes are never touched."""
     from corral.backends.embedded import EmbeddedBackend, keepers, report
 
-    maker = _find_maker(backend)
+    maker = get_backend(backend)
     if not isinstance(maker, EmbeddedBackend):
         raise CapabilityError(f"the {maker.name} backend does not support gc", hint="use --backend embedded")
     folder = maker.data_folder

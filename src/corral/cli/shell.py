@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import click
@@ -17,7 +18,6 @@ from corral.cli.whose import explaining
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
 from corral.protocol import Backend
-from corral.spec import Spec
 
 _PROMPT = r"\[\e[32m\]\u@\h\[\e[0m\]:\[\e[36m\]\w\[\e[0m\]\$ "
 
@@ -42,10 +42,11 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
 
     wishes = options.read_wishes(given)
     if sandbox_id is None:
-        return asyncio.run(_shell(None, command, user, backend, make_spec(**wishes), wishes["env"]))
+        fresh = AsyncSandbox(backend=backend, spec=make_spec(**wishes))
+        return asyncio.run(_shell(fresh, command, user, wishes["env"]))
     _refuse_wishes(click.get_current_context())
     with explaining(backend, sandbox_id):
-        return asyncio.run(_shell(sandbox_id, command, user, backend, make_spec(**wishes), wishes["env"]))
+        return asyncio.run(_connect(sandbox_id, command, user, backend, wishes["env"]))
 
 
 def _refuse_wishes(context: click.Context) -> None:
@@ -59,24 +60,16 @@ def _refuse_wishes(context: click.Context) -> None:
             raise SpecError(f"--{flag} only applies to a new sandbox", hint="remove the option or the ID")
 
 
-async def _shell(
-    sandbox_id: str | None,
-    command: str | None,
-    user: str | None,
-    backend: str | Backend,
-    spec: Spec,
-    env: dict[str, str],
+async def _connect(
+    sandbox_id: str, command: str | None, user: str | None, backend: str | Backend, env: dict[str, str]
 ) -> int:
-    from corral.client.sandbox import AsyncSandbox
-
-    if sandbox_id is None:
-        async with AsyncSandbox(backend=backend, spec=spec) as box:
-            return await _serve(box, command, user, env)
-    box = await AsyncSandbox.connect(sandbox_id, backend=backend)
-    try:
+    async with contextlib.aclosing(await AsyncSandbox.connect(sandbox_id, backend=backend)) as box:
         return await _serve(box, command, user, env)
-    finally:
-        await box.aclose()
+
+
+async def _shell(fresh: AsyncSandbox, command: str | None, user: str | None, env: dict[str, str]) -> int:
+    async with fresh as box:
+        return await _serve(box, command, user, env)
 
 
 async def _serve(box: AsyncSandbox, command: str | None, user: str | None, env: dict[str, str]) -> int:

@@ -77,25 +77,22 @@ class Meter:
         self._progress.show(f"{self._what}: {show_size(self.bytes)}{of}, {rate}/s")
 
 
-async def copy_in(box: AsyncSandbox, source: str, target: str) -> int:
-    """Copy to the sandbox; returns the number of bytes."""
+async def copy_in(box: AsyncSandbox, source: str, target: str) -> None:
+    """Copy to the sandbox."""
     if source == "-":
         if target.endswith("/") or await _is_folder(box, target):
             raise SpecError(f"{target!r} is a folder", hint="data from `-` has no name: pass a file name")
-        meter = Meter(target)
-        await box.files.write(target, meter.count(read_input()))
-        return meter.bytes
+        await box.files.write(target, Meter(target).count(read_input()))
+        return
     origin, about, name = _look_at(source)
     # Like cp: into an existing folder under its own name, but `name/.` means the content.
     if name and not source.endswith(("/.", "/")) and (target.endswith("/") or await _is_folder(box, target)):
         target = f"{target.rstrip('/')}/{name}"
     if stat.S_ISDIR(about.st_mode):
-        meter = Meter(name)
-        await box.files.unpack(target, meter.count(transfer.pack_host_tree(origin)))
-        return meter.bytes
-    meter = Meter(name, about.st_size)
-    await box.files.write(target, meter.count(transfer.read_host_file(origin)), mode=about.st_mode & 0o777)
-    return meter.bytes
+        await box.files.unpack(target, Meter(name).count(transfer.pack_host_tree(origin)))
+        return
+    content = Meter(name, about.st_size).count(transfer.read_host_file(origin))
+    await box.files.write(target, content, mode=about.st_mode & 0o777)
 
 
 def _look_at(source: str) -> tuple[Path, os.stat_result, str]:
@@ -109,34 +106,26 @@ def _look_at(source: str) -> tuple[Path, os.stat_result, str]:
     return origin, about, origin.resolve().name
 
 
-async def copy_out(
-    box: AsyncSandbox, source: str, target: str, *, git_settings: bool = False
-) -> tuple[int, DownloadResult]:
-    """Copy from the sandbox; returns the number of bytes. The data is hostile: `corral.base.transfer` checks it."""
+async def copy_out(box: AsyncSandbox, source: str, target: str, *, git_settings: bool) -> DownloadResult:
+    """Copy from the sandbox. The data is hostile: `corral.base.transfer` checks it."""
     info = await box.files.stat(source)
     if target == "-":
         if info.is_folder:
             raise SpecError(f"{source!r} is a folder", hint="only a file can be copied to `-`")
-        meter = Meter(info.name, info.size)
-        async for chunk in meter.count(box.files.read_stream(source)):
+        async for chunk in Meter(info.name, info.size).count(box.files.read_stream(source)):
             await asyncio.to_thread(write_all, 1, chunk)
-        return meter.bytes, DownloadResult()
+        return DownloadResult()
     goal = _find_goal(target, "" if source.endswith(("/.", "/")) else info.name)
     if not goal.parent.is_dir():
         raise SpecError(f"the folder {os.fspath(goal.parent)!r} does not exist", hint="create it; nothing was copied")
     if info.is_folder:
-        meter = Meter(info.name)
-        left_out = await transfer.unpack_to_host(
-            meter.count(box.files.pack(source)), goal, max_bytes=None, git_settings=git_settings
-        )
-        return meter.bytes, DownloadResult(left_out)
+        packed = Meter(info.name).count(box.files.pack(source))
+        return DownloadResult(await transfer.unpack_to_host(packed, goal, max_bytes=None, git_settings=git_settings))
     if goal.is_dir():
         raise SandboxFileError(f"{os.fspath(goal)!r} is a folder", op="download", hint="remove it, or use another name")
-    meter = Meter(info.name, info.size)
-    await transfer.write_host_file(
-        meter.count(box.files.read_stream(source)), goal, mode=info.mode & 0o777, max_bytes=None
-    )
-    return meter.bytes, DownloadResult()
+    content = Meter(info.name, info.size).count(box.files.read_stream(source))
+    await transfer.write_host_file(content, goal, mode=info.mode & 0o777, max_bytes=None)
+    return DownloadResult()
 
 
 def _find_goal(target: str, name: str) -> Path:

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import re
 
-FLAGS = {
+_SAME_NAMES = (
+    "backend", "cpus", "cwd", "env", "ephemeral", "image", "jobs", "keep_on_failure", "name", "network", "objective",
+    "processes", "repeat", "seed", "speed", "timeout", "user", "venv", "workdir",
+)  # fmt: skip
+FLAGS = {name: f"--{name.replace('_', '-')}" for name in _SAME_NAMES} | {
     "api_key": "--key",
     "api_url": "--url",
-    "backend": "--backend",
-    "cpus": "--cpus",
-    "cwd": "--cwd",
     "disk_bytes": "--disk",
-    "env": "--env",
-    "ephemeral": "--ephemeral",
     "exec_timeout": "--timeout",
     "id": "an id",
-    "image": "--image",
-    "jobs": "--jobs",
-    "keep_on_failure": "--keep-on-failure",
     "labels": "--label",
     "memory_bytes": "--memory",
-    "name": "--name",
-    "network": "--network",
-    "objective": "--objective",
     "output_limit_bytes": "--output-limit",
     "packages": "--package",
-    "processes": "--processes",
     "pty": "--tty",
-    "repeat": "--repeat",
-    "seed": "--seed",
-    "speed": "--speed",
-    "timeout": "--timeout",
-    "user": "--user",
-    "venv": "--venv",
-    "workdir": "--workdir",
 }
 """Parameters of the library, and the flags that set them."""
 

@@ -27,7 +27,7 @@ from corral.backends.docker.container import (
     make_config,
 )
 from corral.backends.docker.control import Control
-from corral.backends.docker.engine_api import EngineApi, Json
+from corral.backends.docker.engine_api import EngineApi, Json, make_entry, make_tar
 from corral.backends.docker.enter import FOLDER, make_key
 from corral.backends.docker.images import ensure_image
 from corral.backends.docker.keeping import OWN_IMAGES, STOPPED, Keeping
@@ -35,8 +35,8 @@ from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.sandbox import NAME, Body, DockerSandbox, resized
 from corral.backends.docker.seam import gone, mapped
 from corral.backends.docker.settings import Isolation, make_settings
-from corral.backends.docker.tars import make_entry, make_tar
 from corral.client.sandbox import AsyncSandbox
+from corral.concurrency.portal import Portal
 from corral.concurrency.tokens import TokenBook
 from corral.errors import BackendUnavailableError, SandboxStoppedError
 from corral.protocol import Backend, OnEvent
@@ -83,6 +83,10 @@ class DockerBackend(Backend):
         self._disk: bool | None = None
 
     @property
+    def _io(self) -> Portal:
+        return self._links.get().io
+
+    @property
     def _api(self) -> EngineApi:
         return self._links.get().api
 
@@ -97,7 +101,7 @@ class DockerBackend(Backend):
 
     def count_living(self) -> int:
         """The number of Corral's containers, in any state and of any owner."""
-        return len(self._links.get().io.submit(self._find_all()).result(timeout=60))
+        return len(self._io.submit(self._find_all()).result(timeout=60))
 
     async def _find_all(self) -> list[Json]:
         return await self._api.find_containers(LABEL)
@@ -119,7 +123,7 @@ class DockerBackend(Backend):
         refuse_what_is_missing(spec)
         self._own()
         work = self._create(spec, image=image, trash=trash, sandbox_id=sandbox_id)
-        return await self._links.get().io.arun(work, undo=self._undo)
+        return await self._io.arun(work, undo=self._undo)
 
     async def _undo(self, sandbox: DockerSandbox) -> None:
         if sandbox.spec.client_token is None:  # of one with a token, others may have been given the same
@@ -160,7 +164,7 @@ class DockerBackend(Backend):
             await self._bring_up(sandbox, body, spec, image)
             await sandbox.begin_life()
         except BaseException:
-            self._links.get().io.spawn(self._clear_up(creating, sandbox, body))
+            self._io.spawn(self._clear_up(creating, sandbox, body))
             raise
         self._owned.add(sandbox)
         return sandbox
@@ -239,7 +243,7 @@ class DockerBackend(Backend):
         return AsyncSandbox.around(await self._adopted(sandbox_id))
 
     async def _adopted(self, sandbox_id: str) -> DockerSandbox:
-        return await self._links.get().io.arun(self._connect(sandbox_id))
+        return await self._io.arun(self._connect(sandbox_id))
 
     async def _connect(self, wanted: str) -> DockerSandbox:
         with mapped(op="connect", host=self.settings.host):
@@ -268,7 +272,7 @@ class DockerBackend(Backend):
         return sandbox
 
     async def list(self) -> Sequence[SandboxInfo]:
-        return await self._links.get().io.arun(self._list())
+        return await self._io.arun(self._list())
 
     async def _list(self) -> Sequence[SandboxInfo]:
         with mapped(op="list", host=self.settings.host):
@@ -284,7 +288,7 @@ class DockerBackend(Backend):
             return [*found, *await self._keeping.list_stopped()]
 
     async def delete(self, sandbox_id: str) -> None:
-        await self._links.get().io.arun(self._delete(sandbox_id))
+        await self._io.arun(self._delete(sandbox_id))
 
     async def _delete(self, wanted: str) -> None:
         with mapped(op="delete", host=self.settings.host):
@@ -304,14 +308,13 @@ class DockerBackend(Backend):
     # Stopped sandboxes and snapshots.
 
     async def start(self, sandbox_id: str) -> AsyncSandbox:
-        io_thread = self._links.get().io
-        info = await io_thread.arun(self._find_stopped(sandbox_id))
+        info = await self._find_stopped(sandbox_id)
         if info is None:
             return await self.connect(sandbox_id)
-        spec = await io_thread.arun(self._keeping.read_stopped(info.sandbox_id))
+        spec = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
         image = f"{STOPPED}:{info.sandbox_id}"
         sandbox = await self._make(spec, image=image, sandbox_id=info.sandbox_id)
-        await io_thread.arun(self._finish_start(sandbox, info, image))
+        await self._io.arun(self._finish_start(sandbox, info, image))
         return AsyncSandbox.around(sandbox)
 
     async def _finish_start(self, sandbox: DockerSandbox, info: SandboxInfo, image: str) -> None:
@@ -321,41 +324,40 @@ class DockerBackend(Backend):
 
     async def _find_stopped(self, wanted: str) -> SandboxInfo | None:
         with mapped(op="start", host=self.settings.host):
-            return await self._keeping.find_stopped(wanted)
+            return await self._io.arun(self._keeping.find_stopped(wanted))
 
     async def stop(self, sandbox_id: str) -> None:
-        if await self._links.get().io.arun(self._find_stopped(sandbox_id)) is None:
+        if await self._find_stopped(sandbox_id) is None:
             await (await self._adopted(sandbox_id)).stop()
 
     async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
         check_name(name)
-        info = await self._links.get().io.arun(self._find_stopped(sandbox_id))
+        info = await self._find_stopped(sandbox_id)
         if info is None:
             return await (await self._adopted(sandbox_id)).snapshot(name)
-        return await self._links.get().io.arun(self._keeping.snapshot_stopped(info, name))
+        return await self._io.arun(self._keeping.snapshot_stopped(info, name))
 
     async def fork(self, sandbox_id: str, spec: Spec | None = None) -> AsyncSandbox:
-        info = await self._links.get().io.arun(self._find_stopped(sandbox_id))
+        info = await self._find_stopped(sandbox_id)
         if info is None:
             return await (await self._adopted(sandbox_id)).fork(spec)
-        known = await self._links.get().io.arun(self._keeping.read_stopped(info.sandbox_id))
+        known = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
         wish = spec or as_another(known)
         sandbox = await self._make(wish, image=f"{STOPPED}:{info.sandbox_id}")
         return AsyncSandbox.around(sandbox, event="created")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
-        io_thread = self._links.get().io
-        image = await io_thread.arun(self._find_snapshot(snapshot_id))
+        image = await self._find_snapshot(snapshot_id)
         await self.stop(sandbox_id)
-        info = await io_thread.arun(self._find_stopped(sandbox_id))
+        info = await self._find_stopped(sandbox_id)
         if info is None:
             raise gone(sandbox_id, op="rollback")
-        spec = await io_thread.arun(self._keeping.read_stopped(info.sandbox_id))
-        await io_thread.arun(self._keeping.relabel(image, info, spec))
+        spec = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
+        await self._io.arun(self._keeping.relabel(image, info, spec))
 
     async def _find_snapshot(self, wanted: str) -> str:
         with mapped(op="snapshot", host=self.settings.host):
-            return await self._keeping.find_snapshot(wanted)
+            return await self._io.arun(self._keeping.find_snapshot(wanted))
 
     async def resize(
         self,
@@ -366,29 +368,27 @@ class DockerBackend(Backend):
         disk_bytes: int | None = None,
         processes: int | None = None,
     ) -> None:
-        io_thread = self._links.get().io
-        info = await io_thread.arun(self._find_stopped(sandbox_id))
+        info = await self._find_stopped(sandbox_id)
         if info is None:
             sandbox = await self._adopted(sandbox_id)
             await sandbox.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
             return
-        spec = await io_thread.arun(self._keeping.read_stopped(info.sandbox_id))
+        spec = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
         limits = resized(spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=info.sandbox_id)
         wish = replace(spec, resources=limits)
-        await io_thread.arun(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, wish))
+        await self._io.arun(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, wish))
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:
-        return await self._links.get().io.arun(self._keeping.list_snapshots())
+        return await self._io.arun(self._keeping.list_snapshots())
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
-        io_thread = self._links.get().io
-        image = await io_thread.arun(self._find_snapshot(snapshot_id))
-        await io_thread.arun(self._keeping.discard(image))
+        image = await self._find_snapshot(snapshot_id)
+        await self._io.arun(self._keeping.discard(image))
 
     # Life.
 
     async def capabilities(self) -> Capabilities:
-        return await self._links.get().io.arun(self._capabilities())
+        return await self._io.arun(self._capabilities())
 
     async def _capabilities(self) -> Capabilities:
         with mapped(op="capabilities", host=self.settings.host):
@@ -416,7 +416,7 @@ class DockerBackend(Backend):
 
     async def aclose(self) -> None:
         owned = [sandbox for sandbox in self._own() if sandbox.owned]
-        await asyncio.gather(*(self._links.get().io.arun(sandbox.end()) for sandbox in owned), return_exceptions=True)
+        await asyncio.gather(*(self._io.arun(sandbox.end()) for sandbox in owned), return_exceptions=True)
         await asyncio.to_thread(self._links.close)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
+import io
 import json
+import tarfile
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +28,9 @@ _NO_DETACH = ",".join(["ctrl-@"] * 8)
 _STAT_HEADER = "X-Docker-Container-Path-Stat"
 _FOLDER_BIT = 1 << 31
 """Of modes as Go has them."""
+
+_MAX_COLLECTED_BYTES = 65536
+_TAR_END_BYTES = 1024
 
 Json = dict[str, Any]
 
@@ -237,6 +244,26 @@ class EngineApi:
         """Set its terminal's size."""
         await self._ask(f"exec/{exec_id}/resize", "POST", params={"h": str(rows), "w": str(columns)})
 
+    async def collect(self, container: str, argv: Sequence[str], *, user: str) -> tuple[str, bytes]:
+        """Run a short program of ours: its id, and the first of its output."""
+        exec_id = await self.create_exec(container, argv, env={}, user=user, stdin=False, tty=False)
+        output = bytearray()
+        async with self.start_exec(exec_id, tty=False) as stream:
+            while (message := await stream.read_out()) is not None:
+                if message.stream == 1 and len(output) < _MAX_COLLECTED_BYTES:
+                    output += message.data
+        return exec_id, bytes(output)
+
+    async def run_script(self, container: str, script: str, *args: str, user: str) -> tuple[int, bytes]:
+        """The exit code of a shell text of ours, and the first of its output."""
+        exec_id, output = await self.collect(container, ["/bin/sh", "-c", script, "sh", *args], user=user)
+        for _ in range(200):
+            told = await self.inspect_exec(exec_id)
+            if not told["Running"] and told["ExitCode"] is not None:
+                return int(told["ExitCode"]), output
+            await asyncio.sleep(0.01)
+        return 1, output
+
     # Images.
 
     async def inspect_image(self, name: str) -> Json | None:
@@ -263,8 +290,6 @@ class EngineApi:
 
     async def build(self, context: bytes, *, tag: str, labels: Mapping[str, str]) -> AsyncIterator[Json]:
         """Build one from a tar with a Dockerfile; tells how it goes."""
-        import io
-
         async for event in self._docker.images.build(
             fileobj=io.BytesIO(context), encoding="identity", tag=tag, labels=dict(labels), stream=True, forcerm=True
         ):
@@ -294,3 +319,27 @@ class EngineApi:
                 return False
             raise
         return True
+
+
+# Small tars, made in memory, for the daemon to lay down.
+
+
+def make_entry(name: str, *, mode: int, size: int | None, uid: int = 0, gid: int = 0) -> tarfile.TarInfo:
+    """A file of that size, or a folder."""
+    info = tarfile.TarInfo(name)
+    info.mode, info.uid, info.gid, info.mtime = mode, uid, gid, int(time.time())
+    if size is None:
+        info.type = tarfile.DIRTYPE
+    else:
+        info.size = size
+    return info
+
+
+def make_tar(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """Without the padding of tapes: podman breaks off at the end of the entries, and complains if there is more."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for info, content in entries:
+            tar.addfile(info, io.BytesIO(content))
+        end = tar.offset + _TAR_END_BYTES
+    return sink.getvalue()[:end]

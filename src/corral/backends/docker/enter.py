@@ -16,8 +16,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from corral.backends.docker.engine_api import make_entry, make_tar
 from corral.backends.docker.insidescripts import part_env
-from corral.backends.docker.tars import make_entry, make_tar
 from corral.errors import CapabilityError, CorralError, ExecError, InvalidCommandError, WorkdirError
 from corral.protocol import SpawnRequest
 

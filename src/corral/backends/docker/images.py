@@ -11,9 +11,8 @@ import aiohttp
 from aiodocker.exceptions import DockerError
 
 from corral.backends.docker.container import IMAGE_LABEL
-from corral.backends.docker.engine_api import EngineApi, Json
+from corral.backends.docker.engine_api import EngineApi, Json, make_entry, make_tar
 from corral.backends.docker.settings import Settings
-from corral.backends.docker.tars import make_entry, make_tar
 from corral.errors import BackendUnavailableError
 from corral.image import Image
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from corral.backends.docker.container import (
@@ -106,14 +107,21 @@ class Keeping:
 
     async def relabel(self, image: str, info: SandboxInfo, spec: Spec) -> None:
         """Make the files of an image those of a stopped sandbox: through a container that never runs."""
-        container = await self._api.create_container(
-            {"Image": image, "Labels": {}, "Entrypoint": ["/bin/sh"], "HostConfig": {"NetworkMode": "none"}},
-            name=f"corral-relabel-{uuid.uuid4().hex}",
-        )
-        try:
+        async with self._unstarted(image) as container:
             await self._commit(
                 container, STOPPED, info.sandbox_id, info.sandbox_id, info.name, spec=spec, created=info.created
             )
+
+    @contextlib.asynccontextmanager
+    async def _unstarted(self, image: str, labels: Mapping[str, str] | None = None) -> AsyncIterator[str]:
+        """A container of an image that never runs."""
+        host = {"NetworkMode": "none"}
+        container = await self._api.create_container(
+            {"Image": image, "Labels": dict(labels or {}), "Entrypoint": ["/bin/sh"], "HostConfig": host},
+            name=f"corral-relabel-{uuid.uuid4().hex}",
+        )
+        try:
+            yield container
         finally:
             await self._api.remove(container)
 
@@ -130,15 +138,8 @@ class Keeping:
     async def snapshot_stopped(self, info: SandboxInfo, name: str | None) -> str:
         """Of a stopped one."""
         spec = await self.read_stopped(info.sandbox_id)
-        container = await self._api.create_container(
-            {"Image": f"{STOPPED}:{info.sandbox_id}", "Labels": {SPEC_LABEL: dump_spec(spec)},
-             "Entrypoint": ["/bin/sh"], "HostConfig": {"NetworkMode": "none"}},
-            name=f"corral-relabel-{uuid.uuid4().hex}",
-        )  # fmt: skip
-        try:
+        async with self._unstarted(f"{STOPPED}:{info.sandbox_id}", {SPEC_LABEL: dump_spec(spec)}) as container:
             return await self.snapshot(container, info.sandbox_id, name)
-        finally:
-            await self._api.remove(container)
 
     async def _claim_snapshot(self, name: str | None) -> None:
         if name is not None and any(info.name == name for info in await self.list_snapshots()):
@@ -185,12 +186,9 @@ class Keeping:
 
     async def fork(self, container: str, spec: Spec) -> DockerSandbox:
         """From any event loop."""
-        image = await self._links.get().io.arun(self._make_trash_mapped(container))
-        return await self._make(spec, image=image, trash=image)
-
-    async def _make_trash_mapped(self, container: str) -> str:
         with mapped(op="fork"):
-            return await self.make_trash(container)
+            image = await self._links.get().io.arun(self.make_trash(container))
+        return await self._make(spec, image=image, trash=image)
 
     # Images.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from corral.backends.docker.engine_api import EngineApi
 from corral.backends.docker.settings import Settings
 from corral.backends.docker.views import Views
@@ -14,28 +16,21 @@ class Link:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.io = Portal("corral-docker")
-        self._api: EngineApi | None = None
-        self._views: Views | None = None
 
-    @property
+    @cached_property
     def api(self) -> EngineApi:
         """For what runs in the I/O thread only."""
-        if self._api is None:
-            self._api = EngineApi(self.settings.host)
-        return self._api
+        return EngineApi(self.settings.host)
 
-    @property
+    @cached_property
     def views(self) -> Views:
         """For what runs in the I/O thread only."""
-        if self._views is None:
-            self._views = Views(self.api, self.settings)
-        return self._views
+        return Views(self.api, self.settings)
 
     async def close(self) -> None:
-        """In the I/O thread."""
-        api, self._api, self._views = self._api, None, None
-        if api is not None:
-            await api.close()
+        """In the I/O thread, at the end."""
+        if "api" in vars(self):
+            await self.api.close()
 
 
 class LinkHolder:

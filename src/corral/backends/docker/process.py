@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiodocker.exceptions import DockerError
 
-from corral.backends.docker.asking import collect
 from corral.backends.docker.engine_api import Duplex
 from corral.backends.docker.enter import ROOT, ask_who, enter, explain, parse_who
 from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, split_env
@@ -134,8 +133,8 @@ class DockerProcess(AsyncProcess):
         request = self._request
         known = self._sandbox.users
         if request.user not in known:
-            asking = collect(self._sandbox.api, self._sandbox.container, ask_who(self.token), user=request.user)
-            _, said = await asking
+            api, argv = self._sandbox.api, ask_who(self.token)
+            _, said = await api.collect(self._sandbox.container, argv, user=request.user)
             who = parse_who(said, self.token)
             if who is None:
                 await self._explain(said)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from aiodocker.exceptions import DockerError
 
-from corral.backends.docker.asking import run_script
 from corral.backends.docker.container import Standing, make_limits
 from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi
@@ -182,7 +181,7 @@ class DockerSandbox(SandboxPrimitives):
 
     async def run_inside(self, script: str, *args: str, user: str) -> tuple[int, bytes]:
         """A short script of ours, in the I/O thread; its exit code and the first of its output."""
-        return await run_script(self.api, self.container, script, *args, user=user)
+        return await self.api.run_script(self.container, script, *args, user=user)
 
     async def send_signal(self, process: DockerProcess, number: int) -> None:
         """To a program's process group."""

@@ -12,7 +12,7 @@ import aiohttp
 from aiodocker.exceptions import DockerError
 
 from corral.backends.docker.container import make_config
-from corral.backends.docker.engine_api import EngineApi, Json
+from corral.backends.docker.engine_api import EngineApi, Json, make_entry, make_tar
 from corral.backends.docker.enter import (
     ENTER,
     FOLDER,
@@ -31,7 +31,6 @@ from corral.backends.docker.enter import (
 )
 from corral.backends.docker.seam import CONFLICT
 from corral.backends.docker.settings import Settings
-from corral.backends.docker.tars import make_entry, make_tar
 from corral.protocol import SpawnRequest
 from corral.spec import Spec
 
