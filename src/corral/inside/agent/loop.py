@@ -273,6 +273,11 @@ class Agent:
         stream.over = True
         stream.left = 0
         self._ready.unwatch(stream.descriptor)
+        # A terminal is kept until the program has ended: one that closed its streams just before would be hung up.
+        if not stream.job.pty or stream.job.end is not None:
+            self._close_stream(stream)
+
+    def _close_stream(self, stream: Stream) -> None:
         os.close(stream.descriptor)
         if stream.job.pty:
             self._drop_input(stream.job)
@@ -396,7 +401,9 @@ class Agent:
             self._kill_again(job)
         self._close_input(job)
         for stream in job.streams:
-            if not stream.over:
+            if stream.over and job.pty:
+                self._close_stream(stream)
+            elif not stream.over:
                 stream.left = waiting_bytes(stream.descriptor)
                 if stream.left or job.pty:
                     stream.left = stream.left or 1
