@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 from corral.errors import CorralError, InvalidCommandError, SpecError
 from corral.image import Image
@@ -350,3 +351,68 @@ def check_size(text: str, what: str) -> None:
             f"{what} has {size} bytes; the kernel's limit is {MAX_ARGUMENT_BYTES}",
             hint="pass it as stdin=, or write it to a file first",
         )
+
+
+class SpecOptions(TypedDict, total=False):
+    """The keywords that `Sandbox` and `AsyncSandbox` take. Each is a field of `Spec`, with these conveniences:
+    `resources` may be a mapping, `network` a string, `lifetime` seconds, and `keep_on_failure` is a keyword."""
+
+    image: str | Image | None
+    resources: Resources | Mapping[str, Any] | None
+    network: NetworkPolicy | str | None
+    env: Mapping[str, str] | None
+    workdir: str
+    lifetime: Lifetime | float | None
+    keep_on_failure: bool
+    name: str | None
+    labels: Mapping[str, str] | None
+    packages: Sequence[str]
+    venv: str | os.PathLike[str] | None
+    ephemeral: bool
+    hostname: str
+    exec_timeout: float | None
+    output_limit_bytes: int
+    snapshot: str | None
+    client_token: str | None
+
+
+def make_spec(**spec_options: Unpack[SpecOptions]) -> Spec:
+    """A Spec from keywords.
+
+    Raises:
+        SpecError: an unknown keyword, or an invalid value.
+    """
+    unknown = sorted(set(spec_options) - set(SpecOptions.__annotations__))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], SpecOptions.__annotations__, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(SpecOptions.__annotations__)}"
+        limits = [field.name for field in fields(Resources)]
+        if limit := next((name for name in limits if unknown[0] in (name, name.removesuffix("_bytes"))), ""):
+            hint = f"limits go into resources: resources=Resources({limit}=…)"
+        raise SpecError(f"unknown option {unknown[0]!r}", hint=hint)
+    lifetime = spec_options.get("lifetime")
+    keep = spec_options.get("keep_on_failure", False)
+    if not isinstance(lifetime, Lifetime):
+        lifetime = Lifetime(seconds=lifetime, keep_on_failure=keep)
+    elif keep:
+        lifetime = Lifetime(lifetime.seconds, lifetime.idle_seconds, keep_on_failure=True)
+    return Spec(
+        image=spec_options.get("image"),
+        resources=Resources.parse(spec_options["resources"])
+        if spec_options.get("resources") is not None
+        else Resources(),
+        network=NetworkPolicy.parse(spec_options.get("network")),
+        env=spec_options.get("env") or {},
+        workdir=spec_options.get("workdir", HOME),
+        lifetime=lifetime,
+        name=spec_options.get("name"),
+        labels=spec_options.get("labels") or {},
+        packages=cast("tuple[str, ...]", spec_options.get("packages", ())),
+        venv=spec_options.get("venv"),
+        ephemeral=spec_options.get("ephemeral", False),
+        hostname=spec_options.get("hostname", "corral"),
+        exec_timeout=spec_options.get("exec_timeout"),
+        output_limit_bytes=spec_options.get("output_limit_bytes", DEFAULT_OUTPUT_LIMIT_BYTES),
+        snapshot=spec_options.get("snapshot"),
+        client_token=spec_options.get("client_token"),
+    )

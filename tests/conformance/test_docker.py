@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from corral.backends.docker import DockerBackend
-from corral.client.wishes import make_spec
 from corral.errors import BackendUnavailableError
 from corral.image import Image
 from corral.protocol import Backend
+from corral.spec import make_spec
 from corral.testing.pytest import conformance_tests
 from support.dockerd import Daemon, find_busybox, load_busybox, open_daemon
 from support.tiers import further_backend
@@ -60,7 +60,7 @@ test_conformance = conformance_tests(make, cannot=CANNOT, count=count, marks=fur
 OWNER = """
 import asyncio, sys
 from corral.backends.docker import DockerBackend
-from corral.client.wishes import make_spec
+from corral.spec import make_spec
 
 async def main():
     backend = DockerBackend(host=sys.argv[1], image=sys.argv[2])
@@ -99,7 +99,7 @@ HALF_MADE = """
 import asyncio, os, sys
 from corral.backends.docker import DockerBackend
 from corral.backends.docker.container import Standing
-from corral.client.wishes import make_spec
+from corral.spec import make_spec
 
 async def main():
     backend = DockerBackend(host=sys.argv[1], image=sys.argv[2])

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from corral.backends.docker import DockerBackend
-from corral.client.wishes import make_spec
 from corral.errors import InvalidCommandError
 from corral.protocol import Backend
+from corral.spec import make_spec
 from corral.testing.check import Check
 from corral.testing.pytest import conformance_tests
 from support.dockerd import Daemon

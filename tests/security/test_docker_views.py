@@ -12,9 +12,9 @@ from corral.backends.docker import DockerBackend
 from corral.backends.docker.container import KEY_LABEL
 from corral.base.process import AsyncProcess
 from corral.client.sandbox import AsyncSandbox
-from corral.client.wishes import make_spec
 from corral.errors import BackendUnavailableError, CapabilityError, InvalidCommandError, WorkdirError
 from corral.image import Image
+from corral.spec import make_spec
 from corral.tools.shell import ShellTool
 from corral.tools.view import View, Viewer
 from support.detours import DETOURS, HOME

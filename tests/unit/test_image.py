@@ -8,8 +8,8 @@ import pytest
 import corral
 from corral import Image, SpecError
 from corral.backends.embedded import EmbeddedBackend
-from corral.client.wishes import make_spec
 from corral.errors import CapabilityError
+from corral.spec import make_spec
 
 
 def test_steps_become_lines() -> None:

@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from corral.client.wishes import make_spec
 from corral.errors import SpecError
-from corral.spec import Lifetime, NetworkPolicy, Resources, Spec, parse_size
+from corral.spec import Lifetime, NetworkPolicy, Resources, Spec, make_spec, parse_size
 
 
 @pytest.mark.parametrize(

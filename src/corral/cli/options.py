@@ -183,7 +183,7 @@ def environment_options(function: F) -> F:
     return function
 
 
-def wish_options(function: F) -> F:
+def spec_option_flags(function: F) -> F:
     """The options of a new sandbox."""
     for option in reversed((
         setting_option("image", metavar="IMAGE"),
@@ -203,8 +203,8 @@ def wish_options(function: F) -> F:
     return function
 
 
-def read_wishes(given: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of `make_spec` from what `wish_options` collected.
+def read_spec_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of `make_spec` from what `spec_option_flags` collected.
 
     Raises:
         SpecError: an invalid value.

@@ -54,7 +54,7 @@ class Job:
 @click.option("--copy-out", type=click.Path(path_type=Path), metavar="DIR",
               help="Copy the working folder out afterwards, also after a failure.")  # fmt: skip
 @options.git_settings_option
-@options.wish_options
+@options.spec_option_flags
 @click.option("--interactive", "-i", is_flag=True, help="Pass the terminal's input on too, not only a pipe's.")
 @click.option("--no-input", "-n", is_flag=True, help="Pass no input to the program.")
 @click.option("--keep-on-failure", is_flag=True, help="If the program fails, keep the sandbox for inspection.")
@@ -99,9 +99,9 @@ def run(
         if output_limit
         else DEFAULT_OUTPUT_LIMIT_BYTES,
     )
-    from corral.client.wishes import make_spec
+    from corral.spec import make_spec
 
-    spec = make_spec(**options.read_wishes(given), keep_on_failure=keep_on_failure)
+    spec = make_spec(**options.read_spec_options(given), keep_on_failure=keep_on_failure)
     return asyncio.run(_run(job, spec, backend))
 
 

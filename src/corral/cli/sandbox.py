@@ -45,18 +45,17 @@ def sandbox() -> None:
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Shown by list; for your own use.")
 @options.timeout_option
 @options.backend_option
-@options.wish_options
+@options.spec_option_flags
 @options.json_option
 def create(
     name: str | None, lifetime: float | None, idle: float | None, labels: tuple[str, ...], timeout: float | None,
     backend: str | Backend, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Create a detached sandbox, and print its id."""
-    from corral.client.wishes import make_spec
-    from corral.spec import Lifetime
+    from corral.spec import Lifetime, make_spec
 
     spec = make_spec(
-        **options.read_wishes(given),
+        **options.read_spec_options(given),
         name=name,
         labels=options.read_labels(labels),
         lifetime=Lifetime(seconds=lifetime, idle_seconds=idle),
@@ -149,7 +148,7 @@ def exec_(
     if detach and (interactive or tty):
         raise SpecError("--detach can't be combined with --interactive or --tty", hint="it runs without input")
     variables = options.read_environment(env, env_file)
-    call = {"cwd": cwd, "env": variables, "user": user, "timeout": timeout}
+    call: dict[str, Any] = {"cwd": cwd, "env": variables, "user": user, "timeout": timeout}
     with explaining(backend, sandbox_id):
         if detach:
             number = asyncio.run(get_backend(backend).start_detached(sandbox_id, wanted, **call))

@@ -27,7 +27,7 @@ _PROMPT = r"\[\e[32m\]\u@\h\[\e[0m\]:\[\e[36m\]\w\[\e[0m\]\$ "
 @click.option("--command", "-c", metavar="TEXT", help="Run this command in bash (in sh, if there is no bash).")
 @click.option("--user", "-u", metavar="NAME", help="Run as this user: daytona, root, nobody or a user id.")
 @options.backend_option
-@options.wish_options
+@options.spec_option_flags
 def shell(sandbox_id: str | None, command: str | None, user: str | None, backend: str | Backend, **given: Any) -> int:
     """Open a terminal in a sandbox: a new one, or the one with this ID or name.
 
@@ -38,15 +38,15 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
     corral shell --memory 512MiB -p numpy
     corral shell my-box -c 'python3 -i setup.py'
     """
-    from corral.client.wishes import make_spec
+    from corral.spec import make_spec
 
-    wishes = options.read_wishes(given)
+    spec_options = options.read_spec_options(given)
     if sandbox_id is None:
-        fresh = AsyncSandbox(backend=backend, spec=make_spec(**wishes))
-        return asyncio.run(_shell(fresh, command, user, wishes["env"]))
+        fresh = AsyncSandbox(backend=backend, spec=make_spec(**spec_options))
+        return asyncio.run(_shell(fresh, command, user, spec_options["env"]))
     _refuse_wishes(click.get_current_context())
     with explaining(backend, sandbox_id):
-        return asyncio.run(_connect(sandbox_id, command, user, backend, wishes["env"]))
+        return asyncio.run(_connect(sandbox_id, command, user, backend, spec_options["env"]))
 
 
 def _refuse_wishes(context: click.Context) -> None:

@@ -18,7 +18,6 @@ from corral.base.command import in_file
 from corral.base.files import AsyncFiles
 from corral.base.process import AsyncProcess, Clear, as_bytes, check_input, wait_for
 from corral.client.registry import get_backend
-from corral.client.wishes import Wishes, make_spec
 from corral.errors import (
     BackendUnavailableError,
     CorralError,
@@ -55,7 +54,7 @@ from corral.sessions.session import ShellSession
 from corral.sessions.session import prefix as session_prefix
 from corral.sessions.terminal import Terminal
 from corral.sessions.terminal import prefix as terminal_prefix
-from corral.spec import USER, Spec, check_argv, check_env, check_size, check_timeout
+from corral.spec import USER, Spec, SpecOptions, check_argv, check_env, check_size, check_timeout, make_spec
 
 if TYPE_CHECKING:
     from corral.sessions.interpreter.contexts import Interpreter
@@ -115,12 +114,12 @@ class AsyncSandbox:
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
         on_event: OnEvent | None = None,
-        **wishes: Unpack[Wishes],
+        **spec_options: Unpack[SpecOptions],
     ) -> None:
-        if spec is not None and wishes:
-            raise TypeError(f"give either spec= or {', '.join(sorted(wishes))}, not both")
+        if spec is not None and spec_options:
+            raise TypeError(f"give either spec= or {', '.join(sorted(spec_options))}, not both")
         self._maker = get_backend(backend)
-        self._wish = spec if spec is not None else make_spec(**wishes)
+        self._wish = spec if spec is not None else make_spec(**spec_options)
         self._on_event = on_event
         self._primitives: SandboxPrimitives | None = None
 
@@ -131,10 +130,10 @@ class AsyncSandbox:
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
         on_event: OnEvent | None = None,
-        **wishes: Unpack[Wishes],
+        **spec_options: Unpack[SpecOptions],
     ) -> AsyncSandbox:
         """Create a sandbox; the caller closes it with `aclose`. Raises: as `Backend.create`."""
-        return await cls(backend=backend, spec=spec, on_event=on_event, **wishes)
+        return await cls(backend=backend, spec=spec, on_event=on_event, **spec_options)
 
     @classmethod
     async def connect(cls, sandbox_id: str, *, backend: str | Backend = "embedded") -> AsyncSandbox:

@@ -16,7 +16,6 @@ from corral.base.files import AsyncFiles
 from corral.base.process import AsyncProcess
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
-from corral.client.wishes import Wishes
 from corral.concurrency.portal import get_portal
 from corral.protocol import Backend
 from corral.results import Event, SandboxInfo
@@ -24,7 +23,7 @@ from corral.sessions.interpreter.contexts import Interpreter as AsyncInterpreter
 from corral.sessions.record import Recorded as AsyncRecorded
 from corral.sessions.session import ShellSession as AsyncShellSession
 from corral.sessions.terminal import Terminal as AsyncTerminal
-from corral.spec import Spec
+from corral.spec import Spec, SpecOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -266,9 +265,11 @@ class Sandbox(Derived):
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
         on_event: Callable[[Event], None] | None = None,
-        **wishes: Unpack[Wishes],
+        **spec_options: Unpack[SpecOptions],
     ) -> None:
-        self._adopt(get_portal().run(AsyncSandbox.create(backend=backend, spec=spec, on_event=on_event, **wishes)))
+        self._adopt(
+            get_portal().run(AsyncSandbox.create(backend=backend, spec=spec, on_event=on_event, **spec_options))
+        )
 
     @classmethod
     def _of(cls, box: AsyncSandbox) -> Self:
@@ -298,10 +299,10 @@ class Sandbox(Derived):
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
         on_event: Callable[[Event], None] | None = None,
-        **wishes: Unpack[Wishes],
+        **spec_options: Unpack[SpecOptions],
     ) -> Self:
         """The same as calling the class."""
-        return cls(backend=backend, spec=spec, on_event=on_event, **wishes)
+        return cls(backend=backend, spec=spec, on_event=on_event, **spec_options)
 
     @classmethod
     def connect(cls, sandbox_id: str, *, backend: str | Backend = "embedded") -> Self:

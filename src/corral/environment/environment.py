@@ -11,7 +11,6 @@ from typing import Any, Self, cast
 from corral.client.registry import backend_names, get_backend, make_backend
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
-from corral.client.wishes import Wishes, make_spec
 from corral.concurrency.portal import get_portal
 from corral.concurrency.waiting import wait_for
 from corral.environment.cache import Cache, Entry
@@ -22,7 +21,7 @@ from corral.environment.variable import Resolver, Variable, has_variable
 from corral.errors import LeftBehindError, SandboxClosedError, SandboxGoneError, SpecError
 from corral.protocol import Backend
 from corral.results import Capabilities, Event
-from corral.spec import HOME, Spec, check_timeout
+from corral.spec import HOME, Spec, SpecOptions, check_timeout, make_spec
 
 DEFAULT_MAX_SANDBOXES = 100
 
@@ -56,29 +55,31 @@ class Environment:
         per_conversation: bool | Conversation = False,
         prepare: Prepare | None = None,
         on_event: Callable[[Event], None] | None = None,
-        **wishes: Any,
+        **spec_options: Any,
     ) -> None:
         if max_sandboxes is not None and (type(max_sandboxes) is not int or max_sandboxes < 1):
             raise SpecError(
                 f"max_sandboxes={max_sandboxes!r} is not a valid number of sandboxes", hint="give 1 or more, or None"
             )
         check_timeout(idle_seconds, what="idle_seconds", error=SpecError)
-        self._wishes = dict(wishes)
+        self._spec_options = dict(spec_options)
         self._backend = backend
         self._options = options
         self._per_conversation = per_conversation
         self._prepare = prepare
         self._on_event = on_event
-        self._check_wishes()
+        self._check_spec_options()
         self._cache = Cache(max_sandboxes=max_sandboxes, idle_seconds=idle_seconds)
         self._finalizer = weakref.finalize(self, Cache.abandon, self._cache)
         self._finalizer.atexit = False  # at the exit there may be no event loop; `lifetime` has another way
 
-    def _check_wishes(self) -> None:
+    def _check_spec_options(self) -> None:
         """Raise errors that are known before there is a context."""
-        later = {name for name, value in self._wishes.items() if has_variable(value)}
-        unknown = later - set(Wishes.__annotations__)
-        make_spec(**cast("Any", {name: value for name, value in self._wishes.items() if name not in later - unknown}))
+        later = {name for name, value in self._spec_options.items() if has_variable(value)}
+        unknown = later - set(SpecOptions.__annotations__)
+        make_spec(
+            **cast("Any", {name: value for name, value in self._spec_options.items() if name not in later - unknown})
+        )
         if self._options is not None and not has_variable(self._backend) and _is_backend(self._backend):
             raise SpecError("options= can't be combined with a Backend object", hint="pass the backend's name or class")
         if isinstance(self._backend, str) and self._backend not in backend_names():
@@ -89,7 +90,7 @@ class Environment:
     @property
     def workdir(self) -> str | None:
         """The working folder; None if it depends on the context."""
-        found = self._wishes.get("workdir", HOME)
+        found = self._spec_options.get("workdir", HOME)
         return None if isinstance(found, Variable) else str(found)
 
     @property
@@ -126,11 +127,11 @@ class Environment:
     def _resolve(self, context: Any) -> tuple[Spec, Lent, tuple[object, ...]]:
         """The spec, the borrowed backend (to be returned), and the identity of that backend."""
         resolver = Resolver(context)
-        wishes = {name: resolver.resolve(value, name=name) for name, value in self._wishes.items()}
+        spec_options = {name: resolver.resolve(value, name=name) for name, value in self._spec_options.items()}
         wanted = resolver.resolve(self._backend, name="backend")
         options = resolver.resolve(self._options, name="options")
         resolver.check()
-        spec = make_spec(**cast("Any", wishes))
+        spec = make_spec(**cast("Any", spec_options))
         if options is not None and not isinstance(options, Mapping):
             raise SpecError(f"options is a {type(options).__name__}", hint="give a mapping of names and values")
         if _is_backend(wanted):

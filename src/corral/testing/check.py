@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from corral.client.sandbox import AsyncSandbox
-from corral.client.wishes import make_spec
 from corral.protocol import Backend
 from corral.results import Capabilities
+from corral.spec import make_spec
 
 HANG_SECONDS = 60.0
 """After so long a check is stuck. Nothing here takes a tenth of it on a slow machine."""
@@ -64,9 +64,9 @@ class Context:
         self._count = count
         self._opened: list[AsyncSandbox] = []
 
-    async def open(self, **wishes: Any) -> AsyncSandbox:
+    async def open(self, **spec_options: Any) -> AsyncSandbox:
         """A sandbox, made from the keywords of `make_spec`, and ended after the check."""
-        box = await self.backend.create(make_spec(**wishes))
+        box = await self.backend.create(make_spec(**spec_options))
         self._opened.append(box)
         return box
 

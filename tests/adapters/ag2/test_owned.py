@@ -22,7 +22,7 @@ from corral.adapters.ag2 import (
     framework,
 )
 from corral.adapters.ag2.service import ServiceBackend, fields_of
-from corral.client.wishes import make_spec
+from corral.spec import make_spec
 from support.dockerd import Daemon
 from support.serving import ServedProcess, make_client
 

@@ -13,7 +13,6 @@ import pytest
 from corral.backends.daytona import DaytonaBackend, life, seam
 from corral.backends.daytona.address import VARIABLES
 from corral.backends.daytona.seam import ServiceError, mapped, read, reading, repeat, translate
-from corral.client.wishes import make_spec
 from corral.errors import (
     BackendError,
     BackendUnavailableError,
@@ -24,7 +23,7 @@ from corral.errors import (
     SandboxStoppedError,
     SpecError,
 )
-from corral.spec import Lifetime
+from corral.spec import Lifetime, make_spec
 
 
 class RawError(Exception):

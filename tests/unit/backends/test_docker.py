@@ -17,7 +17,6 @@ from corral.backends.docker.capable import refuse_what_is_missing
 from corral.backends.docker.container import Standing, describe_owner, dump_spec, is_orphan, load_spec, make_config
 from corral.backends.docker.settings import Settings, find_host, make_settings
 from corral.client.registry import backend_names, get_backend
-from corral.client.wishes import make_spec
 from corral.engine.seccomp.docker import docker_profile
 from corral.errors import (
     BackendUnavailableError,
@@ -28,7 +27,7 @@ from corral.errors import (
     WorkdirError,
 )
 from corral.protocol import SpawnRequest
-from corral.spec import Resources, Spec
+from corral.spec import Resources, Spec, make_spec
 
 SETTINGS = Settings(host="unix:///nowhere")
 

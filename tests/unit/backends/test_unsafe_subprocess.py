@@ -24,7 +24,6 @@ from corral.backends.memory import MemoryBackend
 from corral.backends.unsafe_subprocess import UnsafeSubprocessBackend, UnsafeWarning
 from corral.client.registry import backend_names, get_backend, need_isolation
 from corral.client.sandbox import AsyncSandbox
-from corral.client.wishes import make_spec
 from corral.errors import (
     BackendUnavailableError,
     CapabilityError,
@@ -33,6 +32,7 @@ from corral.errors import (
 )
 from corral.server.beginning import Beginning
 from corral.server.settings import ServerSettings
+from corral.spec import make_spec
 
 ROOM = "unsafe_subprocess"
 HANG_SECONDS = 60.0
@@ -244,7 +244,7 @@ OWNER = """
 import asyncio, sys, warnings
 warnings.simplefilter("ignore")
 from corral.backends.unsafe_subprocess import UnsafeSubprocessBackend
-from corral.client.wishes import make_spec
+from corral.spec import make_spec
 
 async def main():
     backend = UnsafeSubprocessBackend(sys.argv[1])

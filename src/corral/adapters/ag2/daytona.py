@@ -18,10 +18,10 @@ from corral.adapters.ag2.executor import CodeExecutorBase
 from corral.adapters.ag2.sandbox import told_late
 from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
 from corral.client.sync import Sandbox
-from corral.client.wishes import Wishes
 from corral.concurrency.portal import get_portal
 from corral.errors import CorralError, RateLimitedError, SpecError
 from corral.protocol import Backend
+from corral.spec import SpecOptions
 
 _NAME_SECONDS = 30.0
 """A service deletes asynchronously; for this long the name of a deleted sandbox may still be taken."""
@@ -77,13 +77,13 @@ class DaytonaCodeExecutor(CodeExecutorBase):
             "fields": {"name": name or f"ag2-{uuid.uuid4().hex[:8]}"},
         }
         self._backend: Backend | None = None
-        wishes: Wishes = {"env": dict(env_vars or {})}
+        spec_options: SpecOptions = {"env": dict(env_vars or {})}
         if snapshot is not None:
-            wishes["snapshot"] = snapshot
+            spec_options["snapshot"] = snapshot
         elif image is not None:
-            wishes["image"] = image
-            wishes["resources"] = resources_of(resources)
-        self._wishes = wishes
+            spec_options["image"] = image
+            spec_options["resources"] = resources_of(resources)
+        self._spec_options = spec_options
         self._make()
 
     def _open(self) -> Sandbox:
@@ -91,7 +91,7 @@ class DaytonaCodeExecutor(CodeExecutorBase):
             if self._backend is None:
                 self._backend = ServiceBackend(**self._options)
                 weakref.finalize(self, _close_soon, self._backend).atexit = False  # the backend has its own way
-            return Sandbox(backend=self._backend, **self._wishes)
+            return Sandbox(backend=self._backend, **self._spec_options)
         except RateLimitedError as error:
             raise RuntimeError(f"Daytona rate limit exceeded during sandbox creation: {error}") from error
         except Exception as error:

@@ -51,7 +51,7 @@ class EnvironmentBase(Adapted):
         folder: str | os.PathLike[str] | None = None,
         cleanup: bool = False,
         git_settings: bool = False,
-        **wishes: Any,
+        **spec_options: Any,
     ) -> None:
         if isinstance(timeout, bool) or not timeout > 0:
             raise ValueError("`timeout` must be > 0 seconds.")
@@ -64,8 +64,8 @@ class EnvironmentBase(Adapted):
         self._filled: weakref.WeakSet[AsyncSandbox] = weakref.WeakSet()
         """Those that the folder was copied into."""
         if folder is not None:
-            wishes["prepare"] = self._copy_in
-        self.environment = Environment(**{name: as_variable(value) for name, value in wishes.items()})
+            spec_options["prepare"] = self._copy_in
+        self.environment = Environment(**{name: as_variable(value) for name, value in spec_options.items()})
         """The `corral.Environment` behind it, with everything that it can do."""
         self._views: weakref.WeakValueDictionary[str, SandboxView] = weakref.WeakValueDictionary()
 
@@ -146,8 +146,8 @@ class EnvironmentBase(Adapted):
 class CorralEnvironment(EnvironmentBase):
     """Any backend: `CorralEnvironment()` is the embedded engine. Keywords are those of `corral.Environment`."""
 
-    def __init__(self, *, timeout: float = 60, workdir: str = _WORKSPACE, **wishes: Any) -> None:
-        super().__init__(timeout=timeout, workdir=workdir, **wishes)
+    def __init__(self, *, timeout: float = 60, workdir: str = _WORKSPACE, **spec_options: Any) -> None:
+        super().__init__(timeout=timeout, workdir=workdir, **spec_options)
 
 
 @dataclass(slots=True)
@@ -188,9 +188,9 @@ class DaytonaEnvironment(EnvironmentBase):
             api_key=api_key, api_url=api_url, target=target, snapshot=snapshot, image=image, env_vars=env_vars
         )
         given = {"api_key": api_key, "api_url": api_url, "target": target}
-        wishes: dict[str, Any] = {"snapshot": snapshot, "image": image, "env": env_vars}
+        spec_options: dict[str, Any] = {"snapshot": snapshot, "image": image, "env": env_vars}
         if image is not None:
-            wishes["resources"] = resources_of(resources)
+            spec_options["resources"] = resources_of(resources)
         super().__init__(
             timeout=timeout,
             workdir=workdir,
@@ -199,7 +199,11 @@ class DaytonaEnvironment(EnvironmentBase):
                 **{name: as_variable(value, name) for name, value in given.items()},
                 "limits": read_limits(resources),
             },
-            **{name: as_variable(value, _names.get(name, name)) for name, value in wishes.items() if value is not None},
+            **{
+                name: as_variable(value, _names.get(name, name))
+                for name, value in spec_options.items()
+                if value is not None
+            },
         )
 
     def _check(self, spec: Spec) -> None:

@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Self, Unpack
 from corral.adapters.ag2.coding import BlockResult, MarkdownCodeExtractor, SandboxCodeResult, with_blocks
 from corral.adapters.ag2.sandbox import is_not_installed
 from corral.client.sync import Sandbox
-from corral.client.wishes import Wishes
 from corral.errors import CorralError, SandboxClosedError
 from corral.languages import find_language, language_names
 from corral.protocol import Backend
 from corral.results import NOT_FOUND_EXIT_CODE
+from corral.spec import SpecOptions
 from corral.tools.tool import MENDABLE
 
 log = logging.getLogger("corral.ag2")
@@ -166,14 +166,14 @@ class SandboxCodeExecutor(CodeExecutorBase):
         languages: Sequence[str] | None = None,
         aliases: Mapping[str, str] | None = None,
         check_first: bool = False,
-        **wishes: Unpack[Wishes],
+        **spec_options: Unpack[SpecOptions],
     ) -> None:
         super().__init__()
         if isinstance(timeout, bool) or not timeout > 0:
             raise ValueError("timeout must be above 0 seconds.")
         self._timeout = timeout
         self._backend = backend
-        self._wishes = wishes
+        self._spec_options = spec_options
         self._check_first = check_first
         known = [find_language(name).name for name in languages] if languages is not None else language_names()
         self.SUPPORTED_LANGUAGES = known  # type: ignore[misc]  # AG2 reads it from the object as from the class
@@ -181,7 +181,7 @@ class SandboxCodeExecutor(CodeExecutorBase):
         self._make()
 
     def _open(self) -> Sandbox:
-        return Sandbox(backend=self._backend, **self._wishes)
+        return Sandbox(backend=self._backend, **self._spec_options)
 
     def _normalise(self, language: str) -> str:
         name = language.lower().strip()

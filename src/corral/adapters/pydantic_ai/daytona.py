@@ -17,9 +17,8 @@ from corral.adapters.pydantic_ai.opening import OwnBackend, SandboxRequest
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.sync import CorralSandbox
 from corral.client.sync import derive_init
-from corral.client.wishes import make_spec
 from corral.image import Image
-from corral.spec import HOME, Lifetime, NetworkPolicy, Resources
+from corral.spec import HOME, Lifetime, NetworkPolicy, Resources, make_spec
 
 if TYPE_CHECKING:
     from corral.protocol import Backend

@@ -38,7 +38,6 @@ from corral.base.command import bash_text
 from corral.base.files import encode
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
-from corral.client.wishes import Wishes
 from corral.errors import (
     BackendError,
     CorralError,
@@ -52,7 +51,7 @@ from corral.errors import (
     SandboxGoneError,
 )
 from corral.protocol import Backend
-from corral.spec import HOME, Spec
+from corral.spec import HOME, Spec, SpecOptions
 from corral.tools.background import READ_BYTES, kill_shell, list_shells, read_shell, start_shell, write_shell
 from corral.tools.gate import Gate
 from corral.tools.hashline import LineChange
@@ -107,11 +106,11 @@ class AsyncCorralSandbox:
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
         lifetime_seconds: float | EllipsisType | None = ...,
-        **wishes: Unpack[Wishes],
+        **spec_options: Unpack[SpecOptions],
     ) -> None:
-        if "workdir" in wishes:
+        if "workdir" in spec_options:
             raise TypeError("use work_dir= instead of workdir=")
-        chosen = choose_spec(spec, {**wishes, "workdir": work_dir} if spec is None else wishes)
+        chosen = choose_spec(spec, {**spec_options, "workdir": work_dir} if spec is None else spec_options)
         self._ask_for(
             SandboxRequest(
                 backend, chosen, sandbox_id, lifetime_seconds, startup_timeout, too_late=self._make_late_error

@@ -29,7 +29,6 @@ from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, LazySandbox, c
 from corral.base.command import bash_text
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
-from corral.client.wishes import Wishes
 from corral.errors import (
     SandboxClosedError,
     SandboxFileError,
@@ -40,7 +39,7 @@ from corral.errors import (
 )
 from corral.protocol import Backend
 from corral.results import FileInfo, OutputChunk
-from corral.spec import Spec
+from corral.spec import Spec, SpecOptions
 from corral.tools.operations import follow_link
 from corral.tools.permission import real_path
 
@@ -68,9 +67,9 @@ class CorralWorkspace:
         backend: str | Backend = "embedded",
         spec: Spec | None = None,
         lifetime_seconds: float | None = LIFETIME_SECONDS,
-        **wishes: Unpack[Wishes],
+        **spec_options: Unpack[SpecOptions],
     ) -> None:
-        self._origin = _Origin(backend, choose_spec(spec, wishes), lifetime_seconds, ref)
+        self._origin = _Origin(backend, choose_spec(spec, spec_options), lifetime_seconds, ref)
         self._lazy = LazySandbox(self._origin.open)
         self._working_dir: str | None = None
         self._finalizer = weakref.finalize(self, let_go, self._lazy)

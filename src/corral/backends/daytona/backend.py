@@ -192,7 +192,7 @@ class DaytonaBackend(KeepingBackend):
         if name is None and spec.client_token is not None:
             name = life.token_name(spec.client_token)
         idle = spec.lifetime.idle_seconds
-        wishes: dict[str, Any] = {
+        spec_options: dict[str, Any] = {
             "name": name,
             "os_user": self._os_user,
             "env_vars": dict(spec.env),
@@ -203,11 +203,11 @@ class DaytonaBackend(KeepingBackend):
             "target": self._target,
         }
         if spec.network.mode == "none":
-            wishes["network_block_all"] = True
+            spec_options["network_block_all"] = True
         elif spec.network.mode == "allow":
-            wishes["domain_allow_list"] = ",".join(spec.network.hosts)
+            spec_options["domain_allow_list"] = ",".join(spec.network.hosts)
         if spec.image is None:
-            return CreateSandboxFromSnapshotParams(snapshot=spec.snapshot, **wishes)
+            return CreateSandboxFromSnapshotParams(snapshot=spec.snapshot, **spec_options)
         image: Any = spec.image
         if isinstance(image, Image):
             built = SdkImage.base("scratch")
@@ -217,7 +217,7 @@ class DaytonaBackend(KeepingBackend):
         limits = SdkResources(
             cpu=whole(resources.cpus), memory=whole(resources.memory, GIB), disk=whole(resources.disk, GIB)
         )
-        return CreateSandboxFromImageParams(image=image, resources=limits, **wishes)
+        return CreateSandboxFromImageParams(image=image, resources=limits, **spec_options)
 
     async def _make_workdir(self, box: Any, workdir: str) -> None:
         try:

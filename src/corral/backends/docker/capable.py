@@ -16,14 +16,14 @@ POWERS = frozenset(
 
 def refuse_what_is_missing(spec: Spec) -> None:
     """Raises: CapabilityError."""
-    wishes = {
+    spec_options = {
         "packages": (bool(spec.packages), "build an image: corral.Image.debian_slim().pip_install(…)"),
         "venv": (spec.venv is not None, "build an image that has it"),
         "ephemeral": (spec.ephemeral, "containers keep what is written on the daemon's disk until they end"),
         "list of hosts": (spec.network.mode == "allow", 'network="none" or network="open"'),
         "idle_seconds": (spec.lifetime.idle_seconds is not None, "give lifetime seconds"),
     }
-    for power, (wanted, hint) in wishes.items():
+    for power, (wanted, hint) in spec_options.items():
         if wanted:
             raise CapabilityError(f"the docker backend does not support {power}", op="create", hint=hint)
 

@@ -48,7 +48,7 @@ class Wheel:
 
 
 @dataclass(slots=True)
-class _Wish:
+class _Request:
     """All that is asked of one name."""
 
     specifier: SpecifierSet = field(default_factory=SpecifierSet)
@@ -72,12 +72,12 @@ async def gather_wheels(packages: Iterable[str], folder: Path, fetch: Fetch) -> 
     given_up: dict[str, SpecifierSet] = {}
     reason = ""
     for number in range(_MAX_ROUNDS):
-        wishes = _find_wishes(roots, chosen)
-        chosen = {name: wheel for name, wheel in chosen.items() if name in wishes}
+        requests = _find_requests(roots, chosen)
+        chosen = {name: wheel for name, wheel in chosen.items() if name in requests}
         missing = {
-            name: wish.specifier & given_up.get(name, SpecifierSet())
-            for name, wish in wishes.items()
-            if name not in chosen or not wish.specifier.contains(chosen[name].version, prereleases=True)
+            name: request.specifier & given_up.get(name, SpecifierSet())
+            for name, request in requests.items()
+            if name not in chosen or not request.specifier.contains(chosen[name].version, prereleases=True)
         }
         if not missing:
             return list(chosen.values())
@@ -85,9 +85,9 @@ async def gather_wheels(packages: Iterable[str], folder: Path, fetch: Fetch) -> 
         if not isinstance(fetched, _Lack):
             chosen |= fetched
             continue
-        wish = wishes[fetched.name]
-        reason = reason or f"{_tell(fetched.name, wish)}: {fetched.reason}"
-        askers = [chosen[name] for name in wish.askers if name in chosen]
+        request = requests[fetched.name]
+        reason = reason or f"{_tell(fetched.name, request)}: {fetched.reason}"
+        askers = [chosen[name] for name in request.askers if name in chosen]
         if not askers:
             raise SpecError(
                 reason, hint="check the names and versions; only packages with a wheel for this Python are supported"
@@ -129,25 +129,25 @@ def _read_folder(folder: Path) -> dict[str, Wheel]:
     return {wheel.name: wheel for wheel in map(read_wheel, sorted(folder.iterdir()))}
 
 
-def _find_wishes(roots: Iterable[tuple[Requirement, str]], chosen: Mapping[str, Wheel]) -> dict[str, _Wish]:
+def _find_requests(roots: Iterable[tuple[Requirement, str]], chosen: Mapping[str, Wheel]) -> dict[str, _Request]:
     """What is asked of each name, by the user and by the wheels that are reached from there."""
-    wishes: dict[str, _Wish] = {}
+    requests: dict[str, _Request] = {}
     queue = list(roots)
     while queue:
         requirement, asker = queue.pop(0)
-        wish = wishes.setdefault(requirement.name, _Wish())
-        if len(wishes) > _MAX_WHEELS:
+        request = requests.setdefault(requirement.name, _Request())
+        if len(requests) > _MAX_WHEELS:
             raise SpecError(f"packages need more than {_MAX_WHEELS} wheels", hint="ask for fewer packages")
-        is_new = not wish.askers
-        new_extras = requirement.extras - wish.extras
-        wish.specifier &= requirement.specifier
-        wish.extras |= requirement.extras
-        wish.askers.setdefault(asker, str(requirement))
+        is_new = not request.askers
+        new_extras = requirement.extras - request.extras
+        request.specifier &= requirement.specifier
+        request.extras |= requirement.extras
+        request.askers.setdefault(asker, str(requirement))
         wheel = chosen.get(requirement.name)
         if wheel is not None and (is_new or new_extras):
-            applying = (each for each in wheel.requires if _applies(each, wish.extras))
+            applying = (each for each in wheel.requires if _applies(each, request.extras))
             queue += [(_check_dependency(each, wheel), wheel.name) for each in applying]
-    return wishes
+    return requests
 
 
 def read_wheel(path: Path) -> Wheel:
@@ -225,5 +225,5 @@ def _check_dependency(requirement: Requirement, wheel: Wheel) -> Requirement:
         ) from error
 
 
-def _tell(name: str, wish: _Wish) -> str:
-    return " and ".join(f"{text} (for {asker})" if asker else text for asker, text in wish.askers.items()) or name
+def _tell(name: str, request: _Request) -> str:
+    return " and ".join(f"{text} (for {asker})" if asker else text for asker, text in request.askers.items()) or name

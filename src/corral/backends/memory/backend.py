@@ -154,14 +154,14 @@ class MemoryBackend(Backend):
 
 
 def _refuse_what_is_missing(spec: Spec) -> None:
-    wishes = {
+    spec_options = {
         "images": spec.image is not None,
         "network": spec.network.mode != "none",
         "packages": bool(spec.packages),
         "venv": spec.venv is not None,
         "snapshot": spec.snapshot is not None,
     }
-    for power, wanted in wishes.items():
+    for power, wanted in spec_options.items():
         if wanted:
             raise CapabilityError(
                 f"the memory backend does not support {power}", op="create", hint="it executes nothing: script a reply"

@@ -154,12 +154,12 @@ class MemorySandbox(SandboxPrimitives):
 
     def _refuse(self, request: SpawnRequest) -> None:
         """What a fake can't give, it does not pretend to."""
-        wishes = {
+        spec_options = {
             "pty": request.pty,
             "views": bool(request.read_only or request.hidden),
             "users": request.user not in (USER, "1000"),
         }
-        for power, wanted in wishes.items():
+        for power, wanted in spec_options.items():
             if wanted:
                 self.lacks(power)
 

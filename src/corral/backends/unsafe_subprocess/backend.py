@@ -125,7 +125,7 @@ def _lacks_detach(operation: str) -> CapabilityError:
 
 
 def _refuse_what_is_missing(spec: Spec) -> None:
-    wishes = {
+    spec_options = {
         "images": (spec.image is not None, "it runs the host's own programs; backend='docker' runs images"),
         "list of hosts": (spec.network.mode == "allow", "the host's network is open to its programs"),
         "packages": (bool(spec.packages), "install them where you run this"),
@@ -134,6 +134,6 @@ def _refuse_what_is_missing(spec: Spec) -> None:
         "snapshot": (spec.snapshot is not None, "copy files with files.upload"),
         "idle_seconds": (spec.lifetime.idle_seconds is not None, "give lifetime seconds"),
     }
-    for power, (wanted, hint) in wishes.items():
+    for power, (wanted, hint) in spec_options.items():
         if wanted:
             raise CapabilityError(f"the {NAME} backend does not support {power}", op="create", hint=hint)

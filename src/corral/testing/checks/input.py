@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from corral.client.registry import get_backend
-from corral.client.wishes import make_spec
 from corral.errors import (
     CorralError,
     InvalidCommandError,
@@ -17,6 +16,7 @@ from corral.errors import (
     UnknownLanguageError,
     WorkdirError,
 )
+from corral.spec import make_spec
 from corral.testing.check import Context, check, equal, raises, true
 
 BAD_COMMANDS: tuple[Any, ...] = ("", "  \n", [], [""], ["a\0b"], ["ok", "a\0b"], "echo \0", b"true", ["ok", 3], 5, None)
@@ -179,5 +179,5 @@ async def errors_tell_no_secret(context: Context) -> None:
         true(str(context.scratch) not in str(error), "a path of the host was shown")
 
 
-async def _make(**wishes: Any) -> object:
-    return make_spec(**wishes)
+async def _make(**spec_options: Any) -> object:
+    return make_spec(**spec_options)

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from corral.client.sandbox import AsyncSandbox
-from corral.client.wishes import make_spec
 from corral.errors import CapabilityError, CorralError, SandboxClosedError, SandboxGoneError, SpecError
 from corral.results import Event
-from corral.spec import Lifetime
+from corral.spec import Lifetime, make_spec
 from corral.testing.check import Context, check, equal, pieces, raises, true, until
 
 
@@ -19,12 +18,12 @@ from corral.testing.check import Context, check, equal, pieces, raises, true, un
        raises=("Backend.create:SpecError",))  # fmt: skip
 async def impossible_wish_is_refused(context: Context) -> None:
     before = await context.count()
-    wishes: tuple[dict[str, Any], ...] = (
+    spec_options: tuple[dict[str, Any], ...] = (
         {"workdir": "relative"}, {"workdir": "/a/../b"}, {"workdir": "/nul\0"}, {"name": "with space"}, {"name": ""},
         {"hostname": "under_score"}, {"packages": "numpy"}, {"packages": ["-x"]}, {"lifetime": -1},
         {"env": {"A=": "x"}}, {"network": "a.org,,b.org"},
     )  # fmt: skip
-    for wish in wishes:
+    for wish in spec_options:
         await raises(SpecError, _open(context, wish))
     equal(await context.count(), before, "sandboxes")
 

@@ -15,8 +15,8 @@ from typing import Any, cast
 from corral.base.process import AsyncProcess
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
-from corral.client.wishes import make_spec
 from corral.results import OutputChunk
+from corral.spec import make_spec
 from corral.testing.check import HANG_SECONDS, Context, check, equal, pieces, raises, true, until
 from corral.testing.checks.process import REAL, running
 

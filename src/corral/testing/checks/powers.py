@@ -6,7 +6,6 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 
-from corral.client.wishes import make_spec
 from corral.errors import (
     CapabilityError,
     SandboxClosedError,
@@ -17,7 +16,7 @@ from corral.errors import (
     SpecError,
 )
 from corral.results import SandboxInfo
-from corral.spec import Resources
+from corral.spec import Resources, make_spec
 from corral.testing.check import Context, check, equal, raises, true, until
 
 SNAPSHOT = frozenset({"snapshot"})
