@@ -15,7 +15,7 @@ from httpx_ws import WebSocketSession
 from corral.backends.memory.backend import MemoryBackend
 from corral.server.app import Server, opened
 from corral.server.serving import listening
-from corral.server.settings import Limits, ServerSettings
+from corral.server.settings import ServerLimits, ServerSettings
 from support.serving import ServedProcess, make_client, served
 
 
@@ -98,12 +98,12 @@ def open_in_process(tmp_path: Path) -> OpenInProcess:
     """Opens servers in this process, on the backend that executes nothing."""
 
     @contextlib.asynccontextmanager
-    async def open_one(limits: Limits | None = None, **wishes: object) -> AsyncIterator[InProcess]:
+    async def open_one(limits: ServerLimits | None = None, **wishes: object) -> AsyncIterator[InProcess]:
         settings = ServerSettings(
             data_folder=tmp_path / "data",
             port=0,
             backend="memory",
-            limits=limits or Limits(),
+            limits=limits or ServerLimits(),
             **wishes,  # type: ignore[arg-type]
         )
         async with opened(settings, backend=MemoryBackend()) as made, listening(made) as url:

@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from corral.server.auth import SCOPES
 from corral.server.routing import Route
-from corral.server.settings import Limits
+from corral.server.settings import ServerLimits
 from corral.server.tables import all_places, all_routes, make_router
 from server.conftest import InProcess, OpenInProcess
 
@@ -79,7 +79,7 @@ async def ask(
 async def test_every_route_wants_a_key(open_in_process: OpenInProcess) -> None:
     assert len(LOCKED) > 100
     assert any(route.websocket for _, route in LOCKED)
-    async with open_in_process(limits=Limits(bad_keys_per_minute=100_000)) as running:
+    async with open_in_process(limits=ServerLimits(bad_keys_per_minute=100_000)) as running:
         for path, route in LOCKED:
             assert await ask(running, path, route, key=None, sandbox_id="x") == 401, path
             assert await ask(running, path, route, key="wrong", sandbox_id="x") == 401, path
@@ -186,7 +186,7 @@ async def test_a_foreign_origin_is_not_answered(in_process: InProcess) -> None:
 
 
 async def test_wrong_keys_are_slowed_down(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(bad_keys_per_minute=3)) as running:
+    async with open_in_process(limits=ServerLimits(bad_keys_per_minute=3)) as running:
         statuses = []
         for _ in range(5):
             async with running.session.get(running.url + "/sandbox", headers=running.headers("wrong")) as response:
@@ -198,7 +198,7 @@ async def test_wrong_keys_are_slowed_down(open_in_process: OpenInProcess) -> Non
 
 async def test_a_key_has_a_rate(open_in_process: OpenInProcess) -> None:
     async with (
-        open_in_process(limits=Limits(rate_per_key=0.01)) as running,
+        open_in_process(limits=ServerLimits(rate_per_key=0.01)) as running,
         running.session.get(running.url + "/sandbox", headers=running.headers()) as response,
     ):
         assert response.status == 429

@@ -18,7 +18,7 @@ import pytest
 
 from corral.errors import BackendUnavailableError, SpecError
 from corral.server.auth import Keyring
-from corral.server.settings import Limits
+from corral.server.settings import ServerLimits
 from corral.server.signing import sign
 from corral.server.store.database import Database
 from server.conftest import InProcess, OpenInProcess
@@ -133,7 +133,7 @@ for body in (b"[" * 65 + b'"' + b'\\\\"' * 1_000_000, b"[" * 64 + b"]" * 30_000_
 
 
 async def test_a_body_has_so_many_things_in_it(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(json_items=100)) as running:
+    async with open_in_process(limits=ServerLimits(json_items=100)) as running:
         for labels, status in (({str(n): "x" for n in range(20)}, 200), ({str(n): "x" for n in range(60)}, 400)):
             async with running.session.post(
                 running.url + "/sandbox", json={"labels": labels}, headers=running.headers()
@@ -142,7 +142,7 @@ async def test_a_body_has_so_many_things_in_it(open_in_process: OpenInProcess) -
 
 
 async def test_an_upload_that_stalls_is_let_go(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(request_seconds=0.3)) as running:
+    async with open_in_process(limits=ServerLimits(request_seconds=0.3)) as running:
         async with running.session.post(running.url + "/sandbox", json={}, headers=running.headers()) as response:
             made = (await response.json())["id"]
         lines = ("Content-Type: multipart/form-data; boundary=x", "Content-Length: 1000")
@@ -173,7 +173,7 @@ async def test_an_error_of_the_backend_tells_no_path(
 
 async def test_wrong_keys_keep_no_good_key_out(open_in_process: OpenInProcess) -> None:
     """All have the same address behind a proxy, and on one machine."""
-    async with open_in_process(limits=Limits(bad_keys_per_minute=3)) as running:
+    async with open_in_process(limits=ServerLimits(bad_keys_per_minute=3)) as running:
         for _ in range(10):
             async with running.session.get(running.url + "/sandbox", headers=running.headers("wrong")) as response:
                 last = response.status
@@ -184,7 +184,7 @@ async def test_wrong_keys_keep_no_good_key_out(open_in_process: OpenInProcess) -
 
 
 async def test_idle_connections_make_room(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(connections=8)) as running:
+    async with open_in_process(limits=ServerLimits(connections=8)) as running:
         listener = await listen(running)
         port = urlsplit(running.url).port
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
@@ -197,7 +197,7 @@ async def test_idle_connections_make_room(open_in_process: OpenInProcess) -> Non
 
 
 async def test_connections_in_use_make_no_room(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(connections=3)) as running:
+    async with open_in_process(limits=ServerLimits(connections=3)) as running:
         listeners = [await listen(running) for _ in range(3)]
         with contextlib.suppress(ConnectionError):
             assert await say(running, head(running, "GET /health HTTP/1.1")) == b""
@@ -206,7 +206,7 @@ async def test_connections_in_use_make_no_room(open_in_process: OpenInProcess) -
 
 
 async def test_listeners_count_for_their_key_alone(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(calls_per_key=2)) as running:
+    async with open_in_process(limits=ServerLimits(calls_per_key=2)) as running:
         listeners = [await listen(running) for _ in range(2)]
         async with running.session.get(running.url + "/sandbox", headers=running.headers()) as response:
             assert response.status == 429
@@ -242,7 +242,7 @@ async def is_cut_off(plain: socket.socket) -> None:
 
 
 async def test_an_answer_that_nobody_takes_is_given_up(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(request_seconds=0.2)) as running, deaf(running) as plain:
+    async with open_in_process(limits=ServerLimits(request_seconds=0.2)) as running, deaf(running) as plain:
         await asyncio.get_running_loop().sock_sendall(
             plain, b"GET /api/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 200
         )

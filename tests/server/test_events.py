@@ -14,7 +14,7 @@ import pytest
 from daytona import AsyncDaytona, DaytonaConfig
 from daytona.internal.event_dispatcher import AsyncEventDispatcher, SyncEventDispatcher
 
-from corral.server.settings import Limits
+from corral.server.settings import ServerLimits
 from server.conftest import InProcess, OpenInProcess
 from support.serving import ServedProcess, make_client
 
@@ -116,7 +116,7 @@ async def test_a_listener_that_does_not_keep_up_is_cut_off(in_process: InProcess
 
 
 async def test_what_waits_for_listeners_is_counted_for_their_key(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(Limits(memory_per_key_bytes=2 * 1024 * 1024)) as running:
+    async with open_in_process(ServerLimits(memory_per_key_bytes=2 * 1024 * 1024)) as running:
         events = running.server.events
         sockets = [await connect(running, key) for key in (running.key, running.new_key("others"))]
         while len(events) < 2:

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from daytona import AsyncDaytona, Daytona, DaytonaNotFoundError, Sandbox
 
-from corral.server.settings import Limits
+from corral.server.settings import ServerLimits
 from server.conftest import InProcess, OpenInProcess
 from support.serving import ServedProcess
 
@@ -74,7 +74,7 @@ async def test_an_empty_body_with_a_json_type_is_no_body(in_process: InProcess) 
 
 
 async def test_long_bodies_and_headers_are_refused(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(json_bytes=1000)) as running:
+    async with open_in_process(limits=ServerLimits(json_bytes=1000)) as running:
         url = running.url + "/sandbox"
         async with running.session.post(url, data=b" " * 2000, headers=running.headers()) as response:
             assert response.status == 413
@@ -105,7 +105,7 @@ async def test_a_bug_shows_nothing_of_itself(in_process: InProcess, monkeypatch:
 
 
 async def test_slow_clients_are_let_go_and_others_served(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(request_seconds=0.3)) as running:
+    async with open_in_process(limits=ServerLimits(request_seconds=0.3)) as running:
         port = urlsplit(running.url).port
         slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
         for _, writer in slow:

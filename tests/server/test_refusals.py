@@ -20,7 +20,7 @@ from daytona import (
     Resources,
 )
 
-from corral.server.settings import Limits
+from corral.server.settings import ServerLimits
 from server.conftest import InProcess, OpenInProcess
 
 
@@ -80,7 +80,7 @@ async def test_quota_is_a_refusal_of_its_own(in_process: InProcess) -> None:
 
 
 async def test_too_many_requests_say_when_to_come_again(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(rate_per_key=0.01)) as running, client(running) as daytona:
+    async with open_in_process(limits=ServerLimits(rate_per_key=0.01)) as running, client(running) as daytona:
         refusals = []
         for _ in range(10):
             with pytest.raises((DaytonaNotFoundError, DaytonaRateLimitError)) as caught:

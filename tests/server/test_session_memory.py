@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from corral.server.settings import Limits
+from corral.server.settings import ServerLimits
 from server.test_stopping import make_sandbox, open_server, post
 
 LONG = ": " + "x" * 60_000
@@ -18,7 +18,7 @@ LIMIT_BYTES = 24 * len(LONG)
 @pytest.fixture
 async def toolbox(tmp_path: Path) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     """A server in this process that has room for the commands of two sessions."""
-    async with open_server(tmp_path, Limits(sessions_bytes=LIMIT_BYTES)) as (_, _, client, url, _):
+    async with open_server(tmp_path, ServerLimits(sessions_bytes=LIMIT_BYTES)) as (_, _, client, url, _):
         yield client, await make_sandbox(client, url)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from corral.server.settings import MIB, Limits
+from corral.server.settings import MIB, ServerLimits
 from server.test_stopping import make_sandbox, open_server, post
 
 SOCKETS = 10
@@ -49,7 +49,7 @@ def count_cut_off(sockets: list[socket.socket]) -> int:
 
 
 async def test_clients_that_do_not_read_are_cut_off_when_their_key_holds_too_much(tmp_path: Path) -> None:
-    limits = Limits(memory_per_key_bytes=MIB)
+    limits = ServerLimits(memory_per_key_bytes=MIB)
     async with open_server(tmp_path, limits) as (_, _, client, url, _), asyncio.timeout(120):
         base = await make_sandbox(client, url)
         await post(client, f"{base}/process/session", {"sessionId": "s"})

@@ -12,7 +12,7 @@ import aiohttp
 from corral.backends.embedded import EmbeddedBackend
 from corral.server.app import Server, opened
 from corral.server.serving import listening
-from corral.server.settings import Limits, ServerSettings
+from corral.server.settings import ServerLimits, ServerSettings
 
 EVENTS = "/socket.io/?transport=websocket&EIO=4"
 GOING_AWAY = 1001
@@ -22,10 +22,12 @@ Opened = tuple[Server, EmbeddedBackend, aiohttp.ClientSession, str, Callable[[],
 
 
 @asynccontextmanager
-async def open_server(folder: Path, limits: Limits | None = None) -> AsyncIterator[Opened]:
+async def open_server(folder: Path, limits: ServerLimits | None = None) -> AsyncIterator[Opened]:
     """A server, a client with its key, and what stops the server."""
     backend = EmbeddedBackend(folder)
-    settings = ServerSettings(data_folder=folder, port=0, drain_seconds=FOREVER_SECONDS, limits=limits or Limits())
+    settings = ServerSettings(
+        data_folder=folder, port=0, drain_seconds=FOREVER_SECONDS, limits=limits or ServerLimits()
+    )
     async with opened(settings, backend=backend) as server:
         _, key = server.keyring.create(organisation=server.keyring.organisation_named("default"), name="first")
         address, stop = asyncio.get_running_loop().create_future(), asyncio.Event()

@@ -18,7 +18,7 @@ from corral.backends.embedded.backend import EmbeddedBackend
 from corral.engine import wire
 from corral.server.app import opened
 from corral.server.serving import listening
-from corral.server.settings import Limits, ServerSettings
+from corral.server.settings import ServerLimits, ServerSettings
 from corral_bench.attacks import ATTACKS, Target, upgrade
 
 SCALE = 0.1
@@ -112,7 +112,7 @@ class Tenants:
 
 @contextlib.asynccontextmanager
 async def open_tenants(folder: Path, **limits: object) -> AsyncIterator[Tenants]:
-    settings = ServerSettings(data_folder=folder, port=0, limits=Limits(**limits))  # type: ignore[arg-type]
+    settings = ServerSettings(data_folder=folder, port=0, limits=ServerLimits(**limits))  # type: ignore[arg-type]
     backend = EmbeddedBackend(folder)
     try:
         async with opened(settings, backend=backend) as made, listening(made) as url:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, Daytona, DaytonaConfig, DaytonaError, Sandbox
 
-from corral.server.settings import Limits
+from corral.server.settings import ServerLimits
 from server.conftest import OpenInProcess
 from support.serving import ServedProcess
 
@@ -95,7 +95,7 @@ def test_what_is_not_there_is_not_found(daytona: Daytona) -> None:
 
 
 async def test_keys_quotas_and_rates_are_named(open_in_process: OpenInProcess) -> None:
-    async with open_in_process(limits=Limits(bad_keys_per_minute=1)) as running:
+    async with open_in_process(limits=ServerLimits(bad_keys_per_minute=1)) as running:
         organisation = running.server.keyring.organisation_named("default")
         running.server.keyring.set_quota(organisation, sandboxes=0, cpu=None, memory_gib=None, disk_gib=None)
         async with AsyncDaytona(DaytonaConfig(api_url=running.url, api_key=running.key)) as daytona:

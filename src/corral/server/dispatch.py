@@ -33,7 +33,7 @@ from corral.server.answers import Large, ManyItems, PlainText, send
 from corral.server.auth import Admission, Doorkeeper, find_key
 from corral.server.fairness import Account, Budget, OutputAllowance, Rates, Turns, is_large
 from corral.server.faults import Fault, too_many
-from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, Call, Identity, Route, Services
+from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, ApiCall, Identity, Route, Services
 from corral.server.signing import identify_signer
 from corral.server.sockets import close_socket
 from corral.server.translate import translate
@@ -197,13 +197,13 @@ class Dispatcher:
         if identity is ANONYMOUS:
             await self._turns.take(ANONYMOUS.key_id)
             return await self._serve(
-                route, Call(request=request, services=self._services, identity=identity, params=match.params)
+                route, ApiCall(request=request, services=self._services, identity=identity, params=match.params)
             )
         request[ADMITTED] = identity.key_id
         async with self._admission.admitted(identity) as visit:
             await self._turns.take(identity.key_id)
             with self._budget.account(identity.key_id) as account:
-                call = Call(
+                call = ApiCall(
                     request=request,
                     services=self._services,
                     identity=identity,
@@ -216,7 +216,7 @@ class Dispatcher:
                 PACE.set(functools.partial(self._parts.take, identity.key_id))
                 return await self._serve(route, call)
 
-    async def _serve(self, route: Route, call: Call) -> web.StreamResponse:
+    async def _serve(self, route: Route, call: ApiCall) -> web.StreamResponse:
         if route.query is not None:
             call.query = parse_query(route.query, call.request.query.items())
         if route.websocket and call.request.headers.get("Upgrade", "").lower() != "websocket" and not route.answers:
@@ -225,7 +225,7 @@ class Dispatcher:
             return await self._respond(route, call, await self._run(route, call))
         return await self._inside(route, call)
 
-    async def _inside(self, route: Route, call: Call) -> web.StreamResponse:
+    async def _inside(self, route: Route, call: ApiCall) -> web.StreamResponse:
         sandbox_id = call.params["sandboxId"]
         organisation = call.identity.organisation_id
         activity = call.request.headers.get(SKIP_ACTIVITY) != "true"
@@ -234,7 +234,7 @@ class Dispatcher:
             call.sandbox = handle
             return await self._respond(route, call, await self._run(route, call))
 
-    async def _run(self, route: Route, call: Call) -> Any:
+    async def _run(self, route: Route, call: ApiCall) -> Any:
         if route.body is not None and not route.raw_body:
             call.body = await self._read_body(route, call.request, call.account)
         elif call.account is not None:
@@ -285,7 +285,7 @@ class Dispatcher:
             raise Fault(403, f"the API key lacks the scope {route.scope!r}")
         return identity
 
-    async def _respond(self, route: Route, call: Call, result: Any) -> web.StreamResponse:
+    async def _respond(self, route: Route, call: ApiCall, result: Any) -> web.StreamResponse:
         if isinstance(result, web.StreamResponse):
             return result
         status = next(iter(route.answers))

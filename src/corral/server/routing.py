@@ -1,6 +1,6 @@
 """Routes as a table: one row per operation, used for dispatching, checks and the OpenAPI document.
 
-A handler takes a `Call` and returns a wire model, None, or a response. What it needs is checked before it runs: key
+A handler takes a `ApiCall` and returns a wire model, None, or a response. What it needs is checked before it runs: key
 and scope, path, query and body against their types, and, in the toolbox, that the sandbox belongs to the caller.
 """
 
@@ -71,7 +71,7 @@ class Services:
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class ApiCall:
     """One request, after all checks."""
 
     request: web.Request
@@ -93,7 +93,7 @@ class Call:
             raise too_many("the concurrent requests of this API key use too much memory", 1.0)
 
 
-Handler = Callable[[Call], Awaitable[Any]]
+Handler = Callable[[ApiCall], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from corral.server.fairness import Turns
 from corral.server.faults import Fault
 from corral.server.framewatch import FrameWatch
 from corral.server.routing import ADMITTED, ANONYMOUS
-from corral.server.settings import API, Limits, ServerSettings
+from corral.server.settings import API, ServerLimits, ServerSettings
 from corral.server.sockets import cut_off
 
 _KEEPALIVE_SECONDS = 75.0
@@ -39,7 +39,7 @@ _SPARE_FILES = 1024
 class Connections:
     """The open connections. If there are too many, those without a request that has a valid key are closed."""
 
-    def __init__(self, limits: Limits, *, most: int) -> None:
+    def __init__(self, limits: ServerLimits, *, most: int) -> None:
         self.limits = limits
         self._most = most
         self.turns = Turns(at_once=_PIECES, seconds=_ROUND_SECONDS)
@@ -239,7 +239,7 @@ def _notice_when_gone(transport: asyncio.BaseTransport) -> None:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
 
-def _room_for_connections(limits: Limits) -> int:
+def _room_for_connections(limits: ServerLimits) -> int:
     """How many connections there may be: each is an open file, and sandboxes need some, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -19,7 +19,7 @@ TOOLBOX = "/toolbox"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ServerLimits:
     """Limits for one request, one client or one organisation."""
 
     json_bytes: int = 4 * MIB
@@ -95,7 +95,7 @@ class ServerSettings:
     """Serve beyond loopback without TLS."""
     allowed_hosts: frozenset[str] = frozenset()
     allowed_origins: frozenset[str] = frozenset()
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
     defaults: Defaults = field(default_factory=Defaults)
     sweep_seconds: float = 1.0
     drain_seconds: float = 10.0

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 
-from corral.backends.unsafe_subprocess.folders import Place
+from corral.backends.unsafe_subprocess.folders import HostFolder
 from corral.base.agent.channel import Channel, Take, agent_text
 from corral.concurrency.portal import PerProcess, Portal
 from corral.errors import BackendUnavailableError, CorralError, ExecError, SandboxGoneError
@@ -129,7 +129,7 @@ class Child:
 class Agents:
     """The agents of one sandbox: that of its owner, and one in each process forked from it that runs something."""
 
-    def __init__(self, place: Place, *, seconds: float | None) -> None:
+    def __init__(self, place: HostFolder, *, seconds: float | None) -> None:
         self.sandbox_id = place.sandbox_id
         self._folder = place.root
         self._seconds = seconds

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from corral.backends.unsafe_subprocess import UnsafeWarning
 from corral.backends.unsafe_subprocess.agent import Agents
-from corral.backends.unsafe_subprocess.folders import Place, discard, find_base, make_place, sweep
+from corral.backends.unsafe_subprocess.folders import HostFolder, discard, find_base, make_folder, sweep
 from corral.backends.unsafe_subprocess.sandbox import NAME, HostSandbox
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
@@ -64,7 +64,7 @@ class UnsafeSubprocessBackend(Backend):
         if not self._swept:
             self._swept = True
             await asyncio.to_thread(sweep, base)
-        place = make_place(base)
+        place = make_folder(base)
         try:
             agents = Agents(place, seconds=spec.lifetime.seconds)
         except BaseException:
@@ -110,7 +110,7 @@ class UnsafeSubprocessBackend(Backend):
         return sum(path.is_dir() for path in find_base(self._folder).iterdir())
 
 
-def _discard(agents: Agents, place: Place) -> None:
+def _discard(agents: Agents, place: HostFolder) -> None:
     """Undo what was begun. The agent removes the folder itself once it knows of it."""
     agents.owner.finish()
     discard(place.root)

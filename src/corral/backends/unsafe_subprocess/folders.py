@@ -39,7 +39,7 @@ def find_base(given: Path | str | None = None) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostFolder:
     """The folder of one sandbox."""
 
     sandbox_id: str
@@ -58,7 +58,7 @@ class Place:
         return str(self.root / "tmp")
 
 
-def make_place(base: Path) -> Place:
+def make_folder(base: Path) -> HostFolder:
     """A new folder, locked before it exists: no sweep can come between."""
     while True:
         sandbox_id = str(uuid.uuid4())
@@ -71,7 +71,7 @@ def make_place(base: Path) -> Place:
                     for folder in (root, root / "home", root / "tmp"):
                         folder.mkdir(mode=0o700)
                     (root / "home").chmod(0o755)
-                    return Place(sandbox_id, root, lock)
+                    return HostFolder(sandbox_id, root, lock)
         except BaseException:
             os.close(lock)
             raise
@@ -104,7 +104,7 @@ class Names:
     `/tmp` are the sandbox's own folders. What is changed must lie in those.
     """
 
-    def __init__(self, place: Place, *, wished: str) -> None:
+    def __init__(self, place: HostFolder, *, wished: str) -> None:
         self._root = str(place.root)
         aliases = ((wished.rstrip("/"), place.home), (TEMPORARY, place.temporary))
         self._aliases = tuple((alias, real) for alias, real in aliases if alias)

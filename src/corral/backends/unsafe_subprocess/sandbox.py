@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from corral.backends.unsafe_subprocess.agent import Agents, get_portal
 from corral.backends.unsafe_subprocess.files import HostFiles
-from corral.backends.unsafe_subprocess.folders import Names, Place
+from corral.backends.unsafe_subprocess.folders import HostFolder, Names
 from corral.base.agent.process import AgentProcess, Task
 from corral.base.requestfiles import Message
 from corral.base.taskfiles import file_task, task_request
@@ -27,7 +27,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class HostSandbox(SandboxPrimitives):
     """A folder of the host, as `corral.protocol.SandboxPrimitives`. `spec.workdir` is the real folder."""
 
-    def __init__(self, *, place: Place, agents: Agents, spec: Spec) -> None:
+    def __init__(self, *, place: HostFolder, agents: Agents, spec: Spec) -> None:
         real = replace(spec, workdir=place.home)
         super().__init__(sandbox_id=place.sandbox_id, spec=real, backend=NAME)
         self._where = place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.settings import API, TOOLBOX
 from corral.server.snapshots import BASE
 from corral.server.wire import control
@@ -11,7 +11,7 @@ TABLE = Table("open")
 
 
 @TABLE.add("GET", "/config", scope="read", answers={200: control.DaytonaConfiguration})
-async def get_config(call: Call) -> control.DaytonaConfiguration:
+async def get_config(call: ApiCall) -> control.DaytonaConfiguration:
     """The server's configuration; needs no key."""
     base = call.services.guard.base_url(call.request)
     return control.DaytonaConfiguration(

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from corral.server.faults import Fault
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.settings import API
 from corral.server.wire.organisations import Check, HealthDto
 
@@ -31,37 +31,37 @@ Prometheus metrics: {base}/metrics
 """
 
 
-def _welcome(call: Call) -> web.Response:
+def _welcome(call: ApiCall) -> web.Response:
     base = call.services.guard.base_url(call.request)
     return web.Response(text=_WELCOME.format(base=base, api=base + API))
 
 
 @ROOT.add("GET", "/", scope="read", answers={200: str})
-async def get_welcome(call: Call) -> web.Response:
+async def get_welcome(call: ApiCall) -> web.Response:
     """Information about this server, as plain text."""
     return _welcome(call)
 
 
 @ROOT.add("GET", "/docs", scope="read", answers={200: str})
-async def get_docs(call: Call) -> web.Response:
+async def get_docs(call: ApiCall) -> web.Response:
     """Where to find the API documentation, as plain text."""
     return _welcome(call)
 
 
 @EVENTS.add("GET", "/", scope="read", answers={200: str})
-async def get_api(call: Call) -> web.Response:
+async def get_api(call: ApiCall) -> web.Response:
     """Information about this server, at the API's base URL."""
     return _welcome(call)
 
 
 @ROOT.add("GET", "/health", scope="read", answers={200: dict[str, str]})
-async def get_health(call: Call) -> dict[str, str]:
+async def get_health(call: ApiCall) -> dict[str, str]:
     """Liveness: the process is running."""
     return {"status": "ok"}
 
 
 @ROOT.add("GET", "/ready", scope="read", answers={200: dict[str, str]})
-async def get_ready(call: Call) -> dict[str, str]:
+async def get_ready(call: ApiCall) -> dict[str, str]:
     """Readiness: sandboxes can be created and found."""
     if not (call.services.ready and not call.services.sandboxes.database.failing):
         raise Fault(503, "not ready", headers={"Retry-After": "1"})
@@ -69,7 +69,7 @@ async def get_ready(call: Call) -> dict[str, str]:
 
 
 @ROOT.add("GET", "/metrics", scope="read", answers={200: str})
-async def get_metrics(call: Call) -> web.Response:
+async def get_metrics(call: ApiCall) -> web.Response:
     """Metrics in Prometheus format; without names of sandboxes or organisations."""
     parts = call.services
     text = parts.metrics.render(states=parts.sandboxes.states(), websockets=len(parts.events))
@@ -77,13 +77,13 @@ async def get_metrics(call: Call) -> web.Response:
 
 
 @EVENTS.add("GET", "/health", scope="read", answers={200: dict[str, str]})
-async def get_api_health(call: Call) -> dict[str, str]:
+async def get_api_health(call: ApiCall) -> dict[str, str]:
     """Liveness, below the API's base URL."""
     return {"status": "ok"}
 
 
 @EVENTS.add("GET", "/health/ready", scope="read", answers={200: HealthDto})
-async def get_api_ready(call: Call) -> HealthDto:
+async def get_api_ready(call: ApiCall) -> HealthDto:
     """Readiness, below the API's base URL."""
     await get_ready(call)
     up = {"sandboxes": Check(status="up")}
@@ -91,13 +91,13 @@ async def get_api_ready(call: Call) -> HealthDto:
 
 
 @EVENTS.add("GET", "/socket.io", scope="read", answers={}, websocket=True)
-async def connect_events(call: Call) -> web.StreamResponse:
+async def connect_events(call: ApiCall) -> web.StreamResponse:
     """Events of an organisation's sandboxes, over socket.io."""
     parts = call.services
     return await parts.events.serve(call.request, base_url=parts.guard.base_url(call.request))
 
 
 @EVENTS.add("GET", "/openapi.json", scope="read", answers={200: dict[str, Any]})
-async def get_openapi(call: Call) -> web.Response:
+async def get_openapi(call: ApiCall) -> web.Response:
     """This OpenAPI document."""
     return web.Response(body=call.services.describe(), content_type="application/json")

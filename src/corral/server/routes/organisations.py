@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.server.faults import not_found
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.store.rows import Organisation
 from corral.server.wire import organisations as wire
 from corral.server.wire.base import timestamp
@@ -18,11 +18,11 @@ _PERMISSIONS = {
 """Daytona's permissions for our scopes. Its keys can always read, and run programs."""
 
 
-def _mine(call: Call) -> Organisation:
+def _mine(call: ApiCall) -> Organisation:
     return call.services.keyring.organisations[call.identity.organisation_id]
 
 
-def _checked(call: Call) -> Organisation:
+def _checked(call: ApiCall) -> Organisation:
     """The caller's, if it is the one that the path names. Raises: Fault 404."""
     row = _mine(call)
     if call.params["organizationId"] != row.id:
@@ -34,7 +34,7 @@ def _or_many(limit: int | None) -> int:
     return _MANY if limit is None else limit
 
 
-def _show(call: Call, row: Organisation) -> wire.OrganizationDto:
+def _show(call: ApiCall, row: Organisation) -> wire.OrganizationDto:
     never = timestamp(0)
     return wire.OrganizationDto(
         id=row.id,
@@ -75,13 +75,13 @@ def _show(call: Call, row: Organisation) -> wire.OrganizationDto:
 
 
 @TABLE.add("GET", "/organizations", scope="read", answers={200: list[wire.OrganizationDto]})
-async def list_organizations(call: Call) -> list[wire.OrganizationDto]:
+async def list_organizations(call: ApiCall) -> list[wire.OrganizationDto]:
     """List organisations: the one that the key belongs to."""
     return [_show(call, _mine(call))]
 
 
 @TABLE.add("GET", "/organizations/{organizationId}", scope="read", answers={200: wire.OrganizationDto})
-async def get_organization(call: Call) -> wire.OrganizationDto:
+async def get_organization(call: ApiCall) -> wire.OrganizationDto:
     """Get the organisation that the key belongs to."""
     return _show(call, _checked(call))
 
@@ -92,7 +92,7 @@ async def get_organization(call: Call) -> wire.OrganizationDto:
     scope="read",
     answers={200: list[wire.SandboxClassDto]},
 )
-async def list_available_sandbox_classes(call: Call) -> list[wire.SandboxClassDto]:
+async def list_available_sandbox_classes(call: ApiCall) -> list[wire.SandboxClassDto]:
     """List the classes of sandboxes: only `container`."""
     _checked(call)
     target = call.services.settings.defaults.target
@@ -100,7 +100,7 @@ async def list_available_sandbox_classes(call: Call) -> list[wire.SandboxClassDt
 
 
 @TABLE.add("GET", "/api-keys/current", scope="read", answers={200: wire.ApiKeyDto})
-async def get_current_api_key(call: Call) -> wire.ApiKeyDto:
+async def get_current_api_key(call: ApiCall) -> wire.ApiKeyDto:
     """The key of this request: its name, permissions and expiry."""
     for key in call.services.keyring.keys:
         if key.id == call.identity.key_id:
@@ -117,7 +117,7 @@ async def get_current_api_key(call: Call) -> wire.ApiKeyDto:
     raise not_found("the API key has just been revoked")
 
 
-def _region(call: Call) -> wire.RegionDto:
+def _region(call: ApiCall) -> wire.RegionDto:
     row = _mine(call)
     target = call.services.settings.defaults.target
     return wire.RegionDto(
@@ -131,19 +131,19 @@ def _region(call: Call) -> wire.RegionDto:
 
 
 @TABLE.add("GET", "/shared-regions", scope="read", answers={200: list[wire.RegionDto]})
-async def list_shared_regions(call: Call) -> list[wire.RegionDto]:
+async def list_shared_regions(call: ApiCall) -> list[wire.RegionDto]:
     """List shared regions: only this server."""
     return [_region(call)]
 
 
 @TABLE.add("GET", "/regions", scope="read", answers={200: list[wire.RegionDto]})
-async def list_regions(call: Call) -> list[wire.RegionDto]:
+async def list_regions(call: ApiCall) -> list[wire.RegionDto]:
     """List all regions: only this server."""
     return [_region(call)]
 
 
 @TABLE.add("GET", "/regions/{id}", scope="read", answers={200: wire.RegionDto})
-async def get_region(call: Call) -> wire.RegionDto:
+async def get_region(call: ApiCall) -> wire.RegionDto:
     """Get a region."""
     region = _region(call)
     if call.params["id"] != region.id:

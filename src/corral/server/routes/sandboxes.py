@@ -29,7 +29,7 @@ from corral.server.living import LivingSandbox
 from corral.server.quota import check_quota
 from corral.server.reconcile import backend_name
 from corral.server.resting import rested
-from corral.server.routing import SANDBOX, Call, Table
+from corral.server.routing import SANDBOX, ApiCall, Table
 from corral.server.signing import signing_key
 from corral.server.snapshots import BASE
 from corral.server.store.rows import Sandbox, Snapshot, new_id, new_signing_key
@@ -46,23 +46,23 @@ _PAGES = (0, 180)
 """Since this version SDKs read the list of sandboxes page by page."""
 
 
-def _find(call: Call, *, deleted: bool = False) -> LivingSandbox:
+def _find(call: ApiCall, *, deleted: bool = False) -> LivingSandbox:
     wanted = call.params["sandboxIdOrName"]
     sandbox = call.services.sandboxes.find(wanted, organisation_id=call.identity.organisation_id, deleted=deleted)
     call.request[SANDBOX] = sandbox.id
     return sandbox
 
 
-def _show(call: Call, row: Sandbox) -> control.Sandbox:
+def _show(call: ApiCall, row: Sandbox) -> control.Sandbox:
     return dto.sandbox(row, base_url=call.services.guard.base_url(call.request))
 
 
-def _organisation(call: Call) -> str:
+def _organisation(call: ApiCall) -> str:
     """The name of the caller's organisation."""
     return call.services.keyring.organisations[call.identity.organisation_id].name
 
 
-def _is_from_before_pages(call: Call) -> bool:
+def _is_from_before_pages(call: ApiCall) -> bool:
     """Whether the client is an SDK from before lists had pages; SDKs send their version with each request."""
     found = _VERSION.match(call.request.headers.get("X-Daytona-SDK-Version", ""))
     return found is not None and (int(found[1]), int(found[2])) < _PAGES
@@ -76,7 +76,7 @@ def _demand_files(row: Sandbox) -> str:
 
 
 @TABLE.add("POST", "/sandbox", scope="write", body=control.CreateSandbox, body_optional=True, answers=_OK)
-async def create_sandbox(call: Call) -> control.Sandbox:
+async def create_sandbox(call: ApiCall) -> control.Sandbox:
     """Create a sandbox. It is started when this returns."""
     wanted: control.CreateSandbox = call.body or control.CreateSandbox()
     parts = call.services
@@ -110,7 +110,7 @@ async def create_sandbox(call: Call) -> control.Sandbox:
     query=control.ListQuery,
     answers={200: control.ListSandboxesResponse | list[control.Sandbox]},
 )
-async def list_sandboxes(call: Call) -> control.ListSandboxesResponse | list[control.Sandbox]:
+async def list_sandboxes(call: ApiCall) -> control.ListSandboxesResponse | list[control.Sandbox]:
     """List the organisation's sandboxes, page by page; SDKs before 0.180 get all of them as a bare array."""
     base_url = call.services.guard.base_url(call.request)
     mine = call.services.sandboxes.rows_of(call.identity.organisation_id)
@@ -125,7 +125,7 @@ async def list_sandboxes(call: Call) -> control.ListSandboxesResponse | list[con
 @TABLE.add(
     "GET", "/sandbox/paginated", scope="read", query=control.PageQuery, answers={200: control.PaginatedSandboxes}
 )
-async def list_sandboxes_paginated(call: Call) -> control.PaginatedSandboxes:
+async def list_sandboxes_paginated(call: ApiCall) -> control.PaginatedSandboxes:
     """List the organisation's sandboxes by numbered pages, for older clients."""
     query: control.PageQuery = call.query
     rows, total = numbered_page_of(call.services.sandboxes.rows_of(call.identity.organisation_id), query)
@@ -138,20 +138,20 @@ async def list_sandboxes_paginated(call: Call) -> control.PaginatedSandboxes:
 
 
 @TABLE.add("GET", _ONE, scope="read", query=control.GetQuery, answers=_OK)
-async def get_sandbox(call: Call) -> control.Sandbox:
+async def get_sandbox(call: ApiCall) -> control.Sandbox:
     """Get a sandbox, by id or name."""
     return _show(call, _find(call, deleted=True).row)
 
 
 @TABLE.add("DELETE", _ONE, scope="delete", query=control.DeleteQuery, answers=_OK)
-async def delete_sandbox(call: Call) -> control.Sandbox:
+async def delete_sandbox(call: ApiCall) -> control.Sandbox:
     """Delete a sandbox with its files."""
     sandbox = _find(call)
     await call.services.lifecycle.delete(sandbox)
     return _show(call, sandbox.row)
 
 
-def _permit_start(call: Call, row: Sandbox) -> Callable[[], None]:
+def _permit_start(call: ApiCall, row: Sandbox) -> Callable[[], None]:
     def permit() -> None:
         parts = call.services
         check_quota(parts, row.organisation_id, cpu=row.cpu, memory=row.memory, leaving_out=row.id)
@@ -160,7 +160,7 @@ def _permit_start(call: Call, row: Sandbox) -> Callable[[], None]:
 
 
 @TABLE.add("POST", _ONE + "/start", scope="write", answers=_OK)
-async def start_sandbox(call: Call) -> control.Sandbox:
+async def start_sandbox(call: ApiCall) -> control.Sandbox:
     """Start a stopped, archived or paused sandbox."""
     sandbox = _find(call)
     await call.services.lifecycle.start(sandbox, permit=_permit_start(call, sandbox.row))
@@ -168,7 +168,7 @@ async def start_sandbox(call: Call) -> control.Sandbox:
 
 
 @TABLE.add("POST", _ONE + "/stop", scope="write", query=control.StopQuery, answers=_OK)
-async def stop_sandbox(call: Call) -> control.Sandbox:
+async def stop_sandbox(call: ApiCall) -> control.Sandbox:
     """Stop a sandbox: end its processes, keep its files."""
     sandbox = _find(call)
     await call.services.lifecycle.stop(sandbox)
@@ -176,7 +176,7 @@ async def stop_sandbox(call: Call) -> control.Sandbox:
 
 
 @TABLE.add("POST", _ONE + "/pause", scope="write", answers=_OK)
-async def pause_sandbox(call: Call) -> control.Sandbox:
+async def pause_sandbox(call: ApiCall) -> control.Sandbox:
     """Pause a sandbox: freeze its processes."""
     sandbox = _find(call)
     await call.services.lifecycle.pause(sandbox)
@@ -184,7 +184,7 @@ async def pause_sandbox(call: Call) -> control.Sandbox:
 
 
 @TABLE.add("POST", _ONE + "/archive", scope="write", answers=_OK)
-async def archive_sandbox(call: Call) -> control.Sandbox:
+async def archive_sandbox(call: ApiCall) -> control.Sandbox:
     """Archive a stopped sandbox."""
     sandbox = _find(call)
     await call.services.lifecycle.archive(sandbox)
@@ -192,7 +192,7 @@ async def archive_sandbox(call: Call) -> control.Sandbox:
 
 
 @TABLE.add("POST", _ONE + "/recover", scope="write", query=control.RecoverQuery, answers=_OK)
-async def recover_sandbox(call: Call) -> control.Sandbox:
+async def recover_sandbox(call: ApiCall) -> control.Sandbox:
     """Recover a sandbox in state `error`, and start it."""
     sandbox = _find(call)
     if sandbox.row.state not in (
@@ -208,7 +208,7 @@ async def recover_sandbox(call: Call) -> control.Sandbox:
 
 
 @TABLE.add("POST", _ONE + "/resize", scope="write", body=control.ResizeSandbox, answers=_OK)
-async def resize_sandbox(call: Call) -> control.Sandbox:
+async def resize_sandbox(call: ApiCall) -> control.Sandbox:
     """Set new limits."""
     sandbox = _find(call)
     row = sandbox.row
@@ -230,7 +230,7 @@ async def resize_sandbox(call: Call) -> control.Sandbox:
 
 
 @TABLE.add("POST", _ONE + "/fork", scope="write", body=control.ForkSandbox, body_optional=True, answers=_OK)
-async def fork_sandbox(call: Call) -> control.Sandbox:
+async def fork_sandbox(call: ApiCall) -> control.Sandbox:
     """Create a second sandbox from the files of this one."""
     origin = _find(call)
     source = origin.row
@@ -265,7 +265,7 @@ async def fork_sandbox(call: Call) -> control.Sandbox:
 
 
 @TABLE.add("POST", _ONE + "/snapshot", scope="write", body=control.CreateSandboxSnapshot, answers=_OK)
-async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
+async def create_sandbox_snapshot(call: ApiCall) -> control.Sandbox:
     """Create a snapshot of a sandbox's files."""
     if call.body.include_memory:
         raise unsupported("snapshots with memory")
@@ -291,7 +291,7 @@ async def create_sandbox_snapshot(call: Call) -> control.Sandbox:
     return _show(call, row)
 
 
-async def _take_snapshot(call: Call, sandbox: LivingSandbox, snapshot: Snapshot, backend: Backend) -> None:
+async def _take_snapshot(call: ApiCall, sandbox: LivingSandbox, snapshot: Snapshot, backend: Backend) -> None:
     parts = call.services
     async with sandbox.locked():
         engine_id = _demand_files(sandbox.row)
@@ -311,7 +311,7 @@ async def _take_snapshot(call: Call, sandbox: LivingSandbox, snapshot: Snapshot,
 
 
 @TABLE.add("PUT", _ONE + "/labels", scope="write", body=control.SandboxLabels, answers={200: control.SandboxLabels})
-async def replace_labels(call: Call) -> control.SandboxLabels:
+async def replace_labels(call: ApiCall) -> control.SandboxLabels:
     """Replace all labels."""
     sandbox = _find(call)
     check_labels(call.body.labels)
@@ -322,14 +322,14 @@ async def replace_labels(call: Call) -> control.SandboxLabels:
     return control.SandboxLabels(labels=sandbox.row.labels)
 
 
-def _number(call: Call, name: str, *, below_zero: bool = False) -> int:
+def _number(call: ApiCall, name: str, *, below_zero: bool = False) -> int:
     text = call.params[name]
     if not (text.isascii() and text.removeprefix("-").isdigit()) or len(text) > 9 or (int(text) < 0 and not below_zero):
         raise bad_request(f"{name}: {text[:50]!r} is not a valid number{'' if below_zero else ' (0 or more)'}")
     return int(text)
 
 
-def _save(call: Call, sandbox: LivingSandbox, **fields: Any) -> control.Sandbox:
+def _save(call: ApiCall, sandbox: LivingSandbox, **fields: Any) -> control.Sandbox:
     for name, value in fields.items():
         setattr(sandbox.row, name, value)
     sandbox.save()
@@ -337,32 +337,32 @@ def _save(call: Call, sandbox: LivingSandbox, **fields: Any) -> control.Sandbox:
 
 
 @TABLE.add("POST", _ONE + "/autostop/{interval}", scope="write", answers=_OK)
-async def set_autostop_interval(call: Call) -> control.Sandbox:
+async def set_autostop_interval(call: ApiCall) -> control.Sandbox:
     """Stop the sandbox after this many idle minutes; 0 for never."""
     return _save(call, _find(call), auto_stop=_number(call, "interval"))
 
 
 @TABLE.add("POST", _ONE + "/autopause/{interval}", scope="write", answers=_OK)
-async def set_auto_pause_interval(call: Call) -> control.Sandbox:
+async def set_auto_pause_interval(call: ApiCall) -> control.Sandbox:
     """Pause the sandbox after this many idle minutes; 0 for never."""
     return _save(call, _find(call), auto_pause=_number(call, "interval"))
 
 
 @TABLE.add("POST", _ONE + "/autoarchive/{interval}", scope="write", answers=_OK)
-async def set_auto_archive_interval(call: Call) -> control.Sandbox:
+async def set_auto_archive_interval(call: ApiCall) -> control.Sandbox:
     """Archive the sandbox when it has been stopped for this many minutes; 0 for the longest interval."""
     sandbox, defaults = _find(call), call.services.settings.defaults
     return _save(call, sandbox, auto_archive=archive_after(_number(call, "interval"), defaults=defaults))
 
 
 @TABLE.add("POST", _ONE + "/autodelete/{interval}", scope="write", answers=_OK)
-async def set_auto_delete_interval(call: Call) -> control.Sandbox:
+async def set_auto_delete_interval(call: ApiCall) -> control.Sandbox:
     """Delete the sandbox when it has been stopped for this many minutes; 0 when it stops, below 0 for never."""
     return _save(call, _find(call), auto_delete=max(-1, _number(call, "interval", below_zero=True)))
 
 
 @TABLE.add("POST", _ONE + "/ttl/{ttlMinutes}", scope="write", answers=_OK)
-async def set_ttl(call: Call) -> control.Sandbox:
+async def set_ttl(call: ApiCall) -> control.Sandbox:
     """Delete the sandbox this many minutes from now, even if it is in use; 0 for never."""
     sandbox = _find(call)
     minutes = _number(call, "ttlMinutes")
@@ -370,7 +370,7 @@ async def set_ttl(call: Call) -> control.Sandbox:
 
 
 @TABLE.add("POST", _ONE + "/public/{isPublic}", scope="write", answers=_OK)
-async def update_public_status(call: Call) -> control.Sandbox:
+async def update_public_status(call: ApiCall) -> control.Sandbox:
     """Set whether previews of the sandbox need no key."""
     sandbox = _find(call)
     if call.params["isPublic"] not in ("true", "false"):
@@ -386,19 +386,19 @@ async def update_public_status(call: Call) -> control.Sandbox:
     body_optional=True,
     answers={201: None},
 )
-async def update_last_activity(call: Call) -> None:
+async def update_last_activity(call: ApiCall) -> None:
     """Record activity, which postpones auto-stop and auto-pause."""
     _find(call).touch()
 
 
 @TABLE.add("GET", _ONE + "/toolbox-proxy-url", scope="read", answers={200: control.ToolboxProxyUrl})
-async def get_toolbox_proxy_url(call: Call) -> control.ToolboxProxyUrl:
+async def get_toolbox_proxy_url(call: ApiCall) -> control.ToolboxProxyUrl:
     """The URL of the sandbox's toolbox."""
     return control.ToolboxProxyUrl(url=_show(call, _find(call).row).toolbox_proxy_url)
 
 
 @TABLE.add("GET", _ONE + "/ports/{port}/preview-url", scope="read", answers={200: control.PortPreviewUrl})
-async def get_port_preview_url(call: Call) -> control.PortPreviewUrl:
+async def get_port_preview_url(call: ApiCall) -> control.PortPreviewUrl:
     """The URL of the toolbox's port, through which SDKs before 0.110 reach its websockets.
 
     They send their key along, so the token is empty. Previews of other ports are not supported.
@@ -410,13 +410,13 @@ async def get_port_preview_url(call: Call) -> control.PortPreviewUrl:
 
 
 @TABLE.add("GET", _ONE + "/signing-key", scope="run", answers={200: str})
-async def get_sandbox_signing_key(call: Call) -> str:
+async def get_sandbox_signing_key(call: ApiCall) -> str:
     """The key for signing URLs of files; valid as long as the API key of this request."""
     return signing_key(_find(call).row.signing_key, key_id=call.identity.key_id)
 
 
 @TABLE.add("POST", _ONE + "/signing-key/rotate", scope="run", answers={200: str})
-async def rotate_signing_key(call: Call) -> str:
+async def rotate_signing_key(call: ApiCall) -> str:
     """Replace the key for signing URLs; URLs signed with the old one become invalid."""
     sandbox = _find(call)
     sandbox.row.signing_key = new_signing_key()

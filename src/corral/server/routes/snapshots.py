@@ -10,7 +10,7 @@ from corral.errors import CorralError
 from corral.server import dto, steps
 from corral.server.creating import check_snapshot_name, image_of
 from corral.server.faults import Fault, bad_request, conflict, unsupported
-from corral.server.routing import Call, Services, Table
+from corral.server.routing import ApiCall, Services, Table
 from corral.server.snapshots import BASE
 from corral.server.store.rows import Snapshot, new_id
 from corral.server.wire import control
@@ -25,16 +25,16 @@ _ORDERS: dict[str, Callable[[Snapshot], Any]] = {
 }
 
 
-def _show(call: Call, row: Snapshot) -> control.SnapshotDto:
+def _show(call: ApiCall, row: Snapshot) -> control.SnapshotDto:
     return dto.snapshot(row, target=call.services.settings.defaults.target)
 
 
-def _row(call: Call) -> Snapshot:
+def _row(call: ApiCall) -> Snapshot:
     return call.services.snapshots.find(call.params["id"], organisation_id=call.identity.organisation_id)
 
 
 @TABLE.add("GET", "/snapshots", scope="read", query=control.SnapshotsQuery, answers={200: control.PaginatedSnapshots})
-async def get_all_snapshots(call: Call) -> control.PaginatedSnapshots:
+async def get_all_snapshots(call: ApiCall) -> control.PaginatedSnapshots:
     """List snapshots, page by page."""
     query: control.SnapshotsQuery = call.query
     rows = [
@@ -54,7 +54,7 @@ async def get_all_snapshots(call: Call) -> control.PaginatedSnapshots:
 
 
 @TABLE.add("POST", "/snapshots", scope="write", body=control.CreateSnapshot, answers=_OK)
-async def create_snapshot(call: Call) -> control.SnapshotDto:
+async def create_snapshot(call: ApiCall) -> control.SnapshotDto:
     """Create a snapshot from an existing one, with another name and resources; images are not pulled or built."""
     wanted: control.CreateSnapshot = call.body
     snapshots = call.services.snapshots
@@ -88,13 +88,13 @@ async def create_snapshot(call: Call) -> control.SnapshotDto:
 
 
 @TABLE.add("GET", "/snapshots/{id}", scope="read", answers=_OK)
-async def get_snapshot(call: Call) -> control.SnapshotDto:
+async def get_snapshot(call: ApiCall) -> control.SnapshotDto:
     """Get a snapshot, by id or name."""
     return _show(call, _row(call))
 
 
 @TABLE.add("DELETE", "/snapshots/{id}", scope="delete", answers={200: None})
-async def remove_snapshot(call: Call) -> None:
+async def remove_snapshot(call: ApiCall) -> None:
     """Delete a snapshot; sandboxes created from it stay."""
     row = _row(call)
     if row.organisation_id is None:
@@ -118,7 +118,7 @@ async def _remove(parts: Services, row: Snapshot) -> None:
 
 
 @TABLE.add("POST", "/snapshots/{id}/deactivate", scope="write", answers={204: None})
-async def deactivate_snapshot(call: Call) -> None:
+async def deactivate_snapshot(call: ApiCall) -> None:
     """Deactivate a snapshot: no sandbox can be created from it until it is activated."""
     row = _row(call)
     if row.organisation_id is None:
@@ -130,7 +130,7 @@ async def deactivate_snapshot(call: Call) -> None:
 
 
 @TABLE.add("POST", "/snapshots/{id}/activate", scope="write", answers=_OK)
-async def activate_snapshot(call: Call) -> control.SnapshotDto:
+async def activate_snapshot(call: ApiCall) -> control.SnapshotDto:
     """Activate a snapshot that was deactivated."""
     row = _row(call)
     if row.state == "inactive":
@@ -140,7 +140,7 @@ async def activate_snapshot(call: Call) -> control.SnapshotDto:
 
 
 @TABLE.add("GET", "/snapshots/{id}/build-logs-url", scope="read", answers={200: control.Url})
-async def get_snapshot_build_logs_url(call: Call) -> control.Url:
+async def get_snapshot_build_logs_url(call: ApiCall) -> control.Url:
     """The URL of a snapshot's build log."""
     row = _row(call)
     base = call.services.guard.base_url(call.request)
@@ -148,6 +148,6 @@ async def get_snapshot_build_logs_url(call: Call) -> control.Url:
 
 
 @TABLE.add("GET", "/snapshots/{id}/build-logs", scope="read", answers={200: None})
-async def get_snapshot_build_logs(call: Call) -> None:
+async def get_snapshot_build_logs(call: ApiCall) -> None:
     """A snapshot's build log: always empty, because nothing is built."""
     _row(call)

@@ -7,7 +7,7 @@ import time
 
 from corral.client.sandbox import AsyncSandbox
 from corral.results import SandboxUsage
-from corral.server.routing import SANDBOX, Call, Table
+from corral.server.routing import SANDBOX, ApiCall, Table
 from corral.server.settings import GIB
 from corral.server.wire import control
 from corral.server.wire.base import seconds_of, timestamp
@@ -25,7 +25,7 @@ _CLOCKS_SECONDS = 60.0
     query=control.MetricsQuery,
     answers={200: control.MetricsResponse},
 )
-async def get_sandbox_metrics(call: Call) -> control.MetricsResponse:
+async def get_sandbox_metrics(call: ApiCall) -> control.MetricsResponse:
     """Current resource usage; empty for past time ranges, and if the sandbox is not started."""
     parts = call.services
     row = parts.sandboxes.find(call.params["sandboxIdOrName"], organisation_id=call.identity.organisation_id).row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.server.faults import unsupported
-from corral.server.routing import Call, Handler, Method, Scope, Table
+from corral.server.routing import ApiCall, Handler, Method, Scope, Table
 from corral.server.wire.control import ErrorResponse
 
 _ONE = "/sandbox/{sandboxIdOrName}"
@@ -152,7 +152,7 @@ TOOLBOX = Table("toolbox")
 
 
 def _refusal(name: str, what: str) -> Handler:
-    async def refuse(call: Call) -> None:
+    async def refuse(call: ApiCall) -> None:
         raise unsupported(what)
 
     refuse.__name__ = name

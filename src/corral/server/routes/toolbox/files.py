@@ -20,7 +20,7 @@ from corral.server.answers import ManyItems
 from corral.server.faults import Fault, bad_request
 from corral.server.living import Handle
 from corral.server.routes.toolbox.owners import Owners, describe_all
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.translate import phrase
 from corral.server.wire import toolbox as wire
 
@@ -34,7 +34,7 @@ Found = TypeVar("Found")
 
 
 @TABLE.add("GET", "/files", scope="run", query=wire.ListQuery, streams=True, answers={200: list[wire.FileInfo]})
-async def list_files(call: Call) -> ManyItems:
+async def list_files(call: ApiCall) -> ManyItems:
     """List the entries of a directory, down to a depth."""
     path, owners = call.sandbox.resolve(call.query.path), Owners(call.sandbox.box.files)
     found = call.sandbox.box.files.list_batches(path, depth=call.query.depth)
@@ -51,14 +51,14 @@ async def _each(
 
 
 @TABLE.add("GET", "/files/info", scope="run", query=wire.PathQuery, answers={200: wire.FileInfo})
-async def get_file_info(call: Call) -> wire.FileInfo:
+async def get_file_info(call: ApiCall) -> wire.FileInfo:
     """Get information about a file or directory; links are followed."""
     files = call.sandbox.box.files
     return (await describe_all(files, [await files.stat(call.sandbox.resolve(call.query.path))]))[0]
 
 
 @TABLE.add("POST", "/files/folder", scope="run", query=wire.FolderQuery, answers={201: None})
-async def create_folder(call: Call) -> None:
+async def create_folder(call: ApiCall) -> None:
     """Create a directory and its parents; an existing one is left as it is."""
     files, mode = call.sandbox.box.files, _parse_mode(call.query.mode)
     path = call.sandbox.resolve(call.query.path)
@@ -71,7 +71,7 @@ async def create_folder(call: Call) -> None:
 
 
 @TABLE.add("DELETE", "/files", scope="run", query=wire.DeleteQuery, answers={204: None})
-async def delete_file(call: Call) -> None:
+async def delete_file(call: ApiCall) -> None:
     """Delete a file, or with `recursive` a directory."""
     files, path = call.sandbox.box.files, call.sandbox.resolve(call.query.path)
     if path == "/":
@@ -82,7 +82,7 @@ async def delete_file(call: Call) -> None:
 
 
 @TABLE.add("POST", "/files/move", scope="run", query=wire.MoveQuery, answers={200: None})
-async def move_file(call: Call) -> None:
+async def move_file(call: ApiCall) -> None:
     """Move a file or directory; nothing is overwritten."""
     source = call.sandbox.resolve(call.query.source)
     target = call.sandbox.resolve(call.query.destination)
@@ -92,7 +92,7 @@ async def move_file(call: Call) -> None:
 
 
 @TABLE.add("GET", "/files/find", scope="run", query=wire.FindQuery, streams=True, answers={200: list[wire.Match]})
-async def find_in_files(call: Call) -> ManyItems:
+async def find_in_files(call: ApiCall) -> ManyItems:
     """Find lines in text files that contain a string."""
     root = call.sandbox.resolve(call.query.path)
 
@@ -109,7 +109,7 @@ async def find_in_files(call: Call) -> ManyItems:
 @TABLE.add(
     "GET", "/files/search", scope="run", query=wire.FindQuery, streams=True, answers={200: wire.SearchFilesResponse}
 )
-async def search_files(call: Call) -> ManyItems:
+async def search_files(call: ApiCall) -> ManyItems:
     """Find files and directories whose names match a glob pattern."""
     root = call.sandbox.resolve(call.query.path)
     pattern = call.query.pattern.strip("/")
@@ -140,7 +140,7 @@ def _as_asked(asked: str, root: SandboxPath, found: str) -> str:
     large_body=True,
     answers={200: list[wire.ReplaceResult]},
 )
-async def replace_in_files(call: Call) -> list[wire.ReplaceResult]:
+async def replace_in_files(call: ApiCall) -> list[wire.ReplaceResult]:
     """Replace a string in files, each atomically; files without it are left alone."""
     results = []
     for file in call.body.files:
@@ -160,7 +160,7 @@ async def replace_in_files(call: Call) -> list[wire.ReplaceResult]:
 
 
 @TABLE.add("POST", "/files/permissions", scope="run", query=wire.PermissionsQuery, answers={200: None})
-async def set_file_permissions(call: Call) -> None:
+async def set_file_permissions(call: ApiCall) -> None:
     """Set mode, owner and group of a file."""
     files, query = call.sandbox.box.files, call.query
     path = call.sandbox.resolve(query.path)

@@ -17,7 +17,7 @@ from corral.server.routes.toolbox.git_status import (
     parse_status,
     split_entries,
 )
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.wire import git as wire
 
 TABLE = Table("toolbox")
@@ -28,7 +28,7 @@ _MAX_COMMITS = 10_000
 
 
 @TABLE.add("POST", "/git/clone", scope="run", body=wire.GitCloneRequest, answers={200: None})
-async def clone_repository(call: Call) -> None:
+async def clone_repository(call: ApiCall) -> None:
     """Clone a repository, and check out a branch or commit."""
     body = call.body
     target = call.sandbox.resolve(body.path)
@@ -64,7 +64,7 @@ async def clone_repository(call: Call) -> None:
 
 
 @TABLE.add("GET", "/git/status", scope="run", query=wire.GitPathQuery, answers={200: wire.GitStatus})
-async def get_status(call: Call) -> wire.GitStatus:
+async def get_status(call: ApiCall) -> wire.GitStatus:
     """Get the status: branch, distance from its upstream, and changed files."""
     result = await Git(call.sandbox, call.query.path).run(
         "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"
@@ -72,14 +72,14 @@ async def get_status(call: Call) -> wire.GitStatus:
     return parse_status(_counted(call, result.stdout))
 
 
-def _counted(call: Call, text: str, separator: str = "\0") -> str:
+def _counted(call: ApiCall, text: str, separator: str = "\0") -> str:
     """The same text; its parsed form is counted for the key until the answer is sent. Raises: Fault, 400 and 429."""
     call.hold(ENTRY_BYTES * len(split_entries(text, separator)))
     return text
 
 
 @TABLE.add("POST", "/git/add", scope="run", body=wire.GitAddRequest, answers={200: None})
-async def add_files(call: Call) -> None:
+async def add_files(call: ApiCall) -> None:
     """Stage files, including deleted ones."""
     await _with_paths(Git(call.sandbox, call.body.path), call.body.files, "add", "--all")
 
@@ -94,7 +94,7 @@ async def _with_paths(git: Git, files: list[str], *arguments: str) -> None:
 
 
 @TABLE.add("POST", "/git/commit", scope="run", body=wire.GitCommitRequest, answers={200: wire.GitCommitResponse})
-async def commit_changes(call: Call) -> wire.GitCommitResponse:
+async def commit_changes(call: ApiCall) -> wire.GitCommitResponse:
     """Commit the staged changes."""
     body = call.body
     if not body.message.strip():
@@ -114,7 +114,7 @@ async def commit_changes(call: Call) -> wire.GitCommitResponse:
 
 
 @TABLE.add("POST", "/git/push", scope="run", body=wire.GitTransferRequest, answers={200: None})
-async def push_changes(call: Call) -> None:
+async def push_changes(call: ApiCall) -> None:
     """Push a branch."""
     body = call.body
     git = Git(call.sandbox, body.path)
@@ -127,7 +127,7 @@ async def push_changes(call: Call) -> None:
 
 
 @TABLE.add("POST", "/git/pull", scope="run", body=wire.GitTransferRequest, answers={200: None})
-async def pull_changes(call: Call) -> None:
+async def pull_changes(call: ApiCall) -> None:
     """Fetch and merge. The credentials are used for fetching only, because merging may run hooks and filters."""
     body = call.body
     git = Git(call.sandbox, body.path)
@@ -148,7 +148,7 @@ async def pull_changes(call: Call) -> None:
 
 
 @TABLE.add("GET", "/git/branches", scope="run", query=wire.GitPathQuery, answers={200: wire.ListBranchResponse})
-async def list_branches(call: Call) -> wire.ListBranchResponse:
+async def list_branches(call: ApiCall) -> wire.ListBranchResponse:
     """List local branches, and the current one."""
     git = Git(call.sandbox, call.query.path)
     found = await git.run("for-each-ref", "--format=%(refname:short)", "refs/heads")
@@ -158,26 +158,26 @@ async def list_branches(call: Call) -> wire.ListBranchResponse:
 
 
 @TABLE.add("POST", "/git/branches", scope="run", body=wire.GitBranchRequest, answers={201: None})
-async def create_branch(call: Call) -> None:
+async def create_branch(call: ApiCall) -> None:
     """Create a branch at HEAD."""
     await Git(call.sandbox, call.body.path).run("branch", check_revision(call.body.name, "branch"))
 
 
 @TABLE.add("DELETE", "/git/branches", scope="run", body=wire.GitBranchRequest, answers={204: None})
-async def delete_branch(call: Call) -> None:
+async def delete_branch(call: ApiCall) -> None:
     """Delete a branch, merged or not."""
     await Git(call.sandbox, call.body.path).run("branch", "-D", "--", check_revision(call.body.name, "branch"))
 
 
 @TABLE.add("POST", "/git/checkout", scope="run", body=wire.GitCheckoutRequest, answers={200: None})
-async def checkout_branch(call: Call) -> None:
+async def checkout_branch(call: ApiCall) -> None:
     """Check out a branch or commit."""
     branch = check_revision(call.body.branch, "branch")
     await Git(call.sandbox, call.body.path).run("checkout", "--quiet", branch, "--")
 
 
 @TABLE.add("POST", "/git/init", scope="run", body=wire.GitInitRequest, answers={201: None})
-async def init_repository(call: Call) -> None:
+async def init_repository(call: ApiCall) -> None:
     """Create a repository."""
     options = ["--bare"] if call.body.bare else []
     if call.body.initial_branch:
@@ -188,7 +188,7 @@ async def init_repository(call: Call) -> None:
 
 
 @TABLE.add("POST", "/git/reset", scope="run", body=wire.GitResetRequest, answers={200: None})
-async def reset_changes(call: Call) -> None:
+async def reset_changes(call: ApiCall) -> None:
     """Reset to a commit, or unstage files."""
     body = call.body
     git = Git(call.sandbox, body.path)
@@ -204,7 +204,7 @@ async def reset_changes(call: Call) -> None:
 
 
 @TABLE.add("POST", "/git/restore", scope="run", body=wire.GitRestoreRequest, answers={200: None})
-async def restore_files(call: Call) -> None:
+async def restore_files(call: ApiCall) -> None:
     """Restore files in the working tree, the index, or both."""
     body = call.body
     options = ["--staged"] if body.staged else []
@@ -218,7 +218,7 @@ async def restore_files(call: Call) -> None:
 
 
 @TABLE.add("GET", "/git/remotes", scope="run", query=wire.GitPathQuery, answers={200: wire.ListRemotesResponse})
-async def list_remotes(call: Call) -> wire.ListRemotesResponse:
+async def list_remotes(call: ApiCall) -> wire.ListRemotesResponse:
     """List remotes."""
     git = Git(call.sandbox, call.query.path)
     await git.run("rev-parse", "--git-dir")
@@ -227,7 +227,7 @@ async def list_remotes(call: Call) -> wire.ListRemotesResponse:
 
 
 @TABLE.add("POST", "/git/remotes", scope="run", body=wire.GitAddRemoteRequest, answers={201: None})
-async def add_remote(call: Call) -> None:
+async def add_remote(call: ApiCall) -> None:
     """Add a remote, or change the URL of an existing one."""
     body = call.body
     git = Git(call.sandbox, body.path)
@@ -243,7 +243,7 @@ async def add_remote(call: Call) -> None:
 
 
 @TABLE.add("GET", "/git/config", scope="run", query=wire.GitConfigQuery, answers={200: wire.GitConfigResponse})
-async def get_git_config(call: Call) -> wire.GitConfigResponse:
+async def get_git_config(call: ApiCall) -> wire.GitConfigResponse:
     """Get a setting."""
     git, scope = _scoped(call, call.query.path, call.query.scope)
     key = _check_key(call.query.key)
@@ -252,21 +252,21 @@ async def get_git_config(call: Call) -> wire.GitConfigResponse:
 
 
 @TABLE.add("POST", "/git/config", scope="run", body=wire.GitSetConfigRequest, answers={200: None})
-async def set_git_config(call: Call) -> None:
+async def set_git_config(call: ApiCall) -> None:
     """Change a setting."""
     git, scope = _scoped(call, call.body.path, call.body.scope)
     await git.run("config", scope, "--replace-all", "--", _check_key(call.body.key), call.body.value)
 
 
 @TABLE.add("POST", "/git/config/user", scope="run", body=wire.GitConfigureUserRequest, answers={200: None})
-async def configure_user(call: Call) -> None:
+async def configure_user(call: ApiCall) -> None:
     """Set the name and email address for commits."""
     git, scope = _scoped(call, call.body.path, call.body.scope)
     await git.run("config", scope, "--replace-all", "--", "user.name", call.body.name)
     await git.run("config", scope, "--replace-all", "--", "user.email", call.body.email)
 
 
-def _scoped(call: Call, path: str | None, scope: str | None) -> tuple[Git, str]:
+def _scoped(call: ApiCall, path: str | None, scope: str | None) -> tuple[Git, str]:
     chosen = scope or "global"
     if chosen not in _SCOPES:
         raise bad_request(f"scope {chosen[:40]!r} is not supported; use one of {', '.join(_SCOPES)}")
@@ -283,7 +283,7 @@ def _check_key(key: str) -> str:
 
 
 @TABLE.add("POST", "/git/credentials", scope="run", body=wire.GitAuthenticateRequest, answers={200: None})
-async def authenticate(call: Call) -> None:
+async def authenticate(call: ApiCall) -> None:
     """Store credentials in the sandbox, in git's plain-text store."""
     body = call.body
     login = credentials(body.username, body.password)
@@ -300,7 +300,7 @@ async def authenticate(call: Call) -> None:
 
 
 @TABLE.add("GET", "/git/history", scope="run", query=wire.GitPathQuery, answers={200: list[wire.GitCommitInfo]})
-async def get_commit_history(call: Call) -> list[wire.GitCommitInfo]:
+async def get_commit_history(call: ApiCall) -> list[wire.GitCommitInfo]:
     """List the commits up to HEAD, newest first."""
     git = Git(call.sandbox, call.query.path)
     found = await git.run("log", "-z", f"--max-count={_MAX_COMMITS}", f"--format={LOG_FORMAT}", "--no-color")

@@ -9,7 +9,7 @@ import time
 from corral.server.faults import bad_request
 from corral.server.living import Handle, check_variables
 from corral.server.routes.telemetry import measure
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 
@@ -24,25 +24,25 @@ _TABLE_BYTES = 1024 * 1024
 
 
 @TABLE.add("GET", "/user-home-dir", scope="run", answers={200: wire.DirResponse})
-async def get_user_home_dir(call: Call) -> wire.DirResponse:
+async def get_user_home_dir(call: ApiCall) -> wire.DirResponse:
     """The home directory of the user that programs run as."""
     return wire.DirResponse(dir=call.sandbox.home)
 
 
 @TABLE.add("GET", "/work-dir", scope="run", answers={200: wire.DirResponse})
-async def get_work_dir(call: Call) -> wire.DirResponse:
+async def get_work_dir(call: ApiCall) -> wire.DirResponse:
     """The working directory, where relative paths start."""
     return wire.DirResponse(dir=call.sandbox.workdir)
 
 
 @TABLE.add("GET", "/project-dir", scope="run", answers={200: wire.DirResponse})
-async def get_project_dir(call: Call) -> wire.DirResponse:
+async def get_project_dir(call: ApiCall) -> wire.DirResponse:
     """The working directory, for older clients."""
     return wire.DirResponse(dir=call.sandbox.workdir)
 
 
 @TABLE.add("POST", "/env", scope="run", body=wire.UpdateEnvRequest, answers={200: dict[str, str]})
-async def update_env(call: Call) -> dict[str, str]:
+async def update_env(call: ApiCall) -> dict[str, str]:
     """Set and unset environment variables for later programs; returns all that are set this way."""
     handle, body = call.sandbox, call.body
     check_variables(body.set or {})
@@ -60,13 +60,13 @@ async def update_env(call: Call) -> dict[str, str]:
 
 
 @TABLE.add("GET", "/version", scope="run", answers={200: dict[str, str]})
-async def get_version(call: Call) -> dict[str, str]:
+async def get_version(call: ApiCall) -> dict[str, str]:
     """The server's version."""
     return {"version": call.services.settings.version}
 
 
 @TABLE.add("POST", "/init", scope="run", body=wire.InitializeRequest, body_optional=True, answers={200: dict[str, str]})
-async def initialize(call: Call) -> dict[str, str]:
+async def initialize(call: ApiCall) -> dict[str, str]:
     """Does nothing: a sandbox is ready when it is started."""
     return {"message": "the sandbox is ready"}
 
@@ -75,13 +75,13 @@ async def initialize(call: Call) -> dict[str, str]:
 
 
 @TABLE.add("GET", "/port", scope="run", answers={200: wire.PortList})
-async def get_ports(call: Call) -> wire.PortList:
+async def get_ports(call: ApiCall) -> wire.PortList:
     """List the ports on which programs in the sandbox listen."""
     return wire.PortList(ports=sorted(await _listening(call.sandbox)))
 
 
 @TABLE.add("GET", "/port/{port}/in-use", scope="run", answers={200: wire.IsPortInUseResponse})
-async def is_port_in_use(call: Call) -> wire.IsPortInUseResponse:
+async def is_port_in_use(call: ApiCall) -> wire.IsPortInUseResponse:
     """Whether a program in the sandbox listens on a port."""
     text = call.params["port"]
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
@@ -109,7 +109,7 @@ def parse_listening(table: str) -> set[int]:
 
 
 @TABLE.add("GET", "/system/metrics", scope="run", answers={200: wire.SystemMetrics})
-async def get_system_metrics(call: Call) -> wire.SystemMetrics:
+async def get_system_metrics(call: ApiCall) -> wire.SystemMetrics:
     """The sandbox's limits and current resource usage."""
     box = call.sandbox.box
     resources = box.spec.resources

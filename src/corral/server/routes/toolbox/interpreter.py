@@ -17,7 +17,7 @@ from corral.errors import (
 )
 from corral.server.faults import Fault, bad_request, not_found
 from corral.server.routes.toolbox.socket import NORMAL, OUT_OF_TIME, REFUSED, ClientLeftError, Socket
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 from corral.sessions.interpreter.contexts import DEFAULT_CONTEXT
@@ -43,7 +43,7 @@ _MAX_CONTEXTS = 100
     body_optional=True,
     answers={200: wire.InterpreterContext},
 )
-async def create_interpreter_context(call: Call) -> wire.InterpreterContext:
+async def create_interpreter_context(call: ApiCall) -> wire.InterpreterContext:
     """Create an interpreter context."""
     handle, body = call.sandbox, call.body or wire.CreateContextRequest()
     if len(await handle.box.interpreter.contexts()) >= _MAX_CONTEXTS:
@@ -58,14 +58,14 @@ async def create_interpreter_context(call: Call) -> wire.InterpreterContext:
 
 
 @TABLE.add("GET", "/process/interpreter/context", scope="run", answers={200: wire.ListContextsResponse})
-async def list_interpreter_contexts(call: Call) -> wire.ListContextsResponse:
+async def list_interpreter_contexts(call: ApiCall) -> wire.ListContextsResponse:
     """List interpreter contexts, without the default one."""
     contexts = await call.sandbox.box.interpreter.contexts()
     return wire.ListContextsResponse(contexts=[_tell(each) for each in contexts if each.id != DEFAULT_CONTEXT])
 
 
 @TABLE.add("DELETE", "/process/interpreter/context/{id}", scope="run", answers={200: dict[str, str]})
-async def delete_interpreter_context(call: Call) -> dict[str, str]:
+async def delete_interpreter_context(call: ApiCall) -> dict[str, str]:
     """Delete an interpreter context."""
     name = call.params["id"]
     if name == DEFAULT_CONTEXT:
@@ -92,7 +92,7 @@ def _tell(context: ContextInfo) -> wire.InterpreterContext:
 
 
 @TABLE.add("GET", "/process/interpreter/execute", scope="run", websocket=True, answers={})
-async def execute_interpreter_code(call: Call) -> web.StreamResponse:
+async def execute_interpreter_code(call: ApiCall) -> web.StreamResponse:
     """Run code in a context: the first frame has the code, those of the answer have the output."""
     socket = Socket(call, longest_bytes=call.services.settings.limits.code_frame_bytes)
     socket.check()
@@ -118,7 +118,7 @@ async def _receive(socket: Socket) -> wire.InterpreterRun:
         raise bad_request(f"malformed frame: {error}") from error
 
 
-async def _run(call: Call, socket: Socket, run: wire.InterpreterRun) -> tuple[int, str]:
+async def _run(call: ApiCall, socket: Socket, run: wire.InterpreterRun) -> tuple[int, str]:
     """Gives the code and the reason to close with."""
     timeout = _DEFAULT_SECONDS if run.timeout is None else run.timeout or None
     events = call.sandbox.box.interpreter.run(

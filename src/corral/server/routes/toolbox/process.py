@@ -13,7 +13,7 @@ from corral.server.creating import LANGUAGES
 from corral.server.fairness import SLICE_BYTES
 from corral.server.faults import Fault, bad_request
 from corral.server.log import text_of
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.settings import OUTPUT_LIMIT_BYTES
 from corral.server.wire.toolbox import Artifacts, CodeRunRequest, CodeRunResponse, ExecuteRequest, ExecuteResponse
 from corral.sessions.interpreter.oneshot import run_with_charts
@@ -44,7 +44,7 @@ def _shell_call(text: str) -> tuple[list[str], dict[str, str], str | None]:
 @TABLE.add(
     "POST", "/process/execute", scope="run", body=ExecuteRequest, large_body=True, answers={200: ExecuteResponse}
 )
-async def execute_command(call: Call) -> Any:
+async def execute_command(call: ApiCall) -> Any:
     """Run a shell command and wait for it."""
     handle, body = call.sandbox, call.body
     if not body.command.strip():
@@ -74,7 +74,7 @@ async def execute_command(call: Call) -> Any:
 @TABLE.add(
     "POST", "/process/code-run", scope="run", body=CodeRunRequest, large_body=True, answers={200: CodeRunResponse}
 )
-async def code_run(call: Call) -> Any:
+async def code_run(call: ApiCall) -> Any:
     """Run a code snippet in a new process."""
     handle, body = call.sandbox, call.body
     language = (body.language or handle.language).lower()

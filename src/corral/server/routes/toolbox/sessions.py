@@ -14,7 +14,7 @@ from corral.server.answers import Large, LongText, ManyItems, PlainText
 from corral.server.faults import Fault, bad_request, not_found
 from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import ClientLeftError, Socket
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.settings import OUTPUT_LIMIT_BYTES
 from corral.server.wire import toolbox as wire
 from corral.sessions.session import SessionCommand, ShellSession
@@ -32,7 +32,7 @@ _FREE_SESSION_BYTES = 64 * 1024
 """How much of a session's commands a call may hold without counting it for the key."""
 
 
-async def _find(call: Call) -> ShellSession:
+async def _find(call: ApiCall) -> ShellSession:
     name = call.params["sessionId"]
     try:
         return await _attach(call, name)
@@ -40,7 +40,7 @@ async def _find(call: Call) -> ShellSession:
         raise not_found(f"session {name[:200]!r} not found", code="PROCESS_NOT_FOUND") from error
 
 
-async def _attach(call: Call, name: str) -> ShellSession:
+async def _attach(call: ApiCall, name: str) -> ShellSession:
     session = call.sandbox.sessions.get(name) or await _read_again(call, name)
     call.services.sessions.keep(call.sandbox, session)
     # It may be forgotten while this call still has it, so a large one is part of what the call holds.
@@ -48,7 +48,7 @@ async def _attach(call: Call, name: str) -> ShellSession:
     return session
 
 
-async def _read_again(call: Call, name: str) -> ShellSession:
+async def _read_again(call: ApiCall, name: str) -> ShellSession:
     """Read the session's record again, which may be long: the memory of the key bounds how many calls do so."""
     if call.account is None:
         return await ShellSession.attach(call.sandbox.box, name)
@@ -63,7 +63,7 @@ def _forget(handle: Handle, name: str) -> None:
     handle.sessions.pop(name, None)
 
 
-async def _command(session: ShellSession, call: Call) -> SessionCommand:
+async def _command(session: ShellSession, call: ApiCall) -> SessionCommand:
     try:
         return await session.command(call.params["commandId"])
     except NotRecordedError as error:
@@ -76,7 +76,7 @@ async def _command(session: ShellSession, call: Call) -> SessionCommand:
 
 
 @TABLE.add("POST", "/process/session", scope="run", body=wire.CreateSessionRequest, answers={201: None})
-async def create_session(call: Call) -> None:
+async def create_session(call: ApiCall) -> None:
     """Create a session."""
     handle, name = call.sandbox, call.body.session_id
     if name == ENTRYPOINT:
@@ -97,12 +97,12 @@ async def _names(handle: Handle) -> list[str]:
 
 
 @TABLE.add("GET", "/process/session", scope="run", answers={200: list[wire.Session]})
-async def list_sessions(call: Call) -> ManyItems:
+async def list_sessions(call: ApiCall) -> ManyItems:
     """List sessions."""
     return ManyItems(_sessions(call, await _names(call.sandbox)))
 
 
-async def _sessions(call: Call, names: Sequence[str]) -> AsyncIterator[list[wire.Session]]:
+async def _sessions(call: ApiCall, names: Sequence[str]) -> AsyncIterator[list[wire.Session]]:
     """One after the other: the data of a session is dropped before the next is read."""
     for name in names:
         try:
@@ -118,7 +118,7 @@ async def _sessions(call: Call, names: Sequence[str]) -> AsyncIterator[list[wire
 
 
 @TABLE.add("GET", "/process/session/entrypoint", scope="run", answers={200: wire.Session})
-async def get_entrypoint_session(call: Call) -> wire.Session:
+async def get_entrypoint_session(call: ApiCall) -> wire.Session:
     """The session of the sandbox's entrypoint; always without commands."""
     return wire.Session(session_id=ENTRYPOINT, commands=[])
 
@@ -131,7 +131,7 @@ async def get_entrypoint_session(call: Call) -> wire.Session:
     websocket=True,
     answers={200: wire.SessionCommandLogsResponse},
 )
-async def get_entrypoint_logs(call: Call) -> wire.SessionCommandLogsResponse | web.StreamResponse:
+async def get_entrypoint_logs(call: ApiCall) -> wire.SessionCommandLogsResponse | web.StreamResponse:
     """The log of the sandbox's entrypoint; always empty."""
     if not _is_upgrade(call):
         if _wants_text(call):
@@ -145,7 +145,7 @@ async def get_entrypoint_logs(call: Call) -> wire.SessionCommandLogsResponse | w
 
 
 @TABLE.add("GET", "/process/session/{sessionId}", scope="run", answers={200: wire.Session})
-async def get_session(call: Call) -> wire.Session:
+async def get_session(call: ApiCall) -> wire.Session:
     """Get a session."""
     session = await _find(call)
     try:
@@ -157,7 +157,7 @@ async def get_session(call: Call) -> wire.Session:
 
 
 @TABLE.add("DELETE", "/process/session/{sessionId}", scope="run", answers={204: None})
-async def delete_session(call: Call) -> None:
+async def delete_session(call: ApiCall) -> None:
     """Delete a session and end everything it started."""
     session = await _find(call)
     _forget(call.sandbox, call.params["sessionId"])
@@ -175,7 +175,7 @@ async def delete_session(call: Call) -> None:
     large_body=True,
     answers={200: wire.SessionExecuteResponse, 202: wire.SessionExecuteResponse},
 )
-async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteResponse | Large]:
+async def session_execute_command(call: ApiCall) -> tuple[int, wire.SessionExecuteResponse | Large]:
     """Run a command in a session, and wait for it unless `runAsync` is set."""
     session, body = await _find(call), call.body
     if not body.command.strip():
@@ -189,7 +189,7 @@ async def session_execute_command(call: Call) -> tuple[int, wire.SessionExecuteR
     return 200, Large(answer, texts=_texts(call, chunks))
 
 
-async def _run_to_its_end(call: Call, session: ShellSession, text: str) -> SessionCommand:
+async def _run_to_its_end(call: ApiCall, session: ShellSession, text: str) -> SessionCommand:
     """Run a command and wait for it. If the client disconnects, the command is interrupted."""
     starting = asyncio.ensure_future(session.run(text, wait=False, open_input=False))
     try:
@@ -204,7 +204,7 @@ async def _run_to_its_end(call: Call, session: ShellSession, text: str) -> Sessi
 
 
 @TABLE.add("GET", "/process/session/{sessionId}/command/{commandId}", scope="run", answers={200: wire.Command})
-async def get_session_command(call: Call) -> wire.Command:
+async def get_session_command(call: ApiCall) -> wire.Command:
     """Get a command of a session."""
     return _tell(await _command(await _find(call), call))
 
@@ -217,7 +217,7 @@ async def get_session_command(call: Call) -> wire.Command:
     websocket=True,
     answers={200: wire.SessionCommandLogsResponse},
 )
-async def get_session_command_logs(call: Call) -> Large | PlainText | web.StreamResponse:
+async def get_session_command_logs(call: ApiCall) -> Large | PlainText | web.StreamResponse:
     """Get a command's log so far; over a websocket, follow it to its end."""
     session = await _find(call)
     command = await _command(session, call)
@@ -229,7 +229,7 @@ async def get_session_command_logs(call: Call) -> Large | PlainText | web.Stream
     return Large(wire.SessionCommandLogsResponse(output="", stdout="", stderr=""), texts=_texts(call, chunks))
 
 
-async def _follow(call: Call, session: ShellSession, command_id: str) -> web.StreamResponse:
+async def _follow(call: ApiCall, session: ShellSession, command_id: str) -> web.StreamResponse:
     socket = Socket(call)
     socket.check()
     await socket.open()
@@ -257,7 +257,7 @@ async def _follow(call: Call, session: ShellSession, command_id: str) -> web.Str
     large_body=True,
     answers={204: None},
 )
-async def send_input(call: Call) -> None:
+async def send_input(call: ApiCall) -> None:
     """Send input to a running command."""
     session = await _find(call)
     command = await _command(session, call)
@@ -282,11 +282,11 @@ def _tell(command: SessionCommand) -> wire.Command:
     return wire.Command(id=command.id, command=command.text, exit_code=command.exit_code)
 
 
-def _is_upgrade(call: Call) -> bool:
+def _is_upgrade(call: ApiCall) -> bool:
     return call.request.headers.get("Upgrade", "").lower() == "websocket"
 
 
-def _wants_marks(call: Call) -> bool:
+def _wants_marks(call: ApiCall) -> bool:
     """Whether the client is an SDK, which splits the streams by markers; other clients want plain output."""
     headers = call.request.headers
     return (
@@ -296,13 +296,13 @@ def _wants_marks(call: Call) -> bool:
     )
 
 
-def _wants_text(call: Call) -> bool:
+def _wants_text(call: ApiCall) -> bool:
     """Clients before 0.160 or so ask for the log as plain text."""
     accepted = call.request.headers.get("Accept", "")
     return "text/plain" in accepted and "application/json" not in accepted
 
 
-def _texts(call: Call, chunks: Sequence[OutputChunk]) -> dict[str, LongText]:
+def _texts(call: ApiCall, chunks: Sequence[OutputChunk]) -> dict[str, LongText]:
     return {
         "output": LongText(_output(call, chunks)),
         "stdout": LongText([chunk.data for chunk in chunks if chunk.stream == "stdout"]),
@@ -310,7 +310,7 @@ def _texts(call: Call, chunks: Sequence[OutputChunk]) -> dict[str, LongText]:
     }
 
 
-def _output(call: Call, chunks: Sequence[OutputChunk]) -> list[bytes]:
+def _output(call: ApiCall, chunks: Sequence[OutputChunk]) -> list[bytes]:
     """Both streams in order; not joined, since that would be one more copy."""
     if not _wants_marks(call):
         return [chunk.data for chunk in chunks]

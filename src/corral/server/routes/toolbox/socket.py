@@ -12,7 +12,7 @@ from aiohttp import WSMsgType, web
 
 from corral.server.faults import Fault, bad_request
 from corral.server.framewatch import FrameWatch, watch_frames
-from corral.server.routing import Call
+from corral.server.routing import ApiCall
 from corral.server.sockets import close_socket, cut_off
 
 NORMAL, REFUSED, FAILED, OUT_OF_TIME = 1000, 1008, 1011, 4008
@@ -35,7 +35,7 @@ class ClientLeftError(Exception):
 class Socket:
     """One websocket of one call. After an error, `dispatch` closes it with code 1011."""
 
-    def __init__(self, call: Call, *, protocols: Sequence[str] = (), longest_bytes: int | None = None) -> None:
+    def __init__(self, call: ApiCall, *, protocols: Sequence[str] = (), longest_bytes: int | None = None) -> None:
         limits = call.services.settings.limits
         self._call = call
         self._limits = limits

@@ -20,7 +20,7 @@ from corral.server.answers import ManyItems
 from corral.server.faults import bad_request, conflict, not_found
 from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import FAILED, NORMAL, ClientLeftError, Socket
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.wire import toolbox as wire
 from corral.server.wire.base import timestamp
 from corral.sessions.record import RecordInfo
@@ -38,7 +38,7 @@ _ROWS, _COLUMNS = 24, 80
 _TOLD_SECONDS = 2.0
 
 
-async def _find(call: Call) -> Terminal:
+async def _find(call: ApiCall) -> Terminal:
     name = call.params["sessionId"]
     try:
         return await Terminal.attach(call.sandbox.box, name)
@@ -50,13 +50,13 @@ async def _find(call: Call) -> Terminal:
 
 
 @TABLE.add("GET", "/process/pty", scope="run", streams=True, answers={200: wire.PtyListResponse})
-async def list_pty_sessions(call: Call) -> ManyItems:
+async def list_pty_sessions(call: ApiCall) -> ManyItems:
     """List terminals."""
     found = [info for info in await call.sandbox.box.list_recorded() if info.name.startswith(terminal_prefix)]
     return ManyItems(_each(call, found), around=(b'{"sessions":[', b"]}"))
 
 
-async def _each(call: Call, found: Sequence[RecordInfo]) -> AsyncIterator[list[wire.PtySessionInfo]]:
+async def _each(call: ApiCall, found: Sequence[RecordInfo]) -> AsyncIterator[list[wire.PtySessionInfo]]:
     """One after the other: the variables of a terminal are dropped before the next is read."""
     for info in found:
         with contextlib.suppress(NotRecordedError):  # deleted in the meantime
@@ -65,7 +65,7 @@ async def _each(call: Call, found: Sequence[RecordInfo]) -> AsyncIterator[list[w
 
 
 @TABLE.add("POST", "/process/pty", scope="run", body=wire.PtyCreateRequest, answers={201: wire.PtyCreateResponse})
-async def create_pty_session(call: Call) -> wire.PtyCreateResponse:
+async def create_pty_session(call: ApiCall) -> wire.PtyCreateResponse:
     """Create a terminal."""
     body = call.body
     terminal = await _open(
@@ -75,13 +75,13 @@ async def create_pty_session(call: Call) -> wire.PtyCreateResponse:
 
 
 @TABLE.add("GET", "/process/pty/{sessionId}", scope="run", answers={200: wire.PtySessionInfo})
-async def get_pty_session(call: Call) -> wire.PtySessionInfo:
+async def get_pty_session(call: ApiCall) -> wire.PtySessionInfo:
     """Get a terminal."""
     return await _tell(call.sandbox, await _find(call))
 
 
 @TABLE.add("DELETE", "/process/pty/{sessionId}", scope="run", answers={200: dict[str, str]})
-async def delete_pty_session(call: Call) -> dict[str, str]:
+async def delete_pty_session(call: ApiCall) -> dict[str, str]:
     """Delete a terminal and end everything that runs in it."""
     terminal = await _find(call)
     call.sandbox.watched_terminals.discard(terminal.name)
@@ -103,7 +103,7 @@ async def delete_pty_session(call: Call) -> dict[str, str]:
     body=wire.PtyResizeRequest,
     answers={200: wire.PtySessionInfo},
 )
-async def resize_pty_session(call: Call) -> wire.PtySessionInfo:
+async def resize_pty_session(call: ApiCall) -> wire.PtySessionInfo:
     """Resize a terminal."""
     terminal = await _find(call)
     await terminal.resize(rows=call.body.rows, columns=call.body.cols)
@@ -164,7 +164,7 @@ async def _open(
 
 
 @TABLE.add("GET", "/process/pty/create-connect", scope="run", query=wire.PtyCreateQuery, websocket=True, answers={})
-async def create_connect_pty_session(call: Call) -> web.StreamResponse:
+async def create_connect_pty_session(call: ApiCall) -> web.StreamResponse:
     """Create a terminal and connect to it."""
     socket = Socket(call, protocols=_echoed(call))
     socket.check()
@@ -176,14 +176,14 @@ async def create_connect_pty_session(call: Call) -> web.StreamResponse:
 
 
 @TABLE.add("GET", "/process/pty/{sessionId}/connect", scope="run", websocket=True, answers={})
-async def connect_pty_session(call: Call) -> web.StreamResponse:
+async def connect_pty_session(call: ApiCall) -> web.StreamResponse:
     """Connect to a terminal."""
     socket = Socket(call, protocols=_echoed(call))
     socket.check()
     return await _watch(call, socket, await _find(call))
 
 
-async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamResponse:
+async def _watch(call: ApiCall, socket: Socket, terminal: Terminal) -> web.StreamResponse:
     box, record_name = call.sandbox.box, terminal_prefix + terminal.name
     recorded = await box.find_recorded(record_name)
     watched = call.sandbox.watched_terminals
@@ -232,7 +232,7 @@ async def _watch(call: Call, socket: Socket, terminal: Terminal) -> web.StreamRe
     return socket.response
 
 
-async def _say_end(call: Call, socket: Socket, end: Mapping[str, Any]) -> None:
+async def _say_end(call: ApiCall, socket: Socket, end: Mapping[str, Any]) -> None:
     code = int(end.get("exit_code", 0))
     message: dict[str, Any] = {"exitCode": code}
     if (reason := _reason(code, end)) is not None:
@@ -250,19 +250,19 @@ def _reason(code: int, end: Mapping[str, Any]) -> str | None:
     return names.get(int(number), f"signal {number}")
 
 
-def _offered(call: Call) -> list[str]:
+def _offered(call: ApiCall) -> list[str]:
     """The subprotocols that the client has offered."""
     lines = call.request.headers.getall("Sec-WebSocket-Protocol", [])
     return [word for word in (word.strip() for line in lines for word in line.split(",")) if word]
 
 
-def _echoed(call: Call) -> tuple[str, ...]:
+def _echoed(call: ApiCall) -> tuple[str, ...]:
     """The subprotocol of the response: some clients take a response without one for a rejection."""
     offered = _offered(call)
     return (EXIT_CONTROL,) if EXIT_CONTROL in offered else tuple(offered[:1])
 
 
-def _offered_envs(call: Call) -> dict[str, str]:
+def _offered_envs(call: ApiCall) -> dict[str, str]:
     """Environment variables in a subprotocol, the only way for a browser to send them."""
     for word in _offered(call):
         if not word.startswith(_ENVS):

@@ -17,7 +17,7 @@ from corral.errors import CorralError, SandboxFileError, SandboxIsFolderError
 from corral.server.faults import DAEMON, Fault, bad_request
 from corral.server.living import Handle
 from corral.server.multipart import MultipartFraming, MultipartReader, Part, boundary_of
-from corral.server.routing import Call, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.translate import phrase, translate
 from corral.server.wire import toolbox as wire
 
@@ -41,7 +41,7 @@ _STREAM_BYTES = 128 * 1024
     raw_body=True,
     answers={200: wire.UploadFilesResponse, 400: dict[str, Any]},
 )
-async def upload_files(call: Call) -> wire.UploadFilesResponse | web.Response:
+async def upload_files(call: ApiCall) -> wire.UploadFilesResponse | web.Response:
     """Upload several files; `files[N].path` says where `files[N].file` goes."""
     paths: dict[str, str] = {}
     stored: list[wire.StoredFile] = []
@@ -99,7 +99,7 @@ def _refuse_folder_name(path: str) -> None:
         raise bad_request("the path is that of a directory, not of a file", code="INVALID_FILE_PATH")
 
 
-def _parts(call: Call) -> AsyncIterator[Part]:
+def _parts(call: ApiCall) -> AsyncIterator[Part]:
     request = call.request
     boundary = boundary_of(request.headers.get("Content-Type", ""))
     limits = call.services.settings.limits
@@ -112,7 +112,7 @@ def _parts(call: Call) -> AsyncIterator[Part]:
 
 
 @TABLE.add("POST", "/files/upload", scope="run", query=wire.PathQuery, raw_body=True, answers={200: wire.UploadedFile})
-async def upload_file_legacy(call: Call) -> wire.UploadedFile:
+async def upload_file_legacy(call: ApiCall) -> wire.UploadedFile:
     """Upload a file, for older clients."""
     return await _store_single(call)
 
@@ -126,12 +126,12 @@ async def upload_file_legacy(call: Call) -> wire.UploadedFile:
     signed=True,
     answers={200: wire.UploadedFile},
 )
-async def upload_file(call: Call) -> wire.UploadedFile:
+async def upload_file(call: ApiCall) -> wire.UploadedFile:
     """Upload a file; a signed URL works without a key."""
     return await _store_single(call)
 
 
-async def _store_single(call: Call) -> wire.UploadedFile:
+async def _store_single(call: ApiCall) -> wire.UploadedFile:
     path = call.query.path
     target = call.sandbox.resolve(path)
     _refuse_folder_name(path)
@@ -157,7 +157,7 @@ async def _store_single(call: Call) -> wire.UploadedFile:
     streams=True,
     answers={200: dict[str, Any]},
 )
-async def download_files(call: Call) -> web.StreamResponse:
+async def download_files(call: ApiCall) -> web.StreamResponse:
     """Download several files as multipart; a file that can't be read has a part named `error`."""
     if not call.body.paths:
         raise bad_request("paths: the list is empty")
@@ -185,7 +185,7 @@ async def download_files(call: Call) -> web.StreamResponse:
 @TABLE.add(
     "GET", "/files/download", scope="run", query=wire.SignedQuery, signed=True, streams=True, answers={200: bytes}
 )
-async def download_file(call: Call) -> web.StreamResponse:
+async def download_file(call: ApiCall) -> web.StreamResponse:
     """Download a file; a signed URL works without a key."""
     path = call.query.path
     async with await _open(call.sandbox, path) as (size, content):
@@ -241,7 +241,7 @@ async def _close(stream: AsyncIterator[bytes]) -> None:
         await aclose()
 
 
-async def _send(call: Call, response: web.StreamResponse, size: int, content: AsyncIterator[bytes]) -> bool:
+async def _send(call: ApiCall, response: web.StreamResponse, size: int, content: AsyncIterator[bytes]) -> bool:
     """Exactly `size` bytes. If the file has become shorter, the connection is cut, so that the client notices."""
     left = size
     try:
