@@ -25,7 +25,8 @@ Opened = tuple[Server, EmbeddedBackend, aiohttp.ClientSession, str, Callable[[],
 async def open_server(folder: Path, limits: ServerLimits | None = None) -> AsyncIterator[Opened]:
     """A server, a client with its key, and what stops the server."""
     backend = EmbeddedBackend(folder)
-    settings = ServerSettings(
+    chosen = limits or ServerLimits()
+    settings = ServerSettings(data_folder=folder, port=0, drain_seconds=FOREVER_SECONDS, limits=chosen)
         data_folder=folder, port=0, drain_seconds=FOREVER_SECONDS, limits=limits or ServerLimits()
     )
     async with opened(settings, backend=backend) as server:

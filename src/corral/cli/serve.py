@@ -88,11 +88,11 @@ def serve(data_dir: Path | None, key_memory: str, keep: bool, **given: Any) -> N
     """
     need_server()
     from corral.server import log
-    from corral.server.settings import Limits, ServerSettings
+    from corral.server.settings import ServerLimits, ServerSettings
     from corral.spec import parse_size
 
     settings = ServerSettings(
-        limits=Limits(memory_per_key_bytes=parse_size(key_memory, what="--key-memory")),
+        limits=ServerLimits(memory_per_key_bytes=parse_size(key_memory, what="--key-memory")),
         data_folder=data_folder(data_dir),
         version=corral.__version__,
         allowed_hosts=frozenset(given.pop("allowed_hosts")),
