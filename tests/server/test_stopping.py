@@ -27,8 +27,6 @@ async def open_server(folder: Path, limits: ServerLimits | None = None) -> Async
     backend = EmbeddedBackend(folder)
     chosen = limits or ServerLimits()
     settings = ServerSettings(data_folder=folder, port=0, drain_seconds=FOREVER_SECONDS, limits=chosen)
-        data_folder=folder, port=0, drain_seconds=FOREVER_SECONDS, limits=limits or ServerLimits()
-    )
     async with opened(settings, backend=backend) as server:
         _, key = server.keyring.create(organisation=server.keyring.organisation_named("default"), name="first")
         address, stop = asyncio.get_running_loop().create_future(), asyncio.Event()
