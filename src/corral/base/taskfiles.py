@@ -50,10 +50,16 @@ def task_request(*, stdin: bool) -> SpawnRequest:
 
 
 class TaskFiles(RequestFiles):
-    """Files of a sandbox with an agent. `guard` is asked before everything else."""
+    """Files of a sandbox with an agent. `guard` is asked before everything else.
 
-    def __init__(self, spawn: Spawn, *, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
+    Of a tree that changes while it is packed, no more is taken than the sandbox's disk holds (`disk_bytes`).
+    """
+
+    def __init__(
+        self, spawn: Spawn, *, workdir: str, sandbox_id: str, guard: Callable[[], None], disk_bytes: Callable[[], int]
+    ) -> None:
         super().__init__(workdir=workdir)
+        self._disk_bytes = disk_bytes
         self._spawn = spawn
         self._sandbox_id = sandbox_id
         self._guard = guard
@@ -169,7 +175,8 @@ class TaskFiles(RequestFiles):
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
         target = self.at(path)
-        async with self._task({"op": "pack", "path": target}, path=target) as run:
+        message: Message = {"op": "pack", "path": target, "max_changing_bytes": self._disk_bytes()}
+        async with self._task(message, path=target) as run:
             async for piece in run.rest():
                 yield piece
             await run.end()

@@ -129,7 +129,7 @@ def _serve_stage(request: dict[str, Any]) -> None:
 
 
 def _serve_pack(request: dict[str, Any]) -> None:
-    pack_tree(request["path"], lambda piece: write_all(1, piece))
+    pack_tree(request["path"], lambda piece: write_all(1, piece), max_changing_bytes=request["max_changing_bytes"])
 
 
 def _serve_unpack(request: dict[str, Any]) -> None:

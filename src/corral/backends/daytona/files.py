@@ -27,8 +27,10 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./ @+,=~-]{1,1024}")
 class DaytonaFiles(TaskFiles):
     """Files of a sandbox of the service."""
 
-    def __init__(self, remote: Remote, spawn: Spawn, *, workdir: str, guard: Callable[[], None]) -> None:
-        super().__init__(spawn, workdir=workdir, sandbox_id=remote.id, guard=guard)
+    def __init__(
+        self, remote: Remote, spawn: Spawn, *, workdir: str, guard: Callable[[], None], disk_bytes: Callable[[], int]
+    ) -> None:
+        super().__init__(spawn, workdir=workdir, sandbox_id=remote.id, guard=guard, disk_bytes=disk_bytes)
         self._remote = remote
 
     # Reading.

@@ -70,6 +70,7 @@ class DaytonaSandbox(SandboxPrimitives):
             self._spawn_files,
             workdir=spec.workdir,
             guard=self._check_files,
+            disk_bytes=lambda: self.spec.resources.disk,
         )
         get_loop().loop.call_soon_threadsafe(self._arm)
 

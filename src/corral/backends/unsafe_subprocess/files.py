@@ -25,8 +25,13 @@ _CHANGING = frozenset(("mkdir", "link", "move", "remove", *_FOLLOWED))
 class HostFiles(TaskFiles):
     """Files of the host, by the agent of the sandbox."""
 
-    def __init__(self, spawn: Spawn, *, workdir: str, names: Names, sandbox_id: str, guard: Callable[[], None]) -> None:
-        super().__init__(self._spawn_confined, workdir=workdir, sandbox_id=sandbox_id, guard=guard)
+    def __init__(
+        self, spawn: Spawn, *, workdir: str, names: Names, sandbox_id: str, guard: Callable[[], None],
+        disk_bytes: Callable[[], int],
+    ) -> None:  # fmt: skip
+        super().__init__(
+            self._spawn_confined, workdir=workdir, sandbox_id=sandbox_id, guard=guard, disk_bytes=disk_bytes
+        )
         self._names = names
         self._spawn_any = spawn
         self._plain, self.at = self.at, self._real

@@ -38,8 +38,9 @@ class HostSandbox(SandboxPrimitives):
         self._deadline = time.monotonic() + seconds if seconds is not None else None
         self.temporary = place.temporary
         self._files = HostFiles(
-            self._spawn_files, workdir=place.home, names=self._names, sandbox_id=place.sandbox_id, guard=self._check
-        )
+            self._spawn_files, workdir=place.home, names=self._names, sandbox_id=place.sandbox_id, guard=self._check,
+            disk_bytes=lambda: self.spec.resources.disk,
+        )  # fmt: skip
 
     def _check(self) -> None:
         if self.closed:

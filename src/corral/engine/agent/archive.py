@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
 from corral.engine import wire
@@ -10,17 +9,13 @@ from corral.engine.agent.reply import Reply
 from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import PIECE_BYTES, BrokenArchiveError
 from corral.inside.tars.unpacking import LeadsOutError, unpack_tree
-from corral.inside.tars.writing import RestlessTreeError, pack_tree
+from corral.inside.tars.writing import pack_tree
 
 
 def pack(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """Write a tar of a file or folder to the descriptor that came along; names are relative to it."""
     with os.fdopen(descriptors.pop(0), "wb", buffering=PIECE_BYTES) as sink:
-        try:
-            left_out = pack_tree(message["path"], sink.write, max_changing_bytes=message.get("max_changing_bytes"))
-        except RestlessTreeError as error:
-            text = f"{error}, which is all that the sandbox's disk holds: pack it when it is at rest"
-            raise RefusedError("too_big", errno.EFBIG, text) from error
+        left_out = pack_tree(message["path"], sink.write, max_changing_bytes=message.get("max_changing_bytes"))
     reply.send({"skipped": left_out[:50]})
 
 

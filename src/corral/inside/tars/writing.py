@@ -9,6 +9,7 @@ import tarfile
 import time
 from typing import Callable
 
+from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import BLOCK, PIECE_BYTES, Segments
 
 Write = Callable[[bytes], object]
@@ -23,8 +24,12 @@ _CLOCK_NS = 50_000_000
 _ZEROS = bytes(PIECE_BYTES)
 
 
-class RestlessTreeError(Exception):
+class RestlessTreeError(RefusedError):
     """So much has changed while it was packed that it might never end."""
+
+    def __init__(self, limit: int) -> None:
+        text = f"more than {limit} bytes changed while it was being packed, as many as the sandbox's disk holds"
+        super().__init__("too_big", errno.EFBIG, f"{text}: pack it when it is at rest")
 
 
 def pack_tree(
@@ -140,7 +145,7 @@ class _Packer:
         if self._max_changing is not None and info.st_ctime_ns >= self._began_ns:
             self._changing += max(size, _ENTRY_BYTES)
             if self._changing > self._max_changing:
-                raise RestlessTreeError(f"more than {self._max_changing} bytes changed while it was being packed")
+                raise RestlessTreeError(self._max_changing)
 
     def _copy(self, file: int, segments: Segments) -> None:
         """What the header promised, also where the file has become shorter meanwhile."""
