@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         Usage,
         WatchEvent,
     )
+    from corral.sessions.interpreter.events import ContextInfo, RunEvent, RunResult
     from corral.spec import Lifetime, NetworkPolicy, Resources, Spec
 
 __version__ = "0.1.0"
@@ -96,6 +97,7 @@ _HOME_OF = {
     "Capabilities": "corral.results",
     "CapabilityError": "corral.errors",
     "CodeResult": "corral.results",
+    "ContextInfo": "corral.sessions.interpreter.events",
     "CorralError": "corral.errors",
     "EditConflictError": "corral.errors",
     "EditError": "corral.errors",
@@ -130,7 +132,9 @@ _HOME_OF = {
     "RateLimitedError": "corral.errors",
     "ReplaceResult": "corral.results",
     "Resources": "corral.spec",
+    "RunEvent": "corral.sessions.interpreter.events",
     "RunFolderError": "corral.errors",
+    "RunResult": "corral.sessions.interpreter.events",
     "Runtime": "corral.languages",
     "Sandbox": "corral.client.sync",
     "SandboxClosedError": "corral.errors",
@@ -177,6 +181,7 @@ __all__ = [
     "Capabilities",
     "CapabilityError",
     "CodeResult",
+    "ContextInfo",
     "CorralError",
     "DownloadResult",
     "EditConflictError",
@@ -211,7 +216,9 @@ __all__ = [
     "RateLimitedError",
     "ReplaceResult",
     "Resources",
+    "RunEvent",
     "RunFolderError",
+    "RunResult",
     "Runtime",
     "Sandbox",
     "SandboxClosedError",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from corral import AsyncSandbox
 from corral.backends.unsafe_subprocess import agent as local
 from corral.backends.unsafe_subprocess.agent import Child, get_portal
 from corral.base.agent.channel import Channel, agent_text
@@ -117,6 +118,22 @@ async def test_timeout_ends_the_tree(inside: Inside) -> None:
     result = await inside.run("/bin/sh", "-c", f"(sleep 1000; : {marker}) & sleep 1000; : {marker}", timeout=0.5)
     assert (result.reason, result.exit_code) == ("timeout", 124)
     await until_gone(marker)
+
+
+@pytest.mark.filterwarnings("ignore:the unsafe-subprocess backend")
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="how much a program has written is read from /proc")
+async def test_program_that_floods_a_reader_that_stopped_can_be_ended() -> None:
+    async with AsyncSandbox(backend="unsafe-subprocess") as box:
+        process = await box.start(["cat", "/dev/zero"])
+        output = process.output()
+        await anext(output)
+        written, before = 0, -1
+        while written != before:  # until it has to wait for its reader
+            await asyncio.sleep(0.2)
+            before, written = written, int(Path(f"/proc/{process.pid}/io").read_text().split()[3])
+        assert (await process.kill()).reason == "cancelled"
+        assert (await box.exec("echo on")).stdout == "on\n", "only the program was ended"
+        await output.aclose()  # type: ignore[attr-defined]  # every one of ours is an async generator
 
 
 async def test_what_a_program_left_is_ended_when_asked_for(inside: Inside) -> None:

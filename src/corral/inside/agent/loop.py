@@ -194,7 +194,7 @@ class Agent:
         job = stream.job
         if stream.over or stream in job.blocked:
             return
-        if job.credit <= 0 and not job.told:
+        if job.credit <= 0 and job.end is None:
             job.blocked.append(stream)
             self._ready.hold(stream.descriptor)
             return
@@ -397,6 +397,7 @@ class Agent:
             return
         job.end = dict(message, reason=job.reason, wall=time.monotonic() - job.began)
         job.deadline = None
+        self._unblock(job)  # what its pipes hold is little; the end must not wait for a host that reads no more
         if job.reason is not None:
             self._kill_again(job)
         self._close_input(job)
