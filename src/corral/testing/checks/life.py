@@ -210,8 +210,7 @@ async def _expect(kind: type[CorralError], calls: dict[str, Callable[[], Awaitab
 
 @check(promise="7", title="After aclose() every call is SandboxClosedError; closing twice is fine",
        raises=("AsyncSandbox:SandboxClosedError", "files:SandboxClosedError"))  # fmt: skip
-async def use_after_close_is_told(context: Context) -> None:
-    box = await context.open()
+async def use_after_close_is_told(box: AsyncSandbox) -> None:
     calls = every_call(box)
     await box.files.list()
     await box.aclose()
@@ -289,8 +288,7 @@ async def detached_sandbox_lives_on(context: Context) -> None:
 
 @check(promise="detach", title="Owned sandboxes are not listed, nor found, nor deleted",
        needs=DETACH, raises=("Backend.connect:SandboxGoneError", "Backend.delete:SandboxGoneError"))  # fmt: skip
-async def owned_sandbox_is_private(context: Context) -> None:
-    box = await context.open()
+async def owned_sandbox_is_private(context: Context, box: AsyncSandbox) -> None:
     true(box.id not in {info.sandbox_id for info in await context.backend.list()}, "an owned one is listed")
     for wanted in (box.id, "no-such-sandbox", ""):
         await raises(SandboxGoneError, context.backend.connect(wanted))
@@ -313,8 +311,7 @@ async def detached_names_are_unique(context: Context) -> None:
 
 @check(promise="detach", title="Programs go on when a sandbox is detached, and after its handle is closed",
        needs=frozenset({"detach", "shell", "processes"}))  # fmt: skip
-async def programs_survive_detaching(context: Context) -> None:
-    box = await context.open()
+async def programs_survive_detaching(context: Context, box: AsyncSandbox) -> None:
     process = await box.start("echo one; read line; echo $line; sleep 0.3; echo done > done.txt; sleep 1000")
     reader = process.output()
     await anext(reader)
@@ -329,8 +326,7 @@ async def programs_survive_detaching(context: Context) -> None:
 
 
 @check(promise="detach", title="Two handles to one sandbox see the same, and its end is the end for both", needs=DETACH)
-async def handles_share_a_sandbox(context: Context) -> None:
-    box = await context.open()
+async def handles_share_a_sandbox(context: Context, box: AsyncSandbox) -> None:
     await box.detach()
     other = context.adopt(await context.backend.connect(box.id))
     await box.files.write("shared", "x")

@@ -33,8 +33,7 @@ async def sandbox_outlives_an_event_loop(context: Context) -> None:
 
 
 @check(promise="9", title="A program started in one loop is read and waited for in another", needs=frozenset({"loops"}))
-async def program_outlives_an_event_loop(context: Context) -> None:
-    box = await context.open()
+async def program_outlives_an_event_loop(box: AsyncSandbox) -> None:
     process = await asyncio.to_thread(asyncio.run, box.start(["cat"]))
     await asyncio.to_thread(asyncio.run, process.write("one\n"))
     await process.write("two\n")
@@ -52,8 +51,7 @@ async def program_outlives_an_event_loop(context: Context) -> None:
 
 
 @check(promise="9", title="One sandbox works from many threads at once, each with its own loop")
-async def sandbox_works_from_many_threads(context: Context) -> None:
-    box = await context.open()
+async def sandbox_works_from_many_threads(box: AsyncSandbox) -> None:
 
     async def work(number: int) -> str:
         await box.files.write(f"file{number}", str(number))
@@ -155,8 +153,7 @@ async def fork_leaves_the_parent_alone(context: Context) -> None:
 
 
 @check(promise="9", title="A forked child may use the sandbox that it inherited")
-async def forked_child_may_use_it(context: Context) -> None:
-    box: AsyncSandbox = await context.open()
+async def forked_child_may_use_it(box: AsyncSandbox) -> None:
 
     def use() -> None:
         assert asyncio.run(box.exec(["echo", "child"])).stdout == "child\n"
@@ -254,8 +251,7 @@ async def cancelled_token_can_be_repeated(context: Context) -> None:
 
 
 @check(promise="2", title="exec is cancel-safe at every step: no process stays", needs=REAL)
-async def exec_is_cancel_safe(context: Context) -> None:
-    box = await context.open()
+async def exec_is_cancel_safe(box: AsyncSandbox) -> None:
     marker = secrets.token_hex(8)
     work = lambda: box.exec(f"sleep 1000 # {marker}", stdin=pieces(b"x"), on_output=lambda chunk: None)  # noqa: E731
     true(await drive(work, _nothing) >= STEPS, "every one should be cancelled")
@@ -264,8 +260,7 @@ async def exec_is_cancel_safe(context: Context) -> None:
 
 
 @check(promise="2", title="exec, start and run_code may be cancelled at every step, and the sandbox is as before")
-async def running_is_cancel_safe(context: Context) -> None:
-    box = await context.open()
+async def running_is_cancel_safe(box: AsyncSandbox) -> None:
 
     async def kill(process: object) -> None:
         await process.kill()  # type: ignore[attr-defined]
@@ -280,8 +275,7 @@ async def running_is_cancel_safe(context: Context) -> None:
 
 
 @check(promise="8", title="File operations may be cancelled at every step: whole or not at all, and nothing unfinished")
-async def files_are_cancel_safe(context: Context) -> None:
-    box = await context.open()
+async def files_are_cancel_safe(context: Context, box: AsyncSandbox) -> None:
     files = box.files
     await files.write("file", "one")  # with an e, as the other has: perhaps none of the others is written
     await drive(lambda: files.write("file", "new"), _nothing, 8)
