@@ -21,7 +21,6 @@ from corral.sessions.interpreter.events import RunEvent
 from corral.testing.check import check, equal, pieces, raises, true, until
 
 PYTHON = frozenset({"python", "processes"})
-
 HELLO = {
     "python": "print('hello', 6 * 7)",
     "bash": 'x=(6 7); [[ a == a ]] && echo "hello $((x[0] * x[1]))"',

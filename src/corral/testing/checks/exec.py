@@ -253,7 +253,6 @@ async def views_hold_for_one_call(box: AsyncSandbox) -> None:
 # Output: both streams, their order, and never more than was allowed.
 
 MUCH_BYTES = 300_000_000
-
 OWN_LIMIT_BYTES = 50 << 20
 
 

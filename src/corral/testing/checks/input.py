@@ -21,9 +21,7 @@ from corral.spec import make_spec
 from corral.testing.check import Context, check, equal, raises, true
 
 BAD_COMMANDS: tuple[Any, ...] = ("", "  \n", [], [""], ["a\0b"], ["ok", "a\0b"], "echo \0", b"true", ["ok", 3], 5, None)
-
 BAD_TIMEOUTS: tuple[Any, ...] = (0, -1, 0.0, -0.5, math.nan, math.inf, True, "5")
-
 BAD_ENVS: tuple[Any, ...] = ({"A=B": "x"}, {"": "x"}, {"A\0": "x"}, {"A": "hush\0"}, {"A": 3}, {3: "x"})
 
 

@@ -189,7 +189,6 @@ def in_forked_child(work: Callable[[], object]) -> int:
 # Cancel at every await: whatever moment it hits, nothing is left behind.
 
 STEPS = 25
-
 """Enough to pass every await of the longest call; what is done earlier ends the drive."""
 
 

@@ -21,13 +21,9 @@ from corral.spec import Resources, make_spec
 from corral.testing.check import Context, check, equal, raises, true, until
 
 SNAPSHOT = frozenset({"snapshot"})
-
 FORK = frozenset({"fork", "snapshot"})
-
 STOP = frozenset({"stop", "detach"})
-
 PAUSE = frozenset({"pause", "shell", "processes"})
-
 COUNT = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.01; done"
 
 

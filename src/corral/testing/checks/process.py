@@ -13,7 +13,6 @@ from corral.spec import Resources
 from corral.testing.check import Context, check, equal, raises, true, until
 
 REAL = frozenset({"shell", "processes"})
-
 _LIST = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done; true"
 
 

@@ -15,7 +15,6 @@ from corral.sessions.session import SessionCommand, SessionLogs, ShellSession
 from corral.testing.check import Context, check, equal, raises, true
 
 SHELL = frozenset({"shell", "processes"})
-
 TERMINAL = frozenset({"pty", "shell"})
 
 

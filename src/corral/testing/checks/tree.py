@@ -163,7 +163,6 @@ async def watch_needs_a_folder(files: AsyncFiles) -> None:
 # Files that are no plain files, and names that are no plain names.
 
 REAL = frozenset({"shell", "processes"})
-
 ODD_NAMES = (
     " ", "a b", "-dash", "--", "new\nline", "tab\t", "co:lon", "quo'te\"", "back\\slash", "$(id)", "*", "?", "[x]",
     "ünï", "\u2028",
@@ -259,9 +258,7 @@ async def _is_larger(box: AsyncSandbox, path: str, size: int) -> bool:
 # Links that are put in a path after rules were asked about it: they must not lead past the rules.
 
 _SECRET = "secret\n"
-
 _LARGE_BYTES = 5 * 1024 * 1024
-
 """More than a backend moves in one piece, so that a stream takes every way it may take."""
 
 
