@@ -97,7 +97,10 @@ class Context:
 
 
 Body = Callable[..., Awaitable[None]]
-"""A check's own function. It gets what its parameters name: `context`, a new sandbox as `box`, or its `files`."""
+"""A check's own function. It gets what its parameters name.
+
+`context`, a new sandbox as `box`, its `files`, and `before`: how many sandboxes lived before that one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,8 @@ class Check:
         """Try it. Raises: AssertionError, or what the backend raises."""
         given: dict[str, Any] = {"context": context}
         names = inspect.signature(self.body).parameters
+        if "before" in names:
+            given["before"] = await context.count()
         if "box" in names or "files" in names:
             given["box"] = await context.open()
             given["files"] = given["box"].files

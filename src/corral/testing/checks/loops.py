@@ -65,8 +65,7 @@ async def sandbox_works_from_many_threads(box: AsyncSandbox) -> None:
 
 
 @check(promise="9", title="One backend makes sandboxes in many threads at once")
-async def backend_works_from_many_threads(context: Context) -> None:
-    before = await context.count()
+async def backend_works_from_many_threads(context: Context, before: int) -> None:
 
     async def work() -> str:
         box = await context.open()
@@ -118,8 +117,7 @@ async def sync_door_works_from_many_threads(context: Context) -> None:
 
 
 @check(promise="9", title="A forgotten sync sandbox is ended")
-async def forgotten_sync_sandbox_is_ended(context: Context) -> None:
-    before = await context.count()
+async def forgotten_sync_sandbox_is_ended(context: Context, before: int) -> None:
     box = Sandbox(backend=context.backend)
     equal(await context.count(), before + 1)
     del box
@@ -127,9 +125,7 @@ async def forgotten_sync_sandbox_is_ended(context: Context) -> None:
 
 
 @check(promise="9", title="A forked child's exit leaves its parent's sandboxes alive, and the child can work")
-async def fork_leaves_the_parent_alone(context: Context) -> None:
-    before = await context.count()
-    box = await context.open()
+async def fork_leaves_the_parent_alone(context: Context, before: int, box: AsyncSandbox) -> None:
     sync = Sandbox(backend=context.backend)
     await box.files.write("mine", "x")
 
@@ -222,8 +218,7 @@ async def _nothing(result: object) -> None:
 
 
 @check(promise="8", title="Create is cancel-safe at every step: nothing is leaked")
-async def create_is_cancel_safe(context: Context) -> None:
-    before = await context.count()
+async def create_is_cancel_safe(context: Context, before: int) -> None:
 
     async def close(box: object) -> None:
         await box.aclose()  # type: ignore[attr-defined]
@@ -236,8 +231,7 @@ async def create_is_cancel_safe(context: Context) -> None:
 
 
 @check(promise="8", title="A create with a token that was cancelled can be repeated")
-async def cancelled_token_can_be_repeated(context: Context) -> None:
-    before = await context.count()
+async def cancelled_token_can_be_repeated(context: Context, before: int) -> None:
     token = secrets.token_hex(8)
 
     async def close(box: object) -> None:
@@ -295,8 +289,7 @@ async def files_are_cancel_safe(context: Context, box: AsyncSandbox) -> None:
 
 
 @check(promise="10", title="aclose is cancel-safe: what was cancelled is closed all the same")
-async def closing_is_cancel_safe(context: Context) -> None:
-    before = await context.count()
+async def closing_is_cancel_safe(context: Context, before: int) -> None:
     for step in range(6):
         box = await context.open()
         task = asyncio.ensure_future(box.aclose())
@@ -309,8 +302,7 @@ async def closing_is_cancel_safe(context: Context) -> None:
 
 
 @check(promise="10", title="aclose that is cancelled with its whole event loop is closed all the same")
-async def closing_survives_its_loop(context: Context) -> None:
-    before = await context.count()
+async def closing_survives_its_loop(context: Context, before: int) -> None:
     for step in range(5):
         await asyncio.to_thread(asyncio.run, _close_and_leave(context, step))
     await context.wait_for_count(before)

@@ -87,8 +87,7 @@ async def snapshots_go_in_any_order(context: Context) -> None:
 @check(
     promise="snapshot", title="A snapshot that is not there is SnapshotNotFoundError, and makes nothing", needs=SNAPSHOT
 )
-async def unknown_snapshot_is_said(context: Context) -> None:
-    before = await context.count()
+async def unknown_snapshot_is_said(context: Context, before: int) -> None:
     error = await raises(SnapshotNotFoundError, context.backend.create(make_spec(snapshot="no-such")))
     true("no-such" in str(error) and isinstance(error, LookupError), f"{error!r} names it")
     await raises(SnapshotNotFoundError, context.backend.delete_snapshot("no-such"))
